@@ -1,0 +1,222 @@
+"""`smidgen client`: join a run from a device, train alone, or use an adapter.
+
+Only what is asked for is imported: torch not before there is work.
+"""
+
+import json
+import logging
+import math
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from edge_client.adapters import AdapterError, initial_adapter, parse_adapter
+from edge_client.base import EMBEDDED, BaseError, open_base
+from edge_client.engine import Engine, EngineError, open_engine
+from edge_client.meters import peak_rss_bytes
+from edge_client.peft_folder import Exported, read_peft_folder, write_peft_folder
+from edge_client.seeds import derive_seed
+from edge_client.tasks import Task, TaskError, read_task
+from edge_client.texts import ClientData, DataError, Example, read_folder
+from edge_client.trainer import Evaluation, TrainingError, evaluate, train
+from edge_client.wire import Training, WireError, encode_adapter
+
+app = typer.Typer(
+    help="Run on a device: join a run, train alone, use an adapter.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+BaseOption = Annotated[str, typer.Option("--base", help="Folder, hub name, or `embedded`.")]
+EngineOption = Annotated[str, typer.Option("--engine", help="auto or torch.")]
+DataOption = Annotated[
+    Path, typer.Option("--data", help="Folder with labelled.csv, test.csv ..., or one file.")
+]
+TaskOption = Annotated[
+    Path | None, typer.Option("--task", help="task.toml; by default the one in --data.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: one JSON object.")]
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn expected errors into one line and exit code 2 (wrong input) or 1 (failed working)."""
+    from edge_client.client import ClientError
+    from edge_client.state import StateError
+    from edge_client.transport import TransportError
+
+    wrong_input = (AdapterError, BaseError, TaskError, DataError, EngineError, StateError)
+    try:
+        yield
+    except (*wrong_input, ClientError, TransportError) as error:
+        _stop(2, str(error))
+    except (TrainingError, WireError) as error:
+        _stop(1, str(error))
+    except KeyboardInterrupt:
+        _stop(130, "stopped")
+
+
+def _stop(code: int, message: str) -> NoReturn:
+    print(f"smidgen client: {' '.join(message.split())}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+@app.command()
+def run(
+    coordinator: Annotated[str, typer.Option(help="The coordinator's URL.")],
+    data: DataOption,
+    token: Annotated[
+        str, typer.Option(envvar="SMIDGEN_TOKEN", help="Enrolment token; needed once.")
+    ] = "",
+    base: BaseOption = EMBEDDED,
+    engine: EngineOption = "auto",
+    state: Annotated[
+        Path | None, typer.Option(help="State folder; ~/.local/state/smidgen/NAME by default.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="The device's name; the host's by default.")] = "",
+    patience: Annotated[
+        float, typer.Option(help="Seconds the coordinator may be absent at the start.")
+    ] = 10.0,
+    json_output: JsonOption = False,
+) -> None:
+    """Join a run and serve it until it is finished."""
+    from edge_client.client import Client, Settings
+    from edge_client.state import ClientState
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    with one_line_errors():
+        read_folder(data, ())  # a folder that cannot serve is told before anybody is asked
+        name = name or socket.gethostname()
+        settings = Settings(
+            url=coordinator.rstrip("/"),
+            token=token,
+            name=name,
+            data=data,
+            base=open_base(base),
+            engine=engine,
+            version=version(),
+            patience_s=patience,
+        )
+        folder = state or Path.home() / ".local" / "state" / "smidgen" / name
+        client_state = ClientState(folder)
+        with client_state.locked():
+            summary = Client(settings, client_state).run()
+    if json_output:
+        print(json.dumps(asdict(summary) | {"peak_rss_bytes": peak_rss_bytes()}))
+    else:
+        print(f"{summary.device_id}: run finished, {summary.works} pieces of work done")
+
+
+@app.command("train")
+def train_alone(
+    data: DataOption,
+    out: Annotated[Path, typer.Option(help="PEFT adapter folder to write.")],
+    task: TaskOption = None,
+    base: BaseOption = EMBEDDED,
+    engine: EngineOption = "auto",
+    adapter: Annotated[str, typer.Option(help="lora:8, prompt:8, head ...")] = "lora:8",
+    rounds: Annotated[int, typer.Option(help="Like rounds of a run, with this device only.")] = 1,
+    epochs: Annotated[int, typer.Option()] = Training.epochs,
+    batch: Annotated[int, typer.Option()] = Training.batch,
+    lr: Annotated[float, typer.Option()] = Training.lr,
+    tokens: Annotated[int, typer.Option(help="Longest input in tokens.")] = Training.tokens,
+    seed: Annotated[int, typer.Option()] = 0,
+    json_output: JsonOption = False,
+) -> None:
+    """Train an adapter on this device's texts alone, and write it as a PEFT folder."""
+    with one_line_errors():
+        opened, chosen, spec = open_base(base), _task(task, data), parse_adapter(adapter)
+        texts = read_folder(data, chosen.labels)
+        training = _training(epochs, batch, lr, tokens)
+        computer = open_engine(engine, opened, chosen, spec, training)
+        state = initial_adapter(spec, opened, len(chosen.labels), derive_seed(seed, "adapter"))
+        computer.load_adapter(state)
+        before = _score(computer, texts)
+        for round_index in range(1, rounds + 1):
+            computer.load_adapter(computer.adapter())
+            round_seed = derive_seed(seed, "train", "alone", round_index)
+            trained = train(computer, texts.labelled, training, round_seed)
+        after, body = _score(computer, texts), encode_adapter(computer.adapter())
+        origin = Exported(adapter, opened.peft_name, opened.base_id, opened.architecture, chosen)
+        write_peft_folder(out, origin, body)
+    result = {
+        "out": str(out),
+        "num_examples": trained.num_examples,
+        "loss": trained.loss,
+        "accuracy_before": before.accuracy if before else None,
+        "accuracy_after": after.accuracy if after else None,
+        "test_examples": after.num_examples if after else 0,
+        "peak_rss_bytes": peak_rss_bytes(),
+    }
+    print(json.dumps(result) if json_output else _table(result))
+
+
+@app.command()
+def predict(
+    texts: Annotated[list[str], typer.Argument(help="Texts to label.")],
+    adapter: Annotated[Path | None, typer.Option(help="Exported adapter folder.")] = None,
+    task: Annotated[Path | None, typer.Option(help="task.toml; needed without --adapter.")] = None,
+    base: BaseOption = EMBEDDED,
+    engine: EngineOption = "auto",
+    json_output: JsonOption = False,
+) -> None:
+    """Label texts with an exported adapter, or with the base alone (zero-shot)."""
+    with one_line_errors():
+        opened = open_base(base)
+        if adapter is None:
+            if task is None:
+                raise TaskError("give --adapter FOLDER, or --task task.toml for the base alone")
+            chosen, spec, state = read_task(task), parse_adapter("lora:1"), None
+        else:
+            origin, state = read_peft_folder(adapter)
+            if origin.base_id != opened.base_id:
+                raise BaseError(
+                    f"{adapter} was trained on base {origin.base_name}; give --base with it"
+                )
+            chosen, spec = origin.task, parse_adapter(origin.adapter)
+        computer = open_engine(engine, opened, chosen, spec, Training())
+        if state is not None:
+            computer.load_adapter(state)
+        rows = computer.predict([Example(text) for text in texts])
+    labels = [chosen.labels[int(row.argmax())] for row in rows]
+    confidences = [round(math.exp(float(row.max())), 4) for row in rows]
+    if json_output:
+        print(json.dumps({"labels": labels, "confidences": confidences}))
+        return
+    for label, confidence, text in zip(labels, confidences, texts, strict=True):
+        print(f"{label:<12} {confidence:.2f}  {text}")
+
+
+def version() -> str:
+    """Version of the installed client."""
+    try:
+        return metadata.version("smidgen")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _task(path: Path | None, data: Path) -> Task:
+    return read_task(path or (data if data.is_dir() else data.parent) / "task.toml")
+
+
+def _training(epochs: int, batch: int, lr: float, tokens: int) -> Training:
+    try:
+        return Training(epochs=epochs, batch=batch, lr=lr, tokens=tokens)
+    except ValueError as error:
+        raise TaskError(f"--{error}") from error
+
+
+def _score(engine: Engine, texts: ClientData) -> Evaluation | None:
+    return evaluate(engine, texts.test) if texts.test else None
+
+
+def _table(result: Mapping[str, object]) -> str:
+    return "\n".join(f"{name:<16} {value}" for name, value in result.items())

@@ -1,0 +1,260 @@
+"""The client loop: ask for work, do it, answer, ask again; every step survives a power cut.
+
+    enrol -> wait -> download -> load -> train or evaluate -> upload -> report -> wait ...
+
+Finished work lies in the outbox before it is sent; work that was cut short is handed out again and
+gives the same bytes, for its seeds depend on run, device and round alone.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edge_client import meters, wire
+from edge_client.adapters import parse_adapter
+from edge_client.base import Base
+from edge_client.engine import Engine, open_engine
+from edge_client.meters import WorkMeter
+from edge_client.seeds import derive_seed
+from edge_client.state import ClientState, Finished, Identity
+from edge_client.texts import ClientData, DataError, read_folder
+from edge_client.trainer import evaluate, train
+from edge_client.transport import Coordinator, Refused, RunFinished, TransportError, patiently
+
+log = logging.getLogger(__name__)
+
+
+class ClientError(RuntimeError):
+    """The device cannot serve this run as it is set up; says what to change."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a client is started with.
+
+    Attributes:
+        url: The coordinator.
+        token: Enrolment token; may be empty once the device is enrolled.
+        name: What the device calls itself.
+        data: Client data folder (or one labelled file).
+        base: The frozen base on this device.
+        engine: `auto` or `torch`.
+        version: Of the client, for the coordinator's list.
+        wait_s: Length of one long poll.
+        patience_s: How long the coordinator may be absent at the start; later it is waited for.
+    """
+
+    url: str
+    token: str
+    name: str
+    data: Path
+    base: Base
+    engine: str = "auto"
+    version: str = ""
+    wait_s: float = 25.0
+    patience_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one life of a client did.
+
+    Attributes:
+        device_id: Its name in the run.
+        works: Pieces of work done.
+        failures: Pieces of work that failed.
+    """
+
+    device_id: str
+    works: int
+    failures: int
+
+
+class Client:
+    """A device in a run.
+
+    Args:
+        settings: What it was started with.
+        state: Its state folder.
+    """
+
+    def __init__(self, settings: Settings, state: ClientState) -> None:
+        self._settings, self._state = settings, state
+        self._engine: Engine | None = None
+        self._engine_for: tuple[object, ...] = ()
+        self._data: ClientData | None = None
+
+    def run(self) -> Summary:
+        """Serve the run until it is finished.
+
+        Raises:
+            ClientError: Wrong token, another base, or another protocol.
+            DataError: The device's texts do not fit the run's labels.
+            TransportError: Nobody answered at the start.
+        """
+        enrolled = self._enrol()
+        works = failures = 0
+        coordinator = Coordinator(self._settings.url, enrolled.device_key)
+        try:
+            for finished in self._state.finished():
+                self._deliver(coordinator, finished, WorkMeter())
+            while True:
+                meter = WorkMeter()
+                with meter.phase("wait"):
+                    work = self._next_work(coordinator, meter)
+                if work is not None:
+                    finished = self._do(coordinator, enrolled, work, meter)
+                    self._state.keep_finished(finished)
+                    self._deliver(coordinator, finished, meter)
+                    works, failures = works + 1, failures + (finished.report.outcome == "failed")
+        except RunFinished:
+            return Summary(enrolled.device_id, works, failures)
+        finally:
+            coordinator.close()
+
+    def _enrol(self) -> wire.Enrolled:
+        settings = self._settings
+        known = self._state.identity(settings.url)
+        if known is not None:
+            self._check_base(known.enrolled.base_id, known.enrolled.base_name)
+            return known.enrolled
+        if not settings.token:
+            raise ClientError(f"not enrolled with {settings.url} yet; give --token")
+        facts = wire.DeviceFacts(
+            machine=meters.machine(),
+            cores=meters.usable_cores(),
+            memory_bytes=meters.memory_bytes(),
+            python=meters.python_version(),
+            smidgen=settings.version,
+        )
+        request = wire.Enrol(wire.PROTOCOL, settings.token, settings.name, facts)
+        coordinator = Coordinator(settings.url)
+        try:
+            enrolled = patiently(lambda: coordinator.enrol(request), settings.patience_s)
+        except Refused as error:
+            hint = "; check --token" if error.status == 401 else ""
+            raise ClientError(f"{settings.url} refused to enrol: {error}{hint}") from error
+        finally:
+            coordinator.close()
+        self._check_base(enrolled.base_id, enrolled.base_name)
+        self._state.keep_identity(Identity(settings.url, enrolled))
+        log.info("enrolled as %s in run %s", enrolled.device_id, enrolled.run_id)
+        return enrolled
+
+    def _check_base(self, base_id: str, base_name: str) -> None:
+        mine = self._settings.base
+        if mine.base_id != base_id:
+            raise ClientError(
+                f"--base {mine.name} ({mine.base_id[:12]}) is not the run's base {base_name} "
+                f"({base_id[:12]}); copy the coordinator's base to this device"
+            )
+
+    def _next_work(self, coordinator: Coordinator, meter: WorkMeter) -> wire.Work | None:
+        settings = self._settings
+        try:
+            work = patiently(lambda: coordinator.next_work(settings.wait_s, meter), math.inf)
+        except Refused as error:
+            if error.status in (401, 403):
+                raise ClientError(
+                    f"{settings.url} does not know this device: {error}; delete its state folder "
+                    "and enrol again"
+                ) from error
+            raise
+        if work is not None and work.protocol != wire.PROTOCOL:
+            raise ClientError(
+                f"{settings.url} speaks protocol {work.protocol}, this client {wire.PROTOCOL}; "
+                "install the same version of smidgen"
+            )
+        return work
+
+    def _do(
+        self, coordinator: Coordinator, enrolled: wire.Enrolled, work: wire.Work, meter: WorkMeter
+    ) -> Finished:
+        self._check_base(work.base_id, enrolled.base_name)
+        try:
+            return self._compute(coordinator, enrolled, work, meter)
+        except DataError as error:
+            failed = wire.Report(work.work_id, "failed", error=str(error)[:2000])
+            self._deliver(coordinator, Finished(failed, None), meter)
+            raise
+        except (RuntimeError, ValueError, MemoryError) as error:
+            if isinstance(error, TransportError):
+                raise
+            reason = f"{type(error).__name__}: {error}"
+            log.error("round %d: %s failed: %s", work.round_index, work.kind, reason)
+            return Finished(wire.Report(work.work_id, "failed", error=reason[:2000]), None)
+
+    def _compute(
+        self, coordinator: Coordinator, enrolled: wire.Enrolled, work: wire.Work, meter: WorkMeter
+    ) -> Finished:
+        with meter.phase("download"):
+            body = self._adapter(coordinator, work, meter)
+        with meter.phase("load"):
+            engine, data = self._ready(work)
+            engine.load_adapter(wire.decode_adapter(body))
+        if work.kind == "evaluate":
+            with meter.phase("evaluate"):
+                score = evaluate(engine, data.test)
+            report = wire.Report(work.work_id, "done", score.num_examples, score.loss)
+            return Finished(replace(report, accuracy=score.accuracy), None)
+        seed = derive_seed(work.seed, "train", enrolled.device_id, work.round_index)
+        with meter.phase("train"):
+            trained = train(engine, data.labelled, work.training, seed)
+        update = wire.Update(work.work_id, trained.num_examples, trained.delta)
+        report = wire.Report(work.work_id, "done", trained.num_examples, trained.loss)
+        return Finished(report, wire.encode_update(update))
+
+    def _adapter(self, coordinator: Coordinator, work: wire.Work, meter: WorkMeter) -> bytes:
+        body = self._state.adapter(work.adapter_sha256)
+        if body is None:
+            fetch: Callable[[], bytes] = lambda: coordinator.adapter(work.adapter_sha256, meter)  # noqa: E731
+            body = patiently(fetch, math.inf)
+            self._state.keep_adapter(work.adapter_sha256, body)
+        return body
+
+    def _ready(self, work: wire.Work) -> tuple[Engine, ClientData]:
+        """Engine and texts for this work; both stay for the next round."""
+        needed = (work.task, work.adapter_spec, work.training)
+        if self._engine is None or self._data is None or self._engine_for != needed:
+            if self._engine is not None:
+                self._engine.close()
+                self._engine = None
+            self._data = read_folder(self._settings.data, work.task.labels)
+            spec = parse_adapter(work.adapter_spec)
+            base, kind = self._settings.base, self._settings.engine
+            self._engine = open_engine(kind, base, work.task, spec, work.training)
+            self._engine_for = needed
+        return self._engine, self._data
+
+    def _deliver(self, coordinator: Coordinator, finished: Finished, meter: WorkMeter) -> None:
+        """Send update and report until they are acknowledged, then forget them."""
+        report, update = finished.report, finished.update
+        try:
+            if update is not None:
+                with meter.phase("upload"):
+                    receipt = patiently(
+                        lambda: coordinator.upload(report.work_id, update, meter), math.inf
+                    )
+                if not receipt.accepted:
+                    log.warning("update came too late: %s", receipt.reason)
+            full = with_costs(report, meter)
+            patiently(lambda: coordinator.report(full, meter), math.inf)
+        except Refused as error:
+            if error.status in (401, 403):
+                raise ClientError(f"{self._settings.url} does not take it: {error}") from error
+            log.warning("the coordinator does not want %s: %s", report.work_id, error)
+        self._state.forget_finished(report.work_id)
+
+
+def with_costs(report: wire.Report, meter: WorkMeter) -> wire.Report:
+    """A report with what its work cost so far."""
+    return replace(
+        report,
+        phases_s={name: round(seconds, 6) for name, seconds in meter.phases_s.items()},
+        peak_rss_bytes=meters.peak_rss_bytes(),
+        bytes_up=meter.bytes_up,
+        bytes_down=meter.bytes_down,
+        requests=meter.requests,
+    )

@@ -1,0 +1,86 @@
+"""What computes: the one protocol behind which torch and, later, ONNX Runtime stand.
+
+Numpy at the border, never torch tensors, so that no caller needs torch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import numpy as np
+
+from edge_client.adapters import AdapterSpec
+from edge_client.base import Base
+from edge_client.tasks import Task
+from edge_client.texts import Example
+from edge_client.tokens import Batch, Encoder
+from edge_client.wire import AdapterState, Training
+
+
+class EngineError(RuntimeError):
+    """No engine can be had here for what is asked."""
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One optimizer step.
+
+    Attributes:
+        loss: Mean cross-entropy over the batch, in nats, before the step.
+        num_examples: Rows in the batch.
+    """
+
+    loss: float
+    num_examples: int
+
+
+class Engine(Protocol):
+    """A frozen base with one trainable adapter, a task and an optimizer."""
+
+    @property
+    def encoder(self) -> Encoder:
+        """How texts become batches."""
+
+    def train_step(self, batch: Batch) -> StepReport:
+        """One AdamW step on the adapter; the base never changes."""
+
+    def predict(self, examples: Sequence[Example]) -> np.ndarray:
+        """Log-probabilities, float32, shape (texts, labels); each row's exp sums to one."""
+
+    def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:
+        """Mean token state after encoder layer `layer` (0 = embeddings), shape (texts, hidden)."""
+
+    def adapter(self) -> AdapterState:
+        """A copy of the adapter, PEFT's own names, float32."""
+
+    def load_adapter(self, state: AdapterState) -> None:
+        """Put an adapter in place and start the optimizer afresh."""
+
+    def close(self) -> None:
+        """Free what the engine holds."""
+
+
+def open_engine(kind: str, base: Base, task: Task, spec: AdapterSpec, training: Training) -> Engine:
+    """Build an engine; the modules that compute are imported here and not before.
+
+    Args:
+        kind: `torch`, or `auto` for the best one installed.
+        base: The frozen base.
+        task: Labels and patterns.
+        spec: The adapter.
+        training: Learning rate, longest input.
+
+    Raises:
+        EngineError: The engine's libraries are not installed.
+        TaskError: A label word is not one token of this base's tokenizer.
+    """
+    if kind not in ("auto", "torch"):
+        raise EngineError(f"--engine {kind} is not known; auto or torch")
+    missing = [name for name in ("torch", "transformers", "peft") if find_spec(name) is None]
+    if missing:
+        raise EngineError(f"the torch engine needs {missing[0]}; pip install 'smidgen[torch]'")
+    module: Any = import_module("edge_client.torch_engine")
+    engine: Engine = module.TorchEngine(base, task, spec, training)
+    return engine

@@ -1,0 +1,103 @@
+"""An adapter as PEFT keeps it on disk: `adapter_config.json` and `adapter_model.safetensors`.
+
+Written and read without PEFT or torch; `PeftModel.from_pretrained(base, folder)` loads it.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge_client.adapters import (
+    LORA_ALPHA,
+    AdapterError,
+    AdapterSpec,
+    head_modules,
+    parse_adapter,
+    target_pattern,
+)
+from edge_client.tasks import Task
+from edge_client.wire import AdapterState, decode_adapter
+
+CONFIG, WEIGHTS, ORIGIN = "adapter_config.json", "adapter_model.safetensors", "smidgen.json"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Where an exported adapter comes from, kept beside PEFT's own two files.
+
+    Attributes:
+        adapter: The adapter's name, such as `lora:8@q,v`.
+        base_name: What `from_pretrained` finds the base by.
+        base_id: SHA-256 of the base it was trained on.
+        architecture: The base's `model_type`.
+        task: What it was trained for.
+    """
+
+    adapter: str
+    base_name: str
+    base_id: str
+    architecture: str
+    task: Task
+
+
+def peft_config(
+    spec: AdapterSpec, base_name: str, architecture: str, state: AdapterState
+) -> dict[str, Any]:
+    """Contents of the `adapter_config.json` with which PEFT loads a state of this spec.
+
+    Args:
+        spec: The adapter.
+        base_name: What `from_pretrained` will be given for the base.
+        architecture: The base's `model_type`.
+        state: Only shapes are read.
+    """
+    common: dict[str, Any] = {"base_model_name_or_path": base_name, "inference_mode": True}
+    if spec.prompt_tokens:
+        tokens, width = state["prompt_embeddings"].shape
+        sizes = {"num_virtual_tokens": tokens, "token_dim": width, "num_transformer_submodules": 1}
+        return common | sizes | {"peft_type": "PROMPT_TUNING", "task_type": "FEATURE_EXTRACTION"}
+    lora: dict[str, Any] = {
+        "peft_type": "LORA",
+        "r": spec.rank or 1,
+        "lora_alpha": LORA_ALPHA,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        # The second is PEFT's own word for "no linear carries LoRA, load modules_to_save only".
+        "target_modules": target_pattern(spec, architecture)
+        if spec.rank
+        else "dummy-target-modules",
+    }
+    if spec.head:
+        lora |= {"task_type": "SEQ_CLS", "modules_to_save": head_modules(architecture)}
+    return common | lora
+
+
+def write_peft_folder(folder: Path, exported: Exported, body: bytes) -> None:
+    """Write a PEFT folder; `body`, a safetensors file, is copied and not made again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    spec, state = parse_adapter(exported.adapter), decode_adapter(body)
+    config = peft_config(spec, exported.base_name, exported.architecture, state)
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    (folder / ORIGIN).write_text(json.dumps(asdict(exported), indent=2, sort_keys=True) + "\n")
+    (folder / WEIGHTS).write_bytes(body)
+
+
+def read_peft_folder(folder: Path) -> tuple[Exported, AdapterState]:
+    """Read a folder that `write_peft_folder` wrote.
+
+    Raises:
+        AdapterError: No such folder, or an adapter that was not written here.
+        WireError: The weights are damaged.
+    """
+    try:
+        origin = msgspec.json.decode((folder / ORIGIN).read_bytes(), type=Exported)
+        body = (folder / WEIGHTS).read_bytes()
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        raise AdapterError(
+            f"{folder} is no exported adapter; a folder with {ORIGIN} and {WEIGHTS} that "
+            "`smidgen coordinator export` or `smidgen client train` wrote is expected"
+        ) from error
+    return origin, decode_adapter(body)

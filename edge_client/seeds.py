@@ -1,0 +1,14 @@
+"""One root seed; every client, round and purpose derives its own, so arrival order is no matter."""
+
+import hashlib
+
+
+def derive_seed(root: int, *purpose: str | int) -> int:
+    """Hash a root seed and a purpose into a 63-bit seed.
+
+    Args:
+        root: The run's seed.
+        purpose: What the seed is for, for instance `("train", "hub-01", 3)`.
+    """
+    text = "\x1f".join(str(part) for part in (root, *purpose))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -1,0 +1,120 @@
+"""What a device is asked to tell apart: labels, and the cloze prompts that ask for them.
+
+A pattern holds the text once and one mask; the verbalizer names one word per label that may stand
+in the mask (pattern-exploiting training, Schick & Schuetze 2021, arXiv:2001.07676). Example:
+
+    Task("agnews", ("sports", "business"), ("[MASK] : {text}",), {"sports": "sports", ...})
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover - the same library, before it moved into Python
+    import tomli as tomllib
+
+MASK = "[MASK]"
+SLOTS = re.compile(r"(\[MASK\]|\{text(?:_a|_b)?\})")
+
+
+class TaskError(ValueError):
+    """A task whose labels, patterns or verbalizer do not fit together."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Labels of a classification task and how a masked language model is asked for them.
+
+    Attributes:
+        name: For people and file names.
+        labels: In the order of every log-probability row.
+        patterns: Cloze patterns; the first is the one in use. Each holds `{text}` (or `{text_a}`
+            and, for pairs, `{text_b}`) and exactly one `[MASK]`.
+        verbalizer: Label -> label word.
+
+    Raises:
+        TaskError: Fewer than two labels, a label without a word, two labels with one word, or a
+            pattern without exactly one mask and a text.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    patterns: tuple[str, ...]
+    verbalizer: dict[str, str]
+
+    def __post_init__(self) -> None:
+        if len(set(self.labels)) != len(self.labels) or len(self.labels) < 2:
+            raise TaskError(f"task {self.name!r} needs two or more different labels")
+        missing = [label for label in self.labels if not self.verbalizer.get(label, "").strip()]
+        if missing:
+            raise TaskError(f"task {self.name!r}: the verbalizer has no word for {missing[0]!r}")
+        unknown = sorted(set(self.verbalizer) - set(self.labels))
+        if unknown:
+            raise TaskError(
+                f"task {self.name!r}: the verbalizer names no label of it: {unknown[0]!r}"
+            )
+        if len(set(self.verbalizer.values())) != len(self.labels):
+            raise TaskError(f"task {self.name!r}: two labels share one label word")
+        if not self.patterns:
+            raise TaskError(f"task {self.name!r} needs a pattern such as '[MASK] : {{text}}'")
+        for pattern in self.patterns:
+            check_pattern(pattern)
+
+    def words(self) -> tuple[str, ...]:
+        """Label words in label order."""
+        return tuple(self.verbalizer[label] for label in self.labels)
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse a pattern that has not exactly one mask and each text slot once.
+
+    Raises:
+        TaskError: Says what the pattern lacks.
+    """
+    slots = SLOTS.findall(pattern)
+    texts = [slot for slot in slots if slot != MASK]
+    if slots.count(MASK) != 1:
+        raise TaskError(f"pattern {pattern!r} needs exactly one {MASK}")
+    if not texts or len(set(texts)) != len(texts) or ("{text}" in texts and len(texts) > 1):
+        raise TaskError(f"pattern {pattern!r} needs {{text}} once, or {{text_a}} and {{text_b}}")
+
+
+def task_from_mapping(table: Mapping[str, Any], origin: str) -> Task:
+    """Build a task from the table of a `task.toml` (or a run file's `[task]`).
+
+    Raises:
+        TaskError: A key is missing, unknown or of the wrong kind; names `origin`.
+    """
+    unknown = sorted(set(table) - {"name", "labels", "patterns", "verbalizer"})
+    if unknown:
+        raise TaskError(f"{origin}: unknown key {unknown[0]!r}; name, labels, patterns, verbalizer")
+    try:
+        labels = tuple(str(label) for label in table["labels"])
+        patterns = tuple(str(pattern) for pattern in table["patterns"])
+        words = {str(key): str(word) for key, word in table.get("verbalizer", {}).items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise TaskError(
+            f"{origin}: needs lists `labels` and `patterns`, table `verbalizer`"
+        ) from error
+    verbalizer = words or {label: label for label in labels}
+    return Task(str(table.get("name", "task")), labels, patterns, verbalizer)
+
+
+def read_task(path: Path) -> Task:
+    """Read a `task.toml`.
+
+    Raises:
+        TaskError: The file is missing, no TOML, or no valid task.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TaskError(f"no task file at {path}; write one or give --task FILE") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TaskError(f"{path} is no TOML: {error}") from error
+    return task_from_mapping(table, str(path))

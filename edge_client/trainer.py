@@ -1,0 +1,126 @@
+"""One device's share of a round: a few epochs over its own texts, and the delta they made."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edge_client.engine import Engine
+from edge_client.texts import Example
+from edge_client.wire import AdapterState, Training
+
+POOL = 8  # batches among which texts are sorted by length, so that little is padding
+
+
+class TrainingError(RuntimeError):
+    """Training could not give a usable update."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training gave.
+
+    Attributes:
+        delta: Trained minus received weights, float32.
+        num_examples: Labelled texts trained on.
+        loss: Mean cross-entropy over the last epoch, in nats.
+    """
+
+    delta: AdapterState
+    num_examples: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How an adapter does on labelled texts.
+
+    Attributes:
+        num_examples: Texts evaluated.
+        accuracy: Share whose most probable label is the right one.
+        loss: Mean cross-entropy in nats.
+    """
+
+    num_examples: int
+    accuracy: float
+    loss: float
+
+
+def train(engine: Engine, examples: Sequence[Example], training: Training, seed: int) -> Trained:
+    """Train the engine's adapter from where it stands.
+
+    Two calls from the same adapter with equal arguments give bitwise equal deltas.
+
+    Args:
+        engine: Holds the adapter to start from.
+        examples: Labelled texts.
+        training: Epochs and batch size.
+        seed: For the order of the texts.
+
+    Raises:
+        TrainingError: No texts, or the loss is no longer finite.
+    """
+    if not examples:
+        raise TrainingError("no labelled texts to train on")
+    before = engine.adapter()
+    prompts, labels = engine.encoder.prompts(examples), engine.encoder.labels(examples)
+    generator = np.random.Generator(np.random.PCG64(seed))
+    lengths = [len(prompt.ids) for prompt in prompts]
+    loss = math.nan
+    for _ in range(training.epochs):
+        total = 0.0
+        for chosen in epoch_batches(lengths, training.batch, generator):
+            rows = [prompts[row] for row in chosen]
+            step = engine.train_step(engine.encoder.batch(rows, [labels[row] for row in chosen]))
+            total += step.loss * step.num_examples
+        loss = total / len(examples)
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the loss is {loss} with lr {training.lr}; lower the learning rate"
+            )
+    after = engine.adapter()
+    return Trained({name: after[name] - before[name] for name in before}, len(examples), loss)
+
+
+def epoch_batches(
+    lengths: Sequence[int], batch: int, generator: np.random.Generator
+) -> list[list[int]]:
+    """Shuffle texts into batches of similar length; every index comes exactly once.
+
+    Args:
+        lengths: Tokens per text.
+        batch: Texts per batch; the last of a pool may be smaller.
+        generator: Draws the order.
+    """
+    order = generator.permutation(len(lengths)).tolist()
+    batches: list[list[int]] = []
+    for start in range(0, len(order), batch * POOL):
+        pool = sorted(order[start : start + batch * POOL], key=lambda row: lengths[row])
+        batches += [pool[first : first + batch] for first in range(0, len(pool), batch)]
+    return [batches[index] for index in generator.permutation(len(batches))]
+
+
+def evaluate(engine: Engine, examples: Sequence[Example]) -> Evaluation:
+    """Score the engine's adapter on labelled texts.
+
+    Raises:
+        TrainingError: No texts.
+    """
+    if not examples:
+        raise TrainingError("no labelled test texts to evaluate on")
+    log_probabilities = engine.predict(examples)
+    labels = np.array(engine.encoder.labels(examples))
+    right = log_probabilities.argmax(axis=1) == labels
+    loss = -log_probabilities[np.arange(len(labels)), labels].mean()
+    return Evaluation(len(examples), float(right.mean()), float(loss))
+
+
+def subtract_label_bias(log_probabilities: np.ndarray) -> np.ndarray:
+    """Subtract each label's mean log-probability over the texts, shape (texts, labels).
+
+    Removes a base's liking for one label word where there are no labels to calibrate on; a
+    constant added to one label's column changes nothing in the result.
+    """
+    centred: np.ndarray = log_probabilities - log_probabilities.mean(axis=0, keepdims=True)
+    return centred
