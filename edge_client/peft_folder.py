@@ -57,7 +57,9 @@ def peft_config(
     common: dict[str, Any] = {"base_model_name_or_path": base_name, "inference_mode": True}
     if spec.prompt_tokens:
         tokens, width = state["prompt_embeddings"].shape
-        sizes = {"num_virtual_tokens": tokens, "token_dim": width, "num_transformer_submodules": 1}
+        # Layers and heads are read by PEFT's prefix tuning alone, but it wants them named.
+        sizes = {"num_transformer_submodules": 1, "num_attention_heads": 1, "num_layers": 1}
+        sizes |= {"num_virtual_tokens": tokens, "token_dim": width}
         return common | sizes | {"peft_type": "PROMPT_TUNING", "task_type": "FEATURE_EXTRACTION"}
     lora: dict[str, Any] = {
         "peft_type": "LORA",

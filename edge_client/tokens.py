@@ -78,6 +78,11 @@ class Tokens:
         half = (len(ids) + 1) // 2
         return ids[:half], ids[half:]
 
+    @property
+    def size(self) -> int:
+        """Entries of the vocabulary, added tokens included."""
+        return int(self._tokenizer.get_vocab_size())
+
     def encode(self, text: str) -> list[int]:
         """Ids of a text without specials."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)

@@ -61,11 +61,8 @@ class TorchEngine:
         state = initial_adapter(spec, base, len(task.labels), seed=0)
         chosen = peft_config(spec, base.name, base.architecture, state) | {"inference_mode": False}
         self._model: PeftModel = get_peft_model(model, get_peft_config(chosen))
-        # transformers 5.23 renamed it; the boards' pinned 5.17 has the first name only.
-        checkpointing = getattr(
-            model, "activation_checkpointing_enable", model.gradient_checkpointing_enable
-        )
-        checkpointing({"use_reentrant": False})
+        if model.supports_gradient_checkpointing:
+            checkpoint_layers(model)
         self._reference = {name: tensor.shape for name, tensor in state.items()}
         self.load_adapter(state)
 
@@ -168,6 +165,13 @@ class TorchEngine:
     def close(self) -> None:
         """Free the model and the optimizer."""
         del self._model, self._optimizer
+
+
+def checkpoint_layers(model: PreTrainedModel) -> None:
+    """Keep only each layer's input for backward and recompute the rest."""
+    # transformers 5.23 renamed it; the boards' pinned 5.17 has the second name only.
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
 
 
 def keep_label_words(model: PreTrainedModel, word_ids: Sequence[int]) -> None:

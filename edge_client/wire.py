@@ -213,6 +213,24 @@ class Receipt:
 
 
 @dataclass(frozen=True)
+class UpdateHeader:
+    """What an update says of itself, in the safetensors file's metadata.
+
+    Attributes:
+        protocol: Version of this contract.
+        work_id: The work it answers.
+        num_examples: The update's weight in the mean, 1 to 10^9.
+    """
+
+    protocol: int
+    work_id: str
+    num_examples: int
+
+    def __post_init__(self) -> None:
+        _demand(1 <= self.num_examples <= 10**9, "num_examples: 1 to 10^9")
+
+
+@dataclass(frozen=True)
 class Update:
     """A trained adapter's `delta` with its header, as one safetensors file.
 
@@ -246,10 +264,14 @@ def decode(body: bytes, kind: type[Message]) -> Message:
         raise WireError(f"not a {kind.__name__} of protocol {PROTOCOL}: {error}") from error
 
 
-def encode_adapter(state: AdapterState, metadata: dict[str, str] | None = None) -> bytes:
-    """Encode tensors as a safetensors file; equal states give equal bytes."""
+def encode_adapter(state: AdapterState, header: str = "") -> bytes:
+    """Encode tensors as a safetensors file; equal arguments give equal bytes.
+
+    The header travels as the one entry `smidgen` of the file's metadata: safetensors writes
+    several entries in no fixed order.
+    """
     ordered = {name: np.ascontiguousarray(state[name], np.float32) for name in sorted(state)}
-    return bytes(save_safetensors(ordered, metadata=metadata))
+    return bytes(save_safetensors(ordered, metadata={"smidgen": header} if header else None))
 
 
 def decode_adapter(body: bytes) -> AdapterState:
@@ -272,8 +294,8 @@ def decode_adapter(body: bytes) -> AdapterState:
 
 def encode_update(update: Update) -> bytes:
     """Encode an update: the delta's tensors, its header in the file's metadata."""
-    header = {"work_id": update.work_id, "num_examples": str(update.num_examples)}
-    return encode_adapter(update.delta, {"protocol": str(PROTOCOL), **header})
+    header = UpdateHeader(PROTOCOL, update.work_id, update.num_examples)
+    return encode_adapter(update.delta, encode(header).decode())
 
 
 def decode_update(body: bytes) -> Update:
@@ -284,17 +306,11 @@ def decode_update(body: bytes) -> Update:
     """
     delta = decode_adapter(body)
     header_bytes = int.from_bytes(body[:8], "little")
-    metadata = json.loads(body[8 : 8 + header_bytes]).get("__metadata__", {})
-    try:
-        protocol, num_examples = int(metadata["protocol"]), int(metadata["num_examples"])
-        work_id = metadata["work_id"]
-    except (KeyError, ValueError) as error:
-        raise WireError("update without protocol, work_id and num_examples") from error
-    if protocol != PROTOCOL:
-        raise WireError(f"update of protocol {protocol}, {PROTOCOL} expected")
-    if not 1 <= num_examples <= 10**9:
-        raise WireError(f"num_examples {num_examples}, 1 to 10^9 expected")
-    return Update(work_id, num_examples, delta)
+    metadata = json.loads(body[8 : 8 + header_bytes]).get("__metadata__") or {}
+    header = decode(metadata.get("smidgen", "").encode(), UpdateHeader)
+    if header.protocol != PROTOCOL:
+        raise WireError(f"update of protocol {header.protocol}, {PROTOCOL} expected")
+    return Update(header.work_id, header.num_examples, delta)
 
 
 def check_same_parameters(delta: AdapterState, reference: Mapping[str, tuple[int, ...]]) -> None:

@@ -1,0 +1,35 @@
+# Two commands do it all on a fresh Debian or Ubuntu machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= 2.13.0
+PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
+READY = $(VENV)/.installed
+
+.PHONY: install demo test test-slow check clean
+
+install: $(READY)
+
+$(READY): pyproject.toml constraints/constraints.txt
+	@$(PYTHON) scripts/python_ok.py
+	@$(PYTHON) -m venv $(VENV)
+	@echo "installing torch $(TORCH) (the CPU build where the package index has it) ..."
+	@$(PIP) install -q "torch==$(TORCH)+cpu" -c constraints/constraints.txt 2>/dev/null \
+	  || $(PIP) install -q "torch==$(TORCH)" -c constraints/constraints.txt
+	@echo "installing smidgen and its pinned dependencies ..."
+	@$(PIP) install -q -e ".[dev]" -c constraints/constraints.txt
+	@touch $(READY)
+
+demo: install
+	$(VENV)/bin/smidgen demo
+
+test: install
+	$(VENV)/bin/python -m pytest -m "not slow and not gpu"
+
+test-slow: install
+	$(VENV)/bin/python -m pytest -m "slow and not gpu"
+
+check: install
+	scripts/check
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

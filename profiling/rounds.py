@@ -1,0 +1,106 @@
+"""What rounds cost and gave, summed up from the figures a coordinator keeps.
+
+A figure is one line of `rounds.jsonl`: `round_index`, `kind` and `device_id` beside the fields of
+`edge_client.wire.Report`. All of them are measured, by the device that reports them.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+Figure = dict[str, Any]
+PHASES = ("wait", "download", "load", "train", "evaluate", "upload")
+
+
+class FiguresError(ValueError):
+    """A file that is no list of figures."""
+
+
+@dataclass(frozen=True)
+class RoundCost:
+    """One round over its clients.
+
+    Attributes:
+        round_index: 1-based; 0 is the evaluation before any training.
+        accuracy: Mean over clients weighted by test texts, or None where none was evaluated.
+        loss: Mean training loss over clients weighted by labelled texts, in nats, or None.
+        clients: Clients that trained.
+        phases_s: Median seconds a client by phase, training work only.
+        bytes_up: Median bytes sent a client, training work only.
+        bytes_down: Median bytes received a client, training work only.
+        peak_rss_bytes: Highest over the clients.
+        failed: Pieces of work that failed.
+    """
+
+    round_index: int
+    accuracy: float | None
+    loss: float | None
+    clients: int
+    phases_s: dict[str, float]
+    bytes_up: int
+    bytes_down: int
+    peak_rss_bytes: int
+    failed: int
+
+
+def read_figures(path: Path) -> list[Figure]:
+    """Read a `rounds.jsonl`.
+
+    Raises:
+        FiguresError: Names the file and the line.
+    """
+    figures = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FiguresError(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        try:
+            figure = json.loads(line)
+            figure["round_index"], figure["kind"], figure["device_id"], figure["outcome"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise FiguresError(
+                f"{path}, line {number}: a figure from `smidgen coordinator figures` expected"
+            ) from error
+        figures.append(figure)
+    if not figures:
+        raise FiguresError(f"{path} holds no figures yet")
+    return figures
+
+
+def cost_by_round(figures: Sequence[Figure]) -> list[RoundCost]:
+    """Sum figures up by round, in order of rounds."""
+    indices = sorted({int(figure["round_index"]) for figure in figures})
+    return [_cost([f for f in figures if f["round_index"] == index], index) for index in indices]
+
+
+def _cost(figures: Sequence[Figure], round_index: int) -> RoundCost:
+    done = [figure for figure in figures if figure["outcome"] == "done"]
+    trained = [figure for figure in done if figure["kind"] == "train"]
+    evaluated = [figure for figure in done if figure["kind"] == "evaluate"]
+    phases = {
+        name: median(figure["phases_s"].get(name, 0.0) for figure in trained)
+        for name in PHASES
+        if any(name in figure["phases_s"] for figure in trained)
+    }
+    return RoundCost(
+        round_index=round_index,
+        accuracy=weighted(evaluated, "accuracy"),
+        loss=weighted(trained, "loss"),
+        clients=len(trained),
+        phases_s=phases,
+        bytes_up=int(median(f["bytes_up"] for f in trained)) if trained else 0,
+        bytes_down=int(median(f["bytes_down"] for f in trained)) if trained else 0,
+        peak_rss_bytes=max((f["peak_rss_bytes"] for f in figures), default=0),
+        failed=len(figures) - len(done),
+    )
+
+
+def weighted(figures: Sequence[Figure], name: str) -> float | None:
+    """Mean of a figure over clients, weighted by their examples; None without any."""
+    rows = [(f["num_examples"], f[name]) for f in figures if f.get(name) is not None]
+    total = sum(weight for weight, _ in rows)
+    return sum(weight * value for weight, value in rows) / total if total else None

@@ -1,0 +1,42 @@
+"""Fixtures that every part shares: a tiny base, the real small bases and data sets, a task."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edge_client.base import Base, open_base
+from edge_client.tasks import Task
+from tests.tiny import write_tiny_base
+
+SHARED = Path(os.environ.get("SMIDGEN_SHARED", Path(__file__).parents[2] / "shared"))
+HUB_WORDS = ("security", "mail", "power", "weather", "family", "health")
+
+
+@pytest.fixture(scope="session")
+def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Base:
+    """A random 2-layer BERT of width 16 with a real tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny") / "base"
+    write_tiny_base(folder)
+    return open_base(str(folder))
+
+
+@pytest.fixture
+def hub_task() -> Task:
+    """The demo's six labels."""
+    words = dict(zip(HUB_WORDS, HUB_WORDS, strict=True))
+    return Task("hub", HUB_WORDS, ("{text} . this is about [MASK] .",), words)
+
+
+def shared(kind: str, name: str) -> Path:
+    """A folder of the shared models or data; skips with a reason where it is absent."""
+    folder = SHARED / kind / name
+    if not folder.is_dir():
+        pytest.skip(f"no {kind}/{name} in the shared folder (set SMIDGEN_SHARED)")
+    return folder
+
+
+@pytest.fixture(params=["bert-tiny-mlm", "minilm-l6-mlm"])
+def real_base(request: pytest.FixtureRequest) -> Base:
+    """Each of the real small masked language models."""
+    return open_base(str(shared("models", request.param)))

@@ -1,0 +1,80 @@
+import gzip
+from pathlib import Path
+
+import pytest
+
+from edge_client.texts import DataError, Example, read_file, read_folder
+
+LABELS = ("good", "bad")
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_csv_tsv_jsonl_and_gz_read_alike(tmp_path: Path) -> None:
+    csv = write(tmp_path / "a.csv", 'text,label,language\n"one, two",good,en\n')
+    tsv = write(tmp_path / "a.tsv", "text\tlabel\tlanguage\none, two\tgood\ten\n")
+    jsonl = write(tmp_path / "a.jsonl", '{"text": "one, two", "label": "good", "language": "en"}\n')
+    packed = tmp_path / "b.csv.gz"
+    packed.write_bytes(gzip.compress(csv.read_bytes()))
+    read = [read_file(path, LABELS, labelled=True) for path in (csv, tsv, jsonl, packed)]
+    assert all(examples == [Example("one, two", "", "good", "en")] for examples in read)
+
+
+def test_a_pair_has_two_texts(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text_a,text_b,label\nx,y,bad\n")
+    assert read_file(path, LABELS, labelled=True) == [Example("x", "y", "bad")]
+
+
+def test_an_empty_folder_says_what_belongs_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"put a labelled\.csv with columns text,label there"):
+        read_folder(tmp_path, LABELS)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no data at"):
+        read_folder(tmp_path / "nothing", LABELS)
+
+
+def test_a_missing_label_column_names_the_columns_found(tmp_path: Path) -> None:
+    path = write(tmp_path / "labelled.csv", "text,stars\nx,1\n")
+    with pytest.raises(DataError, match=f"{path}: no column `label`; found text, stars"):
+        read_folder(tmp_path, LABELS)
+
+
+def test_an_unknown_label_names_file_and_line(tmp_path: Path) -> None:
+    write(tmp_path / "labelled.csv", "text,label\nx,good\ny,ugly\n")
+    with pytest.raises(DataError, match=r"labelled.csv, line 3: label 'ugly' is not one of"):
+        read_folder(tmp_path, LABELS)
+
+
+def test_labels_in_the_unlabelled_file_are_not_read(tmp_path: Path) -> None:
+    write(tmp_path / "labelled.csv", "text,label\nx,good\n")
+    write(tmp_path / "unlabelled.csv", "text,label\ny,secret\n")
+    assert read_folder(tmp_path, LABELS).unlabelled == (Example("y"),)
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    (tmp_path / "labelled.csv").write_bytes(b"text,label\n\xff\xfe\x00,good\n")
+    with pytest.raises(DataError, match="cannot be read as UTF-8 csv"):
+        read_folder(tmp_path, LABELS)
+
+
+def test_a_broken_json_line_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "x", "label": "good"}\n{"text": \n')
+    with pytest.raises(DataError, match="line 2: no JSON"):
+        read_file(path, LABELS, labelled=True)
+
+
+def test_two_files_for_one_part_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "labelled.csv", "text,label\nx,good\n")
+    write(tmp_path / "labelled.jsonl", '{"text": "x", "label": "good"}\n')
+    with pytest.raises(DataError, match="keep one"):
+        read_folder(tmp_path, LABELS)
+
+
+def test_one_labelled_file_stands_for_a_folder(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.csv", "text,label\nx,good\n")
+    assert read_folder(path, LABELS).labelled == (Example("x", "", "good"),)

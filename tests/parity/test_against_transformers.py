@@ -1,0 +1,114 @@
+"""The engine computes only what is asked; here against the whole model computing everything."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_client.adapters import initial_adapter, parse_adapter
+from edge_client.base import Base, open_base
+from edge_client.engine import open_engine
+from edge_client.peft_folder import Exported, write_peft_folder
+from edge_client.tasks import Task
+from edge_client.texts import Example
+from edge_client.tokens import Tokens
+from edge_client.trainer import train
+from edge_client.wire import Training, encode_adapter
+
+torch = pytest.importorskip("torch")
+peft = pytest.importorskip("peft")
+transformers = pytest.importorskip("transformers")
+
+TEXTS = [
+    Example("the door camera saw somebody", label="security"),
+    Example("rain at nine", label="weather"),
+    Example("your parcel is on the way and will be there at noon", label="mail"),
+]
+FAMILIES = ["roberta", "distilbert", "albert"]
+
+
+def full_model_rows(model: object, base: Base, task: Task, virtual: int) -> np.ndarray:
+    """Log-probabilities of the label words from the full logits at all positions."""
+    tokens = Tokens(base.folder)
+    words, rows = tokens.label_word_ids(task), []
+    for example in TEXTS:
+        prompt = tokens.cloze(task.patterns[0], example, 128)
+        ids = torch.tensor([prompt.ids])
+        with torch.no_grad():
+            logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits  # type: ignore[operator]
+        at_mask = logits[0, prompt.mask_position + virtual, words]
+        rows.append(torch.log_softmax(at_mask, -1).numpy())
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("name", ["lora:4", "lora:4@q,k,v,o,up,down", "prompt:6"])
+def test_an_exported_adapter_predicts_the_same_in_plain_peft(
+    real_base: Base, hub_task: Task, tmp_path: Path, name: str
+) -> None:
+    spec = parse_adapter(name)
+    engine = open_engine("torch", real_base, hub_task, spec, Training(lr=0.02))
+    engine.load_adapter(initial_adapter(spec, real_base, 6, seed=1))
+    train(engine, TEXTS, Training(epochs=4), seed=1)
+    origin = Exported(name, str(real_base.folder), real_base.base_id, "bert", hub_task)
+    write_peft_folder(tmp_path, origin, encode_adapter(engine.adapter()))
+    plain = transformers.AutoModelForMaskedLM.from_pretrained(real_base.folder, dtype=torch.float32)
+    adapted = peft.PeftModel.from_pretrained(plain, str(tmp_path)).eval()
+    theirs = full_model_rows(adapted, real_base, hub_task, spec.prompt_tokens)
+    # Same weights, same kernels; only padding and the head's row subset differ.
+    np.testing.assert_allclose(engine.predict(TEXTS), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_an_exported_classification_head_predicts_the_same_in_plain_peft(
+    real_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
+    spec = parse_adapter("lora:4+head")
+    engine = open_engine("torch", real_base, hub_task, spec, Training(lr=0.01))
+    engine.load_adapter(initial_adapter(spec, real_base, 6, seed=1))
+    train(engine, TEXTS, Training(epochs=4), seed=1)
+    origin = Exported(str(spec), str(real_base.folder), real_base.base_id, "bert", hub_task)
+    write_peft_folder(tmp_path, origin, encode_adapter(engine.adapter()))
+    plain = transformers.AutoModelForSequenceClassification.from_pretrained(
+        real_base.folder, num_labels=6, dtype=torch.float32
+    )
+    adapted = peft.PeftModel.from_pretrained(plain, str(tmp_path)).eval()
+    ids = torch.tensor([engine.encoder.prompts(TEXTS[:1])[0].ids])
+    with torch.no_grad():
+        logits = adapted(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+    theirs = torch.log_softmax(logits, -1).numpy()
+    np.testing.assert_allclose(engine.predict(TEXTS[:1]), theirs, rtol=1e-4, atol=1e-5)
+
+
+def other_family(name: str, tiny_base: Base, folder: Path) -> Base:
+    """A random model of another architecture with the tiny base's tokenizer."""
+    sizes = {"vocab_size": Tokens(tiny_base.folder).size, "pad_token_id": 0}
+    if name == "distilbert":
+        sizes |= {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
+    else:
+        sizes |= {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+        sizes |= {"intermediate_size": 32}
+    if name == "albert":
+        sizes |= {"embedding_size": 8}
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(name, **sizes)
+    transformers.AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        if (tiny_base.folder / file).is_file():
+            (folder / file).write_bytes((tiny_base.folder / file).read_bytes())
+    return open_base(str(folder))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", ["lora:2", "prompt:3", "lora:2+head"])
+def test_other_families_train_and_keep_their_names(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, family: str, name: str
+) -> None:
+    base, spec = other_family(family, tiny_base, tmp_path), parse_adapter(name)
+    state = initial_adapter(spec, base, 6, seed=1)
+    engine = open_engine("torch", base, hub_task, spec, Training(lr=0.02))
+    engine.load_adapter(state)
+    if not spec.head and not spec.prompt_tokens:
+        plain = transformers.AutoModelForMaskedLM.from_pretrained(base.folder).eval()
+        theirs = full_model_rows(plain, base, hub_task, 0)  # LoRA's B is zero: the base itself
+        np.testing.assert_allclose(engine.predict(TEXTS), theirs, rtol=1e-4, atol=1e-5)
+    delta = train(engine, TEXTS, Training(epochs=2, batch=2), seed=1).delta
+    assert all(tensor.any() for tensor in delta.values())

@@ -1,0 +1,218 @@
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from transformers import AutoModelForMaskedLM, BertForMaskedLM
+from typer.testing import CliRunner
+
+from edge_client.base import open_base
+from edge_client.texts import Example
+from edge_client.tokens import Tokens
+from simulation.corpus import SOURCES, CorpusError, Passage, join_tokens, read_corpus
+from simulation.course import MASK, Batch, build_course
+from simulation.distill import Teacher, principal_embeddings
+from simulation.held_out import TOPICS, masked_score, zero_shot
+from simulation.pretrain import Limits, batch_loss, new_student, start_from_teacher, train
+from simulation.pretrain_cli import pretrain
+from simulation.vocabulary import LABEL_WORDS, build_vocabulary, token_list, wordpiece
+
+WORDS = "the old river town power team wins money market game light small new car road".split()
+
+
+def sentence(rng: random.Random) -> str:
+    return " ".join(rng.choice(WORDS) for _ in range(8)) + "."
+
+
+def passages(count: int = 60) -> list[Passage]:
+    rng = random.Random(7)
+    english = [sentence(rng) for _ in range(count)]
+    translated = [text.replace("the", "el").replace("river", "río") for text in english]
+    return [Passage(text, "en", "made_up") for text in english] + [
+        Passage(text, "es", "made_up", english=original)
+        for text, original in zip(translated, english, strict=True)
+    ]
+
+
+def tiny_student(tokens: int) -> BertForMaskedLM:
+    return new_student(tokens, hidden=32, layers=1, seed=3)
+
+
+def write_teacher(folder: Path, tokens: list[str]) -> None:
+    new_student(len(tokens), hidden=64, layers=1, seed=9).save_pretrained(folder)
+    wordpiece(tokens).save(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def teacher_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("teacher")
+    tokens, _ = build_vocabulary([p.text for p in passages()], [True] * 120, 400)
+    write_teacher(folder, tokens)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def taught(teacher_folder: Path) -> tuple[list[str], Teacher, list[Batch]]:
+    known = wordpiece(read_tokens(teacher_folder))
+    texts = passages()
+    tokens, shared = build_vocabulary(
+        [p.text for p in texts], [p.language == "en" for p in texts], 500, token_list(known)
+    )
+    course = build_course(texts, wordpiece(tokens), known, 256, maskings=1, seed=0)
+    return tokens, Teacher(teacher_folder, tokens[:shared], torch.device("cpu")), course
+
+
+def read_tokens(folder: Path) -> list[str]:
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    return sorted(vocabulary, key=vocabulary.__getitem__)
+
+
+def write_news_set(data: Path, lines: int = 80) -> None:
+    rng = random.Random(1)
+    folder = data / "text_wiki_news_parallel"
+    folder.mkdir(parents=True)
+    for language in ("en", "es"):
+        with gzip.open(folder / f"{language}.txt.gz", "wt", encoding="utf-8") as file:
+            file.writelines(f"{sentence(rng)}\n" for _ in range(lines))
+
+
+def test_absent_sets_are_skipped_and_named(tmp_path: Path) -> None:
+    write_news_set(tmp_path)
+    corpus = read_corpus(tmp_path)
+    assert {p.source for p in corpus.training} == {"text_wiki_news_parallel"}
+    assert corpus.absent == tuple(s for s in SOURCES if s != "text_wiki_news_parallel")
+
+
+def test_a_folder_without_any_set_names_what_it_lacks(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"text_wikitext103.*ner_panx"):
+        read_corpus(tmp_path)
+
+
+def test_a_set_that_lacks_its_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mnli").mkdir()
+    with pytest.raises(CorpusError, match="set mnli"):
+        read_corpus(tmp_path)
+
+
+def test_a_translation_is_held_out_with_its_original(tmp_path: Path) -> None:
+    write_news_set(tmp_path, 400)
+    corpus = read_corpus(tmp_path)
+    held = {p.text for p in corpus.held_out if p.language == "en"}
+    assert held
+    assert {p.english for p in corpus.held_out if p.language == "es"} <= held
+    assert not held & {p.english for p in corpus.training}
+
+
+def test_tokens_are_joined_into_text() -> None:
+    tokens = "In 1990 , the `` Red @-@ Green '' ( RG ) won 2 @,@ 000 .".split()
+    assert join_tokens(tokens) == "In 1990, the Red-Green (RG) won 2,000."
+
+
+def test_label_words_are_single_tokens() -> None:
+    tokens, shared = build_vocabulary(["el rio"], [False], 400)
+    tokenizer = wordpiece(tokens)
+    assert shared == 0
+    assert all(len(tokenizer.encode(w, add_special_tokens=False).ids) == 1 for w in LABEL_WORDS)
+
+
+def test_the_shared_tokens_come_first() -> None:
+    teacher = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "the", "river", "京"]
+    tokens, shared = build_vocabulary(["the river", "el rio"], [True, False], 200, teacher)
+    assert set(tokens[5:shared]) == {"a", "the", "river"}
+
+
+def test_principal_axes_keep_inner_products() -> None:
+    rows = torch.randn(50, 8) @ torch.randn(8, 32)
+    small = principal_embeddings(rows, 8, spread=1.0)
+    centred = rows - rows.mean(0)
+    gram = centred @ centred.T
+    ours = small @ small.T
+    torch.testing.assert_close(ours / ours.norm(), gram / gram.norm(), rtol=1e-3, atol=1e-5)
+
+
+def test_the_teacher_answers_the_masks_that_are_marked(
+    taught: tuple[list[str], Teacher, list[Batch]],
+) -> None:
+    tokens, teacher, course = taught
+    mask_id = tokens.index(MASK)
+    for batch in course:
+        at_masks = batch.student.ids[batch.student.rows, batch.student.columns]
+        assert bool((at_masks == mask_id).all())
+        if batch.teacher is not None:
+            answers = teacher.probabilities(teacher.states(batch.teacher))
+            assert len(answers) == int(batch.is_taught.sum())
+            torch.testing.assert_close(answers.sum(1), torch.ones(len(answers)))
+
+
+def test_every_parameter_gets_a_gradient(taught: tuple[list[str], Teacher, list[Batch]]) -> None:
+    tokens, teacher, course = taught
+    batch = next(batch for batch in course if batch.teacher is not None)
+    assert batch.teacher is not None
+    student = tiny_student(len(tokens))
+    batch_loss(student, batch, teacher.probabilities(teacher.states(batch.teacher))).backward()
+    assert all(p.grad is not None and bool(p.grad.any()) for p in student.parameters())
+
+
+def test_a_resumed_run_ends_in_the_same_weights(
+    taught: tuple[list[str], Teacher, list[Batch]], tmp_path: Path
+) -> None:
+    tokens, teacher, course = taught
+    whole, parts = tiny_student(len(tokens)), tiny_student(len(tokens))
+    for student in (whole, parts):
+        start_from_teacher(student, teacher)
+    limits = Limits(steps=12)
+    train(whole, course, teacher, limits, 0, tmp_path / "whole.pt")
+    train(parts, course, teacher, limits, 0, tmp_path / "parts.pt", stop_after=5)
+    again = tiny_student(len(tokens))
+    run = train(again, course, teacher, limits, 0, tmp_path / "parts.pt")
+    assert run.step == 12
+    assert all(
+        torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True)
+    )
+
+
+def test_training_lowers_the_perplexity(
+    taught: tuple[list[str], Teacher, list[Batch]], tmp_path: Path
+) -> None:
+    tokens, _, course = taught
+    tokenizer, student = wordpiece(tokens), tiny_student(len(tokens))
+    before = masked_score(student, tokenizer, passages())
+    train(student, course, None, Limits(steps=60), 0, tmp_path / "c.pt")
+    assert masked_score(student, tokenizer, passages()).perplexity < 0.5 * before.perplexity
+
+
+def test_steps_and_minutes_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="either steps or minutes"):
+        Limits(steps=3, seconds=4.0)
+    with pytest.raises(ValueError, match="either steps or minutes"):
+        Limits()
+
+
+def test_the_command_writes_a_base_that_opens(teacher_folder: Path, tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "base"
+    write_news_set(data)
+    app = typer.Typer()
+    app.command()(pretrain)
+    typed = ["--data", str(data), "--out", str(out), "--teacher", str(teacher_folder)]
+    result = CliRunner().invoke(app, [*typed, "--steps", "2", "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert report["steps"] == 2 and report["teacher"] == teacher_folder.name
+    assert open_base(str(out)).hidden == 192
+    assert AutoModelForMaskedLM.from_pretrained(out).config.model_type == "bert"
+    assert str(tmp_path) not in (out / "README.md").read_text()
+    examples = [Example("a game", label=label) for label in TOPICS.labels]
+    student = BertForMaskedLM.from_pretrained(out, dtype=torch.float32)
+    assert zero_shot(student, Tokens(out), TOPICS, examples)[0].plain == 0.25
+
+
+def test_the_command_refuses_a_folder_without_texts(tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.command()(pretrain)
+    typed = ["--data", str(tmp_path), "--out", str(tmp_path / "base"), "--steps", "1"]
+    result = CliRunner().invoke(app, typed)
+    assert result.exit_code == 2
+    assert "put at least one of these sets there" in result.output
