@@ -173,6 +173,7 @@ class Client:
         self, coordinator: Coordinator, enrolled: wire.Enrolled, work: wire.Work, meter: WorkMeter
     ) -> Finished:
         self._check_base(work.base_id, enrolled.base_name)
+        log.info("round %d: %s", work.round_index, work.kind)
         try:
             return self._compute(coordinator, enrolled, work, meter)
         except DataError as error:
@@ -241,6 +242,7 @@ class Client:
                     log.warning("update came too late: %s", receipt.reason)
             full = with_costs(report, meter)
             patiently(lambda: coordinator.report(full, meter), math.inf)
+            log.info("%s", in_short(full))
         except Refused as error:
             if error.status in (401, 403):
                 raise ClientError(f"{self._settings.url} does not take it: {error}") from error
@@ -257,4 +259,18 @@ def with_costs(report: wire.Report, meter: WorkMeter) -> wire.Report:
         bytes_up=meter.bytes_up,
         bytes_down=meter.bytes_down,
         requests=meter.requests,
+    )
+
+
+def in_short(report: wire.Report) -> str:
+    """One line for the log."""
+    if report.outcome == "failed":
+        return f"told the coordinator that it failed: {report.error}"
+    seconds = sum(spent for phase, spent in report.phases_s.items() if phase != "wait")
+    gave = f"loss {report.loss:.3f}" if report.loss is not None else "done"
+    if report.accuracy is not None:
+        gave += f", accuracy {report.accuracy:.3f}"
+    return (
+        f"{report.num_examples} texts, {gave}; {seconds:.1f} s, {report.bytes_up / 1000:.1f} kB up, "
+        f"{report.bytes_down / 1000:.1f} kB down"
     )

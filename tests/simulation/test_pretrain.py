@@ -1,6 +1,7 @@
 import gzip
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,18 @@ from simulation.corpus import SOURCES, CorpusError, Passage, join_tokens, read_c
 from simulation.course import MASK, Batch, build_course
 from simulation.distill import Teacher, principal_embeddings
 from simulation.held_out import TOPICS, masked_score, zero_shot
-from simulation.pretrain import Limits, batch_loss, new_student, start_from_teacher, train
+from simulation.pretrain import (
+    Limits,
+    PretrainError,
+    batch_loss,
+    new_student,
+    start_from_teacher,
+    train,
+)
 from simulation.pretrain_cli import pretrain
 from simulation.vocabulary import LABEL_WORDS, build_vocabulary, token_list, wordpiece
 
-WORDS = "the old river town power team wins money market game light small new car road".split()
+WORDS = ("the", "old", "river", "town", "power", "team", "wins", "money", "market", "game", "car")
 
 
 def sentence(rng: random.Random) -> str:
@@ -42,8 +50,16 @@ def tiny_student(tokens: int) -> BertForMaskedLM:
 
 
 def write_teacher(folder: Path, tokens: list[str]) -> None:
-    new_student(len(tokens), hidden=64, layers=1, seed=9).save_pretrained(folder)
+    new_student(len(tokens), hidden=192, layers=1, seed=9).save_pretrained(folder)
     wordpiece(tokens).save(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +78,9 @@ def taught(teacher_folder: Path) -> tuple[list[str], Teacher, list[Batch]]:
         [p.text for p in texts], [p.language == "en" for p in texts], 500, token_list(known)
     )
     course = build_course(texts, wordpiece(tokens), known, 256, maskings=1, seed=0)
-    return tokens, Teacher(teacher_folder, tokens[:shared], torch.device("cpu")), course
+    teacher = Teacher(teacher_folder, tokens[:shared], torch.device("cpu"))
+    teacher.learn_axes([batch.teacher for batch in course if batch.teacher], axes=32)
+    return tokens, teacher, course
 
 
 def read_tokens(folder: Path) -> list[str]:
@@ -107,8 +125,8 @@ def test_a_translation_is_held_out_with_its_original(tmp_path: Path) -> None:
 
 
 def test_tokens_are_joined_into_text() -> None:
-    tokens = "In 1990 , the `` Red @-@ Green '' ( RG ) won 2 @,@ 000 .".split()
-    assert join_tokens(tokens) == "In 1990, the Red-Green (RG) won 2,000."
+    text = "In 1990 , the `` Red @-@ Green '' ( RG ) won 2 @,@ 000 ."
+    assert join_tokens(text.split()) == "In 1990, the Red-Green (RG) won 2,000."
 
 
 def test_label_words_are_single_tokens() -> None:
@@ -142,7 +160,7 @@ def test_the_teacher_answers_the_masks_that_are_marked(
         at_masks = batch.student.ids[batch.student.rows, batch.student.columns]
         assert bool((at_masks == mask_id).all())
         if batch.teacher is not None:
-            answers = teacher.probabilities(teacher.states(batch.teacher))
+            answers = teacher.probabilities(teacher.ask(batch.teacher).states)
             assert len(answers) == int(batch.is_taught.sum())
             torch.testing.assert_close(answers.sum(1), torch.ones(len(answers)))
 
@@ -151,9 +169,11 @@ def test_every_parameter_gets_a_gradient(taught: tuple[list[str], Teacher, list[
     tokens, teacher, course = taught
     batch = next(batch for batch in course if batch.teacher is not None)
     assert batch.teacher is not None
-    student = tiny_student(len(tokens))
-    batch_loss(student, batch, teacher.probabilities(teacher.states(batch.teacher))).backward()
-    assert all(p.grad is not None and bool(p.grad.any()) for p in student.parameters())
+    student, answer = tiny_student(len(tokens)), teacher.ask(batch.teacher)
+    bridges = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(2))
+    batch_loss(student, bridges, batch, answer, teacher.probabilities(answer.states)).backward()
+    trained = [*student.parameters(), *bridges.parameters()]
+    assert all(p.grad is not None and bool(p.grad.any()) for p in trained)
 
 
 def test_a_resumed_run_ends_in_the_same_weights(
@@ -185,10 +205,19 @@ def test_training_lowers_the_perplexity(
 
 
 def test_steps_and_minutes_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="either steps or minutes"):
+    with pytest.raises(PretrainError, match="either --steps or --minutes"):
         Limits(steps=3, seconds=4.0)
-    with pytest.raises(ValueError, match="either steps or minutes"):
+    with pytest.raises(PretrainError, match="either --steps or --minutes"):
         Limits()
+
+
+def test_a_checkpoint_of_another_seed_is_refused(
+    taught: tuple[list[str], Teacher, list[Batch]], tmp_path: Path
+) -> None:
+    tokens, _, course = taught
+    train(tiny_student(len(tokens)), course, None, Limits(steps=1), 0, tmp_path / "c.pt")
+    with pytest.raises(PretrainError, match="another seed; delete it"):
+        train(tiny_student(len(tokens)), course, None, Limits(steps=1), 1, tmp_path / "c.pt")
 
 
 def test_the_command_writes_a_base_that_opens(teacher_folder: Path, tmp_path: Path) -> None:
@@ -197,7 +226,7 @@ def test_the_command_writes_a_base_that_opens(teacher_folder: Path, tmp_path: Pa
     app = typer.Typer()
     app.command()(pretrain)
     typed = ["--data", str(data), "--out", str(out), "--teacher", str(teacher_folder)]
-    result = CliRunner().invoke(app, [*typed, "--steps", "2", "--json"])
+    result = CliRunner().invoke(app, [*typed, "--steps", "2", "--threads", "1", "--json"])
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout.splitlines()[-1])
     assert report["steps"] == 2 and report["teacher"] == teacher_folder.name
@@ -212,7 +241,16 @@ def test_the_command_writes_a_base_that_opens(teacher_folder: Path, tmp_path: Pa
 def test_the_command_refuses_a_folder_without_texts(tmp_path: Path) -> None:
     app = typer.Typer()
     app.command()(pretrain)
-    typed = ["--data", str(tmp_path), "--out", str(tmp_path / "base"), "--steps", "1"]
+    typed = [
+        "--data",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "base"),
+        "--steps",
+        "1",
+        "--threads",
+        "1",
+    ]
     result = CliRunner().invoke(app, typed)
     assert result.exit_code == 2
     assert "put at least one of these sets there" in result.output

@@ -1,0 +1,60 @@
+"""What is let in: every byte a device sends is checked here before it can count.
+
+Pure: a body, its headers and what was asked go in; an update or a `Refusal` comes out.
+"""
+
+import numpy as np
+
+from edge_client import wire
+from edge_client.wire import AdapterState, Update, WireError
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+class Refusal(ValueError):
+    """A request that is refused; the route answers with `status` and one line of `detail`."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = " ".join(detail.split())[:500]
+
+
+def check_digest(body: bytes, header: str | None) -> None:
+    """Refuse a body whose `Content-Digest` (RFC 9530) is missing or not its own.
+
+    Raises:
+        Refusal: 400.
+    """
+    if header is None:
+        raise Refusal(400, "Content-Digest is missing; sha-256 of the body is expected")
+    if wire.content_digest(body) not in [part.strip() for part in header.split(",")]:
+        raise Refusal(400, "Content-Digest is not the SHA-256 of the body; send it again")
+
+
+def check_update(body: bytes, work_id: str, adapter: AdapterState) -> Update:
+    """Decode an update and check that it can be folded into the adapter it answers.
+
+    Args:
+        body: A safetensors file.
+        work_id: The work it was sent for.
+        adapter: What the device was given; names, shapes and the range of the sum are compared.
+
+    Raises:
+        Refusal: 422; says what is wrong with it.
+    """
+    try:
+        update = wire.decode_update(body)
+        wire.check_same_parameters(
+            update.delta, {name: tensor.shape for name, tensor in adapter.items()}
+        )
+    except WireError as error:
+        raise Refusal(422, str(error)) from error
+    if update.work_id != work_id:
+        raise Refusal(422, f"the update is for work {update.work_id[:64]!r}, sent for {work_id!r}")
+    for name, tensor in update.delta.items():
+        # A mean of states inside float32's range is inside it: no infinity can reach the adapter.
+        after = np.abs(adapter[name].astype(np.float64) + tensor)
+        if tensor.size and after.max() > FLOAT32_MAX:
+            raise Refusal(422, f"tensor {name!r} would leave the range of float32")
+    return update

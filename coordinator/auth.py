@@ -1,0 +1,30 @@
+"""Secrets: enrolment tokens and device keys. Only their SHA-256 is stored.
+
+Both are 256 random bits, so a plain hash suffices: there is no dictionary to try.
+"""
+
+import hashlib
+import hmac
+import secrets
+
+
+def draw_secret() -> str:
+    """A new token or key: 256 random bits, safe in a URL and in a shell."""
+    # A leading dash would read as an option on a command line.
+    return "s" + secrets.token_urlsafe(32)
+
+
+def hash_secret(secret: str) -> str:
+    """What is stored of a secret."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def is_same_hash(one: str, other: str) -> bool:
+    """Compare in a time that does not depend on where the two differ."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+def bearer(header: str | None) -> str | None:
+    """The secret of an `Authorization: Bearer SECRET` header, None if it is no such header."""
+    scheme, _, secret = (header or "").partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" and secret.strip() else None

@@ -1,0 +1,270 @@
+"""`smidgen coordinator`: create a run, serve it, look at it, take its adapter home.
+
+Expected errors are one line on stderr. With `--json` the last line of stdout is one JSON object.
+"""
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from coordinator.auth import draw_secret, hash_secret
+from coordinator.config import ConfigError, RunConfig, read_run_config
+from coordinator.figures import accuracies, rows, weighted, write_jsonl
+from coordinator.rounds import State, replay
+from coordinator.runs import Created, config_of, create_run, find_run
+from coordinator.server import PortError, listen, serve, sole_server, url_of
+from coordinator.service import Service
+from coordinator.store import DATABASE, Run, Store, StoreError
+from edge_client.adapters import AdapterError
+from edge_client.base import BaseError
+from edge_client.peft_folder import Exported, write_peft_folder
+from edge_client.tasks import TaskError
+
+EXPECTED = (ConfigError, TaskError, AdapterError, BaseError, StoreError, PortError)
+
+app = typer.Typer(
+    help="Run on a server: create runs, serve them to devices, export the adapter.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+Where = Annotated[Path, typer.Option("--store", help="Folder of the coordinator's store.")]
+Which = Annotated[str | None, typer.Option("--run", help="Run id or name; the newest if not said.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Expected errors end in one line on stderr and exit code 2; a failing disk in 1."""
+    try:
+        yield
+    except EXPECTED as error:
+        _fail(error, 2)
+    except OSError as error:
+        _fail(error, 1)
+
+
+def _fail(error: Exception, code: int) -> None:
+    print(f"smidgen coordinator: {' '.join(str(error).split())}", file=sys.stderr)
+    raise typer.Exit(code) from error
+
+
+def _open(folder: Path) -> Store:
+    if not (folder / DATABASE).is_file():
+        raise StoreError(f"no store at {folder}; make one with `create`, or name it with --store")
+    return Store(folder)
+
+
+def _answer(text: str, answer: dict[str, Any], as_json: bool) -> None:
+    print(json.dumps(answer, sort_keys=True) if as_json else text, flush=True)
+
+
+@app.command()
+def create(
+    store: Where,
+    file: Annotated[Path | None, typer.Argument(help="Run file; not needed with --task.")] = None,
+    task: Annotated[Path | None, typer.Option(help="Task file.")] = None,
+    name: Annotated[str | None, typer.Option(help="For people.")] = None,
+    base: Annotated[str | None, typer.Option(help="Folder, hub name or `embedded`.")] = None,
+    adapter: Annotated[str | None, typer.Option(help="Such as lora:8 or prompt:8.")] = None,
+    prompt_init: Annotated[str | None, typer.Option(help="Text a soft prompt starts from.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
+    fraction: Annotated[float | None, typer.Option(help="Share of devices a round.")] = None,
+    min_clients: Annotated[int | None, typer.Option(help="Devices before round 1.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over a device's texts.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Texts an optimizer step.")] = None,
+    lr: Annotated[float | None, typer.Option(help="AdamW's learning rate.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Longest input.")] = None,
+    deadline: Annotated[float | None, typer.Option(help="Seconds a step waits.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Root seed.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Create a run; prints its id and, this once, its enrolment token."""
+    flags = {
+        "task": str(task) if task else None,
+        "name": name,
+        "base": base,
+        "adapter": adapter,
+        "prompt_init": prompt_init,
+        "rounds": rounds,
+        "fraction": fraction,
+        "min_clients": min_clients,
+        "epochs": epochs,
+        "batch": batch,
+        "lr": lr,
+        "tokens": tokens,
+        "deadline_s": deadline,
+        "seed": seed,
+    }
+    with one_line_errors():
+        config = read_run_config(file, flags)
+        with closing(Store(store)) as opened:
+            created = create_run(opened, config, time.time())
+    _announce(config, created, as_json)
+
+
+def _announce(config: RunConfig, created: Created, as_json: bool) -> None:
+    text = f"run {created.run_id} ({config.name})\nenrolment token {created.token}"
+    answer = {"run_id": created.run_id, "name": config.name, "token": created.token}
+    _answer(text, answer, as_json)
+
+
+@app.command(name="serve")
+def serve_command(
+    store: Where,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8700,
+    run: Annotated[Path | None, typer.Option(help="Run file; created if it is new.")] = None,
+    exit_when_finished: Annotated[bool, typer.Option(help="End after the last run.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Serve all runs of a store until Ctrl-C."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    with (
+        one_line_errors(),
+        listen(host, port) as bound,
+        closing(Store(store)) as opened,
+        sole_server(store, opened),
+    ):
+        if run is not None:
+            _create_if_new(opened, run, as_json)
+        service, url, stop = Service(opened, time.time()), url_of(bound), threading.Event()
+
+        def announce() -> None:
+            print(f"listening on {url}", flush=True)
+
+        serve(service, bound, announce, stop, exit_when_finished)
+        if as_json:
+            runs = [_status(opened, item) for item in opened.runs()]
+            print(json.dumps({"url": url, "runs": runs}, sort_keys=True), flush=True)
+
+
+def _create_if_new(store: Store, file: Path, as_json: bool) -> None:
+    config = read_run_config(file, {})
+    if config.name not in {config_of(run).name for run in store.runs()}:
+        _announce(config, create_run(store, config, time.time()), as_json)
+
+
+def _state(store: Store, run: Run) -> State:
+    return replay(run.adapter_sha256, store.events(run.run_id))
+
+
+def _status(store: Store, run: Run) -> dict[str, Any]:
+    state, config = _state(store, run), config_of(run)
+    return {
+        "run_id": run.run_id,
+        "name": config.name,
+        "phase": state.phase,
+        "round_index": state.round_index,
+        "rounds": config.rounds,
+        "devices": sorted(d.device_id for d in store.devices() if d.run_id == run.run_id),
+        "answers": len(state.step.answers) if state.step else 0,
+        "asked": len(state.step.members) if state.step else 0,
+        "accuracy_by_round": accuracies(rows(store, run.run_id)),
+        "adapter_sha256": state.adapter_sha256,
+    }
+
+
+@app.command()
+def status(store: Where, run: Which = None, as_json: Json = False) -> None:
+    """Where the runs stand; the last closed round, and who of those asked has answered."""
+    with one_line_errors(), closing(_open(store)) as opened:
+        chosen = opened.runs() if run is None else [find_run(opened, run)]
+        table = [_status(opened, item) for item in chosen]
+        newest = _status(opened, find_run(opened, run))
+    if as_json:
+        print(json.dumps(newest | {"runs": table}, sort_keys=True))
+        return
+    shown = Table("run", "name", "phase", "rounds", "devices", "answered", "accuracy")
+    for item in table:
+        last = list(item["accuracy_by_round"].values())[-1:]
+        shown.add_row(
+            item["run_id"],
+            item["name"],
+            item["phase"],
+            f"{item['round_index']} of {item['rounds']}",
+            str(len(item["devices"])),
+            f"{item['answers']} of {item['asked']}",
+            f"{last[0]:.3f}" if last else "",
+        )
+    Console().print(shown)
+
+
+@app.command()
+def figures(
+    store: Where,
+    out: Annotated[Path | None, typer.Option(help="JSONL file, one row a work.")] = None,
+    run: Which = None,
+    as_json: Json = False,
+) -> None:
+    """What the rounds cost and gave: a table by round, and every row with --out."""
+    with one_line_errors(), closing(_open(store)) as opened:
+        chosen = find_run(opened, run)
+        table = rows(opened, chosen.run_id)
+        if out is not None:
+            write_jsonl(table, out)
+    accuracy, loss = accuracies(table), weighted(table, "train", "loss")
+    if as_json:
+        answer = {"run_id": chosen.run_id, "rows": len(table), "out": str(out) if out else None}
+        print(json.dumps(answer | {"accuracy_by_round": accuracy}, sort_keys=True))
+        return
+    shown = Table("round", "accuracy", "train loss", "works", "failed", "bytes up", "bytes down")
+    for index in sorted({row["round_index"] for row in table}):
+        mine = [row for row in table if row["round_index"] == index]
+        shown.add_row(
+            str(index),
+            f"{accuracy[index]:.3f}" if index in accuracy else "",
+            f"{loss[index]:.3f}" if index in loss else "",
+            str(len(mine)),
+            str(sum(row["outcome"] == "failed" for row in mine)),
+            str(sum(row["bytes_up"] for row in mine)),
+            str(sum(row["bytes_down"] for row in mine)),
+        )
+    Console().print(shown)
+
+
+@app.command()
+def export(
+    store: Where,
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    run: Which = None,
+    as_json: Json = False,
+) -> None:
+    """Write the adapter of the last closed round as a folder that PEFT loads."""
+    with one_line_errors(), closing(_open(store)) as opened:
+        chosen = find_run(opened, run)
+        config, state = config_of(chosen), _state(opened, chosen)
+        exported = Exported(
+            adapter=config.adapter,
+            base_name=chosen.base_reference,
+            base_id=chosen.base_id,
+            architecture=chosen.architecture,
+            task=config.task,
+        )
+        write_peft_folder(out, exported, opened.read(state.adapter_sha256))
+    answer = {
+        "run_id": chosen.run_id,
+        "round_index": state.round_index,
+        "adapter_sha256": state.adapter_sha256,
+        "out": str(out),
+    }
+    _answer(f"adapter of round {state.round_index} in {out}", answer, as_json)
+
+
+@app.command()
+def token(store: Where, run: Which = None, as_json: Json = False) -> None:
+    """Print a further enrolment token of a run; it is shown this once."""
+    with one_line_errors(), closing(_open(store)) as opened:
+        chosen, secret = find_run(opened, run), draw_secret()
+        opened.add_token(hash_secret(secret), chosen.run_id)
+    _answer(f"enrolment token {secret}", {"run_id": chosen.run_id, "token": secret}, as_json)

@@ -1,0 +1,127 @@
+"""Every run's state in memory, equal at any time to its journal on disk.
+
+The only place where events are appended: first the journal, then the state. Reading is free;
+`append` says whether the state it was decided on still held.
+"""
+
+from dataclasses import dataclass, replace
+from threading import RLock
+
+from coordinator.config import RunConfig
+from coordinator.rounds import (
+    Answered,
+    Event,
+    Resumed,
+    State,
+    StepClosed,
+    StepOpened,
+    evolve,
+)
+from coordinator.runs import config_of
+from coordinator.store import Device, Run, Store
+from edge_client.wire import Receipt
+
+
+@dataclass(frozen=True)
+class Live:
+    """A run in memory: its row, its state, and how long its journal is."""
+
+    run: Run
+    config: RunConfig
+    state: State
+    seq: int = 0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A piece of work that some step asked for, open or long closed."""
+
+    device: Device
+    opened: StepOpened
+
+
+class Ledger:
+    """All runs of one store; safe to use from several threads, one process per store.
+
+    Args:
+        store: Holds the journals.
+        now_s: Unix time; deadlines of open steps count from here again.
+    """
+
+    def __init__(self, store: Store, now_s: float) -> None:
+        self._store = store
+        self._lock = RLock()
+        self._live: dict[str, Live] = {}
+        self._asked: dict[str, Asked] = {}
+        self._counted: set[str] = set()
+        self._adapters: set[str] = set()
+        self.load_new_runs()
+        for live in self.all():
+            if live.state.step is not None:
+                self.append(live, Resumed(now_s))
+
+    def load_new_runs(self) -> None:
+        """Replay the journals of runs that are in the store but not here yet."""
+        with self._lock:
+            for run in self._store.runs():
+                if run.run_id not in self._live:
+                    live = Live(run, config_of(run), State(run.adapter_sha256))
+                    self._adapters.add(run.adapter_sha256)
+                    for event in self._store.events(run.run_id):
+                        live = self._folded(live, event)
+                    self._live[run.run_id] = live
+
+    def all(self) -> list[Live]:
+        """Every run, oldest first."""
+        with self._lock:
+            return list(self._live.values())
+
+    def run(self, run_id: str) -> Live | None:
+        """One run."""
+        return self._live.get(run_id)
+
+    def asked(self, work_id: str) -> Asked | None:
+        """What was asked with a work id, ever."""
+        return self._asked.get(work_id)
+
+    def is_counted(self, work_id: str) -> bool:
+        """Whether an answer to this work counts."""
+        return work_id in self._counted
+
+    def is_adapter(self, name: str) -> bool:
+        """Whether a blob is some run's adapter; updates are nobody's to fetch."""
+        return name in self._adapters
+
+    def append(self, live: Live, event: Event) -> bool:
+        """Append an event that was decided on this state; False if it no longer holds."""
+        with self._lock:
+            run_id = live.run.run_id
+            if self._live[run_id] is not live:
+                return False
+            self._store.append(run_id, live.seq, event)
+            self._live[run_id] = self._folded(live, event)
+            return True
+
+    def answer(self, run_id: str, answer: Answered) -> Receipt:
+        """Append an answer to open work; the same answer twice counts once."""
+        with self._lock:
+            live = self._live[run_id]
+            step = live.state.step
+            if step is None or answer.work_id not in step.members:
+                is_counted = self.is_counted(answer.work_id)
+                return Receipt(is_counted, "" if is_counted else "its step is closed")
+            known = step.answers.get(answer.work_id)
+            if known is None:
+                return Receipt(self.append(live, answer))
+            is_same = known == answer
+            return Receipt(is_same, "" if is_same else f"answered already: {known.outcome}")
+
+    def _folded(self, live: Live, event: Event) -> Live:
+        if isinstance(event, StepOpened):
+            for work_id, device_id in event.members:
+                self._asked[work_id] = Asked(Device(live.run.run_id, device_id), event)
+        if isinstance(event, Answered):
+            self._counted.add(event.work_id)
+        if isinstance(event, StepClosed) and event.adapter_sha256:
+            self._adapters.add(event.adapter_sha256)
+        return replace(live, state=evolve(live.state, event), seq=live.seq + 1)

@@ -1,0 +1,51 @@
+"""Which devices are there: those that were heard of within the last two minutes.
+
+Kept in memory and written to the store now and then, for a commit per poll would wear the disk.
+"""
+
+from threading import Lock
+
+from coordinator.store import Device, Store
+
+ALIVE_S = 120.0  # twice the longest long poll
+FLUSH_S = 10.0
+
+
+class Presence:
+    """When each device was last heard of; safe to use from several threads.
+
+    Args:
+        store: Remembers it across restarts.
+        now_s: Unix time; while no coordinator ran, nobody was silent.
+    """
+
+    def __init__(self, store: Store, now_s: float) -> None:
+        self._store = store
+        self._lock = Lock()
+        known = {device: at_s for device, at_s in store.devices().items() if at_s is not None}
+        pause_s = now_s - max(known.values(), default=now_s)
+        self._seen = {device: at_s + pause_s for device, at_s in known.items()}
+        self._unsaved: set[Device] = set()
+        self._flushed_at_s = now_s
+
+    def saw(self, device: Device, now_s: float) -> None:
+        """A device asked or answered."""
+        with self._lock:
+            self._seen[device] = now_s
+            self._unsaved.add(device)
+
+    def alive(self, run_id: str, now_s: float) -> set[str]:
+        """Ids of a run's devices that are there."""
+        with self._lock:
+            recent = [device for device, at_s in self._seen.items() if now_s - at_s < ALIVE_S]
+        return {device.device_id for device in recent if device.run_id == run_id}
+
+    def flush(self, now_s: float) -> None:
+        """Write what is new to the store, every few seconds."""
+        with self._lock:
+            if not self._unsaved or now_s - self._flushed_at_s < FLUSH_S:
+                return
+            rows = {device: self._seen[device] for device in self._unsaved}
+            self._unsaved.clear()
+            self._flushed_at_s = now_s
+        self._store.saw(rows)

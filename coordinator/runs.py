@@ -1,0 +1,79 @@
+"""How a run comes to be: base opened and hashed, first adapter drawn, all of it stored."""
+
+import secrets
+from dataclasses import dataclass
+
+import msgspec
+
+from coordinator.auth import draw_secret, hash_secret
+from coordinator.config import RunConfig
+from coordinator.store import Run, Store, StoreError
+from edge_client.adapters import initial_adapter, parse_adapter
+from edge_client.base import Base, open_base
+from edge_client.seeds import derive_seed
+from edge_client.tokens import Tokens
+from edge_client.wire import encode, encode_adapter
+
+
+@dataclass(frozen=True)
+class Created:
+    """A new run and its enrolment token, which is stored as a hash only."""
+
+    run_id: str
+    token: str
+
+
+def create_run(store: Store, config: RunConfig, now_s: float) -> Created:
+    """Open the base, draw the first adapter and store the run.
+
+    Equal configurations start from equal bytes.
+
+    Raises:
+        BaseError: There is no such base.
+        AdapterError: The adapter does not fit the base.
+        TaskError: A label word is not one token of the base's tokenizer.
+    """
+    base = open_base(config.base)
+    spec = parse_adapter(config.adapter)
+    tokens = Tokens(base.folder)
+    if not spec.head:
+        tokens.label_word_ids(config.task)
+    prompt_ids = tokens.encode(config.prompt_init)
+    seed = derive_seed(config.seed, "adapter")
+    state = initial_adapter(spec, base, len(config.task.labels), seed, prompt_ids)
+    run = Run(
+        run_id=f"r{secrets.token_hex(5)}",
+        created_at_s=now_s,
+        config=encode(config).decode(),
+        base_id=base.base_id,
+        base_reference=base.peft_name,
+        architecture=base.architecture,
+        adapter_sha256=store.put(encode_adapter(state)),
+        secret=draw_secret(),
+    )
+    token = draw_secret()
+    store.add_run(run, hash_secret(token))
+    return Created(run.run_id, token)
+
+
+def config_of(run: Run) -> RunConfig:
+    """A stored run's configuration."""
+    return msgspec.json.decode(run.config, type=RunConfig)
+
+
+def find_run(store: Store, run_id: str | None) -> Run:
+    """The run of an id or name; the newest one if None.
+
+    Raises:
+        StoreError: There is no such run.
+    """
+    runs = store.runs()
+    if not runs:
+        raise StoreError("the store holds no run; make one with `smidgen coordinator create`")
+    if run_id is None:
+        return runs[-1]
+    found = [run for run in runs if run_id in (run.run_id, config_of(run).name)]
+    if not found:
+        known = ", ".join(run.run_id for run in runs[-5:])
+        raise StoreError(f"no run {run_id!r} in the store; --run can be one of {known}")
+    return found[-1]

@@ -1,0 +1,114 @@
+"""The process that serves: one store, one socket, and an orderly end.
+
+Uvicorn waits for open requests before it stops, and a long poll would keep it waiting; so the
+bells are stopped first. SIGTERM and Ctrl-C end in exit code 0, a second one at once.
+"""
+
+import asyncio
+import fcntl
+import logging
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import uvicorn
+
+from coordinator.app import create_app
+from coordinator.blobs import sweep
+from coordinator.service import Service
+from coordinator.store import Store, StoreError
+
+
+class PortError(ValueError):
+    """The address cannot be listened on."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket; port 0 takes a free one.
+
+    Raises:
+        PortError: The port is taken, or the host is not this machine.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=512)
+    except (OSError, OverflowError) as error:
+        raise PortError(
+            f"cannot listen on port {port} of {host} ({error}); choose another with --port"
+        ) from error
+
+
+def url_of(bound: socket.socket) -> str:
+    """The address of a bound socket as a URL."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextmanager
+def sole_server(folder: Path, store: Store) -> Iterator[None]:
+    """Hold the store for this process alone; a killed process holds nothing.
+
+    Raises:
+        StoreError: Another process serves it.
+    """
+    with (folder / "serve.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreError(f"another coordinator serves the store {folder}") from error
+        sweep(store.blobs)
+        yield
+
+
+def serve(
+    service: Service,
+    bound: socket.socket,
+    on_listening: Callable[[], None],
+    stop: threading.Event,
+    exit_when_finished: bool = False,
+) -> None:
+    """Serve until a signal, `stop`, or the end of all runs.
+
+    Args:
+        service: What is served.
+        bound: The socket; closed at the end.
+        on_listening: Called once connections are accepted.
+        stop: Ends it from another thread.
+        exit_when_finished: End when all runs are finished and the devices have heard of it.
+    """
+    app = create_app(service)
+    # A client that vanishes in the middle of a request is everyday life; 5 s, then it is cut.
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+
+    def end() -> None:
+        server.force_exit = server.should_exit
+        server.should_exit = True
+
+    async def main() -> None:
+        task = asyncio.create_task(server.serve(sockets=[bound]))
+        while not server.started and not task.done():
+            await asyncio.sleep(0.01)
+        if not task.done():
+            _on_signals(end)
+            on_listening()
+        while not task.done() and not server.should_exit:
+            is_over = exit_when_finished and service.is_over(time.time())
+            server.should_exit = stop.is_set() or is_over or server.should_exit
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.shield(task), 0.05)
+        app.state.bells.stop()
+        await task
+
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    asyncio.run(main())
+
+
+def _on_signals(end: Callable[[], None]) -> None:
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, end)

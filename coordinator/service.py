@@ -1,0 +1,287 @@
+"""What the coordinator does for devices, and what lets rounds proceed.
+
+Devices enrol, ask for work, and answer; `tick` closes and opens steps. An answer is on disk, blob
+and journal, before it is acknowledged, so killing the process at any point loses nothing that a
+device believes to be safe. Safe to use from several threads; one process per store.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from itertools import count
+from pathlib import Path
+from threading import Lock
+
+from coordinator.admission import Refusal, check_digest, check_update
+from coordinator.aggregation import apply_delta, weighted_mean
+from coordinator.auth import draw_secret, hash_secret
+from coordinator.ledger import Asked, Ledger, Live
+from coordinator.presence import Presence
+from coordinator.rounds import Answered, Event, Finished, StepClosed, StepOpened, decide
+from coordinator.store import Device, Store
+from edge_client.wire import (
+    PROTOCOL,
+    AdapterState,
+    Enrol,
+    Enrolled,
+    Receipt,
+    Report,
+    Work,
+    decode_adapter,
+    decode_update,
+    encode_adapter,
+)
+
+FAREWELL_S = 60.0  # twice the longest pause of a client that waits for the coordinator
+LOG = logging.getLogger(__name__)
+
+
+class Service:
+    """All runs of one store.
+
+    Args:
+        store: Owned by the caller, who closes it after the last use.
+        now_s: Unix time.
+    """
+
+    def __init__(self, store: Store, now_s: float) -> None:
+        self._store = store
+        self._ledger = Ledger(store, now_s)
+        self._presence = Presence(store, now_s)
+        self._ticking = Lock()
+        self._told: set[Device] = set()  # that their run is finished
+        self._over_since_s: float | None = None
+        self._reference: tuple[str, AdapterState] = ("", {})
+
+    def enrol(self, message: Enrol, now_s: float) -> Enrolled:
+        """Let a device into the run of its token, under its own name or `name-2`, `name-3`, ...
+
+        Raises:
+            Refusal: 422 another protocol, 401 no such token.
+        """
+        if message.protocol != PROTOCOL:
+            raise Refusal(422, f"protocol {message.protocol}; this coordinator speaks {PROTOCOL}")
+        run_id = self._store.run_of_token(hash_secret(message.token))
+        if run_id is None:
+            raise Refusal(401, "no run has this enrolment token; ask the run's owner for one")
+        self._ledger.load_new_runs()
+        live, key, facts = self.run(run_id), draw_secret(), asdict(message.facts)
+        for name in _names(message.name):
+            if self._store.add_device(Device(run_id, name), hash_secret(key), facts, now_s):
+                break
+        LOG.info("%s: device %s enrolled", live.config.name, name)
+        return Enrolled(name, key, run_id, live.run.base_id, live.config.base)
+
+    def device_of(self, key: str | None) -> Device:
+        """The device of a key.
+
+        Raises:
+            Refusal: 401.
+        """
+        device = self._store.device_of_key(hash_secret(key)) if key else None
+        if device is None:
+            raise Refusal(401, "a device's key is expected as `Authorization: Bearer KEY`")
+        return device
+
+    def next_work(self, device: Device, now_s: float) -> Work | None:
+        """The open work of a device that it has not answered; the same until it does.
+
+        Raises:
+            Refusal: 410 the run is finished.
+        """
+        self._presence.saw(device, now_s)
+        live = self.run(device.run_id)
+        if live.state.is_finished:
+            self._told.add(device)
+            raise Refusal(410, f"run {live.config.name} is finished")
+        step = live.state.step
+        for work_id, device_id in step.members.items() if step else ():
+            if device_id == device.device_id and step and work_id not in step.answers:
+                return self._work(live, step.opened, work_id)
+        return None
+
+    def _work(self, live: Live, opened: StepOpened, work_id: str) -> Work:
+        return Work(
+            protocol=PROTOCOL,
+            work_id=work_id,
+            kind=opened.kind,
+            run_id=live.run.run_id,
+            round_index=opened.round_index,
+            base_id=live.run.base_id,
+            adapter_spec=live.config.adapter,
+            adapter_sha256=opened.adapter_sha256,
+            adapter_bytes=self.adapter_bytes(opened.adapter_sha256),
+            task=live.config.task,
+            training=live.config.training,
+            seed=live.config.seed,
+        )
+
+    def asked(self, device: Device, work_id: str) -> Asked:
+        """What was asked with a work id, if it was asked of this device.
+
+        Raises:
+            Refusal: 404 nobody was asked that, 403 another device was.
+        """
+        asked = self._ledger.asked(work_id)
+        if asked is None:
+            raise Refusal(404, f"no work {work_id[:64]!r}")
+        if asked.device != device:
+            raise Refusal(403, "this work is another device's")
+        return asked
+
+    def accept_update(
+        self, device: Device, work_id: str, body: bytes, digest: str | None, now_s: float
+    ) -> Receipt:
+        """Take a trained update; it is on disk before the receipt says so.
+
+        The same body twice counts once. What comes after its step has closed does not count.
+
+        Raises:
+            Refusal: 400 damaged on the way, 422 not what was asked for, 403, 404.
+        """
+        opened = self.asked(device, work_id).opened
+        self._presence.saw(device, now_s)
+        if opened.kind != "train":
+            raise Refusal(422, f"work {work_id} is an evaluation; a report alone is expected")
+        check_digest(body, digest)
+        update = check_update(body, work_id, self._adapter(opened.adapter_sha256))
+        step = self.run(device.run_id).state.step
+        if step is None or work_id not in step.members:
+            is_counted = self._ledger.is_counted(work_id)
+            return Receipt(is_counted, "" if is_counted else "its step is closed")
+        name = self._store.put(body)
+        answer = Answered(work_id, "done", name, update.num_examples)
+        return self._ledger.answer(device.run_id, answer)
+
+    def accept_report(self, device: Device, report: Report, now_s: float) -> Receipt:
+        """Keep a report's figures; a failure, or an evaluation, answers its work.
+
+        Raises:
+            Refusal: 403, 404.
+        """
+        opened = self.asked(device, report.work_id).opened
+        self._presence.saw(device, now_s)
+        if report.outcome == "failed":
+            LOG.warning("device %s failed: %r", device.device_id, report.error)
+        if opened.kind == "evaluate" or report.outcome == "failed":
+            answer = Answered(report.work_id, report.outcome, None, report.num_examples)
+            receipt = self._ledger.answer(device.run_id, answer)
+        else:
+            is_counted = self._ledger.is_counted(report.work_id)
+            receipt = Receipt(is_counted, "" if is_counted else "no update of this work counts")
+        figures = asdict(device) | {
+            "work_id": report.work_id,
+            "round_index": opened.round_index,
+            "attempt": opened.attempt,
+            "kind": opened.kind,
+            "is_late": not receipt.accepted,
+            "report": asdict(report),
+        }
+        self._store.add_report(figures)
+        return receipt
+
+    def is_adapter(self, name: str) -> bool:
+        """Whether a blob is some run's adapter; updates are nobody's to fetch."""
+        return self._ledger.is_adapter(name)
+
+    def adapter_path(self, name: str) -> Path:
+        """An adapter's file."""
+        return self._store.blob_path(name)
+
+    def adapter_bytes(self, name: str) -> int:
+        """Size of an adapter's file."""
+        return self.adapter_path(name).stat().st_size
+
+    def _adapter(self, name: str) -> AdapterState:
+        cached = self._reference
+        if cached[0] != name:
+            cached = self._reference = (name, decode_adapter(self._store.read(name)))
+        return cached[1]
+
+    def run(self, run_id: str) -> Live:
+        """A run as it stands.
+
+        Raises:
+            Refusal: 404.
+        """
+        live = self._ledger.run(run_id)
+        if live is None:
+            raise Refusal(404, f"no run {run_id[:64]!r}")
+        return live
+
+    def runs(self) -> list[Live]:
+        """Every run as it stands, oldest first."""
+        return self._ledger.all()
+
+    def alive(self, run_id: str, now_s: float) -> set[str]:
+        """Ids of a run's devices that are there."""
+        return self._presence.alive(run_id, now_s)
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether all runs are finished and every device that is there has been told so."""
+        runs = self.runs()
+        if not runs or not all(live.state.is_finished for live in runs):
+            self._over_since_s = None
+            return False
+        self._over_since_s = self._over_since_s or now_s
+        ids = [live.run.run_id for live in runs]
+        left = {Device(key, name) for key in ids for name in self.alive(key, now_s)} - self._told
+        return not left or now_s - self._over_since_s > FAREWELL_S
+
+    def tick(self, now_s: float) -> set[Device]:
+        """Let every run proceed as far as it can.
+
+        Returns:
+            Devices to wake: asked for new work, or of a run that is finished.
+        """
+        woken: set[Device] = set()
+        with self._ticking:
+            self._ledger.load_new_runs()
+            for run_id in [live.run.run_id for live in self.runs()]:
+                while (event := self._proceed(run_id, now_s)) is not None:
+                    if isinstance(event, StepOpened):
+                        woken |= {Device(run_id, device_id) for _, device_id in event.members}
+                    if isinstance(event, Finished):
+                        woken |= {Device(run_id, name) for name in self.alive(run_id, now_s)}
+            self._presence.flush(now_s)
+        return woken
+
+    def _proceed(self, run_id: str, now_s: float) -> Event | None:
+        while True:
+            live = self.run(run_id)
+            alive = self.alive(run_id, now_s)
+            event = decide(live.config, live.state, alive, live.run.secret, now_s)
+            if event is None:
+                return None
+            if isinstance(event, StepClosed) and event.adapter_sha256 is None:
+                event = replace(event, adapter_sha256=self._aggregate(live))
+            if self._ledger.append(live, event):  # else an answer came in between: decide again
+                _log(live, event)
+                return event
+
+    def _aggregate(self, live: Live) -> str:
+        assert live.state.step is not None
+        updates = live.state.step.updates()
+        bodies = (self._store.read(item.update_sha256 or "") for _, item in updates)
+        mean = weighted_mean(
+            (update.delta, float(update.num_examples)) for update in map(decode_update, bodies)
+        )
+        adapter = decode_adapter(self._store.read(live.state.adapter_sha256))
+        return self._store.put(encode_adapter(apply_delta(adapter, mean)))
+
+
+def _names(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}-{number}" for number in count(2))
+
+
+def _log(live: Live, event: Event) -> None:
+    step = live.state.step
+    if isinstance(event, StepOpened):
+        text = f"round {event.round_index}: {event.kind}, {len(event.members)} devices"
+        LOG.info("%s: %s%s", live.config.name, text, "" if event.attempt == 1 else ", once more")
+    elif isinstance(event, StepClosed) and step is not None:
+        done = f"{len(step.updates())} of {len(step.members)} done"
+        LOG.info("%s: round %d: closed, %s", live.config.name, step.opened.round_index, done)
+    elif isinstance(event, Finished):
+        LOG.info("%s: finished after %d rounds", live.config.name, live.state.round_index)

@@ -1,0 +1,266 @@
+"""What the coordinator knows, on disk: runs, tokens, devices, the journal, reports and blobs.
+
+SQLite in WAL mode with every commit synced; another database by URL. Nothing here decides
+anything. Secrets are stored as hashes; the journal only grows.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sql
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from coordinator.blobs import put_blob, read_blob
+from coordinator.journal import decode_event, encode_event
+from coordinator.rounds import Event
+
+SCHEMA_VERSION = 1
+DATABASE = "coordinator.db"
+METADATA = sql.MetaData()
+
+
+class StoreError(RuntimeError):
+    """A store that cannot be opened or does not hold what was asked for."""
+
+
+def _run_column(**options: Any) -> sql.Column[str]:
+    return sql.Column("run_id", sql.String, sql.ForeignKey("runs.run_id"), **options)
+
+
+VERSION = sql.Table("schema_version", METADATA, sql.Column("version", sql.Integer, nullable=False))
+RUNS = sql.Table(
+    "runs",
+    METADATA,
+    sql.Column("run_id", sql.String, primary_key=True),
+    sql.Column("created_at_s", sql.Float, nullable=False),
+    sql.Column("config", sql.Text, nullable=False),
+    sql.Column("base_id", sql.String, nullable=False),
+    sql.Column("base_reference", sql.String, nullable=False),
+    sql.Column("architecture", sql.String, nullable=False),
+    sql.Column("adapter_sha256", sql.String, nullable=False),
+    sql.Column("secret", sql.String, nullable=False),
+)
+TOKENS = sql.Table(
+    "tokens",
+    METADATA,
+    sql.Column("token_sha256", sql.String, primary_key=True),
+    _run_column(nullable=False),
+)
+DEVICES = sql.Table(
+    "devices",
+    METADATA,
+    _run_column(primary_key=True),
+    sql.Column("device_id", sql.String, primary_key=True),
+    sql.Column("key_sha256", sql.String, nullable=False, unique=True),
+    sql.Column("facts", sql.JSON, nullable=False),
+    sql.Column("enrolled_at_s", sql.Float, nullable=False),
+    sql.Column("last_seen_s", sql.Float),
+)
+EVENTS = sql.Table(
+    "events",
+    METADATA,
+    _run_column(primary_key=True),
+    sql.Column("seq", sql.Integer, primary_key=True, autoincrement=False),
+    sql.Column("payload", sql.Text, nullable=False),
+)
+REPORTS = sql.Table(
+    "reports",
+    METADATA,
+    sql.Column("work_id", sql.String, primary_key=True),
+    _run_column(nullable=False, index=True),
+    sql.Column("device_id", sql.String, nullable=False),
+    sql.Column("round_index", sql.Integer, nullable=False),
+    sql.Column("attempt", sql.Integer, nullable=False),
+    sql.Column("kind", sql.String, nullable=False),
+    sql.Column("is_late", sql.Boolean, nullable=False),
+    sql.Column("report", sql.JSON, nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's row; it never changes.
+
+    Attributes:
+        run_id: Names it on the wire.
+        created_at_s: Unix time.
+        config: `RunConfig` as JSON.
+        base_id: SHA-256 of the frozen base.
+        base_reference: What `from_pretrained` takes for it: an absolute folder or a hub name.
+        architecture: The base's `model_type`.
+        adapter_sha256: The adapter it starts from.
+        secret: From which its work ids are derived.
+    """
+
+    run_id: str
+    created_at_s: float
+    config: str
+    base_id: str
+    base_reference: str
+    architecture: str
+    adapter_sha256: str
+    secret: str
+
+
+@dataclass(frozen=True, order=True)
+class Device:
+    """A device within its run."""
+
+    run_id: str
+    device_id: str
+
+
+class Store:
+    """One coordinator's store; safe to use from several threads.
+
+    Args:
+        folder: Where the blobs lie, and the database unless a URL is given.
+        url: SQLAlchemy's URL of another database.
+
+    Raises:
+        StoreError: The folder or database cannot be opened, or has another schema version.
+    """
+
+    def __init__(self, folder: Path, url: str | None = None) -> None:
+        self.blobs = folder / "blobs"
+        try:
+            self.blobs.mkdir(parents=True, exist_ok=True)
+            self._engine = sql.create_engine(url or f"sqlite:///{folder / DATABASE}")
+            if self._engine.dialect.name == "sqlite":
+                sql.event.listen(self._engine, "connect", _prepare_sqlite)
+            METADATA.create_all(self._engine)
+            version = self._version()
+        except (OSError, SQLAlchemyError) as error:
+            raise StoreError(f"cannot open the store {folder}: {_first_line(error)}") from error
+        if version != SCHEMA_VERSION:
+            self.close()
+            raise StoreError(
+                f"store {folder} has schema version {version}, this smidgen knows "
+                f"{SCHEMA_VERSION}; use the smidgen that made it, or another --store"
+            )
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def _version(self) -> int:
+        with self._engine.begin() as connection:
+            version = connection.scalar(sql.select(VERSION.c.version))
+            if version is None:
+                connection.execute(sql.insert(VERSION).values(version=SCHEMA_VERSION))
+            return SCHEMA_VERSION if version is None else int(version)
+
+    def _write(self, *statements: sql.Executable) -> None:
+        with self._engine.begin() as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def _rows(self, statement: sql.Select[Any]) -> list[Mapping[str, Any]]:
+        with self._engine.connect() as connection:
+            return [dict(row) for row in connection.execute(statement).mappings()]
+
+    def put(self, body: bytes) -> str:
+        """Write a blob; durable when this returns. See `blobs.put_blob`."""
+        return put_blob(self.blobs, body)
+
+    def read(self, name: str) -> bytes:
+        """Read a blob. See `blobs.read_blob`."""
+        return read_blob(self.blobs, name)
+
+    def blob_path(self, name: str) -> Path:
+        """Where a blob lies."""
+        return self.blobs / name
+
+    def add_run(self, run: Run, token_sha256: str) -> None:
+        """Add a run with its first enrolment token."""
+        token = sql.insert(TOKENS).values(token_sha256=token_sha256, run_id=run.run_id)
+        self._write(sql.insert(RUNS).values(**asdict(run)), token)
+
+    def runs(self) -> list[Run]:
+        """All runs, oldest first."""
+        order = (RUNS.c.created_at_s, RUNS.c.run_id)
+        return [Run(**row) for row in self._rows(sql.select(RUNS).order_by(*order))]
+
+    def add_token(self, token_sha256: str, run_id: str) -> None:
+        """Add a further enrolment token to a run."""
+        self._write(sql.insert(TOKENS).values(token_sha256=token_sha256, run_id=run_id))
+
+    def run_of_token(self, token_sha256: str) -> str | None:
+        """The run that a token lets devices into."""
+        found = self._rows(sql.select(TOKENS).where(TOKENS.c.token_sha256 == token_sha256))
+        return found[0]["run_id"] if found else None
+
+    def add_device(
+        self, device: Device, key_sha256: str, facts: Mapping[str, Any], now_s: float
+    ) -> bool:
+        """Add a device; False if the run has one of that id, which is left as it is."""
+        row = {**asdict(device), "key_sha256": key_sha256, "facts": dict(facts)}
+        with suppress(IntegrityError):
+            self._write(sql.insert(DEVICES).values(**row, enrolled_at_s=now_s))
+            return True
+        return False
+
+    def device_of_key(self, key_sha256: str) -> Device | None:
+        """The device whose key has this hash."""
+        found = self._rows(sql.select(DEVICES).where(DEVICES.c.key_sha256 == key_sha256))
+        return Device(found[0]["run_id"], found[0]["device_id"]) if found else None
+
+    def devices(self) -> dict[Device, float | None]:
+        """When each device was last seen, Unix time; None if it never asked for work."""
+        rows = self._rows(sql.select(DEVICES).order_by(DEVICES.c.run_id, DEVICES.c.device_id))
+        return {Device(row["run_id"], row["device_id"]): row["last_seen_s"] for row in rows}
+
+    def saw(self, seen: Mapping[Device, float]) -> None:
+        """Note when devices were last seen."""
+        self._write(
+            *(
+                sql.update(DEVICES)
+                .where(DEVICES.c.run_id == device.run_id, DEVICES.c.device_id == device.device_id)
+                .values(last_seen_s=seen_s)
+                for device, seen_s in seen.items()
+            )
+        )
+
+    def append(self, run_id: str, seq: int, event: Event) -> None:
+        """Append an event to a run's journal; durable when this returns.
+
+        Raises:
+            StoreError: Somebody else wrote this place of the journal.
+        """
+        row = {"run_id": run_id, "seq": seq, "payload": encode_event(event)}
+        try:
+            self._write(sql.insert(EVENTS).values(**row))
+        except IntegrityError as error:
+            raise StoreError(f"another process writes the journal of run {run_id}") from error
+
+    def events(self, run_id: str) -> list[Event]:
+        """A run's journal."""
+        journal = sql.select(EVENTS).where(EVENTS.c.run_id == run_id).order_by(EVENTS.c.seq)
+        return [decode_event(row["payload"]) for row in self._rows(journal)]
+
+    def add_report(self, row: Mapping[str, Any]) -> bool:
+        """Add a report's row; False if its work has one, which is left as it is."""
+        with suppress(IntegrityError):
+            self._write(sql.insert(REPORTS).values(**row))
+            return True
+        return False
+
+    def reports(self, run_id: str) -> list[Mapping[str, Any]]:
+        """A run's report rows by round, step and device."""
+        order = (REPORTS.c.round_index, REPORTS.c.kind.desc(), REPORTS.c.attempt)
+        chosen = sql.select(REPORTS).where(REPORTS.c.run_id == run_id)
+        return self._rows(chosen.order_by(*order, REPORTS.c.device_id))
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    for pragma in ("busy_timeout=10000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,190 @@
+"""The open texts that the embedded base learns from, read from a folder of data sets.
+
+Only sets whose terms allow a model to be passed on are known here; each line of `SOURCES` names
+its licence. Texts are split into passages of about one sentence to a few; a fixed part, chosen by
+a hash of the text, is held out of training. Translations of a held-out text are held out too.
+"""
+
+import csv
+import gzip
+import hashlib
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+LANGUAGES = ("en", "es", "fr", "de")
+HELD_OUT_ONE_IN = 50
+PASSAGE_WORDS = 42
+SNIPPET_MIN_WORDS = 5
+SNIPPETS = {"en": 8_000, "es": 8_000, "fr": 8_000, "de": 3_000}
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(])")
+_MARKUP = re.compile(r"redirec|[\[\]{}|*=]|^\W*$", re.IGNORECASE)
+_NO_SPACE_BEFORE = re.compile(r"\s+([.,;:!?%)\]»”])")
+_NO_SPACE_AFTER = re.compile(r"([(\[«“$£])\s+")
+
+
+class CorpusError(ValueError):
+    """Texts that are not where they should be."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A short text.
+
+    Attributes:
+        text: As written, accents and case kept.
+        language: Two letters.
+        source: Folder of the set it comes from.
+        english: The same text in English, where the set has it in both; else empty.
+    """
+
+    text: str
+    language: str
+    source: str
+    english: str = ""
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether the passage (with its translations) is kept for evaluation."""
+        digest = hashlib.sha256((self.english or self.text).encode()).digest()
+        return int.from_bytes(digest[:8], "big") % HELD_OUT_ONE_IN == 0
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What was found.
+
+    Attributes:
+        training: Passages to learn from.
+        held_out: Passages to be judged by.
+        absent: Sets that `SOURCES` knows and the folder has not.
+    """
+
+    training: tuple[Passage, ...]
+    held_out: tuple[Passage, ...]
+    absent: tuple[str, ...]
+
+
+def read_corpus(folder: Path) -> Corpus:
+    """Read every known set that lies in a folder; absent ones are skipped and named.
+
+    Raises:
+        CorpusError: None of the known sets is there, or one of them cannot be read.
+    """
+    absent = tuple(source for source in SOURCES if not (folder / source).is_dir())
+    if len(absent) == len(SOURCES):
+        raise CorpusError(
+            f"no texts in {folder}; put at least one of these sets there: {', '.join(SOURCES)}"
+        )
+    passages: dict[tuple[str, str], Passage] = {}
+    for source, (reader, _) in SOURCES.items():
+        if source in absent:
+            continue
+        try:
+            for passage in reader(folder / source):
+                passages.setdefault((passage.language, passage.text), passage)
+        except (OSError, EOFError, KeyError, ValueError, csv.Error, zlib.error) as error:
+            raise CorpusError(f"set {source} in {folder} cannot be read: {error!r}") from error
+    return Corpus(
+        training=tuple(p for p in passages.values() if not p.is_held_out),
+        held_out=tuple(p for p in passages.values() if p.is_held_out),
+        absent=absent,
+    )
+
+
+def passages_of(text: str, limit: int = PASSAGE_WORDS) -> list[str]:
+    """Cut a paragraph at sentence ends, into passages of at most `limit` words if they allow."""
+    passages: list[list[str]] = []
+    for sentence in _SENTENCE_END.split(text.strip()):
+        words = sentence.split()
+        if passages and len(passages[-1]) + len(words) <= limit:
+            passages[-1] += words
+        elif words:
+            passages.append(words)
+    return [" ".join(words) for words in passages]
+
+
+def join_tokens(tokens: Sequence[str]) -> str:
+    """Undo a treebank tokenisation: no space before a full stop, none inside brackets."""
+    text = " ".join(token for token in tokens if token not in ("''", "``", "'"))
+    text = text.replace(" @-@ ", "-").replace(" @,@ ", ",").replace(" @.@ ", ".")
+    text = re.sub(r" ('s|'t|'re|'ve|'ll|'d|'m|n't)\b", r"\1", text)
+    return _NO_SPACE_AFTER.sub(r"\1", _NO_SPACE_BEFORE.sub(r"\1", text)).strip()
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        yield from file
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _wikitext(folder: Path) -> Iterator[Passage]:
+    for path in sorted(folder.glob("*.txt.gz")):
+        for line in _lines(path):
+            if line.strip() and not line.startswith(" = "):
+                for text in passages_of(join_tokens(line.split())):
+                    yield Passage(text, "en", folder.name)
+
+
+def _medical(folder: Path) -> Iterator[Passage]:
+    for row in _rows(folder / "parallel.csv.gz"):
+        yield Passage(row["en"], "en", folder.name)
+        for language in ("es", "fr"):
+            yield Passage(row[language], language, folder.name, english=row["en"])
+
+
+def _parallel_news(folder: Path) -> Iterator[Passage]:
+    english = [line.strip() for line in _lines(folder / "en.txt.gz")]
+    for language in LANGUAGES:
+        path = folder / f"{language}.txt.gz"
+        if path.is_file():
+            for text, translation in zip(_lines(path), english, strict=True):
+                other = "" if language == "en" else translation
+                yield Passage(text.strip(), language, folder.name, english=other)
+
+
+def _snippets(folder: Path) -> Iterator[Passage]:
+    for language, limit in SNIPPETS.items():
+        texts = (text for path in sorted(folder.glob(f"{language}.*")) for text in _sentences(path))
+        usable = (t for t in texts if len(t.split()) >= SNIPPET_MIN_WORDS and not _MARKUP.search(t))
+        for text in islice(usable, limit):
+            yield Passage(text, language, folder.name)
+
+
+def _sentences(path: Path) -> Iterator[str]:
+    tokens: list[str] = []
+    for line in _lines(path):
+        if line.strip():
+            tokens.append(line.split("\t")[0])
+        elif tokens:
+            yield join_tokens(tokens)
+            tokens = []
+    if tokens:
+        yield join_tokens(tokens)
+
+
+def _sentence_pairs(folder: Path) -> Iterator[Passage]:
+    for row in _rows(folder / "train_9k.csv.gz"):
+        for text in passages_of(f"{row['premise']} {row['hypothesis']}"):
+            yield Passage(text, "en", folder.name)
+
+
+# folder -> (reader, licence of the text)
+SOURCES: dict[str, tuple[Callable[[Path], Iterator[Passage]], str]] = {
+    "text_wikitext103": (_wikitext, "WikiText-103 (English Wikipedia), CC BY-SA 3.0"),
+    "text_medical_tico19": (_medical, "TICO-19, en es fr, CC0 1.0"),
+    "text_wiki_news_parallel": (_parallel_news, "PUD treebanks, en es fr de, CC BY-SA 3.0"),
+    "ner_panx": (_snippets, "PAN-X, text only (Wikipedia), en es fr de, CC BY-SA"),
+    "mnli": (
+        _sentence_pairs,
+        "MultiNLI, 9,000 training pairs: OANC terms, CC BY(-SA), public domain",
+    ),
+}

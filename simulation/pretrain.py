@@ -1,0 +1,291 @@
+"""Train the embedded base: a small masked language model, from scratch or after a teacher.
+
+    course = build_course(...)
+    student = new_student(len(vocabulary))
+    run = train(student, course, teacher, Limits(steps=5000), seed=0, checkpoint=path)
+
+The same seed, course and machine give the same weights bit for bit, interrupted or not.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import BertConfig, BertForMaskedLM
+
+from edge_client.seeds import derive_seed
+from simulation.course import NOT_SCORED, Batch
+from simulation.distill import Answer, Teacher, principal_embeddings
+
+PEAK_LR = 2e-3
+WARM_UP = 0.05
+WEIGHT_DECAY = 0.01
+TEACHER_SHARE = 0.7  # of the loss where both the text and the teacher know an answer
+CLOZE_WEIGHT = 3.0  # a prompt has one mask, a plain text about eight
+LAYERS_WEIGHT = 4.0
+SPREAD = 0.06  # of random weights; about 1 / sqrt(hidden)
+CHECKPOINT_EVERY_S = 120.0
+
+
+class PretrainError(ValueError):
+    """A training run that cannot be started as asked."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long to train: a number of steps, or of seconds (then the steps depend on the machine).
+
+    Attributes:
+        steps: Optimizer steps in all.
+        seconds: Training time in all, earlier parts of a resumed run included.
+
+    Raises:
+        PretrainError: Neither or both are given, or not positive.
+    """
+
+    steps: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.seconds is None) or (self.steps or self.seconds or 0) <= 0:
+            raise PretrainError("give either --steps or --minutes, more than 0")
+
+    def progress(self, step: int, elapsed_s: float) -> float:
+        """How much of the run is done, 0 to 1."""
+        done = step / self.steps if self.steps else elapsed_s / (self.seconds or 1.0)
+        return min(done, 1.0)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where a training run stands.
+
+    Attributes:
+        step: Optimizer steps done.
+        elapsed_s: Seconds of training, all parts of a resumed run together.
+        progress: 0 to 1.
+        loss: Mean loss of the last step, nats a mask.
+    """
+
+    step: int
+    elapsed_s: float
+    progress: float
+    loss: float
+
+
+def new_student(
+    vocabulary: int, hidden: int = 192, layers: int = 4, seed: int = 0
+) -> BertForMaskedLM:
+    """A small BERT with random weights."""
+    torch.manual_seed(derive_seed(seed, "student"))
+    return BertForMaskedLM(
+        BertConfig(
+            vocab_size=vocabulary,
+            hidden_size=hidden,
+            num_hidden_layers=layers,
+            num_attention_heads=max(hidden // 32, 1),
+            intermediate_size=4 * hidden,
+            max_position_embeddings=256,
+            initializer_range=SPREAD,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            attn_implementation="eager",  # faster than sdpa's backward at these lengths
+        )
+    )
+
+
+@torch.no_grad()
+def start_from_teacher(student: BertForMaskedLM, teacher: Teacher, seed: int = 0) -> None:
+    """Give the shared tokens the teacher's embeddings (their principal axes) and output bias."""
+    table = student.get_input_embeddings().weight
+    shared = principal_embeddings(teacher.embeddings, table.shape[1], SPREAD)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "embeddings"))
+    table.normal_(0.0, SPREAD, generator=generator)
+    table[: len(shared)] = shared
+    bias = student.get_output_embeddings().bias
+    bias.fill_(float(teacher.bias.min()))
+    bias[: len(shared)] = teacher.bias
+
+
+def batch_loss(
+    student: BertForMaskedLM,
+    bridges: nn.ModuleList,
+    batch: Batch,
+    answer: Answer | None,
+    probabilities: torch.Tensor | None,
+) -> torch.Tensor:
+    """Cross-entropy with the text and the teacher, plus the distance of layers (TinyBERT).
+
+    Args:
+        student: The model.
+        bridges: From the student's middle and last layer to the teacher's axes.
+        batch: What it reads.
+        answer: The teacher's.
+        probabilities: The teacher's at the masks it answers, shape (taught masks, shared tokens).
+
+    Returns:
+        Mean over masks, nats, plus the mean square of the distance.
+    """
+    reading = batch.student
+    layers = student.bert(
+        input_ids=reading.ids, attention_mask=reading.attention, output_hidden_states=True
+    ).hidden_states
+    at_masks = reading.rows * reading.ids.shape[1] + reading.columns
+    logits = student.cls(_rows(layers[-1], at_masks))  # (masks, vocabulary)
+    log_q = functional.log_softmax(logits.float(), dim=-1)
+    loss = _mask_loss(log_q, batch, probabilities)
+    if answer is None or not len(reading.common):
+        return loss
+    for bridge, own, other in zip(
+        bridges, (layers[len(layers) // 2], layers[-1]), answer.layers.to(log_q.device), strict=True
+    ):
+        distance = bridge(_rows(own, reading.common)).float() - other.float()
+        loss = loss + LAYERS_WEIGHT * distance.square().mean()
+    return loss
+
+
+def _rows(states: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    # not states[index]: the gradient of that adds up in any order where there are threads
+    return states.flatten(0, 1).index_select(0, index)
+
+
+def _mask_loss(
+    log_q: torch.Tensor, batch: Batch, probabilities: torch.Tensor | None
+) -> torch.Tensor:
+    known = batch.gold != NOT_SCORED
+    losses = functional.nll_loss(log_q, batch.gold.clamp(min=0), reduction="none") * known
+    if probabilities is None:
+        return losses.sum() / known.sum().clamp(min=1)
+    where = batch.is_taught.nonzero().flatten()
+    taught = -(probabilities * log_q.index_select(0, where)[:, : probabilities.shape[1]]).sum(-1)
+    own_share = torch.where(batch.is_taught, 1.0 - TEACHER_SHARE, 1.0)
+    taught_share = torch.where(known[where], TEACHER_SHARE, 1.0)
+    losses = (own_share * losses).index_add(0, where, taught_share * taught)
+    weights = torch.where(known, 1.0, CLOZE_WEIGHT) * (known | batch.is_taught)
+    return (losses * weights).sum() / weights.sum()
+
+
+def train(
+    student: BertForMaskedLM,
+    course: Sequence[Batch],
+    teacher: Teacher | None,
+    limits: Limits,
+    seed: int,
+    checkpoint: Path,
+    on_step: Callable[[Run], None] = lambda run: None,
+    stop_after: int | None = None,
+) -> Run:
+    """Train until the limit, from the checkpoint if there is one.
+
+    AdamW, linear warm-up and decay. Each epoch walks the course in an order of its own.
+
+    Args:
+        student: Trained in place.
+        course: Batches, on the CPU.
+        teacher: Or None: then only the text teaches.
+        limits: When to end; the learning rate falls to zero there.
+        seed: Of the batches' order.
+        checkpoint: File to go on from and to write to, every two minutes and at the end.
+        on_step: Called after each step.
+        stop_after: Leave after this many steps of this call, as an interruption would.
+
+    Raises:
+        PretrainError: The checkpoint is of another run.
+    """
+    pupil = _Pupil(student, seed, len(course))
+    run = pupil.resume(checkpoint)
+    kept: dict[int, Answer] = {}
+    start, saved, first = time.monotonic() - run.elapsed_s, time.monotonic(), run.step
+    while run.progress < 1.0 and (stop_after is None or run.step - first < stop_after):
+        index = _order(len(course), run.step // len(course), seed)[run.step % len(course)]
+        reading = course[index].teacher
+        if teacher and reading is not None and index not in kept:
+            kept[index] = teacher.ask(reading)
+        loss = pupil.step(course[index], teacher, kept.get(index), run.progress)
+        elapsed_s = time.monotonic() - start
+        run = Run(run.step + 1, elapsed_s, limits.progress(run.step + 1, elapsed_s), loss)
+        on_step(run)
+        if time.monotonic() - saved > CHECKPOINT_EVERY_S:
+            pupil.save(checkpoint, run)
+            saved = time.monotonic()
+    pupil.save(checkpoint, run)
+    return run
+
+
+class _Pupil:
+    """The student with what is needed to train it and gone afterwards."""
+
+    def __init__(self, student: BertForMaskedLM, seed: int, batches: int) -> None:
+        self.identity = [seed, batches, student.config.vocab_size, student.config.hidden_size]
+        torch.manual_seed(derive_seed(seed, "bridges"))
+        hidden, device = student.config.hidden_size, student.device
+        self.student = student.train()
+        self.bridges = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(2)).to(device)
+        self.optimizer = torch.optim.AdamW(
+            [*student.parameters(), *self.bridges.parameters()],
+            PEAK_LR,
+            (0.9, 0.98),
+            weight_decay=WEIGHT_DECAY,
+        )
+
+    def step(
+        self, batch: Batch, teacher: Teacher | None, answer: Answer | None, progress: float
+    ) -> float:
+        """One optimizer step; the loss before it."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(progress)
+        probabilities = teacher.probabilities(answer.states) if teacher and answer else None
+        device = self.student.device
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = batch_loss(self.student, self.bridges, batch.to(device), answer, probabilities)
+        self.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def save(self, path: Path, run: Run) -> None:
+        """Replace the checkpoint as a whole."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        state = {
+            "identity": self.identity,
+            "model": self.student.state_dict(),
+            "bridges": self.bridges.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "run": [run.step, run.elapsed_s, run.progress, run.loss],
+        }
+        torch.save(state, partial)
+        partial.replace(path)
+
+    def resume(self, path: Path) -> Run:
+        """Go on from a checkpoint, or start where there is none."""
+        if not path.is_file():
+            return Run(0, 0.0, 0.0, math.nan)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if state["identity"] != self.identity:
+            raise PretrainError(
+                f"{path} is of a run with other texts or another seed; delete it or choose "
+                "another --out"
+            )
+        self.student.load_state_dict(state["model"])
+        self.bridges.load_state_dict(state["bridges"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        step, elapsed_s, progress, loss = state["run"]
+        return Run(int(step), float(elapsed_s), float(progress), float(loss))
+
+
+def learning_rate(progress: float) -> float:
+    """Linear warm-up, then linear to zero."""
+    factor = min((progress + 1e-4) / WARM_UP, (1.0 - progress) / (1.0 - WARM_UP), 1.0)
+    return PEAK_LR * max(factor, 0.0)
+
+
+def _order(length: int, epoch: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(derive_seed(seed, "order", epoch))
+    return [int(index) for index in torch.randperm(length, generator=generator)]

@@ -1,0 +1,151 @@
+"""A small real run: tiny base, a few texts a device, real processes on loopback."""
+
+import csv
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from edge_client.base import Base
+from simulation.fleet import Fleet, fleet
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+
+TASK = """
+name = "hub"
+labels = ["security", "weather", "family"]
+patterns = ["{text} . this is about [MASK] ."]
+"""
+TEXTS = {
+    "security": ["the front door opened", "somebody at the gate", "door camera saw a person"],
+    "weather": ["storm at nine", "rain today", "rain will be there at seven"],
+    "family": ["dinner with grandma", "bring the cake home please", "grandma is on the way home"],
+}
+
+
+@dataclass
+class Scene:
+    """One run's files and processes.
+
+    Attributes:
+        folder: All that is written.
+        base: The base in use.
+        fleet: Its processes.
+    """
+
+    folder: Path
+    base: Base
+    fleet: Fleet
+    token: str = ""
+    run_id: str = ""
+
+    def smidgen(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        """Run one command to its end."""
+        line = [sys.executable, "-m", "smidgen", *arguments]
+        return subprocess.run(line, capture_output=True, text=True, check=check, timeout=120)
+
+    def coordinator_json(self, command: str, *arguments: str) -> dict[str, str]:
+        """Run a `smidgen coordinator` command on this scene's store; its JSON."""
+        store = ("--store", str(self.folder / "store"))
+        done = self.smidgen("coordinator", command, *store, *arguments, "--json")
+        answer: dict[str, str] = json.loads(done.stdout.strip().splitlines()[-1])
+        return answer
+
+    def create(self, rounds: int, clients: int, epochs: int, *arguments: str) -> None:
+        """Create the run."""
+        (self.folder / "task.toml").write_text(TASK)
+        created = self.coordinator_json(
+            "create",
+            *("--task", str(self.folder / "task.toml"), "--base", str(self.base.folder)),
+            *("--adapter", "lora:2", "--rounds", str(rounds), "--min-clients", str(clients)),
+            *("--epochs", str(epochs), "--batch", "4", "--lr", "0.01", "--tokens", "32"),
+            *arguments,
+        )
+        self.token, self.run_id = created["token"], created["run_id"]
+
+    def serve(self, port: int = 0) -> str:
+        """Start the coordinator; its URL."""
+        log = self.fleet.logs / "coordinator.log"
+        log.unlink(missing_ok=True)
+        store = ("--store", str(self.folder / "store"))
+        self.fleet.start(
+            "coordinator",
+            ["coordinator", "serve", *store, "--port", str(port), "--exit-when-finished"],
+        )
+        return self.fleet.url_of("coordinator")
+
+    def data(self, name: str) -> Path:
+        """A device's texts; each device holds other ones."""
+        folder = self.folder / "data" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        turn = sum(map(ord, name))
+        rows = [
+            (texts[(turn + place) % 3], label) for place, (label, texts) in enumerate(TEXTS.items())
+        ]
+        for part in ("labelled", "test"):
+            with (folder / f"{part}.csv").open("w", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(["text", "label"])
+                writer.writerows(rows * 2)
+        return folder
+
+    def client(self, name: str, url: str) -> None:
+        """Start a client."""
+        where = ("--coordinator", url, "--token", self.token, "--data", str(self.data(name)))
+        what = ("--base", str(self.base.folder), "--name", name)
+        state = ("--state", str(self.folder / "state" / name))
+        self.fleet.start(name, ["client", "run", *where, *what, *state])
+
+    def log(self, name: str) -> str:
+        """What a process said so far."""
+        return (self.fleet.logs / f"{name}.log").read_text()
+
+    def kill(self, name: str) -> None:
+        """`kill -9` a process and forget it."""
+        process = self.fleet.processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def finish(self, within_s: float = 120.0) -> None:
+        """Wait until every process ended by itself."""
+        wait_for(
+            lambda: all(p.poll() is not None for p in self.fleet.processes.values()),
+            self.fleet.check,
+            within_s,
+        )
+        self.fleet.check()
+
+    def adapter(self) -> bytes:
+        """The exported adapter's bytes."""
+        out = self.folder / "adapter"
+        self.coordinator_json("export", "--out", str(out))
+        return (out / "adapter_model.safetensors").read_bytes()
+
+
+def wait_for(
+    done: Callable[[], bool], check: Callable[[], None] = lambda: None, within_s: float = 60.0
+) -> None:
+    """Wait for a condition; fail the test after a while."""
+    end = time.monotonic() + within_s
+    while not done():
+        check()
+        assert time.monotonic() < end, "took too long"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, tiny_base: Base) -> Iterator[Scene]:
+    with fleet(tmp_path / "logs", cores_each=1) as processes:
+        yield Scene(tmp_path, tiny_base, processes)
+
+
+@pytest.fixture
+def other_scene(tmp_path: Path, tiny_base: Base) -> Iterator[Scene]:
+    with fleet(tmp_path / "other" / "logs", cores_each=1) as processes:
+        yield Scene(tmp_path / "other", tiny_base, processes)

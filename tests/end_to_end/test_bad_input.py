@@ -1,0 +1,96 @@
+"""Every mistake a newcomer makes: one line that says what to do, exit code 2, no traceback."""
+
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import Scene, wait_for
+
+
+def refused(scene: Scene, *arguments: str) -> str:
+    done = scene.smidgen(*arguments, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("smidgen ")]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def client(scene: Scene, url: str, data: Path, *more: str) -> tuple[str, ...]:
+    state = str(scene.folder / "state" / "x")
+    where = ("--coordinator", url, "--data", str(data), "--state", state, "--name", "x")
+    base = () if "--base" in more else ("--base", str(scene.base.folder))
+    return ("client", "run", *where, *base, *more)
+
+
+@pytest.fixture
+def url(scene: Scene) -> str:
+    scene.create(1, 1, 1)
+    return scene.serve()
+
+
+def test_a_wrong_token(scene: Scene, url: str) -> None:
+    said = refused(scene, *client(scene, url, scene.data("x"), "--token", "wrong"))
+    assert "check --token" in said
+
+
+def test_a_base_that_differs_by_one_byte(scene: Scene, url: str) -> None:
+    folder = scene.folder / "base"
+    shutil.copytree(scene.base.folder, folder)
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(weights)
+    more = ("--token", scene.token, "--base", str(folder))
+    said = refused(scene, *client(scene, url, scene.data("x"), *more))
+    assert "is not the run's base" in said and "copy the coordinator's base" in said
+
+
+def test_a_coordinator_that_is_not_there(scene: Scene) -> None:
+    more = ("--token", "t", "--patience", "1")
+    said = refused(scene, *client(scene, "http://127.0.0.1:9", scene.data("x"), *more))
+    assert "no answer from http://127.0.0.1:9" in said
+
+
+def test_an_empty_data_folder(scene: Scene) -> None:
+    (scene.folder / "empty").mkdir()
+    said = refused(scene, *client(scene, "http://127.0.0.1:9", scene.folder / "empty"))
+    assert "put a labelled.csv with columns text,label there" in said
+
+
+def test_a_csv_without_the_label_column(scene: Scene) -> None:
+    data = scene.folder / "nolabel"
+    data.mkdir()
+    (data / "labelled.csv").write_text("text,stars\nx,1\n")
+    assert "no column `label`" in refused(scene, *client(scene, "http://127.0.0.1:9", data))
+
+
+def test_an_unknown_label(scene: Scene, url: str) -> None:
+    data = scene.data("x")
+    (data / "labelled.csv").write_text("text,label\nx,weather\ny,wether\n")
+    said = refused(scene, *client(scene, url, data, "--token", scene.token))
+    assert "labelled.csv, line 3: label 'wether' is not one of security, weather, family" in said
+
+
+def test_a_port_in_use(scene: Scene) -> None:
+    scene.create(1, 1, 1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        store = ("--store", str(scene.folder / "store"))
+        said = refused(scene, "coordinator", "serve", *store, "--port", port)
+    assert port in said and "--port" in said
+
+
+def test_a_command_that_is_none(scene: Scene) -> None:
+    assert "no command 'trian'" in scene.smidgen("trian", check=False).stderr
+
+
+def test_a_device_that_the_coordinator_forgot(scene: Scene, url: str) -> None:
+    scene.client("x", url)
+    wait_for(lambda: "enrolled as x" in scene.log("x"), scene.fleet.check)
+    scene.kill("x")
+    identity = scene.folder / "state" / "x" / "device.json"
+    identity.write_text(identity.read_text().replace('"device_key": "', '"device_key": "no'))
+    said = refused(scene, *client(scene, url, scene.data("x")))
+    assert "delete its state folder" in said

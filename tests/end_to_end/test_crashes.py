@@ -1,0 +1,36 @@
+"""Processes killed for real, mid-round; the run finishes as if nothing had happened."""
+
+from tests.end_to_end.conftest import Scene, wait_for
+
+CLIENTS = ("a", "b")
+EPOCHS = 40  # long enough to be caught in the middle
+
+
+def undisturbed(scene: Scene) -> bytes:
+    scene.create(2, len(CLIENTS), EPOCHS)
+    url = scene.serve()
+    for name in CLIENTS:
+        scene.client(name, url)
+    scene.finish()
+    return scene.adapter()
+
+
+def test_kill_9_of_a_client_and_of_the_coordinator_changes_no_byte(
+    scene: Scene, other_scene: Scene
+) -> None:
+    expected = undisturbed(other_scene)
+    scene.create(2, len(CLIENTS), EPOCHS)
+    url = scene.serve()
+    port = int(url.rsplit(":", 1)[1])
+    for name in CLIENTS:
+        scene.client(name, url)
+    wait_for(lambda: "round 1: train" in scene.log("a"), scene.fleet.check)
+    scene.kill("a")
+    scene.client("a", url)
+    wait_for(lambda: "round 2: train" in scene.log("b"), scene.fleet.check)
+    scene.kill("coordinator")
+    scene.serve(port)
+    scene.finish()
+    assert scene.adapter() == expected
+    figures = scene.coordinator_json("status")
+    assert figures["phase"] == "finished"

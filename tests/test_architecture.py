@@ -1,0 +1,94 @@
+"""The arrows between the packages, proved on the source and in fresh interpreters."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("edge_client", "coordinator", "profiling", "simulation")
+MAY_IMPORT = {
+    "edge_client": set(),
+    "coordinator": {"edge_client"},
+    "profiling": {"edge_client"},
+    "simulation": {"edge_client", "coordinator", "profiling"},
+}
+# What the server may know of the device: the contract, and what names and draws an adapter.
+CONTRACT = {"adapters", "base", "peft_folder", "seeds", "tasks", "tokens", "wire"}
+COMPUTES = {"edge_client/torch_engine.py"}
+TORCH = {"torch", "transformers", "peft"}
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Full dotted names a module imports, at its top or inside functions."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return names
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_arrows_go_one_way(package: str) -> None:
+    forbidden = set(PACKAGES) - {package} - MAY_IMPORT[package]
+    for path in modules(package):
+        crossed = {name for name in imports(path) if name.split(".")[0] in forbidden}
+        assert not crossed, f"{path.relative_to(ROOT)} imports {sorted(crossed)}"
+
+
+def test_the_coordinator_knows_the_contract_alone() -> None:
+    for path in modules("coordinator"):
+        known = {n.split(".")[1] for n in imports(path) if n.startswith("edge_client.")}
+        assert known <= CONTRACT, f"{path.name} imports edge_client.{known - CONTRACT}"
+
+
+@pytest.mark.parametrize("package", ["edge_client", "coordinator", "profiling"])
+def test_torch_is_imported_only_where_it_computes(package: str) -> None:
+    for path in modules(package):
+        heavy = {name for name in imports(path) if name.split(".")[0] in TORCH}
+        assert not heavy or str(path.relative_to(ROOT)) in COMPUTES, f"{path} imports {heavy}"
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Modules a fresh interpreter holds after a statement."""
+    code = f"import sys\n{statement}\nprint('\\n'.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_the_client_starts_without_torch_and_without_the_server() -> None:
+    loaded = loaded_after("import edge_client.cli, edge_client.client")
+    assert not loaded & (TORCH | {"coordinator", "fastapi", "sqlalchemy", "pydantic"})
+
+
+def test_the_server_starts_without_torch() -> None:
+    pytest.importorskip("fastapi")
+    loaded = loaded_after("import coordinator.cli, coordinator.app")
+    assert not loaded & (TORCH | {"simulation", "profiling"})
+
+
+@pytest.mark.parametrize("package", ["edge_client", "coordinator"])
+def test_every_module_can_be_imported_first(package: str) -> None:
+    """No import cycles: each module alone, in a fresh interpreter."""
+    if package == "coordinator":
+        pytest.importorskip("fastapi")
+    names = [f"{package}.{path.stem}" for path in modules(package) if path.stem != "__init__"]
+    for name in names:
+        if name == "edge_client.torch_engine":
+            continue  # torch itself; its parts are imported above
+        loaded_after(f"import {name}")
+
+
+def test_only_the_front_door_names_packages_as_text() -> None:
+    front = (ROOT / "smidgen.py").read_text()
+    assert all(f'"{package}.cli"' in front for package in PACKAGES)
