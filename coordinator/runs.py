@@ -9,7 +9,7 @@ from coordinator.auth import draw_secret, hash_secret
 from coordinator.config import RunConfig
 from coordinator.store import Run, Store, StoreError
 from edge_client.adapters import initial_adapter, parse_adapter
-from edge_client.base import Base, open_base
+from edge_client.base import open_base
 from edge_client.seeds import derive_seed
 from edge_client.tokens import Tokens
 from edge_client.wire import encode, encode_adapter

@@ -189,7 +189,8 @@ def predict(
     labels = [chosen.labels[int(row.argmax())] for row in rows]
     confidences = [round(math.exp(float(row.max())), 4) for row in rows]
     if json_output:
-        print(json.dumps({"labels": labels, "confidences": confidences}))
+        answer = {"labels": labels, "confidences": confidences}
+        print(json.dumps(answer | {"log_probabilities": rows.tolist()}))
         return
     for label, confidence, text in zip(labels, confidences, texts, strict=True):
         print(f"{label:<12} {confidence:.2f}  {text}")

@@ -271,6 +271,6 @@ def in_short(report: wire.Report) -> str:
     if report.accuracy is not None:
         gave += f", accuracy {report.accuracy:.3f}"
     return (
-        f"{report.num_examples} texts, {gave}; {seconds:.1f} s, {report.bytes_up / 1000:.1f} kB up, "
-        f"{report.bytes_down / 1000:.1f} kB down"
+        f"{report.num_examples} texts, {gave}; {seconds:.1f} s, "
+        f"{report.bytes_up / 1000:.1f} kB up, {report.bytes_down / 1000:.1f} kB down"
     )

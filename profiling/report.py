@@ -97,7 +97,8 @@ def draw_rounds(
             middle.bar(indices, seconds, bottom=floor, color=COLOURS[phase], label=phase)
             floor = [below + more for below, more in zip(floor, seconds, strict=True)]
     middle.set(xlabel="round", ylabel="seconds a client (median)")
-    middle.legend(fontsize=8)
+    if trained:
+        middle.legend(fontsize=8)
     for offset, name, counts in (
         (-0.2, "up", [cost.bytes_up for cost in trained]),
         (0.2, "down", [cost.bytes_down for cost in trained]),

@@ -12,9 +12,9 @@ HIDDEN, LAYERS, FEED_FORWARD, POSITIONS = 16, 2, 32, 64
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = (
     "security mail power weather family health world sports business technology the a is was this "
-    "about of at on in to and you for with home door camera opened parcel gate dinner grandma seven "
-    "bring cake please storm heating used twelve units today take pills rain nine front saw on "
-    "somebody your way will be there noon good bad great terrible news final cup : . , ?"
+    "about of at on in to and you for with home door camera opened parcel gate dinner grandma "
+    "seven bring cake please storm heating used twelve units today take pills rain nine front saw "
+    "on somebody your way will be there noon good bad great terrible news final cup : . , ?"
 )
 
 

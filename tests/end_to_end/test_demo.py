@@ -1,11 +1,14 @@
-"""The demo as a newcomer runs it, smaller; and what is left when it is interrupted."""
+"""The demo as a newcomer runs it, smaller; what it leaves behind; and the README's example."""
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,7 +18,9 @@ from tests.conftest import shared
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-DEMO = [sys.executable, "-m", "smidgen", "demo"]
+ROOT = Path(__file__).parents[2]
+SMIDGEN = [sys.executable, "-m", "smidgen"]
+TEXT = "somebody is at the front door"
 KEYS = {
     "accuracy_zero_shot",
     "accuracy_final",
@@ -29,37 +34,63 @@ KEYS = {
 }
 
 
-def test_the_demo_ends_with_one_json_object_and_a_usable_adapter(tmp_path: Path) -> None:
-    out = tmp_path / "demo"
-    line = [*DEMO, "--rounds", "3", "--out", str(out), "--json"]
+def demo(out: Path, *options: str) -> dict[str, Any]:
+    line = [*SMIDGEN, "demo", "--out", str(out), "--json", *options]
     done = subprocess.run(line, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.strip().splitlines()[-1])
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+@pytest.fixture(scope="module", params=["lora:8", "prompt:8"])
+def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A demo of three rounds: its adapter, its folder, its JSON."""
+    out = tmp_path_factory.mktemp("demo") / "out"
+    return request.param, out, demo(out, "--rounds", "3", "--adapter", request.param)
+
+
+def test_the_demo_ends_with_one_json_object_and_a_chart(finished: Any) -> None:
+    _, out, result = finished
     assert set(result) >= KEYS
     assert result["clients"] == 4 and result["rounds"] == 3
     assert result["accuracy_final"] > result["accuracy_zero_shot"]
     assert result["requests_per_client_round"] <= 4
     assert (out / "rounds.png").read_bytes()[:4] == b"\x89PNG"
-    predict = ["client", "predict", "--adapter", str(out / "adapter"), "--json"]
-    line = [sys.executable, "-m", "smidgen", *predict, "somebody is at the front door"]
+
+
+def test_the_readmes_example_gives_the_clients_predictions(finished: Any, tmp_path: Path) -> None:
+    adapter, out, _ = finished
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    if adapter.startswith("prompt"):
+        assert "logits[0, mask, words]" in code
+        code = code.replace("logits[0, mask, words]", "logits[0, mask + 8, words]")
+    code = code.replace("print(", "print(*(").rstrip() + ".tolist())\n"
+    (tmp_path / "adapter").symlink_to(out / "adapter")
+    (tmp_path / "edge_client").symlink_to(ROOT / "edge_client")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    theirs = [float(number) for number in done.stdout.split()]
+    line = [*SMIDGEN, "client", "predict", "--adapter", str(out / "adapter"), "--json", TEXT]
     answer = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
-    assert json.loads(answer.stdout)["labels"][0] in ("security", "delivery", "family")
+    ours = json.loads(answer.stdout)["log_probabilities"][0]
+    assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-5)
 
 
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
-    out = tmp_path / "demo"
     process = subprocess.Popen(
-        [*DEMO, "--out", str(out)],
+        [*SMIDGEN, "demo", "--out", str(tmp_path / "demo")],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     end = time.monotonic() + 90
-    while len(psutil.Process(process.pid).children(recursive=True)) < 5:
+    while len(children := psutil.Process(process.pid).children(recursive=True)) < 5:
         assert time.monotonic() < end and process.poll() is None
         time.sleep(0.1)
-    children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130 and "no process is left behind" in said
@@ -69,7 +100,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
 
 def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    line = [*DEMO, "--out", str(tmp_path)]
+    line = [*SMIDGEN, "demo", "--out", str(tmp_path)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "name a new folder" in done.stderr
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
@@ -77,11 +108,8 @@ def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
 
 def test_a_federated_run_on_real_news_learns(tmp_path: Path) -> None:
     data, base = shared("data", "ag_news"), shared("models", "bert-tiny-mlm")
-    task = Path(__file__).parents[2] / "docs" / "examples" / "agnews.toml"
-    own = ["--data", str(data / "train.csv.gz"), "--test", str(data / "test.csv.gz")]
-    what = ["--task", str(task), "--base", str(base), "--clients", "2", "--rounds", "4"]
-    line = [*DEMO, *own, *what, "--labels", "64", "--out", str(tmp_path / "demo"), "--json"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.strip().splitlines()[-1])
+    own = ("--data", str(data / "train.csv.gz"), "--test", str(data / "test.csv.gz"))
+    task = ("--task", str(ROOT / "docs" / "examples" / "agnews.toml"), "--base", str(base))
+    size = ("--clients", "2", "--labels", "64", "--rounds", "4")
+    result = demo(tmp_path / "demo", *own, *task, *size)
     assert result["accuracy_final"] > result["accuracy_zero_shot"] + 0.05

@@ -1,0 +1,58 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rich")
+
+from profiling.rounds import FiguresError, cost_by_round, read_figures, weighted
+
+
+def figure(round_index: int, kind: str, device_id: str, **more: Any) -> dict[str, Any]:
+    common = {"outcome": "done", "num_examples": 10, "loss": 1.0, "accuracy": None}
+    costs = {"phases_s": {}, "bytes_up": 0, "bytes_down": 0, "peak_rss_bytes": 0, "requests": 3}
+    place = {"round_index": round_index, "kind": kind, "device_id": device_id}
+    return place | common | costs | more
+
+
+def test_accuracy_is_weighted_by_test_texts() -> None:
+    figures = [
+        figure(0, "evaluate", "a", num_examples=30, accuracy=0.5),
+        figure(0, "evaluate", "b", num_examples=10, accuracy=0.9),
+    ]
+    assert weighted(figures, "accuracy") == pytest.approx(0.6)
+
+
+def test_a_round_is_its_clients_median_and_peak() -> None:
+    figures = [
+        figure(1, "train", name, bytes_up=size, phases_s={"train": size / 10}, peak_rss_bytes=size)
+        for name, size in (("a", 10), ("b", 20), ("c", 90))
+    ]
+    figures.append(figure(1, "train", "d", outcome="failed"))
+    (cost,) = cost_by_round(figures)
+    assert (cost.bytes_up, cost.peak_rss_bytes, cost.clients, cost.failed) == (20, 90, 3, 1)
+    assert cost.phases_s == {"train": 2.0}
+
+
+def test_a_line_that_is_no_figure_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rounds.jsonl"
+    path.write_text(json.dumps(figure(0, "evaluate", "a")) + "\n{}\n")
+    with pytest.raises(FiguresError, match=r"rounds\.jsonl, line 2"):
+        read_figures(path)
+
+
+def test_a_run_without_figures_is_told(tmp_path: Path) -> None:
+    (tmp_path / "rounds.jsonl").write_text("")
+    with pytest.raises(FiguresError, match="no figures yet"):
+        read_figures(tmp_path / "rounds.jsonl")
+
+
+def test_a_chart_is_drawn_for_a_run_that_only_evaluated(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from profiling.report import draw_rounds, rounds_table
+
+    costs = cost_by_round([figure(0, "evaluate", "a", accuracy=0.5)])
+    draw_rounds(costs, tmp_path / "chart.png", "title", [("alone", 0.4)])
+    assert (tmp_path / "chart.png").read_bytes()[:4] == b"\x89PNG"
+    assert rounds_table(costs).row_count == 1
