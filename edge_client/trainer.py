@@ -114,13 +114,3 @@ def evaluate(engine: Engine, examples: Sequence[Example]) -> Evaluation:
     right = log_probabilities.argmax(axis=1) == labels
     loss = -log_probabilities[np.arange(len(labels)), labels].mean()
     return Evaluation(len(examples), float(right.mean()), float(loss))
-
-
-def subtract_label_bias(log_probabilities: np.ndarray) -> np.ndarray:
-    """Subtract each label's mean log-probability over the texts, shape (texts, labels).
-
-    Removes a base's liking for one label word where there are no labels to calibrate on; a
-    constant added to one label's column changes nothing in the result.
-    """
-    centred: np.ndarray = log_probabilities - log_probabilities.mean(axis=0, keepdims=True)
-    return centred

@@ -1,0 +1,72 @@
+"""A real coordinator on a free port of loopback, in a thread of the test."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi")
+
+from coordinator.config import RunConfig
+from coordinator.runs import create_run
+from coordinator.server import listen, serve, url_of
+from coordinator.service import Service
+from coordinator.store import Store
+from edge_client.base import Base
+from edge_client.tasks import Task
+from tests.coordinator.devices import Device, enrol
+
+
+@dataclass
+class Live:
+    """A coordinator that serves one run."""
+
+    store: Store
+    service: Service
+    http: httpx.Client
+    run_id: str
+    token: str
+
+    def enrol(self, *names: str) -> list[Device]:
+        return [enrol(self.http, self.token, name) for name in names]
+
+
+@pytest.fixture
+def config(tiny_base: Base, hub_task: Task) -> RunConfig:
+    return RunConfig("mail", hub_task, base=str(tiny_base.folder), adapter="lora:2", rounds=2)
+
+
+@contextmanager
+def serving(store: Store, config: RunConfig) -> Iterator[Live]:
+    created = create_run(store, config, time.time())
+    service = Service(store, time.time())
+    bound, stop, listening = listen("127.0.0.1", 0), threading.Event(), threading.Event()
+    url = url_of(bound)
+    thread = threading.Thread(target=serve, args=(service, bound, listening.set, stop))
+    thread.start()
+    try:
+        assert listening.wait(10)
+        with httpx.Client(base_url=url, timeout=30) as http:
+            yield Live(store, service, http, created.run_id, created.token)
+    finally:
+        stop.set()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def start(tmp_path: Path, config: RunConfig) -> Iterator[Callable[..., Live]]:
+    """Start a coordinator on a run with these settings."""
+    with ExitStack() as stack:
+
+        def started(**settings: Any) -> Live:
+            store = stack.enter_context(closing(Store(tmp_path / "store")))
+            return stack.enter_context(serving(store, replace(config, **settings)))
+
+        yield started

@@ -1,0 +1,95 @@
+"""Tiny devices without a model: they speak the wire and send deltas that a hash gives."""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+import numpy as np
+
+from edge_client import wire
+from edge_client.wire import Enrol, Enrolled, Receipt, Report, Update, Work
+
+FACTS = wire.DeviceFacts("test", 1, 1, "3.11", "0")
+
+
+@dataclass
+class Device:
+    """One enrolled device.
+
+    Attributes:
+        http: A client with the coordinator's address; shared, not closed here.
+        enrolled: What the coordinator said.
+    """
+
+    http: httpx.Client
+    enrolled: Enrolled
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.enrolled.device_key}"}
+
+    def poll(self, wait_s: float = 0.0) -> httpx.Response:
+        return self.http.get(f"/v1/work?wait_s={wait_s}", headers=self.headers)
+
+    def work(self, wait_s: float = 10.0) -> Work:
+        response = self.poll(wait_s)
+        assert response.status_code == 200, response.text
+        return wire.decode(response.content, Work)
+
+    def adapter(self, work: Work) -> wire.AdapterState:
+        path = f"/v1/adapters/{work.adapter_sha256}"
+        return wire.decode_adapter(self.http.get(path, headers=self.headers).content)
+
+    def update(self, work: Work) -> bytes:
+        """The same bytes for the same device and round, whatever the work is called."""
+        name = f"{self.enrolled.device_id}/{work.round_index}"
+        seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+        draw = np.random.Generator(np.random.PCG64(seed))
+        shapes = {key: tensor.shape for key, tensor in self.adapter(work).items()}
+        delta = {key: draw.normal(0, 0.1, shapes[key]).astype(np.float32) for key in sorted(shapes)}
+        return wire.encode_update(Update(work.work_id, int(draw.integers(1, 50)), delta))
+
+    def put(self, work_id: str, body: bytes, digest: str | None = None) -> httpx.Response:
+        digest = wire.content_digest(body) if digest is None else digest
+        headers = self.headers | {"Content-Digest": digest}
+        return self.http.put(f"/v1/work/{work_id}/update", content=body, headers=headers)
+
+    def report(self, report: Report) -> Receipt:
+        path = f"/v1/work/{report.work_id}/report"
+        response = self.http.post(path, content=wire.encode(report), headers=self.headers)
+        assert response.status_code == 200, response.text
+        return wire.decode(response.content, Receipt)
+
+    def do(self, work: Work) -> None:
+        """Do one piece of work and answer it."""
+        if work.kind == "train":
+            assert self.put(work.work_id, self.update(work)).status_code == 200
+            self.report(Report(work.work_id, "done", 8, loss=1.0, bytes_up=100, requests=3))
+        else:
+            self.report(Report(work.work_id, "done", 4, accuracy=0.25 * min(4, work.round_index)))
+
+    def until_finished(self, within_s: float = 20.0) -> int:
+        """Work until the coordinator says 410; the number of pieces of work done."""
+        done, end = 0, time.monotonic() + within_s
+        while (response := self.poll(5.0)).status_code != 410:
+            assert time.monotonic() < end
+            if response.status_code == 200:
+                self.do(wire.decode(response.content, Work))
+                done += 1
+        return done
+
+
+def enrol(http: httpx.Client, token: str, name: str) -> Device:
+    body = wire.encode(Enrol(wire.PROTOCOL, token, name, FACTS))
+    response = http.post("/v1/enrol", content=body)
+    assert response.status_code == 200, response.text
+    return Device(http, wire.decode(response.content, Enrolled))
+
+
+def wait_for(done: Callable[[], bool], within_s: float = 20.0) -> None:
+    end = time.monotonic() + within_s
+    while not done():
+        assert time.monotonic() < end, "took too long"
+        time.sleep(0.02)

@@ -1,0 +1,47 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.selection import cohort, cohort_size
+
+IDS = st.lists(st.text(min_size=1, max_size=8), unique=True, min_size=1, max_size=30)
+FRACTIONS = st.floats(min_value=0.01, max_value=1.0)
+
+
+@given(IDS, FRACTIONS, st.integers(0, 2**63 - 1), st.randoms())
+def test_the_order_of_devices_is_no_matter(ids, fraction, seed, random) -> None:  # type: ignore[no-untyped-def]
+    shuffled = random.sample(ids, len(ids))
+    assert cohort(ids, fraction, seed, 1, 1) == cohort(shuffled, fraction, seed, 1, 1)
+
+
+@given(IDS, FRACTIONS, st.integers(1, 100))
+def test_a_cohort_has_its_size_and_nobody_twice(
+    ids: list[str], fraction: float, round_index: int
+) -> None:
+    chosen = cohort(ids, fraction, 7, round_index, 1)
+    assert len(set(chosen)) == len(chosen) == cohort_size(fraction, len(ids))
+    assert set(chosen) <= set(ids) and list(chosen) == sorted(chosen)
+
+
+def test_the_size_is_the_floor_that_a_person_computes() -> None:
+    assert [cohort_size(c, k) for c, k in ((0.29, 100), (0.5, 5), (0.1, 3), (1.0, 4))] == [
+        29,
+        2,
+        1,
+        4,
+    ]
+
+
+def test_rounds_and_attempts_draw_anew() -> None:
+    ids = [f"device-{number}" for number in range(40)]
+    draws = {cohort(ids, 0.25, 0, index, attempt) for index in range(1, 6) for attempt in (1, 2)}
+    assert len(draws) == 10
+
+
+def test_every_device_has_its_turn() -> None:
+    ids = [f"device-{number}" for number in range(10)]
+    chosen = [name for index in range(1, 201) for name in cohort(ids, 0.2, 3, index, 1)]
+    assert all(20 < chosen.count(name) < 60 for name in ids)  # 40 expected
+
+
+def test_nobody_there_is_an_empty_cohort() -> None:
+    assert cohort([], 0.5, 0, 1, 1) == ()
