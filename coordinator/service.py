@@ -243,7 +243,6 @@ class Service:
                         woken |= {Device(run_id, device_id) for _, device_id in event.members}
                     if isinstance(event, Finished):
                         woken |= {Device(run_id, name) for name in self.alive(run_id, now_s)}
-            self._presence.flush(now_s)
         return woken
 
     def _proceed(self, run_id: str, now_s: float) -> Event | None:

@@ -213,16 +213,10 @@ class Store:
         rows = self._rows(sql.select(DEVICES).order_by(DEVICES.c.run_id, DEVICES.c.device_id))
         return {Device(row["run_id"], row["device_id"]): row["last_seen_s"] for row in rows}
 
-    def saw(self, seen: Mapping[Device, float]) -> None:
-        """Note when devices were last seen."""
-        self._write(
-            *(
-                sql.update(DEVICES)
-                .where(DEVICES.c.run_id == device.run_id, DEVICES.c.device_id == device.device_id)
-                .values(last_seen_s=seen_s)
-                for device, seen_s in seen.items()
-            )
-        )
+    def saw(self, device: Device, now_s: float) -> None:
+        """Note when a device was last seen."""
+        here = (DEVICES.c.run_id == device.run_id) & (DEVICES.c.device_id == device.device_id)
+        self._write(sql.update(DEVICES).where(here).values(last_seen_s=now_s))
 
     def append(self, run_id: str, seq: int, event: Event) -> None:
         """Append an event to a run's journal; durable when this returns.

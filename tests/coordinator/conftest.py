@@ -56,7 +56,7 @@ def serving(store: Store, config: RunConfig) -> Iterator[Live]:
             yield Live(store, service, http, created.run_id, created.token)
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(3)  # whoever still polls
         assert not thread.is_alive()
 
 

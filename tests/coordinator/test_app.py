@@ -1,0 +1,321 @@
+"""A real server and real sockets: what devices may do, and what they get when they may not."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+
+import numpy as np
+import pytest
+
+from coordinator.figures import accuracies, rows
+from coordinator.runs import create_run
+from coordinator.service import Service
+from edge_client import wire
+from edge_client.wire import Enrol, Report, Update
+from tests.coordinator.conftest import Live
+from tests.coordinator.devices import FACTS, Device, enrol, wait_for
+
+Start = Callable[..., Live]
+
+
+def trained(live: Live, *names: str) -> list[Device]:
+    """Devices whose first evaluation is over, so that training work is open."""
+    devices = live.enrol(*names)
+    for device in devices:
+        device.poll()
+    for device in devices:
+        device.do(device.work())
+    return devices
+
+
+def test_a_run_from_enrolment_to_the_end(start: Start) -> None:
+    live = start(rounds=3)
+    devices = live.enrol("b", "a", "c")
+    with ThreadPoolExecutor(3) as pool:
+        # The first evaluation opens when two are there; the third joins it or comes a step later.
+        assert all(done >= 6 for done in pool.map(Device.until_finished, devices))
+    state = live.service.run(live.run_id).state
+    assert state.phase == "finished" and state.round_index == 3
+    accuracy = accuracies(rows(live.store, live.run_id))
+    assert accuracy == {0: 0.0, 1: 0.25, 2: 0.5, 3: 0.75}
+
+
+def test_the_mean_is_weighted_by_examples(start: Start) -> None:
+    live = start(rounds=1)
+    devices = trained(live, "a", "b")
+    first: wire.AdapterState = {}
+    total: wire.AdapterState = {}
+    weights = 0
+    for device in devices:
+        work = device.work()
+        body = device.update(work)
+        update = wire.decode_update(body)
+        first = device.adapter(work)
+        weights += update.num_examples
+        for name, delta in update.delta.items():
+            total[name] = total.get(name, 0.0) + update.num_examples * delta.astype(np.float64)
+        device.put(work.work_id, body)
+    after = devices[0].adapter(devices[0].work())
+    for name, tensor in after.items():
+        # two float32 roundings, mean and sum
+        np.testing.assert_allclose(tensor, first[name] + total[name] / weights, atol=1e-6)
+
+
+def test_an_answer_does_not_wait_for_an_acknowledgement(start: Start) -> None:
+    """Header and body are two writes; with Nagle's algorithm each answer would take 40 ms."""
+    live, times = start(), []
+    for _ in range(21):
+        began = time.perf_counter()
+        live.http.get("/healthz")
+        times.append(time.perf_counter() - began)
+    assert median(times) < 0.03
+
+
+def test_a_long_poll_hears_of_work_at_once(start: Start) -> None:
+    live = start()
+    first, second = live.enrol("a", "b")
+    heard: list[float] = []
+
+    def wait() -> None:
+        first.work(wait_s=20)
+        heard.append(time.monotonic())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.3)
+    asked = time.monotonic()
+    second.work(wait_s=20)
+    thread.join(10)
+    assert heard[0] - asked < 1.0
+
+
+def test_a_poll_without_work_ends_after_its_wait(start: Start) -> None:
+    (device,) = start().enrol("a")
+    began = time.monotonic()
+    assert device.poll(0.4).status_code == 204
+    assert 0.4 <= time.monotonic() - began < 2.0
+    assert device.poll(-5).status_code == 204
+    assert device.poll(float("nan")).status_code == 204
+
+
+def test_a_name_that_is_taken_gets_a_number(start: Start) -> None:
+    devices = start().enrol("hub", "hub", "hub")
+    assert [d.enrolled.device_id for d in devices] == ["hub", "hub-2", "hub-3"]
+    assert len({d.enrolled.device_key for d in devices}) == 3
+    assert devices[0].poll().status_code == 204
+
+
+def test_a_wrong_token_or_protocol_does_not_enrol(start: Start) -> None:
+    live = start()
+    for protocol, token, status in ((1, "wrong", 401), (2, live.token, 422)):
+        body = wire.encode(Enrol(protocol, token, "hub", FACTS))
+        assert live.http.post("/v1/enrol", content=body).status_code == status
+    assert live.store.devices() == {}
+
+
+def test_without_a_key_nothing_is_told(start: Start) -> None:
+    live = start()
+    sha = live.service.run(live.run_id).run.adapter_sha256
+    for method, path in (
+        ("GET", "/v1/work"),
+        ("GET", f"/v1/adapters/{sha}"),
+        ("PUT", "/v1/work/x/update"),
+        ("POST", "/v1/work/x/report"),
+    ):
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic eDp5"}):
+            response = live.http.request(method, path, headers=headers)
+            assert response.status_code == 401
+            assert response.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_the_public_page_of_a_run_holds_no_secret(start: Start) -> None:
+    live = start()
+    trained(live, "a", "b")
+    page = live.http.get(f"/v1/runs/{live.run_id}").json()
+    assert set(page) == {"name", "phase", "round_index", "rounds", "devices"}
+    assert page["devices"] == 2
+    assert live.http.get("/v1/runs/none").status_code == 404
+    assert live.http.get("/healthz").json() == {"status": "ok"}
+    assert live.http.get("/openapi.json").status_code == 200
+
+
+def test_an_adapter_can_be_fetched_in_parts(start: Start) -> None:
+    live = start()
+    (device,) = live.enrol("a")
+    sha = live.service.run(live.run_id).run.adapter_sha256
+    whole = live.http.get(f"/v1/adapters/{sha}", headers=device.headers)
+    assert wire.sha256(whole.content) == sha
+    assert whole.headers["Content-Digest"] == wire.content_digest(whole.content)
+    part = live.http.get(
+        f"/v1/adapters/{sha}",
+        headers=device.headers | {"Range": "bytes=100-", "If-Range": whole.headers["ETag"]},
+    )
+    assert part.status_code == 206 and part.content == whole.content[100:]
+
+
+def test_only_adapters_can_be_fetched(start: Start) -> None:
+    live = start()
+    a, _ = trained(live, "a", "b")
+    work = a.work()
+    body = a.update(work)
+    a.put(work.work_id, body)
+    for name in (wire.sha256(body), "0" * 64, "..%2Fcoordinator.db", "x"):
+        assert live.http.get(f"/v1/adapters/{name}", headers=a.headers).status_code == 404
+
+
+def test_the_same_update_twice_counts_once(start: Start) -> None:
+    live = start()
+    a, b = trained(live, "a", "b")
+    work = a.work()
+    body = a.update(work)
+    assert a.put(work.work_id, body).json() == a.put(work.work_id, body).json()
+    assert a.put(work.work_id, body).json()["accepted"]
+    step = live.service.run(live.run_id).state.step
+    assert step is not None and len(step.answers) == 1
+    other = wire.encode_update(Update(work.work_id, 1, wire.decode_update(body).delta))
+    assert "answered already" in a.put(work.work_id, other).json()["reason"]
+    b.do(b.work())
+    a.work()
+    assert a.put(work.work_id, body).json()["accepted"]  # its step is closed, but it counts
+
+
+def test_what_is_not_yours_is_refused(start: Start) -> None:
+    live = start()
+    a, b = trained(live, "a", "b")
+    work = a.work()
+    body = a.update(work)
+    assert b.put(work.work_id, body).status_code == 403
+    assert a.put("f" * 32, body).status_code == 404
+    mine = b.work()
+    assert b.put(mine.work_id, body).status_code == 422  # a's update sent for b's work
+    step = live.service.run(live.run_id).state.step
+    assert step is not None and not step.answers
+
+
+def test_an_update_that_is_not_what_was_asked_for_is_named(start: Start) -> None:
+    a, _ = trained(start(), "a", "b")
+    work = a.work()
+    delta = a.adapter(work)
+    first = min(delta)
+    huge = np.full(delta[first].shape, 3e38, np.float32)
+    cases = {
+        "is missing": {name: tensor for name, tensor in delta.items() if name != first},
+        "is not expected": delta | {"more": np.zeros(1, np.float32)},
+        "has shape": delta | {first: np.zeros((1, 1), np.float32)},
+        "NaN or infinity": delta | {first: np.full(delta[first].shape, np.nan, np.float32)},
+    }
+    for said, state in cases.items():
+        response = a.put(work.work_id, wire.encode_update(Update(work.work_id, 1, state)))
+        assert response.status_code == 422 and said in response.json()["detail"]
+        assert "\n" not in response.json()["detail"]
+    body = a.update(work)
+    assert a.put(work.work_id, body, "").status_code == 400
+    assert a.put(work.work_id, body, wire.content_digest(b"other")).status_code == 400
+    assert a.put(work.work_id, body[:-1]).status_code == 422
+    assert a.put(work.work_id, wire.encode_adapter(delta)).status_code == 422
+    grown = delta | {first: huge}
+    assert a.put(work.work_id, wire.encode_update(Update(work.work_id, 1, grown))).is_success
+    assert a.poll().status_code == 204
+
+
+def test_a_body_that_is_too_long_is_not_kept(start: Start) -> None:
+    a, _ = trained(start(), "a", "b")
+    work = a.work()
+    response = a.put(work.work_id, b"x" * (work.adapter_bytes + 64 * 1024 + 1))
+    assert response.status_code == 413 and "over" in response.json()["detail"]
+    fits = a.put(work.work_id, b"x" * (work.adapter_bytes + 64 * 1024))
+    assert fits.status_code == 422
+    assert a.http.post("/v1/enrol", content=b" " * 300_000).status_code == 413
+
+
+def test_a_failure_answers_and_its_round_goes_on(start: Start) -> None:
+    live = start(rounds=1)
+    a, b = trained(live, "a", "b")
+    failed = Report(a.work().work_id, "failed", error="no memory\nleft")
+    assert a.report(failed).accepted
+    assert a.report(failed).accepted
+    b.do(b.work())
+    assert b.work().kind == "evaluate"
+    table = rows(live.store, live.run_id)
+    assert [row["outcome"] for row in table if row["kind"] == "train"] == ["failed", "done"]
+
+
+def test_a_late_answer_does_not_count_but_its_figures_are_kept(start: Start) -> None:
+    live = start(rounds=1, deadline_s=0.5)
+    a, b = trained(live, "a", "b")
+    late = a.work()
+    body = a.update(late)
+    b.do(b.work())
+    wait_for(lambda: live.service.run(live.run_id).state.round_index == 1)
+    receipt = a.put(late.work_id, body).json()
+    assert not receipt["accepted"] and "closed" in receipt["reason"]
+    assert not a.report(Report(late.work_id, "done", 3, loss=9.0)).accepted
+    table = rows(live.store, live.run_id)
+    assert [(r["device_id"], r["is_late"]) for r in table if r["kind"] == "train"] == [
+        ("a", True),
+        ("b", False),
+    ]
+
+
+def test_a_run_made_by_another_process_is_picked_up(start: Start) -> None:
+    live = start()
+    config = live.service.run(live.run_id).config
+    created = create_run(live.store, config, time.time())
+    device = enrol(live.http, created.token, "late")
+    assert device.enrolled.run_id == created.run_id
+    assert device.poll().status_code == 204
+
+
+def test_a_waiting_poll_does_not_hold_up_the_end(start: Start) -> None:
+    """The fixture's teardown stops the server; it must not take as long as the poll would."""
+    (device,) = start().enrol("a")
+    port = device.http.base_url.port
+    assert port is not None
+    key = device.headers["Authorization"]
+    poll = f"GET /v1/work?wait_s=60 HTTP/1.1\r\nHost: x\r\nAuthorization: {key}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(poll.encode())
+        time.sleep(0.3)
+        connection.shutdown(socket.SHUT_WR)
+
+
+def test_a_connection_cut_in_the_middle_of_an_update_changes_nothing(start: Start) -> None:
+    live = start()
+    a, _ = trained(live, "a", "b")
+    work = a.work()
+    body = a.update(work)
+    port = a.http.base_url.port
+    assert port is not None
+    head = (
+        f"PUT /v1/work/{work.work_id}/update HTTP/1.1\r\nHost: x\r\n"
+        f"Authorization: {a.headers['Authorization']}\r\nContent-Length: {len(body)}\r\n"
+        f"Content-Digest: {wire.content_digest(body)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(head.encode() + body[: len(body) // 2])
+    assert a.work().work_id == work.work_id
+    assert a.put(work.work_id, body).json() == {"accepted": True, "reason": ""}
+
+
+def test_a_device_that_was_silent_is_not_asked(start: Start) -> None:
+    live = start(fraction=1.0)
+    a, b = live.enrol("a", "b")
+    now = time.time()
+    live.service.next_work(live.service.device_of(a.enrolled.device_key), now - 200)
+    assert live.service.alive(live.run_id, now) == set()
+    b.poll()
+    assert live.service.alive(live.run_id, time.time()) == {"b"}
+
+
+@pytest.mark.parametrize("pause_s", [10.0, 10_000.0])
+def test_while_no_coordinator_ran_nobody_was_silent(start: Start, pause_s: float) -> None:
+    live = start()
+    trained(live, "a", "b")
+    now = time.time()
+    again = Service(live.store, now + pause_s)
+    assert again.alive(live.run_id, now + pause_s) == {"a", "b"}
+    step = again.run(live.run_id).state.step
+    assert step is not None and step.opened.opened_at_s == now + pause_s

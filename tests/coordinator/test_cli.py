@@ -1,0 +1,216 @@
+"""Real processes: commands as a person types them, and `kill -9` of a real server."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from coordinator.blobs import read_blob
+from edge_client import wire
+from edge_client.base import Base
+from edge_client.peft_folder import read_peft_folder
+from tests.coordinator.devices import Device, enrol
+
+SMIDGEN = [sys.executable, "-m", "smidgen", "coordinator"]
+TASK = """
+name = "hub"
+labels = ["security", "weather"]
+patterns = ["{text} . this is about [MASK] ."]
+"""
+
+
+def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*SMIDGEN, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def created(folder: Path, base: Base, rounds: int) -> str:
+    """Create a run of two devices; its token."""
+    (folder / "task.toml").write_text(TASK)
+    what = ("--base", str(base.folder), "--adapter", "lora:2", "--rounds", str(rounds))
+    task = ("--task", str(folder / "task.toml"))
+    done = command("create", "--store", str(folder / "store"), *what, *task, "--json")
+    assert done.returncode == 0, done.stderr
+    return str(json.loads(done.stdout.splitlines()[-1])["token"])
+
+
+@contextmanager
+def server(folder: Path, *options: str) -> Iterator["tuple[subprocess.Popen[str], str]"]:
+    """A real `serve`, and where it listens; killed at the end if it still runs."""
+    line = [*SMIDGEN, "serve", "--store", str(folder / "store"), *options]
+    with (folder / "log").open("a") as log:
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        found = re.fullmatch(r"listening on (http://\S+)\n", said)
+        assert found, (said, (folder / "log").read_text())
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def take_turns(devices: list[Device], works: int) -> None:
+    """Each device in turn does one piece of work, until so many are done."""
+    end = time.monotonic() + 30
+    for place in range(works):
+        response = devices[place % len(devices)].poll(10.0)
+        assert response.status_code == 200 and time.monotonic() < end, response.text
+        devices[place % len(devices)].do(wire.decode(response.content, wire.Work))
+
+
+def exported(folder: Path) -> bytes:
+    done = command("export", "--store", str(folder / "store"), "--out", str(folder / "out"))
+    assert done.returncode == 0 and "adapter of round" in done.stdout
+    return (folder / "out" / "adapter_model.safetensors").read_bytes()
+
+
+def undisturbed(folder: Path, base: Base) -> bytes:
+    folder.mkdir()
+    token = created(folder, base, rounds=3)
+    with server(folder, "--port", "0") as (_, url), httpx.Client(base_url=url, timeout=30) as http:
+        devices = [enrol(http, token, name) for name in ("a", "b")]
+        devices[0].poll()
+        devices[1].poll()
+        take_turns(devices, works=14)  # 3 trainings and 4 evaluations of two devices
+        assert devices[0].poll(10.0).status_code == 410
+    return exported(folder)
+
+
+def test_kill_9_in_every_phase_changes_no_byte(tmp_path: Path, tiny_base: Base) -> None:
+    expected = undisturbed(tmp_path / "calm", tiny_base)
+    folder = tmp_path / "stormy"
+    folder.mkdir()
+    token = created(folder, tiny_base, rounds=3)
+    keys: list[Device] = []
+    port = "0"
+    # Cut in the first evaluation, between two updates of round 1, and right after the last of 2.
+    for works in (1, 2, 5, 6):
+        with (
+            server(folder, "--port", port) as (process, url),
+            httpx.Client(base_url=url, timeout=30) as http,
+        ):
+            port = url.rsplit(":", 1)[1]
+            if not keys:
+                keys = [enrol(http, token, name) for name in ("a", "b")]
+                keys[0].poll()
+                keys[1].poll()
+            devices = [Device(http, device.enrolled) for device in keys]
+            take_turns(devices, works)
+            if works % 2:
+                keys.reverse()  # the other device is next
+            process.kill()
+            process.wait()
+    with server(folder, "--port", port) as (_, url), httpx.Client(base_url=url, timeout=30) as http:
+        assert Device(http, keys[0].enrolled).poll(10.0).status_code == 410
+    assert exported(folder) == expected
+
+
+def test_serve_ends_when_the_devices_have_heard_that_all_is_done(
+    tmp_path: Path, tiny_base: Base
+) -> None:
+    token = created(tmp_path, tiny_base, rounds=1)
+    options = ("--port", "0", "--exit-when-finished", "--json")
+    with (
+        server(tmp_path, *options) as (process, url),
+        httpx.Client(base_url=url, timeout=30) as http,
+    ):
+        devices = [enrol(http, token, name) for name in ("a", "b")]
+        devices[0].poll()
+        devices[1].poll()
+        take_turns(devices, works=6)
+        assert devices[0].poll(10.0).status_code == 410
+        time.sleep(0.3)
+        assert process.poll() is None
+        assert devices[1].poll(10.0).status_code == 410
+        assert process.wait(10) == 0
+        assert process.stdout is not None
+        said = json.loads(process.stdout.read().splitlines()[-1])
+    assert said["runs"][0]["phase"] == "finished"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_server_in_good_order(
+    tmp_path: Path, tiny_base: Base, number: signal.Signals
+) -> None:
+    created(tmp_path, tiny_base, rounds=1)
+    with server(tmp_path, "--port", "0") as (process, url):
+        port = int(url.rsplit(":", 1)[1])
+        with socket.create_connection(("127.0.0.1", port)):
+            process.send_signal(number)
+            assert process.wait(3) == 0
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_two_servers_do_not_share_a_store(tmp_path: Path, tiny_base: Base) -> None:
+    created(tmp_path, tiny_base, rounds=1)
+    with server(tmp_path, "--port", "0"):
+        done = command("serve", "--store", str(tmp_path / "store"), "--port", "0")
+    assert done.returncode == 2 and "another coordinator serves the store" in done.stderr
+
+
+def test_a_run_file_is_created_once(tmp_path: Path, tiny_base: Base) -> None:
+    (tmp_path / "run.toml").write_text(
+        f'base = "{tiny_base.folder}"\nadapter = "prompt:4"\nname = "mine"\n[task]{TASK}'
+    )
+    line = [*SMIDGEN, "serve", "--store", str(tmp_path / "store"), "--port", "0"]
+    for tokens in (1, 0):
+        process = subprocess.Popen(
+            [*line, "--run", str(tmp_path / "run.toml")], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        said = ""
+        while "listening" not in (row := process.stdout.readline()):
+            said += row
+        process.terminate()
+        process.communicate(timeout=10)
+        assert said.count("enrolment token") == tokens
+
+
+def test_status_figures_token_and_export(tmp_path: Path, tiny_base: Base) -> None:
+    created(tmp_path, tiny_base, rounds=2)
+    store = ("--store", str(tmp_path / "store"))
+    status = json.loads(command("status", *store, "--json").stdout)
+    assert status["phase"] == "waiting" and status["round_index"] == 0 and status["rounds"] == 2
+    assert "waiting" in command("status", *store).stdout
+    out = tmp_path / "rounds.jsonl"
+    assert command("figures", *store, "--out", str(out)).returncode == 0 and out.read_text() == ""
+    token = json.loads(command("token", *store, "--run", "hub", "--json").stdout)["token"]
+    assert token.encode() not in (tmp_path / "store" / "coordinator.db").read_bytes()
+    body = exported(tmp_path)
+    exported_, state = read_peft_folder(tmp_path / "out")
+    assert exported_.base_name == str(tiny_base.folder.resolve()) and len(state) == 8
+    blobs = tmp_path / "store" / "blobs"
+    assert read_blob(blobs, status["adapter_sha256"]) == body
+
+
+def test_wrong_input_is_one_line_and_code_2(tmp_path: Path, tiny_base: Base) -> None:
+    created(tmp_path, tiny_base, rounds=1)
+    store, task = ("--store", str(tmp_path / "store")), ("--task", str(tmp_path / "task.toml"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        cases = {
+            ("serve", *store, "--port", port): f"port {port}",
+            ("create", *store): "no task",
+            ("create", *store, *task, "--base", "./none"): "no base at ./none",
+            ("create", *store, *task, "--adapter", "lorra"): "adapter 'lorra' is not one of",
+            ("create", *store, *task, "--rounds", "0"): "rounds: 1 to",
+            ("status", "--store", str(tmp_path / "none")): "no store at",
+            ("export", *store, "--run", "other", "--out", str(tmp_path / "x")): "no run 'other'",
+        }
+        for arguments, said in cases.items():
+            done = command(*arguments)
+            assert done.returncode == 2 and done.stdout == ""
+            assert done.stderr.startswith("smidgen coordinator: ") and said in done.stderr
+            assert done.stderr.count("\n") == 1
