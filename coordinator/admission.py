@@ -6,7 +6,7 @@ Pure: a body, its headers and what was asked go in; an update or a `Refusal` com
 import numpy as np
 
 from edge_client import wire
-from edge_client.wire import AdapterState, Update, WireError
+from edge_client.wire import AdapterState, Report, Update, WireError
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -58,3 +58,20 @@ def check_update(body: bytes, work_id: str, adapter: AdapterState) -> Update:
         if tensor.size and after.max() > FLOAT32_MAX:
             raise Refusal(422, f"tensor {name!r} would leave the range of float32")
     return update
+
+
+def check_report(report: Report) -> None:
+    """Refuse figures that cannot be: they are summed up later, where nobody could refuse them.
+
+    Raises:
+        Refusal: 422; names the figure.
+    """
+    counts = {
+        name: getattr(report, name)
+        for name in ("num_examples", "peak_rss_bytes", "bytes_up", "bytes_down", "requests")
+    }
+    for name, value in counts.items():
+        if not 0 <= value < 2**53:
+            raise Refusal(422, f"{name} is not between 0 and 2^53")
+    if report.accuracy is not None and not 0.0 <= report.accuracy <= 1.0:
+        raise Refusal(422, f"accuracy {report.accuracy:g} is not between 0 and 1")

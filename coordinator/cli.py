@@ -20,11 +20,11 @@ from rich.table import Table
 from coordinator.auth import draw_secret, hash_secret
 from coordinator.config import ConfigError, RunConfig, read_run_config
 from coordinator.figures import accuracies, rows, weighted, write_jsonl
-from coordinator.rounds import State, replay
 from coordinator.runs import Created, config_of, create_run, find_run
 from coordinator.server import PortError, listen, serve, sole_server, url_of
 from coordinator.service import Service
-from coordinator.store import DATABASE, Run, Store, StoreError
+from coordinator.status import state_of, status_of
+from coordinator.store import DATABASE, Store, StoreError
 from edge_client.adapters import AdapterError
 from edge_client.base import BaseError
 from edge_client.peft_folder import Exported, write_peft_folder
@@ -145,7 +145,7 @@ def serve_command(
 
         serve(service, bound, announce, stop, exit_when_finished)
         if as_json:
-            runs = [_status(opened, item) for item in opened.runs()]
+            runs = [status_of(opened, item) for item in opened.runs()]
             print(json.dumps({"url": url, "runs": runs}, sort_keys=True), flush=True)
 
 
@@ -155,33 +155,13 @@ def _create_if_new(store: Store, file: Path, as_json: bool) -> None:
         _announce(config, create_run(store, config, time.time()), as_json)
 
 
-def _state(store: Store, run: Run) -> State:
-    return replay(run.adapter_sha256, store.events(run.run_id))
-
-
-def _status(store: Store, run: Run) -> dict[str, Any]:
-    state, config = _state(store, run), config_of(run)
-    return {
-        "run_id": run.run_id,
-        "name": config.name,
-        "phase": state.phase,
-        "round_index": state.round_index,
-        "rounds": config.rounds,
-        "devices": sorted(d.device_id for d in store.devices() if d.run_id == run.run_id),
-        "answers": len(state.step.answers) if state.step else 0,
-        "asked": len(state.step.members) if state.step else 0,
-        "accuracy_by_round": accuracies(rows(store, run.run_id)),
-        "adapter_sha256": state.adapter_sha256,
-    }
-
-
 @app.command()
 def status(store: Where, run: Which = None, as_json: Json = False) -> None:
     """Where the runs stand; the last closed round, and who of those asked has answered."""
     with one_line_errors(), closing(_open(store)) as opened:
         chosen = opened.runs() if run is None else [find_run(opened, run)]
-        table = [_status(opened, item) for item in chosen]
-        newest = _status(opened, find_run(opened, run))
+        table = [status_of(opened, item) for item in chosen]
+        newest = status_of(opened, find_run(opened, run))
     if as_json:
         print(json.dumps(newest | {"runs": table}, sort_keys=True))
         return
@@ -243,7 +223,7 @@ def export(
     """Write the adapter of the last closed round as a folder that PEFT loads."""
     with one_line_errors(), closing(_open(store)) as opened:
         chosen = find_run(opened, run)
-        config, state = config_of(chosen), _state(opened, chosen)
+        config, state = config_of(chosen), state_of(opened, chosen)
         exported = Exported(
             adapter=config.adapter,
             base_name=chosen.base_reference,

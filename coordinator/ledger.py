@@ -8,15 +8,8 @@ from dataclasses import dataclass, replace
 from threading import RLock
 
 from coordinator.config import RunConfig
-from coordinator.rounds import (
-    Answered,
-    Event,
-    Resumed,
-    State,
-    StepClosed,
-    StepOpened,
-    evolve,
-)
+from coordinator.journal import Answered, Event, Resumed, StepClosed, StepOpened
+from coordinator.rounds import State, evolve
 from coordinator.runs import config_of
 from coordinator.store import Device, Run, Store
 from edge_client.wire import Receipt

@@ -29,7 +29,7 @@ class Presence:
         self._saved: dict[Device, float] = {}
 
     def saw(self, device: Device, now_s: float) -> None:
-        """A device asked or answered; one that was not here lately is noted in the store at once."""
+        """A device asked or answered; who was not here lately is noted in the store at once."""
         with self._lock:
             self._seen[device] = now_s
             is_due = now_s - self._saved.get(device, -SAVE_S) >= SAVE_S

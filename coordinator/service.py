@@ -7,17 +7,17 @@ device believes to be safe. Safe to use from several threads; one process per st
 
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from threading import Lock
 
-from coordinator.admission import Refusal, check_digest, check_update
-from coordinator.aggregation import apply_delta, weighted_mean
+from coordinator.admission import Refusal, check_digest, check_report, check_update
 from coordinator.auth import draw_secret, hash_secret
+from coordinator.journal import Answered, Finished, StepOpened
 from coordinator.ledger import Asked, Ledger, Live
 from coordinator.presence import Presence
-from coordinator.rounds import Answered, Event, Finished, StepClosed, StepOpened, decide
+from coordinator.scheduler import proceed
 from coordinator.store import Device, Store
 from edge_client.wire import (
     PROTOCOL,
@@ -28,8 +28,6 @@ from edge_client.wire import (
     Report,
     Work,
     decode_adapter,
-    decode_update,
-    encode_adapter,
 )
 
 FAREWELL_S = 60.0  # twice the longest pause of a client that waits for the coordinator
@@ -157,8 +155,9 @@ class Service:
         """Keep a report's figures; a failure, or an evaluation, answers its work.
 
         Raises:
-            Refusal: 403, 404.
+            Refusal: 422 figures that cannot be, 403, 404.
         """
+        check_report(report)
         opened = self.asked(device, report.work_id).opened
         self._presence.saw(device, now_s)
         if report.outcome == "failed":
@@ -238,49 +237,15 @@ class Service:
         with self._ticking:
             self._ledger.load_new_runs()
             for run_id in [live.run.run_id for live in self.runs()]:
-                while (event := self._proceed(run_id, now_s)) is not None:
+                alive = self.alive(run_id, now_s)
+                while event := proceed(self._store, self._ledger, run_id, alive, now_s):
                     if isinstance(event, StepOpened):
                         woken |= {Device(run_id, device_id) for _, device_id in event.members}
                     if isinstance(event, Finished):
-                        woken |= {Device(run_id, name) for name in self.alive(run_id, now_s)}
+                        woken |= {Device(run_id, name) for name in alive}
         return woken
-
-    def _proceed(self, run_id: str, now_s: float) -> Event | None:
-        while True:
-            live = self.run(run_id)
-            alive = self.alive(run_id, now_s)
-            event = decide(live.config, live.state, alive, live.run.secret, now_s)
-            if event is None:
-                return None
-            if isinstance(event, StepClosed) and event.adapter_sha256 is None:
-                event = replace(event, adapter_sha256=self._aggregate(live))
-            if self._ledger.append(live, event):  # else an answer came in between: decide again
-                _log(live, event)
-                return event
-
-    def _aggregate(self, live: Live) -> str:
-        assert live.state.step is not None
-        updates = live.state.step.updates()
-        bodies = (self._store.read(item.update_sha256 or "") for _, item in updates)
-        mean = weighted_mean(
-            (update.delta, float(update.num_examples)) for update in map(decode_update, bodies)
-        )
-        adapter = decode_adapter(self._store.read(live.state.adapter_sha256))
-        return self._store.put(encode_adapter(apply_delta(adapter, mean)))
 
 
 def _names(name: str) -> Iterator[str]:
     yield name
     yield from (f"{name}-{number}" for number in count(2))
-
-
-def _log(live: Live, event: Event) -> None:
-    step = live.state.step
-    if isinstance(event, StepOpened):
-        text = f"round {event.round_index}: {event.kind}, {len(event.members)} devices"
-        LOG.info("%s: %s%s", live.config.name, text, "" if event.attempt == 1 else ", once more")
-    elif isinstance(event, StepClosed) and step is not None:
-        done = f"{len(step.updates())} of {len(step.members)} done"
-        LOG.info("%s: round %d: closed, %s", live.config.name, step.opened.round_index, done)
-    elif isinstance(event, Finished):
-        LOG.info("%s: finished after %d rounds", live.config.name, live.state.round_index)

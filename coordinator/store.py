@@ -14,70 +14,23 @@ import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from coordinator.blobs import put_blob, read_blob
-from coordinator.journal import decode_event, encode_event
-from coordinator.rounds import Event
+from coordinator.journal import Event, decode_event, encode_event
+from coordinator.schema import (
+    DEVICES,
+    EVENTS,
+    METADATA,
+    REPORTS,
+    RUNS,
+    SCHEMA_VERSION,
+    TOKENS,
+    VERSION,
+)
 
-SCHEMA_VERSION = 1
 DATABASE = "coordinator.db"
-METADATA = sql.MetaData()
 
 
 class StoreError(RuntimeError):
     """A store that cannot be opened or does not hold what was asked for."""
-
-
-def _run_column(**options: Any) -> sql.Column[str]:
-    return sql.Column("run_id", sql.String, sql.ForeignKey("runs.run_id"), **options)
-
-
-VERSION = sql.Table("schema_version", METADATA, sql.Column("version", sql.Integer, nullable=False))
-RUNS = sql.Table(
-    "runs",
-    METADATA,
-    sql.Column("run_id", sql.String, primary_key=True),
-    sql.Column("created_at_s", sql.Float, nullable=False),
-    sql.Column("config", sql.Text, nullable=False),
-    sql.Column("base_id", sql.String, nullable=False),
-    sql.Column("base_reference", sql.String, nullable=False),
-    sql.Column("architecture", sql.String, nullable=False),
-    sql.Column("adapter_sha256", sql.String, nullable=False),
-    sql.Column("secret", sql.String, nullable=False),
-)
-TOKENS = sql.Table(
-    "tokens",
-    METADATA,
-    sql.Column("token_sha256", sql.String, primary_key=True),
-    _run_column(nullable=False),
-)
-DEVICES = sql.Table(
-    "devices",
-    METADATA,
-    _run_column(primary_key=True),
-    sql.Column("device_id", sql.String, primary_key=True),
-    sql.Column("key_sha256", sql.String, nullable=False, unique=True),
-    sql.Column("facts", sql.JSON, nullable=False),
-    sql.Column("enrolled_at_s", sql.Float, nullable=False),
-    sql.Column("last_seen_s", sql.Float),
-)
-EVENTS = sql.Table(
-    "events",
-    METADATA,
-    _run_column(primary_key=True),
-    sql.Column("seq", sql.Integer, primary_key=True, autoincrement=False),
-    sql.Column("payload", sql.Text, nullable=False),
-)
-REPORTS = sql.Table(
-    "reports",
-    METADATA,
-    sql.Column("work_id", sql.String, primary_key=True),
-    _run_column(nullable=False, index=True),
-    sql.Column("device_id", sql.String, nullable=False),
-    sql.Column("round_index", sql.Integer, nullable=False),
-    sql.Column("attempt", sql.Integer, nullable=False),
-    sql.Column("kind", sql.String, nullable=False),
-    sql.Column("is_late", sql.Boolean, nullable=False),
-    sql.Column("report", sql.JSON, nullable=False),
-)
 
 
 @dataclass(frozen=True)

@@ -313,7 +313,8 @@ def test_a_device_that_was_silent_is_not_asked(start: Start) -> None:
 @pytest.mark.parametrize("pause_s", [10.0, 10_000.0])
 def test_while_no_coordinator_ran_nobody_was_silent(start: Start, pause_s: float) -> None:
     live = start()
-    trained(live, "a", "b")
+    for device in trained(live, "a", "b"):
+        device.work()
     now = time.time()
     again = Service(live.store, now + pause_s)
     assert again.alive(live.run_id, now + pause_s) == {"a", "b"}

@@ -1,5 +1,6 @@
 """Real processes: commands as a person types them, and `kill -9` of a real server."""
 
+import io
 import json
 import re
 import signal
@@ -8,13 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
 
 from coordinator.blobs import read_blob
+from coordinator.cli import app
 from edge_client import wire
 from edge_client.base import Base
 from edge_client.peft_folder import read_peft_folder
@@ -28,8 +32,24 @@ patterns = ["{text} . this is about [MASK] ."]
 """
 
 
-def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*SMIDGEN, *arguments], capture_output=True, text=True, timeout=60)
+@dataclass
+class Done:
+    """What a command said and its exit code."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def command(*arguments: str) -> Done:
+    """One command in this process, which spares its imports."""
+    code, out, err = 0, io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            app(args=arguments, prog_name="smidgen coordinator")
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 def created(folder: Path, base: Base, rounds: int) -> str:
@@ -117,6 +137,40 @@ def test_kill_9_in_every_phase_changes_no_byte(tmp_path: Path, tiny_base: Base) 
     assert exported(folder) == expected
 
 
+def works_through(url: str, device: Device) -> None:
+    """A device that never gives up, as the real client does not."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with httpx.Client(base_url=url, timeout=30) as http, suppress(httpx.TransportError):
+            Device(http, device.enrolled).until_finished(60)
+            return
+        time.sleep(0.02)
+
+
+def test_kill_9_at_any_moment_changes_no_byte(tmp_path: Path, tiny_base: Base) -> None:
+    """Devices answer at full speed, so the kill falls into requests, writes and aggregation."""
+    adapters = []
+    for name, kills in (("calm", ()), ("stormy", (0.05, 0.11, 0.3))):
+        folder = tmp_path / name
+        folder.mkdir()
+        token, port = created(folder, tiny_base, rounds=20), "0"
+        with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
+            process, url = stack.enter_context(server(folder, "--port", port))
+            port = url.rsplit(":", 1)[1]
+            with httpx.Client(base_url=url, timeout=30) as http:
+                devices = [enrol(http, token, name) for name in ("a", "b")]
+            done = [pool.submit(works_through, url, device) for device in devices]
+            for pause_s in kills:
+                time.sleep(pause_s)
+                process.kill()
+                process.wait()
+                process, _ = stack.enter_context(server(folder, "--port", port))
+            for future in done:
+                future.result(60)
+        adapters.append(exported(folder))
+    assert adapters[0] == adapters[1]
+
+
 def test_serve_ends_when_the_devices_have_heard_that_all_is_done(
     tmp_path: Path, tiny_base: Base
 ) -> None:
@@ -156,7 +210,7 @@ def test_a_signal_ends_a_server_in_good_order(
 def test_two_servers_do_not_share_a_store(tmp_path: Path, tiny_base: Base) -> None:
     created(tmp_path, tiny_base, rounds=1)
     with server(tmp_path, "--port", "0"):
-        done = command("serve", "--store", str(tmp_path / "store"), "--port", "0")
+        done = command("serve", "--store", str(tmp_path / "store"), "--port", "0")  # this process
     assert done.returncode == 2 and "another coordinator serves the store" in done.stderr
 
 

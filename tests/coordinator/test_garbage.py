@@ -20,7 +20,7 @@ from tests.coordinator.conftest import serving
 from tests.coordinator.devices import Device
 from tests.coordinator.test_app import trained
 
-BOUNDED = settings(max_examples=40, deadline=None)
+BOUNDED = settings(max_examples=25, deadline=None)
 Target = tuple[Device, Work, bytes]
 
 
@@ -136,6 +136,23 @@ def test_strange_requests_are_refused(target: Target) -> None:
     assert_refused(device.http.get("/nowhere"))
     assert_refused(device.http.delete("/v1/work"))
     assert_refused(device.http.get("/v1/runs/%00%ff"))
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"num_examples": 10**400},
+        {"accuracy": 1.5},
+        {"accuracy": -1e300},
+        {"peak_rss_bytes": -5},
+        {"bytes_up": 2**60},
+    ],
+)
+def test_figures_that_cannot_be_are_refused(target: Target, figures: dict[str, float]) -> None:
+    device, work, _ = target
+    body = json.dumps({"work_id": work.work_id, "outcome": "failed"} | figures).encode()
+    path = f"/v1/work/{work.work_id}/report"
+    assert_refused(device.http.post(path, content=body, headers=device.headers))
 
 
 def test_the_right_update_is_still_welcome(target: Target) -> None:

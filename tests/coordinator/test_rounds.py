@@ -7,19 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.config import RunConfig
-from coordinator.journal import decode_event, encode_event
-from coordinator.rounds import (
+from coordinator.journal import (
     Answered,
     Event,
     Finished,
     Resumed,
-    State,
     StepClosed,
     StepOpened,
-    decide,
-    evolve,
-    replay,
+    decode_event,
+    encode_event,
 )
+from coordinator.rounds import State, decide, evolve, replay
 from edge_client.tasks import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})

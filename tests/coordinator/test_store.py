@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from coordinator.blobs import sweep
-from coordinator.rounds import Finished, Resumed
+from coordinator.journal import Finished, Resumed
 from coordinator.store import DATABASE, Device, Run, Store, StoreError
 from edge_client.wire import sha256
 

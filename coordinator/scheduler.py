@@ -1,0 +1,56 @@
+"""Carries out what `rounds.decide` says is due: aggregates where needed, then writes the event."""
+
+import logging
+from collections.abc import Collection
+from dataclasses import replace
+
+from coordinator.aggregation import apply_delta, weighted_mean
+from coordinator.journal import Event, Finished, StepClosed, StepOpened
+from coordinator.ledger import Ledger, Live
+from coordinator.rounds import Step, decide
+from coordinator.store import Store
+from edge_client.wire import decode_adapter, decode_update, encode_adapter
+
+LOG = logging.getLogger(__name__)
+
+
+def proceed(
+    store: Store, ledger: Ledger, run_id: str, alive: Collection[str], now_s: float
+) -> Event | None:
+    """Let a run take one step, if one is due; the event that was written.
+
+    Updates are read one at a time, in order of device ids.
+    """
+    while (live := ledger.run(run_id)) is not None:
+        event = decide(live.config, live.state, alive, live.run.secret, now_s)
+        if event is None:
+            return None
+        if isinstance(event, StepClosed) and event.adapter_sha256 is None and live.state.step:
+            event = replace(event, adapter_sha256=aggregate(store, live.state.step))
+        if ledger.append(live, event):
+            _log(live, event)
+            return event
+        # An answer came in between: what was decided no longer holds.
+    return None
+
+
+def aggregate(store: Store, step: Step) -> str:
+    """Store the adapter after a training step; its SHA-256."""
+    bodies = (store.read(answer.update_sha256 or "") for _, answer in step.updates())
+    mean = weighted_mean(
+        (update.delta, float(update.num_examples)) for update in map(decode_update, bodies)
+    )
+    adapter = decode_adapter(store.read(step.opened.adapter_sha256))
+    return store.put(encode_adapter(apply_delta(adapter, mean)))
+
+
+def _log(live: Live, event: Event) -> None:
+    step = live.state.step
+    if isinstance(event, StepOpened):
+        text = f"round {event.round_index}: {event.kind}, {len(event.members)} devices"
+        LOG.info("%s: %s%s", live.config.name, text, "" if event.attempt == 1 else ", once more")
+    elif isinstance(event, StepClosed) and step is not None:
+        done = f"{len(step.updates())} of {len(step.members)} done"
+        LOG.info("%s: round %d: closed, %s", live.config.name, step.opened.round_index, done)
+    elif isinstance(event, Finished):
+        LOG.info("%s: finished after %d rounds", live.config.name, live.state.round_index)
