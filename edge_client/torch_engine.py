@@ -6,6 +6,7 @@ made. Layers are checkpointed (recomputed in backward). Dropout is off: a round 
 of its seed.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,8 +60,12 @@ class TorchEngine:
         self._answers = torch.zeros(1, dtype=torch.long)  # where the head reads, (batch,)
         model = self._open_model(base, spec, tokens, task)
         state = initial_adapter(spec, base, len(task.labels), seed=0)
-        chosen = peft_config(spec, base.name, base.architecture, state) | {"inference_mode": False}
-        self._model: PeftModel = get_peft_model(model, get_peft_config(chosen))
+        chosen = peft_config(spec, base.peft_name, base.architecture, state)
+        chosen["inference_mode"] = False
+        with warnings.catch_warnings():
+            # PEFT 0.21 asks transformers 5.23 for a property by its former name.
+            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+            self._model: PeftModel = get_peft_model(model, get_peft_config(chosen))
         if model.supports_gradient_checkpointing:
             checkpoint_layers(model)
         self._reference = {name: tensor.shape for name, tensor in state.items()}

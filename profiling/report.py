@@ -22,27 +22,12 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
-def kilobytes(count: int) -> str:
-    """A byte count for people, in units of 1,000 bytes."""
-    return "-" if not count else f"{count / 1000:.1f} kB"
-
-
 def rounds_table(costs: Sequence[RoundCost]) -> Table:
     """One row a round."""
     table = Table(title="what each round gave and cost (medians over clients, measured)")
-    columns = (
-        "round",
-        "accuracy",
-        "loss",
-        "clients",
-        "train s",
-        "load s",
-        "up",
-        "down",
-        "peak RSS",
-    )
-    for column in columns:
-        table.add_column(column, justify="right")
+    names = ("round", "accuracy", "loss", "clients", "train s", "kB up", "kB down", "peak MB")
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
     for cost in costs:
         table.add_row(
             "zero-shot" if cost.round_index == 0 else str(cost.round_index),
@@ -50,10 +35,9 @@ def rounds_table(costs: Sequence[RoundCost]) -> Table:
             "-" if cost.loss is None else f"{cost.loss:.3f}",
             f"{cost.clients}" + (f" ({cost.failed} failed)" if cost.failed else ""),
             f"{cost.phases_s.get('train', 0.0):.2f}" if cost.clients else "-",
-            f"{cost.phases_s.get('load', 0.0):.2f}" if cost.clients else "-",
-            kilobytes(cost.bytes_up),
-            kilobytes(cost.bytes_down),
-            f"{cost.peak_rss_bytes / 1e6:.0f} MB",
+            f"{cost.bytes_up / 1000:.1f}",
+            f"{cost.bytes_down / 1000:.1f}",
+            f"{cost.peak_rss_bytes / 1e6:.0f}",
         )
     return table
 

@@ -29,8 +29,9 @@ class RoundCost:
         loss: Mean training loss over clients weighted by labelled texts, in nats, or None.
         clients: Clients that trained.
         phases_s: Median seconds a client by phase, training work only.
-        bytes_up: Median bytes sent a client, training work only.
-        bytes_down: Median bytes received a client, training work only.
+        bytes_up: Median bytes sent a client, all its work of the round.
+        bytes_down: Median bytes received a client, all its work of the round. A round's adapter
+            is fetched once: by its evaluation, if there is one, else by the next training.
         peak_rss_bytes: Highest over the clients.
         failed: Pieces of work that failed.
     """
@@ -92,11 +93,24 @@ def _cost(figures: Sequence[Figure], round_index: int) -> RoundCost:
         loss=weighted(trained, "loss"),
         clients=len(trained),
         phases_s=phases,
-        bytes_up=int(median(f["bytes_up"] for f in trained)) if trained else 0,
-        bytes_down=int(median(f["bytes_down"] for f in trained)) if trained else 0,
+        bytes_up=_median_by_device(figures, "bytes_up"),
+        bytes_down=_median_by_device(figures, "bytes_down"),
         peak_rss_bytes=max((f["peak_rss_bytes"] for f in figures), default=0),
         failed=len(figures) - len(done),
     )
+
+
+def _median_by_device(figures: Sequence[Figure], name: str) -> int:
+    totals: dict[str, int] = {}
+    for figure in figures:
+        totals[figure["device_id"]] = totals.get(figure["device_id"], 0) + figure[name]
+    return int(median(totals.values()))
+
+
+def per_client_round(figures: Sequence[Figure], name: str) -> float:
+    """A count's mean over clients and rounds, all kinds of work together."""
+    pairs = {(f["device_id"], f["round_index"]) for f in figures if f["kind"] == "train"}
+    return float(sum(f[name] for f in figures)) / max(1, len(pairs))
 
 
 def weighted(figures: Sequence[Figure], name: str) -> float | None:

@@ -16,17 +16,24 @@ from typing import Any
 
 import httpx
 
-from edge_client.adapters import initial_adapter, parse_adapter
+from edge_client.adapters import parse_adapter
 from edge_client.base import open_base
 from edge_client.engine import open_engine
 from edge_client.meters import usable_cores
-from edge_client.seeds import derive_seed
+from edge_client.peft_folder import read_peft_folder
 from edge_client.tasks import read_task
 from edge_client.texts import read_folder
-from edge_client.trainer import evaluate, train
+from edge_client.trainer import evaluate
 from edge_client.wire import Training
 from profiling.report import draw_rounds
-from profiling.rounds import Figure, RoundCost, cost_by_round, read_figures, weighted
+from profiling.rounds import (
+    Figure,
+    RoundCost,
+    cost_by_round,
+    per_client_round,
+    read_figures,
+    weighted,
+)
 from simulation.fleet import Fleet, FleetError, fleet
 
 Progress = Callable[[str, int], None]
@@ -54,24 +61,35 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class Compared:
+    """What stands beside the federated adapter, on the same test texts.
+
+    Attributes:
+        zero_shot: Accuracy of the base without any adapter.
+        alone: Of each device's own adapter on all devices' texts, mean over devices.
+        alone_own: Of each device's own adapter on its own texts, mean over devices.
+    """
+
+    zero_shot: float
+    alone: float
+    alone_own: float
+
+
+@dataclass(frozen=True)
 class Result:
     """What a demo found; every figure is measured.
 
     Attributes:
-        accuracy_zero_shot: Of the base itself on the devices' test texts.
-        accuracy_final: Of the one federated adapter on the same texts.
-        accuracy_alone: Of each device's own adapter on the same texts, mean over devices.
-        accuracy_alone_own: Of each device's own adapter on its own test texts, mean over devices.
+        accuracy_final: Of the one federated adapter on all devices' test texts.
+        compared: What stands beside it.
         costs: By round.
         figures: One per piece of work.
         clients: Number of devices.
         seconds: From the first process to the last.
     """
 
-    accuracy_zero_shot: float
     accuracy_final: float
-    accuracy_alone: float
-    accuracy_alone_own: float
+    compared: Compared
     costs: tuple[RoundCost, ...]
     figures: tuple[Figure, ...]
     clients: int
@@ -79,17 +97,15 @@ class Result:
 
     def summary(self) -> dict[str, Any]:
         """The figures a machine wants, in base units."""
-        trained = [figure for figure in self.figures if figure["kind"] == "train"]
         return {
-            "accuracy_zero_shot": round(self.accuracy_zero_shot, 4),
+            "accuracy_zero_shot": round(self.compared.zero_shot, 4),
             "accuracy_final": round(self.accuracy_final, 4),
-            "accuracy_alone": round(self.accuracy_alone, 4),
-            "accuracy_alone_own": round(self.accuracy_alone_own, 4),
+            "accuracy_alone": round(self.compared.alone, 4),
+            "accuracy_alone_own": round(self.compared.alone_own, 4),
             "rounds": max(cost.round_index for cost in self.costs),
             "clients": self.clients,
-            "bytes_up_per_client_round": round(mean(f["bytes_up"] for f in trained)),
-            "bytes_down_per_client_round": round(mean(f["bytes_down"] for f in trained)),
-            "requests_per_client_round": mean(f["requests"] for f in trained) + 1,
+            "bytes_up_per_client_round": round(per_client_round(self.figures, "bytes_up")),
+            "bytes_down_per_client_round": round(per_client_round(self.figures, "bytes_down")),
             "peak_rss_bytes": max(cost.peak_rss_bytes for cost in self.costs),
             "seconds": round(self.seconds, 1),
         }
@@ -115,22 +131,18 @@ def run_demo(setting: Setting, folders: Sequence[Path], progress: Progress) -> R
     _tool("export", setting, "--run", run_id, "--out", str(setting.out / "adapter"))
     figures = read_figures(figures_path)
     costs = cost_by_round(figures)
-    everywhere, at_home = train_alone(setting, folders)
     evaluated = [figure for figure in figures if figure["kind"] == "evaluate"]
     last = max(figure["round_index"] for figure in evaluated)
-    zero_shot = weighted([f for f in evaluated if f["round_index"] == 0], "accuracy")
     final = weighted([f for f in evaluated if f["round_index"] == last], "accuracy")
     result = Result(
-        accuracy_zero_shot=math.nan if zero_shot is None else zero_shot,
         accuracy_final=math.nan if final is None else final,
-        accuracy_alone=everywhere,
-        accuracy_alone_own=at_home,
+        compared=train_alone(setting, folders),
         costs=tuple(costs),
         figures=tuple(figures),
         clients=len(folders),
         seconds=time.monotonic() - start,
     )
-    levels = [("zero-shot", result.accuracy_zero_shot), ("each alone", result.accuracy_alone)]
+    levels = [("zero-shot", result.compared.zero_shot), ("each alone", result.compared.alone)]
     title = f"{setting.adapter} on {len(folders)} devices"
     draw_rounds(costs, setting.out / "rounds.png", title, levels)
     return result
@@ -183,29 +195,34 @@ def _watch(
     processes.check()
 
 
-def train_alone(setting: Setting, folders: Sequence[Path]) -> tuple[float, float]:
-    """Train every device for as many rounds with nobody but itself.
-
-    Returns:
-        Mean accuracy on all devices' test texts, and mean accuracy on the device's own.
-    """
+def train_alone(setting: Setting, folders: Sequence[Path]) -> Compared:
+    """Train every device for as many rounds with nobody but itself, and score it on all texts."""
+    alone, training = setting.out / "alone", setting.training
+    with fleet(setting.out / "logs", cores_each=1) as processes:
+        for folder in folders:
+            data = ("--data", str(folder), "--out", str(alone / folder.name))
+            what = ("--base", setting.base, "--adapter", setting.adapter)
+            size = ("--rounds", str(setting.rounds), "--seed", str(setting.seed))
+            how = ("--epochs", str(training.epochs), "--batch", str(training.batch))
+            more = ("--lr", str(training.lr), "--tokens", str(training.tokens))
+            line = ("client", "train", *data, *what, *size, *how, *more)
+            processes.start(f"{folder.name}-alone", line)
+        processes.wait()
     task, base = read_task(folders[0] / "task.toml"), open_base(setting.base)
-    spec = parse_adapter(setting.adapter)
     texts = [read_folder(folder, task.labels) for folder in folders]
     everybody = [example for device in texts for example in device.test]
-    engine = open_engine("auto", base, task, spec, setting.training)
-    start = initial_adapter(spec, base, len(task.labels), derive_seed(setting.seed, "adapter"))
+    # LoRA's B starts at zero: this is the base itself, whatever adapter is trained.
+    engine = open_engine("auto", base, task, parse_adapter("lora:1"), training)
+    zero_shot = evaluate(engine, everybody).accuracy
+    engine.close()
+    engine = open_engine("auto", base, task, parse_adapter(setting.adapter), training)
     everywhere, at_home = [], []
     for folder, device in zip(folders, texts, strict=True):
-        engine.load_adapter(start)
-        for round_index in range(1, setting.rounds + 1):
-            engine.load_adapter(engine.adapter())
-            seed = derive_seed(setting.seed, "train", folder.name, round_index)
-            train(engine, device.labelled, setting.training, seed)
+        engine.load_adapter(read_peft_folder(alone / folder.name)[1])
         everywhere.append(evaluate(engine, everybody).accuracy)
         at_home.append(evaluate(engine, device.test).accuracy)
     engine.close()
-    return mean(everywhere), mean(at_home)
+    return Compared(zero_shot, mean(everywhere), mean(at_home))
 
 
 def _tool(command: str, setting: Setting, *arguments: str) -> dict[str, Any]:

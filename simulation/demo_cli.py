@@ -22,15 +22,15 @@ from edge_client.wire import Training
 from profiling.report import percent, rounds_table
 from simulation.demo import Result, Setting, run_demo
 from simulation.fleet import FleetError
-from simulation.messages import write_client_folders
+from simulation.messages import HOMES, write_client_folders
 from simulation.partition import write_split
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-DEVICES = ("hub-01", "hub-02", "hub-03", "hub-04")
 MARK = ".smidgen-demo"
-# A soft prompt is a handful of vectors and wants larger steps than LoRA's matrices.
-LR = {"lora": 5e-3, "prompt": 5e-2, "head": 5e-3}
+# (epochs a round, learning rate): a soft prompt is a handful of vectors and wants more and larger
+# steps than LoRA's matrices.
+RECIPES = {"lora": (1, 5e-3), "prompt": (2, 2e-2), "head": (1, 5e-3)}
 
 
 @app.command()
@@ -44,8 +44,8 @@ def demo(
     task: Annotated[Path | None, typer.Option(help="task.toml for --data.")] = None,
     clients: Annotated[int, typer.Option(min=1, max=64, help="Devices for --data.")] = 4,
     labels: Annotated[int, typer.Option(min=1, help="Labelled texts in all for --data.")] = 64,
-    epochs: Annotated[int, typer.Option(min=1)] = 4,
-    batch: Annotated[int, typer.Option(min=1)] = 8,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes a round.")] = None,
+    batch: Annotated[int, typer.Option(min=1)] = 16,
     lr: Annotated[float | None, typer.Option(help="AdamW's learning rate.")] = None,
     tokens: Annotated[int, typer.Option(min=8, help="Longest input in tokens.")] = 64,
     seed: Annotated[int, typer.Option()] = 0,
@@ -62,8 +62,9 @@ def demo(
         if data is not None:
             folders = _own_data(out / "devices", data, test, task, clients, labels, seed)
         else:
-            folders = write_client_folders(out / "devices", DEVICES)
-        training = Training(epochs, batch, lr or LR[adapter.split(":")[0]], 0.0, tokens)
+            folders = write_client_folders(out / "devices", HOMES)
+        usual = RECIPES[adapter.split(":")[0].split("+")[0]]
+        training = Training(epochs or usual[0], batch, lr or usual[1], 0.0, tokens)
         setting = Setting(out, base, adapter, rounds, training, seed)
         result = _run(setting, folders, console)
     except (*expected, TrainingError) as error:
@@ -121,9 +122,9 @@ def _tell(result: Result, setting: Setting, folders: Sequence[Path], console: Co
     table = Table(title=f"accuracy on the test texts of all {result.clients} devices")
     table.add_column("who trained")
     table.add_column("accuracy", justify="right")
-    table.add_row("nobody (zero-shot)", percent(result.accuracy_zero_shot))
-    table.add_row("each device alone (mean)", percent(result.accuracy_alone))
-    table.add_row("  the same, on its own test texts", percent(result.accuracy_alone_own))
+    table.add_row("nobody (zero-shot)", percent(result.compared.zero_shot))
+    table.add_row("each device alone (mean)", percent(result.compared.alone))
+    table.add_row("  the same, on its own test texts", percent(result.compared.alone_own))
     table.add_row("all devices together", percent(result.accuracy_final))
     console.print(table)
     summary = result.summary()

@@ -79,6 +79,17 @@ class Fleet:
                     f"{name} ended with code {process.returncode}: {self.last_line(name)}"
                 )
 
+    def wait(self) -> None:
+        """Wait until every process ended by itself.
+
+        Raises:
+            FleetError: One failed.
+        """
+        while any(process.poll() is None for process in self.processes.values()):
+            self.check()
+            time.sleep(0.1)
+        self.check()
+
     def last_line(self, name: str) -> str:
         """The last line a process said."""
         lines = (self.logs / f"{name}.log").read_text(errors="replace").strip().splitlines()

@@ -1,13 +1,13 @@
-"""The hub demo data: some 3,000 labelled notifications of twelve homes, in three languages.
+"""The hub demo data: 3,600 labelled notifications of twelve writers, in three languages.
 
 `simulation/data/README.md` is its data card; `simulation/compose.py` made it from phrase files.
 
-    folders = write_client_folders(Path("clients"), ["hub-01", "hub-02"], labels_per_device=8)
+    folders = write_client_folders(Path("clients"), HOMES, labels_per_device=8)
 """
 
 import csv
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
@@ -15,6 +15,8 @@ DATA = Path(__file__).parent / "data"
 LABELS = ("security", "delivery", "energy", "weather", "family", "health")
 DEVICES = tuple(f"hub-{number:02d}" for number in range(1, 13))
 FILE_NAME = "hub_messages.csv"
+# The demo's four homes: three writers each, two homes in English, one in Spanish, one in French.
+HOMES = {f"home-{home + 1}": DEVICES[home::4] for home in range(4)}
 
 
 @dataclass(frozen=True)
@@ -53,35 +55,47 @@ def write_messages(folder: Path, messages: Sequence[Message]) -> Path:
 
 
 def write_client_folders(
-    out: Path, devices: Sequence[str], labels_per_device: int | None = None
+    out: Path, clients: Mapping[str, Sequence[str]], labels_per_device: int | None = None
 ) -> list[Path]:
-    """Write one folder per device, as `edge_client.texts.read_folder` expects it.
+    """Write one folder per client, as `edge_client.texts.read_folder` expects it.
 
     Args:
-        out: Parent of the folders `hub-01` ...
-        devices: Which devices.
-        labels_per_device: Keep the first so many labelled texts, which are balanced over the
-            device's labels; None keeps all.
+        out: Parent of the folders.
+        clients: Client -> the writer-devices whose texts it holds, such as `HOMES`.
+        labels_per_device: Keep each device's first so many labelled texts, which are balanced
+            over the device's labels; None keeps all.
 
     Raises:
         ValueError: A device that is not in the data, or not one label each to keep.
     """
-    unknown = [device for device in devices if device not in DEVICES]
+    named = [device for devices in clients.values() for device in devices]
+    unknown = [device for device in named if device not in DEVICES]
     if unknown:
         raise ValueError(f"no device {unknown[0]!r}; one of {', '.join(DEVICES)} expected")
     if labels_per_device is not None and labels_per_device < 1:
         raise ValueError(f"labels_per_device is {labels_per_device}; at least 1 expected")
     messages = load_messages()
     return [
-        _write_client(out / device, [m for m in messages if m.device == device], labels_per_device)
-        for device in devices
+        _write_client(out / client, _kept(messages, devices, labels_per_device))
+        for client, devices in clients.items()
     ]
 
 
-def _write_client(folder: Path, messages: Sequence[Message], kept: int | None) -> Path:
+def _kept(
+    messages: Sequence[Message], devices: Sequence[str], labels_per_device: int | None
+) -> list[Message]:
+    """Messages of some devices, with each one's first labelled texts only."""
+    kept = []
+    for device in devices:
+        mine = [message for message in messages if message.device == device]
+        kept += [message for message in mine if message.split == "train"][:labels_per_device]
+        kept += [message for message in mine if message.split != "train"]
+    return kept
+
+
+def _write_client(folder: Path, messages: Sequence[Message]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    labelled = [m for m in messages if m.split == "train"][:kept]
-    _write_labelled(folder / "labelled.csv", labelled)
+    _write_labelled(folder / "labelled.csv", [m for m in messages if m.split == "train"])
     _write_labelled(folder / "test.csv", [m for m in messages if m.split == "test"])
     _write(
         folder / "unlabelled.csv",

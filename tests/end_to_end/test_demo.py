@@ -50,11 +50,11 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def test_the_demo_ends_with_one_json_object_and_a_chart(finished: Any) -> None:
-    _, out, result = finished
+    adapter, out, result = finished
     assert set(result) >= KEYS
     assert result["clients"] == 4 and result["rounds"] == 3
     assert result["accuracy_final"] > result["accuracy_zero_shot"]
-    assert result["requests_per_client_round"] <= 4
+    assert 50_000 < result["bytes_down_per_client_round"] < 250_000 or adapter != "lora:8"
     assert (out / "rounds.png").read_bytes()[:4] == b"\x89PNG"
 
 

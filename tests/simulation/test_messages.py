@@ -11,6 +11,7 @@ from simulation.messages import (
     DATA,
     DEVICES,
     FILE_NAME,
+    HOMES,
     LABELS,
     Message,
     load_messages,
@@ -54,16 +55,16 @@ def test_another_seed_writes_other_texts(phrases: list[Phrases], messages: list[
 
 def test_every_device_has_its_three_parts(messages: list[Message]) -> None:
     counts = Counter((m.device, m.split) for m in messages)
-    parts = {"train": 40, "unlabelled": 150, "test": 60}
+    parts = {"train": 90, "unlabelled": 150, "test": 60}
     assert counts == {(d, split): count for d in DEVICES for split, count in parts.items()}
 
 
 def test_half_of_the_texts_are_english(messages: list[Message]) -> None:
-    assert Counter(m.language for m in messages) == {"en": 1500, "es": 750, "fr": 750}
+    assert Counter(m.language for m in messages) == {"en": 1800, "es": 900, "fr": 900}
 
 
 def test_ids_count_the_messages_of_a_device(messages: list[Message]) -> None:
-    expected = [f"{device}-{number:03d}" for device in DEVICES for number in range(1, 251)]
+    expected = [f"{device}-{number:03d}" for device in DEVICES for number in range(1, 301)]
     assert [m.id for m in messages] == expected
 
 
@@ -145,7 +146,7 @@ def test_some_three_tenths_of_the_frames_are_for_test_alone(phrases: list[Phrase
 def test_a_client_folder_reads_back_as_its_part_of_the_file(
     messages: list[Message], tmp_path: Path
 ) -> None:
-    (folder,) = write_client_folders(tmp_path, ["hub-07"])
+    (folder,) = write_client_folders(tmp_path, {"hub-07": ["hub-07"]})
     mine = [m for m in messages if m.device == "hub-07"]
     data = read_folder(folder, read_task(folder / "task.toml").labels)
     assert [e.text for e in data.labelled] == [m.text for m in mine if m.split == "train"]
@@ -155,28 +156,36 @@ def test_a_client_folder_reads_back_as_its_part_of_the_file(
 
 
 def test_an_unlabelled_file_has_no_label_column(tmp_path: Path) -> None:
-    (folder,) = write_client_folders(tmp_path, ["hub-01"])
+    (folder,) = write_client_folders(tmp_path, {"hub-01": ["hub-01"]})
     header = (folder / "unlabelled.csv").read_text(encoding="utf-8").splitlines()[0]
     assert header == "text,language,id"
 
 
 def test_fewer_labels_are_the_first_ones(tmp_path: Path) -> None:
-    folders = write_client_folders(tmp_path / "few", DEVICES, labels_per_device=8)
-    (whole,) = write_client_folders(tmp_path / "all", ["hub-02"])
+    folders = write_client_folders(tmp_path / "few", {d: [d] for d in DEVICES}, labels_per_device=8)
+    (whole,) = write_client_folders(tmp_path / "all", {"hub-02": ["hub-02"]})
     few = read_folder(folders[1], LABELS)
     assert [folder.name for folder in folders] == list(DEVICES)
     assert few.labelled == read_folder(whole, LABELS).labelled[:8]
     assert few.test == read_folder(whole, LABELS).test
 
 
+def test_the_four_homes_share_out_all_writers_and_know_different_labels(tmp_path: Path) -> None:
+    folders = write_client_folders(tmp_path, HOMES, labels_per_device=8)
+    data = [read_folder(folder, LABELS) for folder in folders]
+    assert sorted(device for home in HOMES.values() for device in home) == list(DEVICES)
+    assert [len(home.labelled) for home in data] == [24] * 4
+    assert [{e.language for e in home.test} for home in data] == [{"en"}, {"en"}, {"es"}, {"fr"}]
+
+
 def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no device 'hub-13'; one of hub-01, "):
-        write_client_folders(tmp_path, ["hub-13"])
+        write_client_folders(tmp_path, {"hub-13": ["hub-13"]})
 
 
 def test_no_labels_at_all_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="labels_per_device is 0; at least 1 expected"):
-        write_client_folders(tmp_path, ["hub-01"], labels_per_device=0)
+        write_client_folders(tmp_path, {"hub-01": ["hub-01"]}, labels_per_device=0)
 
 
 def test_the_task_has_the_labels_of_the_file() -> None:
