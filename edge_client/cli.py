@@ -123,6 +123,7 @@ def train_alone(
     base: BaseOption = EMBEDDED,
     engine: EngineOption = "auto",
     adapter: Annotated[str, typer.Option(help="lora:8, prompt:8, head ...")] = "lora:8",
+    prompt_init: Annotated[str, typer.Option(help="Text a soft prompt starts from.")] = "",
     rounds: Annotated[int, typer.Option(help="Like rounds of a run, with this device only.")] = 1,
     epochs: Annotated[int, typer.Option()] = Training.epochs,
     batch: Annotated[int, typer.Option()] = Training.batch,
@@ -137,7 +138,9 @@ def train_alone(
         texts = read_folder(data, chosen.labels)
         training = _training(epochs, batch, lr, tokens)
         computer = open_engine(engine, opened, chosen, spec, training)
-        state = initial_adapter(spec, opened, len(chosen.labels), derive_seed(seed, "adapter"))
+        prompt_ids = computer.encoder.tokens.encode(prompt_init)
+        first = derive_seed(seed, "adapter")
+        state = initial_adapter(spec, opened, len(chosen.labels), first, prompt_ids)
         computer.load_adapter(state)
         before = _score(computer, texts)
         for round_index in range(1, rounds + 1):

@@ -161,6 +161,7 @@ def _federate(
         *("--min-clients", str(len(folders)), "--seed", str(setting.seed)),
         *("--epochs", str(training.epochs), "--batch", str(training.batch)),
         *("--lr", str(training.lr), "--tokens", str(training.tokens)),
+        *("--prompt-init", prompt_init(folders)),
         "--json",
     )
     run_id, token = created["run_id"], created["token"]
@@ -176,6 +177,11 @@ def _federate(
         processes.start(folder.name, (*client, *options))
     _watch(processes, coordinator, f"{url}/v1/runs/{run_id}", progress)
     return str(run_id)
+
+
+def prompt_init(folders: Sequence[Path]) -> str:
+    """What a soft prompt starts from: the words it has to choose among."""
+    return " ".join([*read_task(folders[0] / "task.toml").words(), "message", ":"])
 
 
 def _watch(
@@ -205,7 +211,8 @@ def train_alone(setting: Setting, folders: Sequence[Path]) -> Compared:
             size = ("--rounds", str(setting.rounds), "--seed", str(setting.seed))
             how = ("--epochs", str(training.epochs), "--batch", str(training.batch))
             more = ("--lr", str(training.lr), "--tokens", str(training.tokens))
-            line = ("client", "train", *data, *what, *size, *how, *more)
+            start = ("--prompt-init", prompt_init(folders))
+            line = ("client", "train", *data, *what, *size, *how, *more, *start)
             processes.start(f"{folder.name}-alone", line)
         processes.wait()
     task, base = read_task(folders[0] / "task.toml"), open_base(setting.base)

@@ -28,9 +28,9 @@ from simulation.partition import write_split
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 MARK = ".smidgen-demo"
-# (epochs a round, learning rate): a soft prompt is a handful of vectors and wants more and larger
-# steps than LoRA's matrices.
-RECIPES = {"lora": (1, 5e-3), "prompt": (2, 2e-2), "head": (1, 5e-3)}
+# (batch, learning rate): a soft prompt is a handful of vectors and wants more and larger steps
+# than LoRA's matrices.
+RECIPES = {"lora": (16, 5e-3), "prompt": (8, 6e-2), "head": (16, 5e-3)}
 
 
 @app.command()
@@ -44,8 +44,8 @@ def demo(
     task: Annotated[Path | None, typer.Option(help="task.toml for --data.")] = None,
     clients: Annotated[int, typer.Option(min=1, max=64, help="Devices for --data.")] = 4,
     labels: Annotated[int, typer.Option(min=1, help="Labelled texts in all for --data.")] = 64,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes a round.")] = None,
-    batch: Annotated[int, typer.Option(min=1)] = 16,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the texts a round.")] = 1,
+    batch: Annotated[int | None, typer.Option(min=1, help="Texts an optimizer step.")] = None,
     lr: Annotated[float | None, typer.Option(help="AdamW's learning rate.")] = None,
     tokens: Annotated[int, typer.Option(min=8, help="Longest input in tokens.")] = 64,
     seed: Annotated[int, typer.Option()] = 0,
@@ -64,7 +64,7 @@ def demo(
         else:
             folders = write_client_folders(out / "devices", HOMES)
         usual = RECIPES[adapter.split(":")[0].split("+")[0]]
-        training = Training(epochs or usual[0], batch, lr or usual[1], 0.0, tokens)
+        training = Training(epochs, batch or usual[0], lr or usual[1], 0.0, tokens)
         setting = Setting(out, base, adapter, rounds, training, seed)
         result = _run(setting, folders, console)
     except (*expected, TrainingError) as error:
