@@ -97,15 +97,15 @@ def read_file(path: Path, labels: Sequence[str], *, labelled: bool) -> list[Exam
     """
     examples = []
     for line, row in _rows(path):
-        text = row.get("text", row.get("text_a"))
-        if text is None:
+        if "text" not in row and "text_a" not in row:
             raise DataError(f"{path}: no column `text` (or `text_a`); found {', '.join(row)}")
-        if labelled and row.get("label") is None:
+        if labelled and "label" not in row:
             raise DataError(f"{path}: no column `label`; found {', '.join(row)}")
-        label = row["label"] if labelled else None
-        if label is not None and labels and label not in labels:
+        text = row.get("text", row.get("text_a")) or ""  # a short CSV row leaves None
+        label = (row["label"] or "") if labelled else None
+        if label is not None and (label not in labels if labels else not label):
             raise DataError(
-                f"{path}, line {line}: label {label!r} is not one of {', '.join(labels)}"
+                f"{path}, line {line}: label {label!r} is not one of {', '.join(labels) or 'any'}"
             )
         if text.strip():
             examples.append(

@@ -4,7 +4,7 @@ Messages are frozen dataclasses that travel as JSON; adapters and updates travel
 files, never as pickle. The device opens every connection:
 
     POST /v1/enrol                    Enrol -> Enrolled           token for a device key
-    GET  /v1/work?wait_s=25           Work, or 204 after the wait  long poll
+    GET  /v1/work?wait_s=25           Work, or 204 after the wait  long poll; 410 at the run's end
     GET  /v1/adapters/{sha256}        safetensors                 skipped if the device has it
     PUT  /v1/work/{work_id}/update    safetensors -> Receipt      the same body twice counts once
     POST /v1/work/{work_id}/report    Report -> Receipt           figures, or why it failed

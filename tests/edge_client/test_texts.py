@@ -50,6 +50,13 @@ def test_an_unknown_label_names_file_and_line(tmp_path: Path) -> None:
         read_folder(tmp_path, LABELS)
 
 
+@pytest.mark.parametrize("labels", [LABELS, ()])
+def test_a_row_without_its_label_names_the_line(tmp_path: Path, labels: tuple[str, ...]) -> None:
+    path = write(tmp_path / "labelled.csv", "text,label\nx,good\ny\n")
+    with pytest.raises(DataError, match=r"line 3: label '' is not one of"):
+        read_file(path, labels, labelled=True)
+
+
 def test_labels_in_the_unlabelled_file_are_not_read(tmp_path: Path) -> None:
     write(tmp_path / "labelled.csv", "text,label\nx,good\n")
     write(tmp_path / "unlabelled.csv", "text,label\ny,secret\n")

@@ -81,14 +81,14 @@ class Scene:
         return self.fleet.url_of("coordinator")
 
     def data(self, name: str) -> Path:
-        """A device's texts; each device holds other ones."""
+        """A device's texts; each device holds other ones, and `b` keeps none aside to test on."""
         folder = self.folder / "data" / name
         folder.mkdir(parents=True, exist_ok=True)
         turn = sum(map(ord, name))
         rows = [
             (texts[(turn + place) % 3], label) for place, (label, texts) in enumerate(TEXTS.items())
         ]
-        for part in ("labelled", "test"):
+        for part in ("labelled", "test") if name != "b" else ("labelled",):
             with (folder / f"{part}.csv").open("w", newline="") as file:
                 writer = csv.writer(file)
                 writer.writerow(["text", "label"])
