@@ -93,8 +93,8 @@ def _cost(figures: Sequence[Figure], round_index: int) -> RoundCost:
         loss=weighted(trained, "loss"),
         clients=len(trained),
         phases_s=phases,
-        bytes_up=_median_by_device(figures, "bytes_up"),
-        bytes_down=_median_by_device(figures, "bytes_down"),
+        bytes_up=_median_by_device(done, "bytes_up"),
+        bytes_down=_median_by_device(done, "bytes_down"),
         peak_rss_bytes=max((f["peak_rss_bytes"] for f in figures), default=0),
         failed=len(figures) - len(done),
     )
@@ -104,7 +104,7 @@ def _median_by_device(figures: Sequence[Figure], name: str) -> int:
     totals: dict[str, int] = {}
     for figure in figures:
         totals[figure["device_id"]] = totals.get(figure["device_id"], 0) + figure[name]
-    return int(median(totals.values()))
+    return int(median(totals.values())) if totals else 0
 
 
 def per_client_round(figures: Sequence[Figure], name: str) -> float:
