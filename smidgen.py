@@ -15,6 +15,7 @@ COMMANDS = {
         "four devices and a coordinator on this machine, 3 minutes",
         "simulate",
     ),
+    "pack": ("edge_client.pack_cli", "make a base pack of a model, for devices to map", "torch"),
     "client": ("edge_client.cli", "run on a device: join a run, or train alone", "torch"),
     "coordinator": (
         "coordinator.cli",
@@ -48,6 +49,8 @@ def main() -> None:
     if arguments[0] not in COMMANDS:
         print(f"smidgen: no command {arguments[0]!r}\n{usage()}", file=sys.stderr)
         raise SystemExit(2)
+    if arguments[0] == "client":
+        import_module("edge_client.launcher").relaunch_if_needed()
     module, _, extra = COMMANDS[arguments[0]]
     try:
         app = import_module(module).app

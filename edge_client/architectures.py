@@ -1,0 +1,365 @@
+"""The families of models: what a configuration says, and where each part lies in a checkpoint.
+
+Every name is Hugging Face's own module name, so a checkpoint, a pack, PEFT and the engines speak
+of the same tensors. A family is data; what computes is in the engines.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class ArchitectureError(ValueError):
+    """A model that is of no family known here."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model.
+
+    Attributes:
+        architecture: Hugging Face's `model_type`.
+        layers: Layers computed, one after the other.
+        stored_layers: Layers with weights of their own (1 for ALBERT, which repeats it).
+        hidden: Width of a token's state.
+        heads: Attention heads.
+        kv_heads: Heads of keys and values; `heads` but in grouped-query attention.
+        head_dim: Width of a head.
+        intermediate: Width inside the feed-forward.
+        vocabulary: Rows of the word table.
+        embedding: Width of the word table (ALBERT's is narrower than `hidden`).
+        positions: Longest input in tokens.
+        activation: `gelu` (exact), `gelu_new` (tanh), `relu` or `silu`.
+        norm_eps: Epsilon of the normalizations.
+        pad_id: Id of the padding token.
+        rope_theta: Base of the rotary angles; 0 without them.
+        is_decoder: Whether tokens see only what precedes them (causal language model).
+        is_tied: Whether the head's rows are the word table's.
+    """
+
+    architecture: str
+    layers: int
+    stored_layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocabulary: int
+    embedding: int
+    positions: int
+    activation: str
+    norm_eps: float
+    pad_id: int
+    rope_theta: float = 0.0
+    is_decoder: bool = False
+    is_tied: bool = True
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where a family keeps its parts; `{layer}` stands for a stored layer's number.
+
+    Attributes:
+        prefix: Module of the base model inside the language model, such as `roberta`.
+        words: The word table's module.
+        layer: Prefix of a layer, with its final dot.
+        linears: Short name -> module inside a layer. `gate` only where the feed-forward is gated.
+        attention_norm: Normalization beside attention, inside a layer.
+        output_norm: Normalization beside the feed-forward, inside a layer.
+        positions: Table of positions, or "".
+        token_types: Table of segment types, or "".
+        embedding_norm: Normalization of the embeddings, or "".
+        embedding_map: Linear from the word table's width to `hidden` (ALBERT), or "".
+        final_norm: Normalization after the last layer (decoders), or "".
+        head_dense: Linear of the language-model head, or "".
+        head_norm: Normalization of the language-model head, or "".
+        decoder: Linear of the head onto the vocabulary.
+        decoder_bias: Tensors that may hold the decoder's bias, the first found is taken.
+        has_linear_bias: Whether the layers' linears carry a bias.
+        classifier: Linears of a sequence classifier, name -> (rows, columns) by name.
+    """
+
+    prefix: str
+    words: str
+    layer: str
+    linears: Mapping[str, str]
+    attention_norm: str
+    output_norm: str
+    positions: str = ""
+    token_types: str = ""
+    embedding_norm: str = ""
+    embedding_map: str = ""
+    final_norm: str = ""
+    head_dense: str = ""
+    head_norm: str = ""
+    decoder: str = ""
+    decoder_bias: tuple[str, ...] = ()
+    has_linear_bias: bool = True
+    classifier: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def linear(self, layer: int, target: str) -> str:
+        """Full module name of a linear of a stored layer."""
+        return self.layer.format(layer=layer) + self.linears[target]
+
+
+_BERT_LINEARS = {
+    "q": "attention.self.query",
+    "k": "attention.self.key",
+    "v": "attention.self.value",
+    "o": "attention.output.dense",
+    "up": "intermediate.dense",
+    "down": "output.dense",
+}
+
+
+def _bert(prefix: str, head: Mapping[str, Any]) -> Family:
+    return Family(
+        prefix=prefix,
+        words=f"{prefix}.embeddings.word_embeddings",
+        layer=prefix + ".encoder.layer.{layer}.",
+        linears=_BERT_LINEARS,
+        attention_norm="attention.output.LayerNorm",
+        output_norm="output.LayerNorm",
+        positions=f"{prefix}.embeddings.position_embeddings",
+        token_types=f"{prefix}.embeddings.token_type_embeddings",
+        embedding_norm=f"{prefix}.embeddings.LayerNorm",
+        **head,
+    )
+
+
+_ROBERTA = _bert(
+    "roberta",
+    {
+        "head_dense": "lm_head.dense",
+        "head_norm": "lm_head.layer_norm",
+        "decoder": "lm_head.decoder",
+        "decoder_bias": ("lm_head.bias", "lm_head.decoder.bias"),
+        "classifier": {
+            "classifier.dense": ("hidden", "hidden"),
+            "classifier.out_proj": ("labels", "hidden"),
+        },
+    },
+)
+_LLAMA = Family(
+    prefix="model",
+    words="model.embed_tokens",
+    layer="model.layers.{layer}.",
+    linears={
+        "q": "self_attn.q_proj",
+        "k": "self_attn.k_proj",
+        "v": "self_attn.v_proj",
+        "o": "self_attn.o_proj",
+        "gate": "mlp.gate_proj",
+        "up": "mlp.up_proj",
+        "down": "mlp.down_proj",
+    },
+    attention_norm="input_layernorm",
+    output_norm="post_attention_layernorm",
+    final_norm="model.norm",
+    decoder="lm_head",
+    has_linear_bias=False,
+)
+FAMILIES: dict[str, Family] = {
+    "bert": _bert(
+        "bert",
+        {
+            "head_dense": "cls.predictions.transform.dense",
+            "head_norm": "cls.predictions.transform.LayerNorm",
+            "decoder": "cls.predictions.decoder",
+            "decoder_bias": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
+            "classifier": {
+                "bert.pooler.dense": ("hidden", "hidden"),
+                "classifier": ("labels", "hidden"),
+            },
+        },
+    ),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "albert": Family(
+        prefix="albert",
+        words="albert.embeddings.word_embeddings",
+        layer="albert.encoder.albert_layer_groups.{layer}.albert_layers.0.",
+        linears={
+            "q": "attention.query",
+            "k": "attention.key",
+            "v": "attention.value",
+            "o": "attention.dense",
+            "up": "ffn",
+            "down": "ffn_output",
+        },
+        attention_norm="attention.LayerNorm",
+        output_norm="full_layer_layer_norm",
+        positions="albert.embeddings.position_embeddings",
+        token_types="albert.embeddings.token_type_embeddings",
+        embedding_norm="albert.embeddings.LayerNorm",
+        embedding_map="albert.encoder.embedding_hidden_mapping_in",
+        head_dense="predictions.dense",
+        head_norm="predictions.LayerNorm",
+        decoder="predictions.decoder",
+        decoder_bias=("predictions.bias", "predictions.decoder.bias"),
+        classifier={"albert.pooler": ("hidden", "hidden"), "classifier": ("labels", "hidden")},
+    ),
+    "distilbert": Family(
+        prefix="distilbert",
+        words="distilbert.embeddings.word_embeddings",
+        layer="distilbert.transformer.layer.{layer}.",
+        linears={
+            "q": "attention.q_lin",
+            "k": "attention.k_lin",
+            "v": "attention.v_lin",
+            "o": "attention.out_lin",
+            "up": "ffn.lin1",
+            "down": "ffn.lin2",
+        },
+        attention_norm="sa_layer_norm",
+        output_norm="output_layer_norm",
+        positions="distilbert.embeddings.position_embeddings",
+        embedding_norm="distilbert.embeddings.LayerNorm",
+        head_dense="vocab_transform",
+        head_norm="vocab_layer_norm",
+        decoder="vocab_projector",
+        decoder_bias=("vocab_projector.bias",),
+        classifier={"pre_classifier": ("hidden", "hidden"), "classifier": ("labels", "hidden")},
+    ),
+    "llama": _LLAMA,
+    "qwen2": _LLAMA,
+}
+
+
+def family_of(architecture: str) -> Family:
+    """The family of a `model_type`.
+
+    Raises:
+        ArchitectureError: None known here.
+    """
+    if architecture not in FAMILIES:
+        raise ArchitectureError(
+            f"architecture {architecture!r} is not known here; expected one of "
+            + ", ".join(sorted(FAMILIES))
+        )
+    return FAMILIES[architecture]
+
+
+def shape_of(config: Mapping[str, Any]) -> Shape:
+    """Read a Hugging Face configuration.
+
+    Raises:
+        ArchitectureError: A family or a variant of it that is not known here, or a size missing.
+    """
+    architecture = str(config.get("model_type", ""))
+    family_of(architecture)
+    try:
+        if architecture in ("llama", "qwen2"):
+            shape = _decoder(architecture, config)
+        elif architecture == "distilbert":
+            shape = _distilbert(config)
+        else:
+            shape = _encoder(architecture, config)
+    except (KeyError, TypeError) as error:
+        raise ArchitectureError(
+            f"config.json of a {architecture} lacks a usable {error}; expected a configuration "
+            "saved by save_pretrained"
+        ) from error
+    _refuse_variants(architecture, config, shape)
+    return shape
+
+
+def _encoder(architecture: str, config: Mapping[str, Any]) -> Shape:
+    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    is_albert = architecture == "albert"
+    layers, pad_id = int(config["num_hidden_layers"]), int(config.get("pad_token_id") or 0)
+    # RoBERTa counts positions from behind the padding id.
+    offset = pad_id + 1 if "roberta" in architecture else 0
+    return Shape(
+        architecture=architecture,
+        layers=layers,
+        stored_layers=int(config.get("num_hidden_groups", 1)) if is_albert else layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        intermediate=int(config["intermediate_size"]),
+        vocabulary=int(config["vocab_size"]),
+        embedding=int(config["embedding_size"]) if is_albert else hidden,
+        positions=int(config["max_position_embeddings"]) - offset,
+        activation=str(config.get("hidden_act", "gelu_new" if is_albert else "gelu")),
+        norm_eps=float(config.get("layer_norm_eps", 1e-12)),
+        pad_id=pad_id,
+        is_tied=bool(config.get("tie_word_embeddings", True)),
+    )
+
+
+def _distilbert(config: Mapping[str, Any]) -> Shape:
+    hidden, heads, layers = int(config["dim"]), int(config["n_heads"]), int(config["n_layers"])
+    return Shape(
+        architecture="distilbert",
+        layers=layers,
+        stored_layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        intermediate=int(config["hidden_dim"]),
+        vocabulary=int(config["vocab_size"]),
+        embedding=hidden,
+        positions=int(config["max_position_embeddings"]),
+        activation=str(config.get("activation", "gelu")),
+        norm_eps=1e-12,  # fixed in Hugging Face's DistilBERT
+        pad_id=int(config.get("pad_token_id") or 0),
+        is_tied=bool(config.get("tie_word_embeddings", True)),
+    )
+
+
+def _decoder(architecture: str, config: Mapping[str, Any]) -> Shape:
+    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    layers = int(config["num_hidden_layers"])
+    rope = config.get("rope_parameters") or {}  # transformers 5; before it `rope_theta` alone
+    return Shape(
+        architecture=architecture,
+        layers=layers,
+        stored_layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=int(config.get("num_key_value_heads") or heads),
+        head_dim=int(config.get("head_dim") or hidden // heads),
+        intermediate=int(config["intermediate_size"]),
+        vocabulary=int(config["vocab_size"]),
+        embedding=hidden,
+        positions=int(config["max_position_embeddings"]),
+        activation=str(config.get("hidden_act", "silu")),
+        norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+        pad_id=int(config.get("pad_token_id") or 0),
+        rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
+        is_decoder=True,
+        is_tied=bool(config.get("tie_word_embeddings", False)),
+    )
+
+
+def _refuse_variants(architecture: str, config: Mapping[str, Any], shape: Shape) -> None:
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    known = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
+    refused = {
+        f"hidden_act {shape.activation!r}": shape.activation not in known,
+        "position_embedding_type other than absolute": config.get(
+            "position_embedding_type", "absolute"
+        )
+        != "absolute",
+        "is_decoder": not shape.is_decoder and bool(config.get("is_decoder")),
+        "inner_group_num above 1": int(config.get("inner_group_num", 1)) > 1,
+        "a scaled rope": (rope.get("rope_type") or rope.get("type") or "default") != "default",
+        "sliding-window attention": bool(config.get("use_sliding_window")),
+        "mlp_bias": bool(config.get("mlp_bias")),
+        "attention_bias": architecture == "llama" and bool(config.get("attention_bias")),
+        "heads that do not divide hidden": shape.head_dim * shape.heads != shape.hidden,
+    }
+    for what, is_refused in refused.items():
+        if is_refused:
+            raise ArchitectureError(f"this {architecture} has {what}, which is not supported here")
+
+
+def has_bias(shape: Shape, target: str) -> bool:
+    """Whether a layer's linear carries a bias (Qwen2: only queries, keys and values do)."""
+    if shape.architecture == "qwen2":
+        return target in ("q", "k", "v")
+    return FAMILIES[shape.architecture].has_linear_bias

@@ -1,0 +1,146 @@
+"""Matrices in 4, 8 and 16 bits, with numpy alone: int8 by rows, nf4 by blocks of 64, bfloat16.
+
+Every row is quantized by itself, so a table can be quantized a few rows at a time, and a few rows
+of it read back, with the same result. nf4 is bitsandbytes' own: the same codes, the same scales.
+
+    data, scale = quantize_nf4(weight)
+    weight ≈ dequantize(Stored(4, "nf4", weight.shape, data, scale))
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+BLOCK = 64  # columns that share one nf4 scale
+# Quantiles of a normal distribution, scaled to [-1, 1] (QLoRA, Dettmers et al. 2023,
+# arXiv:2305.14314, appendix E).
+NF4 = np.array(
+    [
+        -1.0,
+        -0.6961928009986877,
+        -0.5250730514526367,
+        -0.39491748809814453,
+        -0.28444138169288635,
+        -0.18477343022823334,
+        -0.09105003625154495,
+        0.0,
+        0.07958029955625534,
+        0.16093020141124725,
+        0.24611230194568634,
+        0.33791524171829224,
+        0.44070982933044434,
+        0.5626170039176941,
+        0.7229568362236023,
+        1.0,
+    ],
+    np.float32,
+)
+_MIDDLES = (NF4[:-1] + NF4[1:]) / 2
+_PAIRS = np.stack([np.repeat(NF4, 16), np.tile(NF4, 16)], axis=1)  # byte -> its two values
+_SMALLEST_BLOCK = 1e-38  # bitsandbytes' own bound: below it a block's scale is not inverted
+_SMALLEST_ROW = 127 * float(np.finfo(np.float32).tiny)  # below it a row counts as zeros
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A matrix as it lies in a file.
+
+    Attributes:
+        bits: Bits of one element: 4, 8, 16 or 32.
+        kind: `nf4`, `int8`, `bfloat16`, `float16` or `float32`.
+        shape: Rows and columns of the matrix it stands for.
+        data: nf4: uint8 (rows, columns / 2), the first of two elements in the high half; int8:
+            int8 (rows, columns); bfloat16: uint16 (rows, columns); else the floats themselves.
+        scale: nf4: float32 (rows, columns / 64), a block's largest magnitude; int8: float32
+            (rows, 1), what one step is worth; else None.
+    """
+
+    bits: int
+    kind: str
+    shape: tuple[int, int]
+    data: np.ndarray
+    scale: np.ndarray | None = None
+
+
+def quantize_int8(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Round each row to 255 even steps about zero.
+
+    An element moves by at most half its row's scale, but for float32's own rounding. Quantizing
+    the result again gives the same codes.
+
+    Args:
+        weight: Finite, float32, (rows, columns).
+
+    Returns:
+        Codes, int8, (rows, columns), -127 to 127; scales, float32, (rows, 1), never zero.
+    """
+    largest = np.abs(weight).max(axis=1, keepdims=True)
+    scale = np.where(largest < _SMALLEST_ROW, np.float32(1.0), largest / np.float32(127.0))
+    return np.clip(np.rint(weight / scale), -127, 127).astype(np.int8), scale
+
+
+def quantize_nf4(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give each element the nearest of 16 codes times its block's largest magnitude.
+
+    Of two codes equally near, the lower is taken, as bitsandbytes does. Quantizing the result
+    again gives the same bytes.
+
+    Args:
+        weight: Finite, float32, (rows, columns), columns a multiple of 64.
+
+    Returns:
+        Pairs of codes, uint8, (rows, columns / 2); scales, float32, (rows, columns / 64).
+
+    Raises:
+        ValueError: Blocks of 64 do not divide the columns.
+    """
+    rows, columns = weight.shape
+    if columns % BLOCK:
+        raise ValueError(f"nf4 needs columns in blocks of {BLOCK}, not {columns}")
+    blocks = weight.reshape(-1, BLOCK)
+    scale = np.abs(blocks).max(axis=1, keepdims=True)
+    relative = blocks * (1 / np.maximum(scale, _SMALLEST_BLOCK))
+    codes = np.zeros(blocks.shape, np.uint8)
+    for middle in _MIDDLES:  # fifteen passes over a block in cache beat a search per element
+        codes += relative > middle
+    codes = codes.reshape(rows, columns)
+    return codes[:, ::2] << 4 | codes[:, 1::2], scale.reshape(rows, columns // BLOCK)
+
+
+def to_bfloat16(weight: np.ndarray) -> np.ndarray:
+    """Round float32 to the nearest bfloat16, ties to even; returns the bits as uint16.
+
+    Args:
+        weight: float32 of any shape, without NaN.
+    """
+    bits = np.ascontiguousarray(weight, np.float32).view(np.uint32)
+    return ((bits + (0x7FFF + (bits >> 16 & 1))) >> 16).astype(np.uint16)
+
+
+def from_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """Widen bfloat16, given as uint16, to float32; exact."""
+    wide: np.ndarray = bits.astype(np.uint32) << 16
+    return wide.view(np.float32)
+
+
+def dequantize(stored: Stored, rows: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
+    """A matrix, or some rows of it, as float32 of its own.
+
+    Args:
+        stored: The matrix.
+        rows: Which rows, in which order; all if None. Only these are touched.
+    """
+    chosen = slice(None) if rows is None else np.asarray(rows, np.int64)
+    data: np.ndarray = stored.data[chosen]
+    scale: np.ndarray | None = None if stored.scale is None else stored.scale[chosen]
+    if stored.kind == "bfloat16":
+        return from_bfloat16(data)
+    if stored.kind == "nf4" and scale is not None:
+        blocks = _PAIRS[data].reshape(*scale.shape, BLOCK)
+        blocks *= scale[:, :, None]
+        return np.reshape(blocks, (len(data), stored.shape[1]))
+    values: np.ndarray = data.astype(np.float32)
+    if scale is not None:
+        values *= scale
+    return values
