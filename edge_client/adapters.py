@@ -10,63 +10,18 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from safetensors import safe_open
 
+from edge_client.architectures import FAMILIES
 from edge_client.base import Base
+from edge_client.weights import Weights
 from edge_client.wire import AdapterState
 
 LORA_ALPHA = 16
 PREFIX = "base_model.model."
-# Where the field's short names live in each family (module names of Hugging Face's own classes).
-TARGETS = {
-    "bert": {
-        "q": "attention.self.query",
-        "k": "attention.self.key",
-        "v": "attention.self.value",
-        "o": "attention.output.dense",
-        "up": "intermediate.dense",
-        "down": "output.dense",
-    },
-    "albert": {
-        "q": "attention.query",
-        "k": "attention.key",
-        "v": "attention.value",
-        "o": "attention.dense",
-        "up": "ffn",
-        "down": "ffn_output",
-    },
-    "distilbert": {
-        "q": "attention.q_lin",
-        "k": "attention.k_lin",
-        "v": "attention.v_lin",
-        "o": "attention.out_lin",
-        "up": "ffn.lin1",
-        "down": "ffn.lin2",
-    },
-}
-TARGETS["roberta"] = TARGETS["xlm-roberta"] = TARGETS["bert"]
-LAYER = {
-    "bert": r"bert\.encoder\.layer\.\d+\.",
-    "roberta": r"roberta\.encoder\.layer\.\d+\.",
-    "xlm-roberta": r"roberta\.encoder\.layer\.\d+\.",
-    "albert": r"albert\.encoder\.albert_layer_groups\.\d+\.albert_layers\.\d+\.",
-    "distilbert": r"distilbert\.transformer\.layer\.\d+\.",
-}
-# The linears that a sequence classifier adds to a masked language model: name -> (rows, columns).
-HEADS = {
-    "bert": {"bert.pooler.dense": ("hidden", "hidden"), "classifier": ("labels", "hidden")},
-    "roberta": {
-        "classifier.dense": ("hidden", "hidden"),
-        "classifier.out_proj": ("labels", "hidden"),
-    },
-    "albert": {"albert.pooler": ("hidden", "hidden"), "classifier": ("labels", "hidden")},
-    "distilbert": {"pre_classifier": ("hidden", "hidden"), "classifier": ("labels", "hidden")},
-}
-HEADS["xlm-roberta"] = HEADS["roberta"]
-GRAMMAR = "lora:R, lora:R@q,v,k,o,up,down, prompt:N, head, or lora:R+head"
+TARGETS = ("q", "k", "v", "o", "up", "down")
+GRAMMAR = "lora:R, lora:R@q,v,k,o,up,down, prompt:N, bias, head, or lora:R+head"
 
 
 class AdapterError(ValueError):
@@ -81,6 +36,7 @@ class AdapterSpec:
         rank: LoRA's r, or 0 without LoRA.
         targets: Short names of the linears that carry LoRA.
         prompt_tokens: Virtual tokens of a soft prompt, or 0.
+        bias: Whether every bias inside the layers is trained (BitFit).
         head: Whether a classification head is trained instead of asking by cloze.
     """
 
@@ -88,11 +44,17 @@ class AdapterSpec:
     targets: tuple[str, ...] = ()
     prompt_tokens: int = 0
     head: bool = False
+    bias: bool = False
 
     @property
     def scaling(self) -> float:
         """LoRA's alpha / r; alpha is 16 (Multilingual Federated Prompt Tuning, section 4)."""
         return LORA_ALPHA / self.rank if self.rank else 0.0
+
+    @property
+    def is_in_layers(self) -> bool:
+        """Whether training it leads back through the layers; a head alone does not."""
+        return bool(self.rank or self.prompt_tokens or self.bias)
 
     def __str__(self) -> str:
         parts = []
@@ -100,6 +62,8 @@ class AdapterSpec:
             parts.append(f"lora:{self.rank}@{','.join(self.targets)}")
         if self.prompt_tokens:
             parts.append(f"prompt:{self.prompt_tokens}")
+        if self.bias:
+            parts.append("bias")
         if self.head:
             parts.append("head")
         return "+".join(parts)
@@ -113,30 +77,36 @@ def parse_adapter(text: str) -> AdapterSpec:
     """
     match = re.fullmatch(
         r"lora:(?P<rank>[1-9]\d{0,3})(@(?P<targets>[a-z,]+))?(?P<and_head>\+head)?"
-        r"|prompt:(?P<prompt>[1-9]\d{0,3})|(?P<head>head)",
+        r"|prompt:(?P<prompt>[1-9]\d{0,3})|(?P<bias>bias)|(?P<head>head)",
         text.strip(),
     )
     targets = tuple(dict.fromkeys((match["targets"] or "q,v").split(","))) if match else ()
-    if not match or not set(targets) <= set(TARGETS["bert"]):
+    if not match or not set(targets) <= set(TARGETS):
         raise AdapterError(f"adapter {text!r} is not one of {GRAMMAR}")
     if match["prompt"]:
         return AdapterSpec(prompt_tokens=int(match["prompt"]))
-    if match["head"]:
-        return AdapterSpec(head=True)
+    if match["bias"] or match["head"]:
+        return AdapterSpec(bias=bool(match["bias"]), head=bool(match["head"]))
     return AdapterSpec(rank=int(match["rank"]), targets=targets, head=bool(match["and_head"]))
 
 
 def target_pattern(spec: AdapterSpec, architecture: str) -> str:
     """Regular expression over full module names that carry LoRA, as PEFT's `target_modules`."""
-    names = TARGETS[architecture]
-    chosen = "|".join(re.escape(names[target]) for target in spec.targets)
-    return f"{LAYER[architecture]}({chosen})"
+    linears = FAMILIES[architecture].linears
+    chosen = "|".join(re.escape(linears[target]) for target in spec.targets)
+    return f"{layer_pattern(architecture)}({chosen})"
+
+
+def layer_pattern(architecture: str) -> str:
+    """Regular expression over the prefix of a layer, whichever."""
+    return re.escape(FAMILIES[architecture].layer.format(layer=0)).replace("0", r"\d+", 1)
 
 
 def head_modules(architecture: str) -> list[str]:
     """Names of the modules a classifier adds, as PEFT's `modules_to_save`."""
-    names = (name.removeprefix(f"{architecture}.").split(".")[0] for name in HEADS[architecture])
-    return list(dict.fromkeys(names))
+    names = FAMILIES[architecture].classifier
+    tops = (name.removeprefix(f"{architecture}.").split(".")[0] for name in names)
+    return list(dict.fromkeys(tops))
 
 
 def initial_adapter(
@@ -150,7 +120,8 @@ def initial_adapter(
 
     LoRA's A is uniform in +-1/sqrt(inputs) and B zero, as PEFT draws them, so the adapted model
     starts as the base itself. A soft prompt starts from the embeddings of `prompt_ids`, repeated
-    to its length, or of random words of the vocabulary. Equal arguments give equal bytes.
+    to its length, or of random words of the vocabulary. Biases start from the base's own (BitFit,
+    Ben Zaken et al. 2022, arXiv:2106.10199). Equal arguments give equal bytes.
 
     Args:
         spec: What to build.
@@ -162,31 +133,36 @@ def initial_adapter(
     Raises:
         AdapterError: The base's architecture is not known here.
     """
-    if base.architecture not in TARGETS:
+    if base.architecture not in FAMILIES:
         raise AdapterError(
             f"base {base.name} is a {base.architecture!r}; adapters are known for "
-            + ", ".join(sorted(TARGETS))
+            + ", ".join(sorted(FAMILIES))
         )
     generator = np.random.Generator(np.random.PCG64(seed))
     state: AdapterState = {}
-    with safe_open(base.weights, framework="numpy") as weights:
+    with base.open_weights() as weights:
         if spec.rank:
             state |= _initial_lora(spec, base.architecture, weights, generator)
         if spec.prompt_tokens:
-            state["prompt_embeddings"] = _initial_prompt(spec, weights, generator, prompt_ids)
+            words = f"{FAMILIES[base.architecture].words}.weight"
+            state["prompt_embeddings"] = _initial_prompt(
+                spec, weights, words, generator, prompt_ids
+            )
+        if spec.bias:
+            state |= _initial_bias(base, weights)
     if spec.head:
         state |= _initial_head(base.architecture, base.hidden, num_labels, generator)
     return state
 
 
 def _initial_lora(
-    spec: AdapterSpec, architecture: str, weights: Any, generator: np.random.Generator
+    spec: AdapterSpec, architecture: str, weights: Weights, generator: np.random.Generator
 ) -> AdapterState:
     pattern = re.compile(target_pattern(spec, architecture) + r"\.weight")
     state: AdapterState = {}
-    for name in sorted(weights.keys()):
+    for name in sorted(weights.names):
         if pattern.fullmatch(name):
-            rows, columns = weights.get_slice(name).get_shape()
+            rows, columns = weights.shape(name)
             bound = 1 / math.sqrt(columns)
             module = PREFIX + name.removesuffix(".weight")
             draw = generator.uniform(-bound, bound, (spec.rank, columns))
@@ -200,21 +176,35 @@ def _initial_lora(
 
 
 def _initial_prompt(
-    spec: AdapterSpec, weights: Any, generator: np.random.Generator, prompt_ids: Sequence[int]
+    spec: AdapterSpec,
+    weights: Weights,
+    words: str,
+    generator: np.random.Generator,
+    prompt_ids: Sequence[int],
 ) -> np.ndarray:
-    tensors = weights.keys()
-    names = [name for name in tensors if name.endswith("embeddings.word_embeddings.weight")]
-    if len(names) != 1:
-        raise AdapterError(
-            "the base has no single tensor `word_embeddings.weight` to start a prompt from"
-        )
-    rows = weights.get_slice(names[0])
     ids = list(prompt_ids) or list(
-        generator.integers(1000, rows.get_shape()[0], spec.prompt_tokens)
+        generator.integers(1000, weights.shape(words)[0], spec.prompt_tokens)
     )
-    chosen = [ids[index % len(ids)] for index in range(spec.prompt_tokens)]
-    table = np.concatenate([rows[int(index) : int(index) + 1] for index in chosen])
-    return np.ascontiguousarray(table, dtype=np.float32)
+    chosen = [int(ids[index % len(ids)]) for index in range(spec.prompt_tokens)]
+    return weights.rows(words, chosen)
+
+
+def _initial_bias(base: Base, weights: Weights) -> AdapterState:
+    """The base's own biases, linears' and normalizations', of all layers.
+
+    But for an encoder's keys: their bias adds the same to all scores of a query, so softmax does
+    not see it, its gradient is zero and AdamW would follow rounding noise.
+    """
+    pattern = re.compile(layer_pattern(base.architecture) + r"(.*)\.bias")
+    keys = "" if base.shape.is_decoder else FAMILIES[base.architecture].linears["k"]
+    state: AdapterState = {}
+    for name in sorted(weights.names):
+        match = pattern.fullmatch(name)
+        if match and match[1] != keys:
+            state[PREFIX + name] = weights.vector(name)
+    if not state:
+        raise AdapterError(f"adapter bias: the layers of a {base.architecture} have no biases")
+    return state
 
 
 def _initial_head(
@@ -222,7 +212,7 @@ def _initial_head(
 ) -> AdapterState:
     sizes = {"hidden": hidden, "labels": num_labels}
     state: AdapterState = {}
-    for name, (rows, columns) in HEADS[architecture].items():
+    for name, (rows, columns) in FAMILIES[architecture].classifier.items():
         draw = generator.normal(0.0, 0.02, (sizes[rows], sizes[columns]))
         state[f"{PREFIX}{name}.weight"] = draw.astype(np.float32)
         state[f"{PREFIX}{name}.bias"] = np.zeros(sizes[rows], np.float32)

@@ -17,16 +17,21 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from edge_client.adapters import AdapterError, initial_adapter, parse_adapter
-from edge_client.base import EMBEDDED, BaseError, open_base
-from edge_client.engine import Engine, EngineError, open_engine
+from edge_client.adapters import AdapterError, AdapterSpec, initial_adapter, parse_adapter
+from edge_client.base import EMBEDDED, Base, BaseError, open_base
+from edge_client.budgeted import open_within
+from edge_client.engine import Engine, EngineError
 from edge_client.meters import peak_rss_bytes
-from edge_client.peft_folder import Exported, read_peft_folder, write_peft_folder
+from edge_client.peft_folder import Exported, is_exported, read_peft_folder, write_peft_folder
+from edge_client.peft_import import read_peft_adapter
+from edge_client.plan_cli import plan
+from edge_client.planner import AUTO, BudgetError, parse_budget
 from edge_client.seeds import derive_seed
 from edge_client.tasks import Task, TaskError, read_task
 from edge_client.texts import ClientData, DataError, Example, read_folder
 from edge_client.trainer import Evaluation, TrainingError, evaluate, train
-from edge_client.wire import Training, WireError, encode_adapter
+from edge_client.weights import WeightsError
+from edge_client.wire import AdapterState, Training, WireError, encode_adapter
 
 app = typer.Typer(
     help="Run on a device: join a run, train alone, use an adapter.",
@@ -36,6 +41,9 @@ app = typer.Typer(
 
 BaseOption = Annotated[str, typer.Option("--base", help="Folder, hub name, or `embedded`.")]
 EngineOption = Annotated[str, typer.Option("--engine", help="auto or torch.")]
+BudgetOption = Annotated[
+    str, typer.Option(help="Such as 512M or 1.5G; auto: 60 % of what is available now.")
+]
 DataOption = Annotated[
     Path, typer.Option("--data", help="Folder with labelled.csv, test.csv ..., or one file.")
 ]
@@ -52,7 +60,10 @@ def one_line_errors() -> Iterator[None]:
     from edge_client.state import StateError
     from edge_client.transport import TransportError
 
-    wrong_input = (AdapterError, BaseError, TaskError, DataError, EngineError, StateError)
+    wrong_input = (
+        *(AdapterError, BaseError, BudgetError, DataError),
+        *(EngineError, StateError, TaskError, WeightsError),
+    )
     try:
         yield
     except (*wrong_input, ClientError, TransportError) as error:
@@ -77,6 +88,7 @@ def run(
     ] = "",
     base: BaseOption = EMBEDDED,
     engine: EngineOption = "auto",
+    memory_budget: BudgetOption = AUTO,
     state: Annotated[
         Path | None, typer.Option(help="State folder; ~/.local/state/smidgen/NAME by default.")
     ] = None,
@@ -102,6 +114,7 @@ def run(
             data=data,
             base=open_base(base),
             engine=engine,
+            budget_bytes=parse_budget(memory_budget),
             version=version(),
             patience_s=patience,
         )
@@ -122,7 +135,8 @@ def train_alone(
     task: TaskOption = None,
     base: BaseOption = EMBEDDED,
     engine: EngineOption = "auto",
-    adapter: Annotated[str, typer.Option(help="lora:8, prompt:8, head ...")] = "lora:8",
+    memory_budget: BudgetOption = AUTO,
+    adapter: Annotated[str, typer.Option(help="lora:8, prompt:8, bias, head ...")] = "lora:8",
     prompt_init: Annotated[str, typer.Option(help="Text a soft prompt starts from.")] = "",
     rounds: Annotated[int, typer.Option(help="Like rounds of a run, with this device only.")] = 1,
     epochs: Annotated[int, typer.Option()] = Training.epochs,
@@ -137,16 +151,19 @@ def train_alone(
         opened, chosen, spec = open_base(base), _task(task, data), parse_adapter(adapter)
         texts = read_folder(data, chosen.labels)
         training = _training(epochs, batch, lr, tokens)
-        computer = open_engine(engine, opened, chosen, spec, training)
+        budget = parse_budget(memory_budget)
+        computer = open_within(engine, opened, chosen, spec, training, budget)
         prompt_ids = computer.encoder.tokens.encode(prompt_init)
         first = derive_seed(seed, "adapter")
         state = initial_adapter(spec, opened, len(chosen.labels), first, prompt_ids)
         computer.load_adapter(state)
-        before = _score(computer, texts)
+        before, peak = _score(computer, texts), 0
         for round_index in range(1, rounds + 1):
             computer.load_adapter(computer.adapter())
             round_seed = derive_seed(seed, "train", "alone", round_index)
             trained = train(computer, texts.labelled, training, round_seed)
+            peak = max(peak, peak_rss_bytes())
+            computer.end_round()
         after, body = _score(computer, texts), encode_adapter(computer.adapter())
         origin = Exported(adapter, opened.peft_name, opened.base_id, opened.architecture, chosen)
         write_peft_folder(out, origin, body)
@@ -157,7 +174,9 @@ def train_alone(
         "accuracy_before": before.accuracy if before else None,
         "accuracy_after": after.accuracy if after else None,
         "test_examples": after.num_examples if after else 0,
-        "peak_rss_bytes": peak_rss_bytes(),
+        "plan": asdict(computer.plan),
+        "predicted_peak_bytes": computer.option.predicted_peak_bytes,
+        "peak_rss_bytes": max(peak, peak_rss_bytes()),
     }
     print(json.dumps(result) if json_output else _table(result))
 
@@ -165,27 +184,23 @@ def train_alone(
 @app.command()
 def predict(
     texts: Annotated[list[str], typer.Argument(help="Texts to label.")],
-    adapter: Annotated[Path | None, typer.Option(help="Exported adapter folder.")] = None,
-    task: Annotated[Path | None, typer.Option(help="task.toml; needed without --adapter.")] = None,
+    adapter: Annotated[
+        Path | None, typer.Option(help="Exported adapter folder, or one PEFT itself saved.")
+    ] = None,
+    task: Annotated[
+        Path | None, typer.Option(help="task.toml; needed without an exported adapter.")
+    ] = None,
     base: BaseOption = EMBEDDED,
     engine: EngineOption = "auto",
+    memory_budget: BudgetOption = AUTO,
     json_output: JsonOption = False,
 ) -> None:
-    """Label texts with an exported adapter, or with the base alone (zero-shot)."""
+    """Label texts with an adapter, or with the base alone (zero-shot)."""
     with one_line_errors():
         opened = open_base(base)
-        if adapter is None:
-            if task is None:
-                raise TaskError("give --adapter FOLDER, or --task task.toml for the base alone")
-            chosen, spec, state = read_task(task), parse_adapter("lora:1"), None
-        else:
-            origin, state = read_peft_folder(adapter)
-            if origin.base_id != opened.base_id:
-                raise BaseError(
-                    f"{adapter} was trained on base {origin.base_name}; give --base with it"
-                )
-            chosen, spec = origin.task, parse_adapter(origin.adapter)
-        computer = open_engine(engine, opened, chosen, spec, Training())
+        chosen, spec, state = _adapter(adapter, task, opened)
+        budget = parse_budget(memory_budget)
+        computer = open_within(engine, opened, chosen, spec, Training(), budget)
         if state is not None:
             computer.load_adapter(state)
         rows = computer.predict([Example(text) for text in texts])
@@ -199,6 +214,9 @@ def predict(
         print(f"{label:<12} {confidence:.2f}  {text}")
 
 
+app.command()(plan)
+
+
 def version() -> str:
     """Version of the installed client."""
     try:
@@ -209,6 +227,24 @@ def version() -> str:
 
 def _task(path: Path | None, data: Path) -> Task:
     return read_task(path or (data if data.is_dir() else data.parent) / "task.toml")
+
+
+def _adapter(
+    folder: Path | None, task: Path | None, base: Base
+) -> tuple[Task, AdapterSpec, AdapterState | None]:
+    """Task, adapter and its values: exported here, made by PEFT elsewhere, or none at all."""
+    if folder is not None and is_exported(folder):
+        origin, state = read_peft_folder(folder)
+        if origin.base_id != base.base_id:
+            raise BaseError(f"{folder} was trained on base {origin.base_name}; give --base with it")
+        return origin.task, parse_adapter(origin.adapter), state
+    if task is None:
+        whose = "which labels this adapter has" if folder else "the base alone"
+        raise TaskError(f"give --task task.toml for {whose}, or --adapter with an exported adapter")
+    chosen = read_task(task)
+    if folder is None:
+        return chosen, parse_adapter("lora:1"), None
+    return chosen, *read_peft_adapter(folder, base, len(chosen.labels))
 
 
 def _training(epochs: int, batch: int, lr: float, tokens: int) -> Training:

@@ -8,14 +8,14 @@ gives the same bytes, for its seeds depend on run, device and round alone.
 
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from edge_client import meters, wire
 from edge_client.adapters import parse_adapter
 from edge_client.base import Base
-from edge_client.engine import Engine, open_engine
+from edge_client.budgeted import BudgetedEngine, open_within
 from edge_client.meters import WorkMeter
 from edge_client.seeds import derive_seed
 from edge_client.state import ClientState, Finished, Identity
@@ -41,6 +41,7 @@ class Settings:
         data: Client data folder (or one labelled file).
         base: The frozen base on this device.
         engine: `auto` or `torch`.
+        budget_bytes: Memory this process may take; None: 60 % of what is available.
         version: Of the client, for the coordinator's list.
         wait_s: Length of one long poll.
         patience_s: How long the coordinator may be absent at the start; later it is waited for.
@@ -52,6 +53,7 @@ class Settings:
     data: Path
     base: Base
     engine: str = "auto"
+    budget_bytes: int | None = None
     version: str = ""
     wait_s: float = 25.0
     patience_s: float = 10.0
@@ -82,7 +84,7 @@ class Client:
 
     def __init__(self, settings: Settings, state: ClientState) -> None:
         self._settings, self._state = settings, state
-        self._engine: Engine | None = None
+        self._engine: BudgetedEngine | None = None
         self._engine_for: tuple[object, ...] = ()
         self._data: ClientData | None = None
 
@@ -205,6 +207,7 @@ class Client:
         seed = derive_seed(work.seed, "train", enrolled.device_id, work.round_index)
         with meter.phase("train"):
             trained = train(engine, data.labelled, work.training, seed)
+        engine.end_round()
         update = wire.Update(work.work_id, trained.num_examples, trained.delta)
         report = wire.Report(work.work_id, "done", trained.num_examples, trained.loss)
         return Finished(report, wire.encode_update(update))
@@ -212,12 +215,11 @@ class Client:
     def _adapter(self, coordinator: Coordinator, work: wire.Work, meter: WorkMeter) -> bytes:
         body = self._state.adapter(work.adapter_sha256)
         if body is None:
-            fetch: Callable[[], bytes] = lambda: coordinator.adapter(work.adapter_sha256, meter)  # noqa: E731
-            body = patiently(fetch, math.inf)
+            body = patiently(partial(coordinator.adapter, work.adapter_sha256, meter), math.inf)
             self._state.keep_adapter(work.adapter_sha256, body)
         return body
 
-    def _ready(self, work: wire.Work) -> tuple[Engine, ClientData]:
+    def _ready(self, work: wire.Work) -> tuple[BudgetedEngine, ClientData]:
         """Engine and texts for this work; both stay for the next round."""
         needed = (work.task, work.adapter_spec, work.training)
         if self._engine is None or self._data is None or self._engine_for != needed:
@@ -226,8 +228,16 @@ class Client:
                 self._engine = None
             self._data = read_folder(self._settings.data, work.task.labels)
             spec = parse_adapter(work.adapter_spec)
-            base, kind = self._settings.base, self._settings.engine
-            self._engine = open_engine(kind, base, work.task, spec, work.training)
+            self._engine = open_within(
+                self._settings.engine,
+                self._settings.base,
+                work.task,
+                spec,
+                work.training,
+                self._settings.budget_bytes,
+                self._state.folder,
+            )
+            log.info("plan: %s", self._engine.plan)
             self._engine_for = needed
         return self._engine, self._data
 

@@ -12,7 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from edge_client.adapters import AdapterSpec
+from edge_client.architectures import Shape
 from edge_client.base import Base
+from edge_client.planner import Plan
 from edge_client.tasks import Task
 from edge_client.texts import Example
 from edge_client.tokens import Batch, Encoder
@@ -43,8 +45,18 @@ class Engine(Protocol):
     def encoder(self) -> Encoder:
         """How texts become batches."""
 
+    @property
+    def plan(self) -> Plan:
+        """How a step is computed now."""
+
+    def use(self, plan: Plan) -> None:
+        """Compute the next steps by another plan; the adapter and the optimizer stay."""
+
     def train_step(self, batch: Batch) -> StepReport:
-        """One AdamW step on the adapter; the base never changes."""
+        """One AdamW step on the adapter; the base never changes.
+
+        A step that fails for want of memory leaves adapter and optimizer as they were.
+        """
 
     def predict(self, examples: Sequence[Example]) -> np.ndarray:
         """Log-probabilities, float32, shape (texts, labels); each row's exp sums to one."""
@@ -62,7 +74,14 @@ class Engine(Protocol):
         """Free what the engine holds."""
 
 
-def open_engine(kind: str, base: Base, task: Task, spec: AdapterSpec, training: Training) -> Engine:
+def open_engine(
+    kind: str,
+    base: Base,
+    task: Task,
+    spec: AdapterSpec,
+    training: Training,
+    plan: Plan | None = None,
+) -> Engine:
     """Build an engine; the modules that compute are imported here and not before.
 
     Args:
@@ -71,16 +90,43 @@ def open_engine(kind: str, base: Base, task: Task, spec: AdapterSpec, training: 
         task: Labels and patterns.
         spec: The adapter.
         training: Learning rate, longest input.
+        plan: How a step is computed; by default in float32, whole and without recomputation.
 
     Raises:
         EngineError: The engine's libraries are not installed.
         TaskError: A label word is not one token of this base's tokenizer.
     """
+    module = load_engine(kind)
+    if base.shape.is_decoder:
+        raise EngineError(
+            f"base {base.name} is a causal language model ({base.architecture}); tasks are asked "
+            "of a masked one, such as roberta (`edge_client.torch_network` trains decoders)"
+        )
+    engine: Engine = module.TorchEngine(
+        base, task, spec, training, plan or unplanned(base.shape, training)
+    )
+    return engine
+
+
+def load_engine(kind: str) -> Any:
+    """Import the module that computes, with all its libraries.
+
+    Raises:
+        EngineError: They are not installed.
+    """
     if kind not in ("auto", "torch"):
         raise EngineError(f"--engine {kind} is not known; auto or torch")
-    missing = [name for name in ("torch", "transformers", "peft") if find_spec(name) is None]
-    if missing:
-        raise EngineError(f"the torch engine needs {missing[0]}; pip install 'smidgen[torch]'")
-    module: Any = import_module("edge_client.torch_engine")
-    engine: Engine = module.TorchEngine(base, task, spec, training)
-    return engine
+    if find_spec("torch") is None:
+        raise EngineError("the torch engine needs torch; pip install 'smidgen[torch]'")
+    return import_module("edge_client.torch_engine")
+
+
+def unplanned(shape: Shape, training: Training) -> Plan:
+    """The plan where memory is no matter: float32, whole batches, nothing computed twice."""
+    return Plan(
+        dtype="float32",
+        micro_batch=training.batch,
+        recompute=(),
+        depth=shape.layers,
+        tokens=min(training.tokens, shape.positions),
+    )

@@ -4,22 +4,26 @@ Written and read without PEFT or torch; `PeftModel.from_pretrained(base, folder)
 """
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from edge_client.adapters import (
     LORA_ALPHA,
+    PREFIX,
     AdapterError,
     AdapterSpec,
     head_modules,
     parse_adapter,
     target_pattern,
 )
+from edge_client.architectures import FAMILIES
 from edge_client.tasks import Task
-from edge_client.wire import AdapterState, decode_adapter
+from edge_client.wire import AdapterState, decode_adapter, encode_adapter
 
 CONFIG, WEIGHTS, ORIGIN = "adapter_config.json", "adapter_model.safetensors", "smidgen.json"
 
@@ -66,25 +70,70 @@ def peft_config(
         "r": spec.rank or 1,
         "lora_alpha": LORA_ALPHA,
         "lora_dropout": 0.0,
-        "bias": "none",
+        # PEFT trains biases only beside LoRA: one linear carries a LoRA of zeros.
+        "bias": "all" if spec.bias else "none",
         # The second is PEFT's own word for "no linear carries LoRA, load modules_to_save only".
-        "target_modules": target_pattern(spec, architecture)
-        if spec.rank
-        else "dummy-target-modules",
+        "target_modules": "dummy-target-modules",
     }
+    if spec.rank:
+        lora["target_modules"] = target_pattern(spec, architecture)
+    if spec.bias:
+        lora["target_modules"] = re.escape(_carrier(architecture))
     if spec.head:
         lora |= {"task_type": "SEQ_CLS", "modules_to_save": head_modules(architecture)}
     return common | lora
 
 
+def _carrier(architecture: str) -> str:
+    """The linear that carries a bias adapter's LoRA of zeros."""
+    return FAMILIES[architecture].linear(0, "q")
+
+
+def peft_state(spec: AdapterSpec, architecture: str, state: AdapterState) -> AdapterState:
+    """The tensors PEFT wants for an adapter: the adapter's own, but for `bias` (see `peft_config`).
+
+    `adapter_state` of the result gives the adapter back.
+    """
+    if not spec.bias:
+        return state
+    module = f"{PREFIX}{_carrier(architecture)}"
+    width = len(state[f"{module}.bias"])  # queries are as many as the states are wide
+    renamed = {
+        name.replace(f"{module}.bias", f"{module}.base_layer.bias"): tensor
+        for name, tensor in state.items()
+    }
+    return renamed | {
+        f"{module}.lora_A.weight": np.zeros((1, width), np.float32),
+        f"{module}.lora_B.weight": np.zeros((width, 1), np.float32),
+    }
+
+
+def adapter_state(spec: AdapterSpec, tensors: AdapterState) -> AdapterState:
+    """The adapter in PEFT's tensors."""
+    if not spec.bias:
+        return tensors
+    return {
+        name.replace(".base_layer.bias", ".bias"): tensor
+        for name, tensor in tensors.items()
+        if ".lora_" not in name
+    }
+
+
 def write_peft_folder(folder: Path, exported: Exported, body: bytes) -> None:
-    """Write a PEFT folder; `body`, a safetensors file, is copied and not made again."""
+    """Write a PEFT folder; `body`, a safetensors file, is copied, but for `bias` (`peft_state`)."""
     folder.mkdir(parents=True, exist_ok=True)
     spec, state = parse_adapter(exported.adapter), decode_adapter(body)
     config = peft_config(spec, exported.base_name, exported.architecture, state)
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     (folder / ORIGIN).write_text(json.dumps(asdict(exported), indent=2, sort_keys=True) + "\n")
+    if spec.bias:
+        body = encode_adapter(peft_state(spec, exported.architecture, state))
     (folder / WEIGHTS).write_bytes(body)
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether `write_peft_folder` wrote it, so that task and base are known."""
+    return (folder / ORIGIN).is_file()
 
 
 def read_peft_folder(folder: Path) -> tuple[Exported, AdapterState]:
@@ -102,4 +151,4 @@ def read_peft_folder(folder: Path) -> tuple[Exported, AdapterState]:
             f"{folder} is no exported adapter; a folder with {ORIGIN} and {WEIGHTS} that "
             "`smidgen coordinator export` or `smidgen client train` wrote is expected"
         ) from error
-    return origin, decode_adapter(body)
+    return origin, adapter_state(parse_adapter(origin.adapter), decode_adapter(body))

@@ -76,7 +76,7 @@ class ClientState:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._adapters, self._outbox = folder / "adapters", folder / "outbox"
         try:
             for part in (folder, self._adapters, self._outbox):
@@ -91,18 +91,18 @@ class ClientState:
         Raises:
             StateError: Another process holds it.
         """
-        with (self._folder / "lock").open("w") as file:
+        with (self.folder / "lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise StateError(
-                    f"another client runs on state folder {self._folder}; give --state another"
+                    f"another client runs on state folder {self.folder}; give --state another"
                 ) from error
             yield
 
     def identity(self, url: str) -> Identity | None:
         """Who this device is to `url`, or None if it never enrolled there."""
-        path = self._folder / "device.json"
+        path = self.folder / "device.json"
         if not path.is_file():
             return None
         try:
@@ -115,7 +115,7 @@ class ClientState:
     def keep_identity(self, identity: Identity) -> None:
         """Remember who this device is."""
         body = json.dumps(asdict(identity), sort_keys=True).encode()
-        write_atomically(self._folder / "device.json", body, mode=0o600)
+        write_atomically(self.folder / "device.json", body, mode=0o600)
 
     def adapter(self, digest: str) -> bytes | None:
         """The adapter of this hash, if it was kept whole."""

@@ -174,7 +174,7 @@ class Report:
         loss: Mean cross-entropy in nats; of the last epoch when training.
         accuracy: Share of right labels over `num_examples` (evaluation), else null.
         phases_s: Seconds by phase: `wait`, `download`, `load`, `train`, `evaluate`, `upload`.
-        peak_rss_bytes: The process's VmHWM so far (measured).
+        peak_rss_bytes: The process's highest resident set during this work (VmHWM, measured).
         bytes_up: Bytes sent for this work, bodies and headers.
         bytes_down: Bytes received for this work, bodies and headers.
         requests: HTTP requests made for this work, this report not included.

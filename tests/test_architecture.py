@@ -16,8 +16,14 @@ MAY_IMPORT = {
     "simulation": {"edge_client", "coordinator", "profiling"},
 }
 # What the server may know of the device: the contract, and what names and draws an adapter.
-CONTRACT = {"adapters", "base", "peft_folder", "seeds", "tasks", "tokens", "wire"}
-COMPUTES = {"edge_client/torch_engine.py"}
+CONTRACT = {"adapters", "architectures", "base", "peft_folder", "seeds", "tasks", "tokens", "wire"}
+COMPUTES = {
+    "edge_client/torch_engine.py",
+    "edge_client/torch_layers.py",
+    "edge_client/torch_network.py",
+    "profiling/gradients.py",
+    "profiling/peers.py",
+}
 TORCH = {"torch", "transformers", "peft"}
 
 

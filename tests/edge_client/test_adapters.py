@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.adapters import (
+    PREFIX,
     TARGETS,
     AdapterError,
     AdapterSpec,
@@ -13,11 +14,12 @@ from edge_client.adapters import (
 from edge_client.base import Base
 from edge_client.wire import encode_adapter
 
-TARGET_SETS = st.lists(st.sampled_from(sorted(TARGETS["bert"])), min_size=1, unique=True)
+TARGET_SETS = st.lists(st.sampled_from(TARGETS), min_size=1, unique=True)
 SPECS = st.one_of(
     st.builds(AdapterSpec, rank=st.integers(1, 9999), targets=TARGET_SETS.map(tuple)),
     st.builds(AdapterSpec, prompt_tokens=st.integers(1, 9999)),
     st.just(AdapterSpec(head=True)),
+    st.just(AdapterSpec(bias=True)),
     st.just(AdapterSpec(rank=8, targets=("q", "v"), head=True)),
 )
 
@@ -43,6 +45,15 @@ def test_lora_starts_as_the_base_itself(tiny_base: Base) -> None:
     bound = 1 / np.sqrt(tiny_base.hidden)
     drawn = np.concatenate([state[name].ravel() for name in state if "lora_A" in name])
     assert np.abs(drawn).max() <= bound and np.abs(drawn).std() > 0
+
+
+def test_biases_start_as_the_bases_own_but_for_the_keys(tiny_base: Base) -> None:
+    state = initial_adapter(parse_adapter("bias"), tiny_base, 6, seed=1)
+    with tiny_base.open_weights() as weights:
+        for name, bias in state.items():
+            assert (weights.vector(name.removeprefix(PREFIX)) == bias).all()
+    # Of eight linears and norms in a layer one, the keys', has no effect on any score.
+    assert len(state) == 7 * tiny_base.layers and not any(".key." in name for name in state)
 
 
 def test_equal_seeds_give_equal_bytes(tiny_base: Base) -> None:

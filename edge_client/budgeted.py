@@ -1,0 +1,213 @@
+"""An engine inside a memory budget: planned before it is opened, watched while it trains.
+
+    engine = open_within("auto", base, task, spec, training, parse_budget("512M"), state_folder)
+    trained = train(engine, examples, training, seed)
+    engine.end_round()  # what the round's peak was corrects the next prediction
+
+When an allocation fails the step is done again by the next smaller plan. When the measured peak
+passes the budget, the steps that follow take the next smaller plan; the one just done stands,
+since every plan gives the same gradients.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from edge_client.adapters import AdapterSpec
+from edge_client.base import Base
+from edge_client.corrections import Corrections, Key
+from edge_client.device_facts import read_facts
+from edge_client.engine import Engine, EngineError, StepReport, load_engine, open_engine
+from edge_client.guard import Guard, is_allocation_failure
+from edge_client.launcher import trim
+from edge_client.memory_model import Work, estimate
+from edge_client.planner import (
+    Option,
+    Plan,
+    auto_budget,
+    choose,
+    next_smaller,
+    options,
+    size_text,
+)
+from edge_client.tasks import Task
+from edge_client.texts import Example
+from edge_client.tokens import Batch, Encoder
+from edge_client.wire import AdapterState, Training
+
+log = logging.getLogger(__name__)
+ENGINE = "torch"
+
+
+class BudgetedEngine:
+    """See `edge_client.engine.Engine`; steps down instead of dying.
+
+    Args:
+        engine: Opened with `option`'s plan.
+        found: Every plan there is for this work.
+        option: The one chosen.
+        guard: Watches this process's peak.
+        corrections: Where peaks are remembered, or None.
+        base_id: SHA-256 of the base, under which they are.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        found: Sequence[Option],
+        option: Option,
+        guard: Guard,
+        corrections: Corrections | None,
+        base_id: str,
+    ) -> None:
+        self._engine, self._found, self.option = engine, found, option
+        self._guard, self._corrections, self._base_id = guard, corrections, base_id
+        self._longest = 0  # tokens of the longest batch by the plan in use
+        self._guard.reset()
+
+    @property
+    def encoder(self) -> Encoder:
+        """How texts become batches."""
+        return self._engine.encoder
+
+    @property
+    def plan(self) -> Plan:
+        """How a step is computed now."""
+        return self._engine.plan
+
+    @property
+    def budget_bytes(self) -> int:
+        """What this process may take."""
+        return self._guard.budget_bytes
+
+    def use(self, plan: Plan) -> None:
+        """Compute the next steps by another of this work's plans."""
+        self._take(next(option for option in self._found if option.plan == plan))
+
+    def train_step(self, batch: Batch) -> StepReport:
+        """One AdamW step on the adapter, by a smaller plan if memory cannot be had.
+
+        Raises:
+            EngineError: Not even the smallest plan's memory can be had.
+        """
+        while True:
+            self._longest = max(self._longest, batch.ids.shape[1])
+            try:
+                report = self._engine.train_step(batch)
+            except (MemoryError, RuntimeError) as error:
+                if not is_allocation_failure(error):
+                    raise
+                self._step_down_or_stop(error)
+                continue
+            if self._guard.is_over():
+                self._step_down()
+            return report
+
+    def _step_down_or_stop(self, error: BaseException) -> None:
+        if not self._step_down():
+            size = size_text(self.option.predicted_peak_bytes)
+            raise EngineError(
+                f"memory ran out in the smallest plan ({size} predicted); free some, lower "
+                "--tokens or pack the base with fewer --bits"
+            ) from error
+
+    def _step_down(self) -> bool:
+        """Take the next smaller plan; False where there is none."""
+        peak, smaller = self._guard.peak_bytes(), next_smaller(self._found, self.option)
+        log.warning(
+            "peak %s of %s allowed; %s",
+            size_text(peak),
+            size_text(self._guard.budget_bytes),
+            f"going on by {smaller.plan}" if smaller else "no smaller plan is left",
+        )
+        self._remember()
+        if smaller is not None:
+            self._take(smaller)
+        return smaller is not None
+
+    def _take(self, option: Option) -> None:
+        self.option, self._longest = option, 0
+        self._engine.use(option.plan)
+        trim()
+        self._guard.reset()
+
+    def end_round(self) -> None:
+        """Remember the peak since the round or the plan in use began; give free memory back."""
+        self._remember()
+        trim()
+
+    def _remember(self) -> None:
+        if self._corrections is None or not self._longest:
+            return
+        work = self.option.work
+        plan = replace(self.option.plan, tokens=min(self._longest, self.option.plan.tokens))
+        key = Key(self._base_id, ENGINE, str(work.spec), plan.dtype)
+        estimated = estimate(work, plan, self.option.memory.runtime).total
+        try:
+            self._corrections.record(key, plan, estimated, self._guard.peak_bytes())
+        except OSError as error:
+            log.warning("the round's peak could not be remembered: %s", error)
+
+    def predict(self, examples: Sequence[Example]) -> np.ndarray:
+        """Log-probabilities, float32, shape (texts, labels); each row's exp sums to one."""
+        return self._engine.predict(examples)
+
+    def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:
+        """Mean token state after encoder layer `layer` (0 = embeddings), shape (texts, hidden)."""
+        return self._engine.features(examples, layer)
+
+    def adapter(self) -> AdapterState:
+        """A copy of the adapter, PEFT's own names, float32."""
+        return self._engine.adapter()
+
+    def load_adapter(self, state: AdapterState) -> None:
+        """Put an adapter in place and start the optimizer and the measured peak afresh."""
+        self._engine.load_adapter(state)
+        self._longest = 0
+        self._guard.reset()
+
+    def close(self) -> None:
+        """Free what the engine holds."""
+        self._engine.close()
+        trim()
+
+
+def open_within(
+    kind: str,
+    base: Base,
+    task: Task,
+    spec: AdapterSpec,
+    training: Training,
+    budget_bytes: int | None,
+    state: Path | None = None,
+) -> BudgetedEngine:
+    """Plan for this device as it is now, and open an engine by that plan.
+
+    Args:
+        kind: `torch` or `auto`.
+        base: The frozen base.
+        task: Labels and patterns.
+        spec: The adapter.
+        training: Batch, longest input, learning rate.
+        budget_bytes: Resident bytes this process may reach; None: 60 % of what is available now.
+        state: Folder in which measured peaks are remembered.
+
+    Raises:
+        BudgetError: No plan fits.
+        EngineError: The engine's libraries are not installed.
+        TaskError: A label word is not one token of this base's tokenizer.
+    """
+    load_engine(kind)  # so that what its libraries take is measured in this process
+    trim()
+    facts = read_facts()
+    budget = auto_budget(facts.available_bytes) if budget_bytes is None else budget_bytes
+    corrections = Corrections(state / "corrections.json") if state else None
+    work = Work(base.shape, base.bits, spec, training.batch, training.tokens, len(task.labels))
+    correct = [corrections.corrector(base.base_id, ENGINE, str(spec))] if corrections else []
+    found = options(work, facts.runtime_bytes, facts.nominal, *correct)
+    option = choose(found, budget)
+    engine = open_engine(kind, base, task, spec, training, option.plan)
+    return BudgetedEngine(engine, found, option, Guard(budget), corrections, base.base_id)

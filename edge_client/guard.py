@@ -1,0 +1,69 @@
+"""Watches a process's own peak while it trains, and knows a failed allocation when it sees one.
+
+guard = Guard(budget_bytes)
+guard.reset()
+engine.train_step(batch)
+if guard.is_over(): ...  # the planner's `next_smaller` says what then
+"""
+
+from pathlib import Path
+
+SELF = Path("/proc/self")
+RESET_PEAK = "5"  # proc(5), clear_refs: the peak becomes what is resident now
+# What torch says on processors and on CUDA, in every version since 2.5; the last two are oneDNN's
+# words where its scratch memory could not be had (seen under a limit on data).
+ALLOCATION_FAILED = (
+    "can't allocate memory",
+    "out of memory",
+    "not enough memory",
+    "could not create a primitive",
+    "could not create a memory",
+)
+
+
+class Guard:
+    """The peak of this process since the last reset, held against a budget.
+
+    Args:
+        budget_bytes: Resident bytes this process may reach.
+        process: Its folder in /proc; another one in tests.
+    """
+
+    def __init__(self, budget_bytes: int, process: Path = SELF) -> None:
+        self.budget_bytes = budget_bytes
+        self._process = process
+
+    def peak_bytes(self) -> int:
+        """Highest resident set since the last reset (VmHWM, measured by the kernel)."""
+        for line in (self._process / "status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+        return 0
+
+    def reset(self) -> bool:
+        """Forget the peak so far.
+
+        Returns:
+            False where the kernel does not let us; then the peak stays the whole life's.
+        """
+        try:
+            (self._process / "clear_refs").write_text(RESET_PEAK)
+        except OSError:
+            return False
+        return True
+
+    def is_over(self) -> bool:
+        """Whether the peak has passed the budget since the last reset."""
+        return self.peak_bytes() > self.budget_bytes
+
+
+def is_allocation_failure(error: BaseException) -> bool:
+    """Whether an error says that memory could not be had.
+
+    Python and numpy raise MemoryError, torch a RuntimeError that says so.
+    """
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        words in str(error).lower() for words in ALLOCATION_FAILED
+    )

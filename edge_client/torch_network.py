@@ -1,0 +1,377 @@
+"""A frozen model over its mapped weights, walked layer by layer, forward and back.
+
+Backward is written out, not left to one big graph: a layer is a small graph of its own, either
+kept from forward or made again from the layer's input, as the plan says. Gradients are exact
+either way (`tests/parity/test_gradients.py`). After a layer its pages of the map are given back.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from edge_client.adapters import PREFIX, AdapterSpec
+from edge_client.architectures import FAMILIES, has_bias
+from edge_client.base import Base
+from edge_client.planner import Plan
+from edge_client.tokens import Batch
+from edge_client.torch_layers import (
+    ACTIVATIONS,
+    Context,
+    FrozenMatrix,
+    Layer,
+    Linear,
+    Norm,
+    additive_mask,
+    decoder_layer,
+    encoder_layer,
+    rotary_angles,
+    streamed_cross_entropy,
+)
+from edge_client.wire import AdapterState
+
+# Half precision loses small gradients below 6e-8; scaled by this they are kept.
+LOSS_SCALE = {torch.float16: 1024.0}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One micro-batch on its way through the layers.
+
+    Attributes:
+        ids: Token ids, (B, T).
+        attention: 1 for real tokens, prompt included, (B, P + T).
+        context: What every layer sees.
+        dtype: Computed in.
+    """
+
+    ids: Tensor
+    attention: Tensor
+    context: Context
+    dtype: torch.dtype
+
+
+class Network:
+    """A frozen base and one adapter's tensors, without a tokenizer and without an optimizer.
+
+    Args:
+        base: Weights and shape.
+        spec: Adapter.
+        state: The adapter's values, PEFT's names.
+        label_words: Token ids asked for at the mask; empty for a classifier and for decoders.
+        device: `cpu` or a CUDA device.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        spec: AdapterSpec,
+        state: AdapterState,
+        label_words: Sequence[int],
+        device: str = "cpu",
+    ) -> None:
+        self.base, self.shape, self.spec = base, base.shape, spec
+        self.family = FAMILIES[base.architecture]
+        self.device = torch.device(device)
+        self.weights = base.open_weights()
+        self.adapter = {
+            name: torch.from_numpy(array.astype(np.float32)).to(self.device).requires_grad_()
+            for name, array in state.items()
+        }
+        self._layers = [self._layer(index) for index in range(self.shape.stored_layers)]
+        if self.family.embedding_norm:
+            self._embedding_norm = self._norm(self.family.embedding_norm)
+        if self.family.embedding_map:
+            self._embedding_map = self._linear(self.family.embedding_map)
+        self._open_head(label_words)
+        self.weights.release(self.weights.names)
+
+    # Parts
+
+    def _vector(self, name: str) -> Tensor:
+        return torch.from_numpy(self.weights.vector(name)).to(self.device)
+
+    def _bias(self, module: str) -> Tensor:
+        """The adapter's if it has one, else the base's."""
+        trained = self.adapter.get(f"{PREFIX}{module}.bias")
+        return self._vector(f"{module}.bias") if trained is None else trained
+
+    def _norm(self, module: str) -> Norm:
+        bias = None if self.shape.is_decoder else self._bias(module)
+        return Norm(self._vector(f"{module}.weight"), bias, self.shape.norm_eps)
+
+    def _matrix(self, module: str) -> FrozenMatrix:
+        return FrozenMatrix(self.weights.stored(f"{module}.weight"), self.device)
+
+    def _linear(self, module: str, is_biased: bool = True) -> Linear:
+        return Linear(
+            self._matrix(module),
+            self._bias(module) if is_biased else None,
+            self.adapter.get(f"{PREFIX}{module}.lora_A.weight"),
+            self.adapter.get(f"{PREFIX}{module}.lora_B.weight"),
+            self.spec.scaling,
+        )
+
+    def _layer(self, index: int) -> Layer:
+        prefix = self.family.layer.format(layer=index)
+        return Layer(
+            {
+                target: self._linear(prefix + module, has_bias(self.shape, target))
+                for target, module in self.family.linears.items()
+            },
+            self._norm(prefix + self.family.attention_norm),
+            self._norm(prefix + self.family.output_norm),
+            self.shape.activation,
+            self.shape.head_dim,
+            self.shape.kv_heads,
+        )
+
+    def _open_head(self, label_words: Sequence[int]) -> None:
+        family = self.family
+        words = f"{family.decoder}.weight"
+        self._decoder = words if not self.shape.is_tied else f"{family.words}.weight"
+        if self.shape.is_decoder:
+            self._final_norm = self._norm(family.final_norm)
+        elif not self.spec.head:
+            self._head_dense = self._linear(family.head_dense)
+            self._head_norm = self._norm(family.head_norm)
+            bias = next(name for name in family.decoder_bias if name in self.weights)
+            rows = self.weights.rows(self._decoder, np.array(label_words))
+            self._label_rows = torch.from_numpy(rows).to(self.device)  # (labels, embedding)
+            self._label_bias = self._vector(bias)[list(label_words)]
+
+    # Forward
+
+    def layer_of(self, index: int) -> Layer:
+        """The weights of a computed layer; ALBERT's layers share theirs."""
+        return self._layers[index * self.shape.stored_layers // self.shape.layers]
+
+    def _pass(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Pass:
+        prompt = self.spec.prompt_tokens
+        ids = torch.from_numpy(batch.ids[rows]).to(self.device)
+        attention = torch.from_numpy(batch.attention[rows]).to(self.device)
+        attention = functional.pad(attention, (prompt, 0), value=1)
+        is_causal = self.shape.is_decoder
+        mask = additive_mask(attention, is_causal, dtype)
+        if is_causal:
+            rotary = rotary_angles(
+                attention.shape[1], self.shape.head_dim, self.shape.rope_theta, self.device, dtype
+            )
+            return Pass(ids, attention, Context(mask, None, rotary), dtype)
+        answers = torch.from_numpy(batch.mask_positions[rows]).to(self.device) + prompt
+        return Pass(ids, attention, Context(mask, answers), dtype)
+
+    def _embed(self, run: Pass) -> Tensor:
+        """Embeddings as the lowest layer sees them, (B, P + T, H); graph only for a prompt."""
+        flat, place = np.unique(run.ids.cpu().numpy(), return_inverse=True)
+        table = torch.from_numpy(self.weights.rows(f"{self.family.words}.weight", flat))
+        h = table[torch.from_numpy(place.reshape(run.ids.shape))].to(self.device)
+        self.weights.release([f"{self.family.words}.weight"])  # the kernel maps around each row
+        prompt = self.adapter.get("prompt_embeddings")
+        if prompt is not None:
+            h = torch.cat((prompt.expand(len(h), *prompt.shape), h), dim=1)
+        if self.family.positions:
+            h = h + self._position_rows(h.shape[1])
+        if self.family.token_types and f"{self.family.token_types}.weight" in self.weights:
+            h = h + torch.from_numpy(
+                self.weights.rows(f"{self.family.token_types}.weight", np.array([0]))
+            ).to(self.device)
+        if self.family.embedding_norm:
+            h = self._embedding_norm(h)
+        h = h.to(run.dtype)
+        if self.family.embedding_map:
+            h = self._embedding_map(h)
+        return h
+
+    def _position_rows(self, tokens: int) -> Tensor:
+        offset = self.shape.pad_id + 1 if "roberta" in self.shape.architecture else 0
+        rows = np.arange(offset, offset + tokens)
+        return torch.from_numpy(self.weights.rows(f"{self.family.positions}.weight", rows)).to(
+            self.device
+        )
+
+    def _through(
+        self, index: int, x: Tensor, context: Context, is_value_needed: bool = True
+    ) -> Tensor:
+        layer = self.layer_of(index)
+        if self.shape.is_decoder:
+            return decoder_layer(layer, x, context, is_value_needed)
+        below = self.layer_of(index - 1) if index else None
+        is_top = index == self.shape.layers - 1
+        return encoder_layer(layer, below, x, context, is_top, is_value_needed)
+
+    def _release(self, index: int) -> None:
+        """Give a layer's pages of the map back; they stay in the page cache while there is room."""
+        stored = index * self.shape.stored_layers // self.shape.layers
+        prefix = self.family.layer.format(layer=stored)
+        names = [prefix + module + ".weight" for module in self.family.linears.values()]
+        self.weights.release(names)
+
+    def _top(self, x: Tensor) -> Tensor:
+        """Logits (B, labels) from the top layer's sum (B, 1, H)."""
+        h = self.layer_of(self.shape.layers - 1).output_norm(x).squeeze(1)  # (B, H)
+        if self.spec.head:
+            return self._classify(h.float())
+        gelu = "gelu" if "roberta" in self.shape.architecture else self.shape.activation
+        h = self._head_norm(ACTIVATIONS[gelu](self._head_dense(h)))
+        return functional.linear(h.float(), self._label_rows, self._label_bias)
+
+    def _classify(self, h: Tensor) -> Tensor:
+        """A sequence classifier's dense, activation and projection; both linears are trained."""
+        first, second = (
+            (self.adapter[f"{PREFIX}{name}.weight"], self.adapter[f"{PREFIX}{name}.bias"])
+            for name in self.family.classifier
+        )
+        is_relu = self.shape.architecture == "distilbert"
+        inner = functional.linear(h, *first)
+        return functional.linear(inner.relu() if is_relu else inner.tanh(), *second)
+
+    @torch.no_grad()
+    def states(self, batch: Batch, dtype: str) -> Iterator[Tensor]:
+        """Token states after the embeddings and after each layer, (B, P + T, H), one at a time.
+
+        The encoders' top layer is computed for all tokens here.
+        """
+        run = self._pass(batch, slice(None), getattr(torch, dtype))
+        context = Context(run.context.mask, None, run.context.rotary)
+        x = self._embed(run)
+        yield x
+        for index in range(self.shape.layers):
+            x = self._through(index, x, context)
+            self._release(index)
+            is_last = index == self.shape.layers - 1
+            if not self.shape.is_decoder:
+                yield self.layer_of(index).output_norm(x)
+            else:
+                yield self._final_norm(x) if is_last else x
+
+    @torch.no_grad()
+    def logits(self, batch: Batch, dtype: str) -> Tensor:
+        """Label logits, float32, (B, labels)."""
+        run = self._pass(batch, slice(None), getattr(torch, dtype))
+        x = self._embed(run)
+        for index in range(self.shape.layers):
+            x = self._through(index, x, run.context)
+            self._release(index)
+        return self._top(x).float()
+
+    # Backward
+
+    def backward(self, batch: Batch, plan: Plan) -> float:
+        """Add the gradient of the batch's mean loss to the adapter's tensors.
+
+        Whatever the plan, the gradient is the same up to rounding, but for `depth`: adapters of
+        layers below it get none.
+
+        Returns:
+            The mean loss in nats.
+        """
+        loss, dtype = 0.0, getattr(torch, plan.dtype)
+        for start in range(0, len(batch.labels), plan.micro_batch):
+            rows = slice(start, start + plan.micro_batch)
+            share = self._share(batch, rows)
+            loss += share * self._backward_part(batch, rows, plan, dtype, share)
+        if scale := LOSS_SCALE.get(dtype):
+            for tensor in self.adapter.values():
+                if tensor.grad is not None:
+                    tensor.grad /= scale
+        return loss
+
+    def _share(self, batch: Batch, rows: slice) -> float:
+        """A part's weight in the mean: its texts, or its predicted tokens."""
+        if self.shape.is_decoder:
+            return float(batch.attention[rows, 1:].sum() / batch.attention[:, 1:].sum())
+        return len(batch.labels[rows]) / len(batch.labels)
+
+    def _backward_part(
+        self, batch: Batch, rows: slice, plan: Plan, dtype: torch.dtype, share: float
+    ) -> float:
+        run = self._pass(batch, rows, dtype)
+        lowest = self.shape.layers - (plan.depth if self.spec.is_in_layers else 0)
+        has_prompt = self.spec.prompt_tokens > 0
+        with torch.set_grad_enabled(has_prompt):
+            embedded = self._embed(run)
+        x, tapes = embedded.detach(), []
+        for index in range(self.shape.layers):
+            is_kept = index >= lowest and index not in plan.recompute
+            entry = x.requires_grad_(index > lowest or has_prompt)
+            with torch.set_grad_enabled(is_kept):
+                out = self._through(index, entry, run.context)
+            self._release(index)
+            if index >= lowest:
+                tapes.append((entry, out if is_kept else None))
+            x = out.detach()
+        scale = share * LOSS_SCALE.get(dtype, 1.0)
+        loss, grad = self._loss(x, batch, rows, run, scale)
+        self._walk_back(tapes, lowest, grad, run)
+        if has_prompt:
+            embedded.backward(tapes[0][0].grad)
+        return loss
+
+    def _walk_back(
+        self,
+        tapes: list[tuple[Tensor, Tensor | None]],
+        lowest: int,
+        grad: Tensor,
+        run: Pass,
+    ) -> None:
+        """Backward through the layers from the top; each tape is dropped when it is used."""
+        for index in range(self.shape.layers - 1, lowest - 1, -1):
+            entry, out = tapes[index - lowest]
+            if out is None:
+                with torch.enable_grad():
+                    out = self._through(index, entry, run.context, is_value_needed=False)
+            if out.requires_grad:
+                out.backward(grad)
+            self._release(index)
+            if entry.grad is not None:
+                grad = entry.grad
+            if index > lowest:
+                tapes.pop()
+                del entry, out
+
+    def _loss(
+        self, x: Tensor, batch: Batch, rows: slice, run: Pass, scale: float
+    ) -> tuple[float, Tensor]:
+        """The part's mean loss, and `scale` times its gradient at the top layer's sum."""
+        if self.shape.is_decoder:
+            return self._causal_loss(x, run, scale)
+        x = x.requires_grad_()
+        with torch.enable_grad():
+            labels = torch.from_numpy(batch.labels[rows]).to(self.device)
+            loss = functional.cross_entropy(self._top(x), labels)
+            (loss * scale).backward()
+        assert x.grad is not None
+        return float(loss.detach()), x.grad
+
+    def _causal_loss(self, x: Tensor, run: Pass, scale: float) -> tuple[float, Tensor]:
+        """Next-token cross-entropy over real tokens; the head streams over the vocabulary."""
+        prompt = self.spec.prompt_tokens
+        x = x.requires_grad_()
+        with torch.enable_grad():
+            h = self._final_norm(x)[:, prompt:-1]  # (B, T - 1, H)
+        is_real = run.attention[:, prompt + 1 :].bool()
+        targets = run.ids[:, 1:][is_real]
+        loss, grad = streamed_cross_entropy(
+            h.detach()[is_real],
+            targets,
+            lambda a, b: self._head_rows(a, b, run.dtype),
+            self.shape.vocabulary,
+        )
+        whole = torch.zeros_like(h)
+        whole[is_real] = grad * scale
+        h.backward(whole)
+        assert x.grad is not None
+        return float(loss), x.grad
+
+    def _head_rows(self, start: int, end: int, dtype: torch.dtype) -> Tensor:
+        rows = self.weights.rows(self._decoder, np.arange(start, end))
+        return torch.from_numpy(rows).to(self.device, dtype)
+
+    def close(self) -> None:
+        """Unmap the weights."""
+        self._layers.clear()
+        self.weights.close()

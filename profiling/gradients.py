@@ -1,0 +1,225 @@
+"""Gradients of the torch engine against plain PyTorch + PEFT holding the dequantized weights.
+
+The reference is Hugging Face's own model, its linears filled with what the base's stored weights
+stand for, an adapter by PEFT, the whole head at all positions. Nothing of it is shared with the
+engine but the numbers in the file. It is computed in double precision: in single precision the
+reference itself is up to 1.4e-5 from its own exact value, where queries have small gradients.
+"""
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from peft import PeftModel, get_peft_config, get_peft_model
+from peft.utils import set_peft_model_state_dict
+from torch import Tensor
+from torch.nn import functional
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+from edge_client.adapters import AdapterSpec, initial_adapter
+from edge_client.base import Base
+from edge_client.peft_folder import peft_config, peft_state
+from edge_client.planner import Plan
+from edge_client.quantization import dequantize
+from edge_client.tokens import Batch
+from edge_client.torch_network import Network
+from edge_client.wire import AdapterState
+
+
+@dataclass(frozen=True)
+class GradientError:
+    """How far one plan's gradients are from the reference's.
+
+    Attributes:
+        plan: What was computed.
+        loss_error: |loss - reference| / reference.
+        worst_tensor: The adapter's tensor with the largest error.
+        worst_error: Its |gradient - reference| / |reference| (Euclidean norms).
+        zero_tensors: Tensors without any gradient that have one in the reference.
+    """
+
+    plan: Plan
+    loss_error: float
+    worst_tensor: str
+    worst_error: float
+    zero_tensors: tuple[str, ...]
+
+    def row(self) -> dict[str, Any]:
+        """For JSON."""
+        row: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return row
+
+
+def random_adapter(spec: AdapterSpec, base: Base, labels: int, seed: int) -> AdapterState:
+    """An adapter in the middle of training: no tensor zero, none at its start."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    state = initial_adapter(spec, base, labels, seed)
+    return {
+        name: (tensor + 0.02 * generator.standard_normal(tensor.shape)).astype(np.float32)
+        for name, tensor in state.items()
+    }
+
+
+def random_batch(base: Base, batch: int, tokens: int, labels: int, seed: int) -> Batch:
+    """Random ids; every row but the first is padded by a few tokens."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    ids = generator.integers(5, base.shape.vocabulary, (batch, tokens))
+    attention = np.ones_like(ids)
+    for row in range(1, batch):
+        attention[row, tokens - min(3 * row, tokens // 2) :] = 0
+    ids[attention == 0] = base.shape.pad_id
+    where = np.full(batch, 3, np.int64)
+    return Batch(ids, attention, where, np.arange(batch, dtype=np.int64) % labels)
+
+
+def reference_model(
+    base: Base, spec: AdapterSpec, state: AdapterState, dtype: torch.dtype = torch.float64
+) -> PeftModel:
+    """Hugging Face's model with the base's dequantized weights, and PEFT's adapter on it."""
+    config = AutoConfig.from_pretrained(base.folder, local_files_only=True)
+    kind = AutoModelForCausalLM if base.shape.is_decoder else AutoModelForMaskedLM
+    model = kind.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    _fill(model, base)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    chosen = peft_config(spec, base.name, base.architecture, state)
+    chosen["inference_mode"] = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adapted = get_peft_model(model, get_peft_config(chosen))
+        tensors = peft_state(spec, base.architecture, state)
+        set_peft_model_state_dict(adapted, {n: torch.from_numpy(a) for n, a in tensors.items()})
+    return adapted.to(dtype).train()
+
+
+def _fill(model: Any, base: Base) -> None:
+    weights = base.open_weights()
+    state = {}
+    for name in model.state_dict():
+        if name in weights:
+            is_matrix = len(weights.shape(name)) == 2
+            array = dequantize(weights.stored(name)) if is_matrix else weights.vector(name)
+            state[name] = torch.from_numpy(np.array(array, np.float32))
+    missing = model.load_state_dict(state, strict=False).missing_keys
+    model.tie_weights()
+    tied = ("decoder.weight", "decoder.bias", "projector.weight", "position_ids", "lm_head.weight")
+    left = [name for name in missing if not name.endswith(tied) and "pooler" not in name]
+    assert not left, f"the base has no {left}"
+    weights.close()
+
+
+def reference_gradients(
+    model: PeftModel, base: Base, spec: AdapterSpec, batch: Batch, words: Sequence[int]
+) -> tuple[float, dict[str, np.ndarray]]:
+    """Loss and the adapter's gradients, named as the adapter's tensors are."""
+    model.zero_grad()
+    ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
+    logits = model(input_ids=ids, attention_mask=attention).logits
+    loss = (
+        _causal_loss(logits, batch, spec)
+        if base.shape.is_decoder
+        else functional.cross_entropy(
+            logits[
+                torch.arange(len(ids)), torch.from_numpy(batch.mask_positions) + spec.prompt_tokens
+            ][:, list(words)],
+            torch.from_numpy(batch.labels),
+        )
+    )
+    loss.backward()
+    gradients = {
+        _plain(name): parameter.grad.numpy().copy()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+    return float(loss.detach()), gradients
+
+
+def _causal_loss(logits: Tensor, batch: Batch, spec: AdapterSpec) -> Tensor:
+    logits = logits[:, spec.prompt_tokens : -1]
+    is_real = torch.from_numpy(batch.attention)[:, 1:].bool()
+    return functional.cross_entropy(logits[is_real], torch.from_numpy(batch.ids)[:, 1:][is_real])
+
+
+def _plain(name: str) -> str:
+    """PEFT's parameter name without what PEFT puts in between."""
+    for part in (".default", ".base_layer", ".modules_to_save"):
+        name = name.replace(part, "")
+    return "prompt_embeddings" if name.startswith("prompt_encoder") else name
+
+
+def every_plan(base: Base, batch: int, tokens: int) -> list[Plan]:
+    """One of each way to compute a step in float32: kept, recomputed, split, shallow."""
+    layers = base.shape.layers
+    whole = Plan("float32", batch, (), layers, tokens)
+    plans = [
+        whole,
+        replace(whole, recompute=tuple(range(layers))),
+        replace(whole, recompute=tuple(range(0, layers, 2))),
+        replace(whole, recompute=tuple(range(layers // 2))),
+        replace(whole, micro_batch=max(1, batch // 2)),
+        replace(whole, micro_batch=1, recompute=tuple(range(layers))),
+    ]
+    if base.shape.stored_layers < layers:
+        return plans  # shared layers have no depth of their own
+    return [
+        *plans,
+        replace(whole, depth=max(1, layers // 2)),
+        replace(whole, depth=1, recompute=tuple(range(layers))),
+    ]
+
+
+def gradient_errors(
+    base: Base, spec: AdapterSpec, plans: Sequence[Plan], batch: Batch, words: Sequence[int]
+) -> Iterator[GradientError]:
+    """Compare each plan's gradients with the reference's.
+
+    Args:
+        base: A pack or a plain folder.
+        spec: Adapter; not a classification head.
+        plans: What to compare.
+        batch: Encoded texts.
+        words: Token ids of the labels; unused for decoders.
+    """
+    state = random_adapter(spec, base, len(words), seed=1)
+    model = reference_model(base, spec, state)
+    loss, wanted = reference_gradients(model, base, spec, batch, words)
+    del model
+    network = Network(base, spec, state, words)
+    for plan in plans:
+        for tensor in network.adapter.values():
+            tensor.grad = None
+        ours = network.backward(batch, plan)
+        yield _compare(plan, ours, loss, network.adapter, wanted, base)
+    network.close()
+
+
+def _compare(
+    plan: Plan,
+    ours: float,
+    loss: float,
+    adapter: Mapping[str, Tensor],
+    wanted: Mapping[str, np.ndarray],
+    base: Base,
+) -> GradientError:
+    errors, zero = {}, []
+    for name, tensor in adapter.items():
+        got = tensor.grad
+        if got is None and _is_below(name, plan, base):
+            continue
+        norm = float(np.linalg.norm(wanted[name]))
+        if (got is None or not bool(got.any())) and norm > 0:
+            zero.append(name)
+        difference = wanted[name] if got is None else got.numpy() - wanted[name]
+        errors[name] = float(np.linalg.norm(difference)) / (norm or 1.0)
+    worst = max(errors, key=lambda name: errors[name])
+    return GradientError(plan, abs(ours - loss) / loss, worst, errors[worst], tuple(zero))
+
+
+def _is_below(name: str, plan: Plan, base: Base) -> bool:
+    numbers = [int(part) for part in name.split(".") if part.isdigit()]
+    return bool(numbers) and numbers[0] < base.shape.layers - plan.depth

@@ -1,0 +1,49 @@
+"""Random models of every family, made by transformers and saved as it saves them."""
+
+import json
+from pathlib import Path
+
+from edge_client.base import Base, open_base
+from edge_client.tokens import Tokens
+
+FAMILIES = ("bert", "roberta", "xlm-roberta", "albert", "distilbert", "llama", "qwen2")
+ENCODERS = FAMILIES[:5]
+HIDDEN, LAYERS, FEED_FORWARD, HEADS = 64, 3, 128, 4
+
+
+def write_family(name: str, tiny_base: Base, folder: Path, seed: int = 0) -> Base:
+    """A random model with the tiny base's tokenizer; norms and biases are random too."""
+    import torch
+    import transformers
+
+    sizes = _sizes(name) | {"vocab_size": Tokens(tiny_base.folder).size, "pad_token_id": 0}
+    torch.manual_seed(seed)
+    config = transformers.AutoConfig.for_model(name, **sizes)
+    is_decoder = name in ("llama", "qwen2")
+    kind = transformers.AutoModelForCausalLM if is_decoder else transformers.AutoModelForMaskedLM
+    model = kind.from_config(config, dtype=torch.float32)
+    for parameter in model.parameters():
+        spread = 0.1 if parameter.dim() == 1 else 0.05
+        parameter.data.add_(torch.randn_like(parameter) * spread)
+    model.save_pretrained(folder)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / file).write_bytes((tiny_base.folder / file).read_bytes())
+    json.loads((folder / "config.json").read_text())
+    return open_base(str(folder))
+
+
+def _sizes(name: str) -> dict[str, object]:
+    if name == "distilbert":
+        return {"dim": HIDDEN, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": FEED_FORWARD}
+    sizes: dict[str, object] = {
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": FEED_FORWARD,
+        "max_position_embeddings": 80,
+    }
+    if name == "albert":
+        sizes |= {"embedding_size": 64, "num_hidden_groups": 1}
+    if name in ("llama", "qwen2"):
+        sizes |= {"num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2}
+    return sizes

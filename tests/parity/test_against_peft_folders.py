@@ -1,0 +1,101 @@
+"""Adapters that PEFT itself made are read here, and give what they give there."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_client.adapters import AdapterError
+from edge_client.base import Base
+from edge_client.engine import open_engine
+from edge_client.peft_folder import Exported, write_peft_folder
+from edge_client.peft_import import read_peft_adapter
+from edge_client.tasks import Task
+from edge_client.trainer import train
+from edge_client.wire import Training, encode_adapter
+from tests.parity.test_against_transformers import TEXTS, full_model_rows
+
+torch = pytest.importorskip("torch")
+peft = pytest.importorskip("peft")
+transformers = pytest.importorskip("transformers")
+
+LORAS = {
+    "default alpha": {"r": 4, "target_modules": ["query", "value"]},
+    "alpha 32": {"r": 4, "lora_alpha": 32, "target_modules": ["query", "key", "value"]},
+    "rank-stabilized": {"r": 4, "use_rslora": True, "target_modules": ["intermediate.dense"]},
+    "top layer": {"r": 2, "target_modules": ["query"], "layers_to_transform": [1]},
+}
+
+
+def saved_by_peft(base: Base, folder: Path, config: object) -> object:
+    """A PEFT model with random adapter values, saved by PEFT."""
+    plain = transformers.AutoModelForMaskedLM.from_pretrained(base.folder, dtype=torch.float32)
+    model = peft.get_peft_model(plain, config).eval()
+    torch.manual_seed(3)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data.add_(0.05 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize("options", LORAS.values(), ids=LORAS.keys())
+def test_a_lora_made_by_peft_gives_the_same_here(
+    real_base: Base, hub_task: Task, tmp_path: Path, options: dict[str, object]
+) -> None:
+    model = saved_by_peft(real_base, tmp_path, peft.LoraConfig(**options))
+    spec, state = read_peft_adapter(tmp_path, real_base, 6)
+    engine = open_engine("torch", real_base, hub_task, spec, Training())
+    engine.load_adapter(state)
+    theirs = full_model_rows(model, real_base, hub_task, 0)
+    np.testing.assert_allclose(engine.predict(TEXTS), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_prompt_made_by_peft_gives_the_same_here(
+    real_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
+    config = peft.PromptTuningConfig(task_type="FEATURE_EXTRACTION", num_virtual_tokens=5)
+    model = saved_by_peft(real_base, tmp_path, config)
+    spec, state = read_peft_adapter(tmp_path, real_base, 6)
+    engine = open_engine("torch", real_base, hub_task, spec, Training())
+    engine.load_adapter(state)
+    theirs = full_model_rows(model, real_base, hub_task, 5)
+    np.testing.assert_allclose(engine.predict(TEXTS), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_trained_biases_go_to_peft_and_come_back(
+    real_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
+    from edge_client.adapters import parse_adapter
+    from edge_client.peft_folder import read_peft_folder
+
+    engine = open_engine("torch", real_base, hub_task, parse_adapter("bias"), Training(lr=0.01))
+    train(engine, TEXTS, Training(epochs=4), seed=1)
+    origin = Exported("bias", str(real_base.folder), real_base.base_id, "bert", hub_task)
+    write_peft_folder(tmp_path, origin, encode_adapter(engine.adapter()))
+    assert encode_adapter(read_peft_folder(tmp_path)[1]) == encode_adapter(engine.adapter())
+    plain = transformers.AutoModelForMaskedLM.from_pretrained(real_base.folder, dtype=torch.float32)
+    adapted = peft.PeftModel.from_pretrained(plain, str(tmp_path)).eval()
+    theirs = full_model_rows(adapted, real_base, hub_task, 0)
+    np.testing.assert_allclose(engine.predict(TEXTS), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_kind_of_adapter_that_is_not_known_is_named(real_base: Base, tmp_path: Path) -> None:
+    saved_by_peft(
+        real_base, tmp_path, peft.IA3Config(target_modules=["key"], feedforward_modules=[])
+    )
+    with pytest.raises(AdapterError, match="IA3 is not supported"):
+        read_peft_adapter(tmp_path, real_base, 6)
+
+
+def test_an_adapter_for_another_base_is_named(
+    real_base: Base, tiny_base: Base, tmp_path: Path
+) -> None:
+    saved_by_peft(real_base, tmp_path, peft.LoraConfig(r=4, target_modules=["query", "value"]))
+    with pytest.raises(AdapterError, match="wants"):
+        read_peft_adapter(tmp_path, tiny_base, 6)
+
+
+def test_a_folder_that_is_no_adapter_is_told(tiny_base: Base, tmp_path: Path) -> None:
+    with pytest.raises(AdapterError, match=r"adapter_config\.json"):
+        read_peft_adapter(tmp_path, tiny_base, 6)

@@ -1,0 +1,71 @@
+"""Every plan's gradients against plain PyTorch + PEFT holding the dequantized weights."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_client.adapters import parse_adapter
+from edge_client.base import Base, open_base
+from edge_client.packing import pack_model
+from tests.families import ENCODERS, FAMILIES, write_family
+
+pytest.importorskip("torch")
+pytest.importorskip("peft")
+gradients = pytest.importorskip("profiling.gradients")
+
+ADAPTERS = ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:5", "bias"]
+WORDS = [1010, 1020, 1030, 1040]
+
+
+def errors_of(base: Base, adapter: str) -> list[Any]:
+    spec = parse_adapter(adapter)
+    batch = gradients.random_batch(base, batch=5, tokens=24, labels=4, seed=3)
+    plans = gradients.every_plan(base, batch=5, tokens=24)
+    if spec.prompt_tokens:
+        plans = [plan for plan in plans if plan.depth == base.shape.layers]
+    return list(gradients.gradient_errors(base, spec, plans, batch, WORDS))
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_every_plan_gives_the_gradients_of_plain_peft_on_a_pack(
+    tiny_base: Base, tmp_path: Path, adapter: str, bits: int
+) -> None:
+    source = write_family("roberta", tiny_base, tmp_path / "hf")
+    pack_model(str(source.folder), bits, tmp_path / "pack")
+    for error in errors_of(open_base(str(tmp_path / "pack")), adapter):
+        assert error.worst_error <= 1e-5, error
+        assert error.loss_error <= 1e-5 and not error.zero_tensors, error
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_every_family_gives_the_gradients_of_plain_peft(
+    tiny_base: Base, tmp_path: Path, adapter: str, family: str
+) -> None:
+    base = write_family(family, tiny_base, tmp_path)
+    for error in errors_of(base, adapter):
+        assert error.worst_error <= 1e-5, error
+        assert error.loss_error <= 1e-5 and not error.zero_tensors, error
+
+
+@pytest.mark.parametrize("family", FAMILIES[5:])
+@pytest.mark.parametrize("adapter", ADAPTERS[:3])
+def test_a_decoder_gives_the_gradients_of_its_causal_loss(
+    tiny_base: Base, tmp_path: Path, adapter: str, family: str
+) -> None:
+    base = write_family(family, tiny_base, tmp_path)
+    for error in errors_of(base, adapter):
+        assert error.worst_error <= 1e-5, error
+        assert error.loss_error <= 1e-5 and not error.zero_tensors, error
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_stays_near(tiny_base: Base, tmp_path: Path, dtype: str) -> None:
+    base = write_family("roberta", tiny_base, tmp_path)
+    batch = gradients.random_batch(base, batch=4, tokens=24, labels=4, seed=3)
+    plans = [replace(plan, dtype=dtype) for plan in gradients.every_plan(base, 4, 24)[:2]]
+    for error in gradients.gradient_errors(base, parse_adapter("lora:4"), plans, batch, WORDS):
+        assert error.worst_error <= 0.1 and not error.zero_tensors, error
