@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from edge_client.launcher import ALLOCATOR
+
 LISTENING = re.compile(r"listening on (http://\S+)")
 
 
@@ -39,9 +41,9 @@ class Fleet:
 
     def start(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start `smidgen ARGUMENTS`; its output goes to `logs/NAME.log`."""
-        limits = {"OMP_NUM_THREADS": str(self.cores_each), "MALLOC_ARENA_MAX": "2"}
+        limits = {"OMP_NUM_THREADS": str(self.cores_each), **ALLOCATOR}
         quiet = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-        with (self.logs / f"{name}.log").open("ab") as log:
+        with (self.logs / f"{name}.log").open("ab") as log, undisturbed():
             process = subprocess.Popen(
                 [sys.executable, "-m", "smidgen", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -50,7 +52,7 @@ class Fleet:
                 env={**os.environ, **limits, **quiet},
                 start_new_session=True,  # a Ctrl-C in the terminal reaches the fleet's owner alone
             )
-        self.processes[name] = process
+            self.processes[name] = process
         return process
 
     def url_of(self, name: str, within_s: float = 60.0) -> str:
@@ -120,6 +122,21 @@ def fleet(logs: Path, cores_each: int) -> Iterator[Fleet]:
     finally:
         started.stop()
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back: a process that is only half started would be nobody's."""
+    held: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda came, _frame: held.append(came)) for number in signals]
+    try:
+        yield
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+    if held:
+        raise KeyboardInterrupt
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
