@@ -27,7 +27,7 @@ class RoundCost:
         round_index: 1-based; 0 is the evaluation before any training.
         accuracy: Mean over clients weighted by test texts, or None where none was evaluated.
         loss: Mean training loss over clients weighted by labelled texts, in nats, or None.
-        clients: Clients that trained.
+        clients: Clients whose update counted; a late one's costs are still in the medians.
         phases_s: Median seconds a client by phase, training work only.
         bytes_up: Median bytes sent a client, all its work of the round.
         bytes_down: Median bytes received a client, all its work of the round. A round's adapter
@@ -91,7 +91,7 @@ def _cost(figures: Sequence[Figure], round_index: int) -> RoundCost:
         round_index=round_index,
         accuracy=weighted(evaluated, "accuracy"),
         loss=weighted(trained, "loss"),
-        clients=len(trained),
+        clients=sum(not figure.get("is_late") for figure in trained),
         phases_s=phases,
         bytes_up=_median_by_device(done, "bytes_up"),
         bytes_down=_median_by_device(done, "bytes_down"),
@@ -114,7 +114,11 @@ def per_client_round(figures: Sequence[Figure], name: str) -> float:
 
 
 def weighted(figures: Sequence[Figure], name: str) -> float | None:
-    """Mean of a figure over clients, weighted by their examples; None without any."""
-    rows = [(f["num_examples"], f[name]) for f in figures if f.get(name) is not None]
+    """Mean of a figure over clients, weighted by their examples; None without any.
+
+    A late answer has cost what it says, but the round was closed without it.
+    """
+    counted = [f for f in figures if f.get(name) is not None and not f.get("is_late")]
+    rows = [(f["num_examples"], f[name]) for f in counted]
     total = sum(weight for weight, _ in rows)
     return sum(weight * value for weight, value in rows) / total if total else None

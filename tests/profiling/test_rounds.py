@@ -35,6 +35,17 @@ def test_a_round_is_its_clients_median_and_peak() -> None:
     assert cost.phases_s == {"train": 2.0}
 
 
+def test_a_late_answer_has_its_costs_but_no_say_in_the_mean() -> None:
+    figures = [
+        figure(1, "train", "a", loss=1.0, bytes_up=10),
+        figure(1, "train", "b", loss=9.0, bytes_up=30, is_late=True),
+        figure(1, "evaluate", "a", accuracy=0.5),
+        figure(1, "evaluate", "b", accuracy=0.9, is_late=True),
+    ]
+    (cost,) = cost_by_round(figures)
+    assert (cost.loss, cost.accuracy, cost.clients, cost.bytes_up) == (1.0, 0.5, 1, 20)
+
+
 def test_a_line_that_is_no_figure_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rounds.jsonl"
     path.write_text(json.dumps(figure(0, "evaluate", "a")) + "\n{}\n")
