@@ -1,27 +1,70 @@
-"""`smidgen profile`: tables and charts of what was measured."""
+"""`smidgen profile`: tables and charts of what was measured, and benchmarks that measure."""
 
 import json
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 
-from profiling.report import draw_rounds, rounds_table
+from edge_client.planner import AUTO, BudgetError, parse_budget
+from profiling.benchmark_bases import BenchmarkError
+from profiling.child import Line
+from profiling.grid import BATCHES, GRID_BITS, SHAPES, Case, grid, run_grid
+from profiling.report import (
+    draw_rounds,
+    grid_table,
+    ratio_notes,
+    rounds_table,
+    train_notes,
+    train_table,
+)
 from profiling.rounds import FiguresError, cost_by_round, read_figures
+from profiling.train_benchmark import PEERS, Benchmark, Settings, ratios
 
 app = typer.Typer(
-    help="Tables and charts of what was measured.",
+    help="Tables and charts of what was measured, and benchmarks.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
+BudgetOption = Annotated[
+    str, typer.Option("--memory-budget", help="Such as 512M; auto: 60 % of what is available.")
+]
+AdapterOption = Annotated[str, typer.Option("--adapter", help="lora:8, prompt:8, bias ...")]
+TokensOption = Annotated[int, typer.Option("--tokens", help="Tokens of each text.")]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", help="Of every process; by default one a core.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Of texts and random weights.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: one JSON object.")]
+
 
 @app.callback()
 def profile() -> None:
-    """Tables and charts of what was measured."""
+    """Tables and charts of what was measured, and benchmarks."""
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn expected errors into one line and an exit code."""
+    try:
+        yield
+    except (FiguresError, BenchmarkError) as error:
+        _stop(2, str(error))
+    except OSError as error:
+        _stop(1, str(error))
+    except KeyboardInterrupt:
+        _stop(130, "stopped")
+
+
+def _stop(code: int, message: str) -> NoReturn:
+    print(f"smidgen profile: {' '.join(message.split())}", file=sys.stderr)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -31,14 +74,178 @@ def rounds(
     json_output: Annotated[bool, typer.Option("--json", help="Rounds as JSON.")] = False,
 ) -> None:
     """Show what each round of a run gave and cost."""
-    try:
+    with one_line_errors():
         costs = cost_by_round(read_figures(figures))
-    except FiguresError as error:
-        print(f"smidgen profile: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
     if out is not None:
         draw_rounds(costs, out, figures.stem)
     if json_output:
         print(json.dumps({"rounds": [asdict(cost) for cost in costs]}))
     else:
         Console().print(rounds_table(costs))
+
+
+@app.command("train")
+def train_steps(
+    base: Annotated[
+        str, typer.Option(help="Pack, folder, hub name, `embedded`; with --random a shape's name.")
+    ],
+    is_random: Annotated[
+        bool, typer.Option("--random", help="Random weights of a shape such as roberta-large.")
+    ] = False,
+    bits: Annotated[
+        int | None, typer.Option(help="4, 8 or 16; the base's own, or 4 if it is random.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="torch or auto.")] = "torch",
+    batch: Annotated[int, typer.Option(help="Texts in a step.")] = Settings.batch,
+    tokens: TokensOption = Settings.tokens,
+    adapter: AdapterOption = Settings.adapter,
+    memory_budget: BudgetOption = AUTO,
+    cgroup: Annotated[
+        str | None, typer.Option(help="Hard cap around our process, such as 512M; needs root.")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Steps that count.")] = Settings.steps,
+    warmup: Annotated[int, typer.Option(help="Steps before them.")] = Settings.warmup,
+    peers: Annotated[bool, typer.Option("--peers", help="Run every peer too, uncapped.")] = False,
+    peer: Annotated[
+        list[str] | None, typer.Option(help=f"Run this peer too: {', '.join(PEERS)}.")
+    ] = None,
+    threads: ThreadsOption = None,
+    seed: SeedOption = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for train.json.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Train a few steps in a fresh process: seconds, peak memory, and what was predicted."""
+    with one_line_errors():
+        settings = Settings(
+            base=base,
+            is_random=is_random,
+            bits=bits,
+            engine=engine,
+            batch=batch,
+            tokens=tokens,
+            adapter=adapter,
+            memory_budget=memory_budget,
+            cap_bytes=_cap_bytes(cgroup),
+            steps=steps,
+            warmup=warmup,
+            threads=threads,
+            seed=seed,
+        )
+        names = _peer_names(peers, peer or [], settings)
+        with _status("looking for the base") as say:
+            benchmark = Benchmark(settings)
+            runs = [benchmark.ours(_follow(say, settings.engine))]
+            for name in names:
+                say(f"{name}: looking for its checkpoint")
+                runs.append(benchmark.peer(name, _follow(say, name)))
+        found = ratios(runs[0], runs[1:])
+        rows = [run.to_json() for run in runs]
+        result = {"runs": rows, "ratios": found} if names else rows[0]
+        _write(out, "train.json", json.dumps(result, indent=2))
+    if json_output:
+        print(json.dumps(result))
+    else:
+        console = Console()
+        console.print(train_table(runs))
+        for note in (*ratio_notes(settings.engine, found), *train_notes(runs)):
+            console.print(note, highlight=False, markup=False, soft_wrap=True)
+    if not runs[0].is_done:
+        raise typer.Exit(1)
+
+
+@app.command("grid")
+def predicted_peaks(
+    out: Annotated[Path, typer.Option(help="Folder of grid.jsonl; goes on where it ended.")],
+    base: Annotated[
+        list[str] | None, typer.Option(help="A shape or a folder; by default five shapes.")
+    ] = None,
+    bits: Annotated[list[int] | None, typer.Option(help="4, 8, 16 by default.")] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="1, 4, 8 by default.")] = None,
+    sample: Annotated[int | None, typer.Option(help="Draw so many cases of the grid.")] = None,
+    tokens: TokensOption = Settings.tokens,
+    adapter: AdapterOption = Settings.adapter,
+    memory_budget: BudgetOption = AUTO,
+    threads: ThreadsOption = None,
+    seed: SeedOption = 0,
+    json_output: JsonOption = False,
+) -> None:
+    """Compare predicted and measured peaks over shapes, bits and batches; takes long."""
+    with one_line_errors(), _status("looking for the first base") as say:
+        common = Settings(
+            base="",
+            tokens=tokens,
+            adapter=adapter,
+            memory_budget=memory_budget,
+            threads=threads,
+            seed=seed,
+        )
+        cases = grid(common, base or SHAPES, bits or GRID_BITS, batch or BATCHES, sample)
+        out.mkdir(parents=True, exist_ok=True)
+
+        def listen(number: int, case: Settings) -> None:
+            say(f"case {number + 1} of {len(cases)}: {case.base}, {case.bits} bits, {case.batch}")
+
+        done = list(run_grid(cases, out / "grid.jsonl", listen))
+    if json_output:
+        print(json.dumps(_grid_result(done)))
+    else:
+        console, result = Console(), _grid_result(done)
+        console.print(grid_table(done))
+        console.print(f"within 15 %: {result['close']} of {len(done)}", highlight=False)
+    if any(case.error is None for case in done):
+        raise typer.Exit(1)
+
+
+def _grid_result(cases: list[Case]) -> Mapping[str, Any]:
+    errors = [abs(case.error) for case in cases if case.error is not None]
+    return {
+        "cases": [asdict(case) | {"error": case.error} for case in cases],
+        "close": sum(case.is_close for case in cases),
+        "worst_error": max(errors, default=None),
+    }
+
+
+def _cap_bytes(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        size = parse_budget(text)
+    except BudgetError:
+        size = None
+    if size is None:
+        raise BenchmarkError(f"--cgroup {text!r} is not a size; expected such as 512M or 1.5G")
+    return size
+
+
+def _peer_names(every: bool, chosen: list[str], settings: Settings) -> list[str]:
+    for name in chosen:
+        if name not in PEERS:
+            raise BenchmarkError(f"--peer {name} is not known; one of {', '.join(PEERS)}")
+    names = list(PEERS) if every else list(dict.fromkeys(chosen))
+    spec = settings.spec
+    if names and (not spec.rank or spec.head):
+        raise BenchmarkError(f"peers train LoRA alone; --adapter {settings.adapter} is another")
+    return names
+
+
+@contextmanager
+def _status(first: str) -> Iterator[Callable[[str], None]]:
+    with Console(stderr=True).status(first) as status:
+        yield status.update
+
+
+def _follow(say: Callable[[str], None], name: str) -> Callable[[Line], None]:
+    """Say how far a child is."""
+
+    def listen(line: Line) -> None:
+        if line["event"] == "step":
+            say(f"{name}: step {line['index'] + 1} took {line['elapsed_s']:.1f} s")
+
+    say(f"{name}: starting")
+    return listen
+
+
+def _write(out: Path | None, name: str, text: str) -> None:
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,127 @@
+"""One child process, run to its end under a cap and watched from outside.
+
+child = run_child(command, memory_limit_bytes=512 << 20, mapped_bytes=0, environment={})
+print(child.outcome, child.stepping.peak_anon_bytes, child.done["losses"])
+"""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from profiling.cgroup import CapReport, memory_cap
+from profiling.sampler import Peaks, Sampler
+
+Line = dict[str, Any]
+DONE, KILLED_BY_CAP = "done", "killed by the memory cap"
+LAST_WORDS = 400  # characters of stderr that are kept
+
+
+@dataclass(frozen=True)
+class Child:
+    """What a child said and what was seen of it.
+
+    Attributes:
+        outcome: `done`, `killed by the memory cap`, or how it failed, in one line.
+        lines: What it printed, in order.
+        loading: Peaks up to its line `ready`.
+        stepping: Peaks from there on.
+        cap: What limited it.
+    """
+
+    outcome: str
+    lines: list[Line] = field(repr=False)
+    loading: Peaks
+    stepping: Peaks
+    cap: CapReport
+
+    @property
+    def done(self) -> Line:
+        """Its last line; empty where it did not come so far."""
+        return next((line for line in self.lines if line["event"] == "done"), {})
+
+    @property
+    def refusal(self) -> str | None:
+        """Why it would not start: wrong input."""
+        return next((line["message"] for line in self.lines if line["event"] == "refused"), None)
+
+
+def silent(_line: Line) -> None:
+    """Listen to nothing."""
+
+
+def run_child(
+    command: Sequence[str],
+    memory_limit_bytes: int | None,
+    mapped_bytes: int,
+    environment: Mapping[str, str],
+    listen: Callable[[Line], None] = silent,
+) -> Child:
+    """Run a child that prints one JSON object a line.
+
+    Args:
+        command: The program.
+        memory_limit_bytes: Hard cap, or None for none.
+        mapped_bytes: Size of the files it maps privately.
+        environment: Set beside this process's own.
+        listen: Called with each line as it comes.
+    """
+    lines: list[Line] = []
+    loading = stepping = Peaks()
+    with memory_cap(memory_limit_bytes, mapped_bytes) as cap, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            cap.around(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=os.environ | environment,
+        )
+        try:
+            with Sampler(process.pid) as sampler:
+                for line in _objects(process):
+                    if line["event"] == "ready":
+                        loading = sampler.take()
+                    lines.append(line)
+                    listen(line)
+                process.wait()
+                stepping = sampler.take()
+        finally:
+            process.kill()  # an interrupted benchmark leaves nobody behind
+            process.wait()
+        report = cap.report()
+        outcome = _outcome(process.returncode, lines, report, _last_words(errors))
+    return Child(outcome, lines, loading, stepping, report)
+
+
+def _objects(process: "subprocess.Popen[str]") -> Iterator[Line]:
+    assert process.stdout is not None
+    with process.stdout as stream:
+        for text in stream:
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue  # a library's own chatter
+            if isinstance(line, dict) and "event" in line:
+                yield line
+
+
+def _outcome(code: int, lines: Sequence[Line], cap: CapReport, last_words: str) -> str:
+    if code == 0 and any(line["event"] == "done" for line in lines):
+        return DONE
+    if code == -signal.SIGKILL:
+        # Kernels before 4.13 do not count kills; there a charge that reached the limit tells.
+        uncounted = cap.oom_kills is None and cap.peak_bytes is not None
+        is_by_cap = cap.peak_bytes == cap.limit_bytes if uncounted else bool(cap.oom_kills)
+        return KILLED_BY_CAP if is_by_cap else "killed from outside (SIGKILL)"
+    return f"failed with exit code {code}: {last_words or 'it said nothing'}"
+
+
+def _last_words(errors: IO[bytes]) -> str:
+    errors.seek(0)
+    rows = errors.read().decode(errors="replace").strip().splitlines()
+    return rows[-1].strip()[:LAST_WORDS] if rows else ""

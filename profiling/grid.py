@@ -1,0 +1,151 @@
+"""Predicted peaks against measured ones, over shapes, bits and batches; a long benchmark.
+
+Each case is a fresh process that takes two steps. A case is written to `grid.jsonl` as soon as it
+is done, and one that is there already is not run again, so an interrupted grid goes on.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from profiling.benchmark_bases import BenchmarkError, is_shape
+from profiling.train_benchmark import Benchmark, Settings
+
+SHAPES = ("bert-base", "roberta-base", "roberta-large", "albert-base", "xlm-roberta-base")
+GRID_BITS, BATCHES = (4, 8, 16), (1, 4, 8)
+CLOSE = 0.15  # of the measured peak
+WARMUP, STEPS = 1, 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point of the grid with what was found there.
+
+    Attributes:
+        settings: What was run, as JSON holds it; two cases of equal settings are the same.
+        outcome: `done`, or how it failed.
+        plan: What was chosen, or None.
+        predicted_peak_bytes: Estimated before, or None.
+        peak_rss_bytes: Measured.
+        peak_anon_bytes: Measured from outside.
+        step_s: The last step's seconds, or None.
+        predicted_parts: Where the predicted bytes go, or None.
+    """
+
+    settings: dict[str, Any]
+    outcome: str
+    plan: dict[str, Any] | None
+    predicted_peak_bytes: int | None
+    peak_rss_bytes: int
+    peak_anon_bytes: int
+    step_s: float | None
+    predicted_parts: dict[str, int] | None
+
+    @property
+    def error(self) -> float | None:
+        """(predicted - measured) / measured; None where one of them is not known."""
+        if self.outcome != "done" or self.predicted_peak_bytes is None:
+            return None
+        return self.predicted_peak_bytes / self.peak_rss_bytes - 1
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the prediction is within 15 % of the measured peak."""
+        return self.error is not None and abs(self.error) <= CLOSE
+
+
+def grid(
+    common: Settings,
+    bases: Sequence[str] = SHAPES,
+    bits: Sequence[int] = GRID_BITS,
+    batches: Sequence[int] = BATCHES,
+    sample: int | None = None,
+) -> list[Settings]:
+    """Every combination, one base after the other; or `sample` of them, drawn by the seed.
+
+    Args:
+        common: What all cases share.
+        bases: Shapes for random weights, or bases on disk.
+        bits: Of the weights.
+        batches: Texts in a step.
+        sample: How many cases to draw.
+
+    Raises:
+        BenchmarkError: A value is out of range.
+    """
+    fields = asdict(common) | {"warmup": WARMUP, "steps": STEPS}
+    whole = [
+        Settings(**fields | {"base": base, "is_random": is_shape(base), "bits": b, "batch": n})
+        for base, b, n in product(bases, bits, batches)
+    ]
+    if sample is None:
+        return whole
+    if not 1 <= sample <= len(whole):
+        raise BenchmarkError(f"--sample {sample}: the grid has 1 to {len(whole)} cases")
+    chosen = random.Random(common.seed).sample(range(len(whole)), sample)
+    return [whole[index] for index in sorted(chosen)]
+
+
+def run_grid(
+    cases: Sequence[Settings], path: Path, listen: Callable[[int, Settings], None]
+) -> Iterator[Case]:
+    """Run what is not in the file yet; every case of the grid comes out, in order.
+
+    Args:
+        cases: The grid.
+        path: Its `grid.jsonl`.
+        listen: Called with a case's number before it is run.
+
+    Raises:
+        BenchmarkError: A case cannot be run, or the file is none of a grid's.
+    """
+    known = {_key(case.settings): case for case in read_cases(path)}
+    for number, settings in enumerate(cases):
+        case = known.get(_key(asdict(settings)))
+        if case is None:
+            listen(number, settings)
+            case = _run(settings)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(case)) + "\n")
+        yield case
+
+
+def _key(settings: dict[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True)
+
+
+def _run(settings: Settings) -> Case:
+    run = Benchmark(settings).ours()
+    return Case(
+        settings=asdict(settings),
+        outcome=run.outcome,
+        plan=run.plan,
+        predicted_peak_bytes=run.predicted_peak_bytes,
+        peak_rss_bytes=run.peak_rss_bytes,
+        peak_anon_bytes=run.peak_anon_bytes,
+        step_s=run.step_s["median"] if run.step_s else None,
+        predicted_parts=run.predicted_parts,
+    )
+
+
+def read_cases(path: Path) -> list[Case]:
+    """Cases that were done; a last line cut short by a crash is no case.
+
+    Raises:
+        BenchmarkError: The file holds something else.
+    """
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8")
+    rows = text.splitlines()
+    if not text.endswith("\n") and rows:
+        path.write_text("".join(f"{row}\n" for row in rows[:-1]), encoding="utf-8")
+        rows.pop()
+    try:
+        return [Case(**json.loads(row)) for row in rows]
+    except (ValueError, TypeError) as error:
+        raise BenchmarkError(f"{path} is no grid of this version; move it away") from error

@@ -1,0 +1,61 @@
+"""What must agree before two runs may be compared: processor, memory, kernel, library versions."""
+
+import os
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from edge_client.meters import memory_bytes, usable_cores
+
+LIBRARIES = ("numpy", "torch", "transformers", "peft", "bitsandbytes", "onnxruntime")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run was made.
+
+    Attributes:
+        machine: Processor architecture, such as `aarch64`.
+        processor: Its name, or None where the kernel does not tell.
+        cores: Processors that may be used.
+        memory_bytes: Physical memory.
+        kernel: Its release.
+        load_1m: Load average of the last minute before the run; above zero others were at work.
+    """
+
+    machine: str
+    processor: str | None
+    cores: int
+    memory_bytes: int
+    kernel: str
+    load_1m: float
+
+
+def this_machine() -> Machine:
+    """Read it now."""
+    return Machine(
+        machine=platform.machine(),
+        processor=_processor(Path("/proc/cpuinfo")),
+        cores=usable_cores(),
+        memory_bytes=memory_bytes(),
+        kernel=platform.release(),
+        load_1m=round(os.getloadavg()[0], 2),
+    )
+
+
+def _processor(cpuinfo: Path) -> str | None:
+    rows = cpuinfo.read_text(errors="replace").splitlines()
+    names = [row.partition(":")[2].strip() for row in rows if row.startswith("model name")]
+    return names[0] if names else None
+
+
+def versions() -> dict[str, str | None]:
+    """Installed versions; None where a library is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found

@@ -1,0 +1,137 @@
+"""What every child process of the training benchmark does alike: its request, texts and clock.
+
+A child gets a `Request` as one JSON argument and answers with JSON lines on stdout: `ready` when it
+is loaded, a `step` after each step, `done` with everything. It imports nothing of the engine it is
+compared with, so that neither side pays for the other.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from profiling.sampler import read_memory, reset_peak_rss
+
+MASK_POSITION = 3
+FIRST_WORD = 5  # ids below are specials in most vocabularies
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a child is to do.
+
+    Attributes:
+        engine: `torch`, or the name of a peer.
+        base: Folder of our base, or of the peer's checkpoint.
+        batch: Texts in a step.
+        tokens: Tokens of each text, none of them padding.
+        adapter: Such as `lora:8@q,v`.
+        memory_budget: Such as `512M`, or `auto`.
+        warmup: Steps before the ones that count.
+        steps: Steps that count.
+        seed: For texts and weights.
+        words: The label words.
+        word_ids: Their token ids.
+        vocabulary: Token ids to draw texts from.
+        rank: LoRA's, for peers.
+        alpha: LoRA's, for peers.
+        targets: Regular expression of the linears that carry LoRA, for peers.
+    """
+
+    engine: str
+    base: str
+    batch: int
+    tokens: int
+    adapter: str
+    memory_budget: str
+    warmup: int
+    steps: int
+    seed: int
+    words: tuple[str, ...]
+    word_ids: tuple[int, ...]
+    vocabulary: int
+    rank: int
+    alpha: int
+    targets: str
+
+    def to_json(self) -> str:
+        """As a child's one argument."""
+        return json.dumps(asdict(self))
+
+
+def read_request(text: str) -> Request:
+    """The request in a child's argument."""
+    fields = json.loads(text)
+    lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    return Request(**fields | lists)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """One step's random texts of full length; shapes (batch, tokens) and (batch,), int64."""
+
+    ids: np.ndarray
+    attention: np.ndarray
+    mask_positions: np.ndarray
+    labels: np.ndarray
+
+
+def random_texts(request: Request) -> list[Texts]:
+    """Texts of every step, warm-up included; equal requests give equal texts."""
+    generator = np.random.Generator(np.random.PCG64(request.seed))
+    shape = (request.batch, request.tokens)
+    positions = np.full(request.batch, MASK_POSITION, np.int64)
+    labels = np.arange(request.batch, dtype=np.int64) % len(request.words)
+    first = min(FIRST_WORD, request.vocabulary - 1)
+    return [
+        Texts(
+            generator.integers(first, request.vocabulary, shape),
+            np.ones(shape, np.int64),
+            positions,
+            labels,
+        )
+        for _ in range(request.warmup + request.steps)
+    ]
+
+
+def tell(event: str, **fields: Any) -> None:
+    """One line to the parent."""
+    print(json.dumps({"event": event} | fields), flush=True)
+
+
+def run_steps(
+    request: Request, texts: Sequence[Texts], step: Callable[[Texts], float]
+) -> dict[str, Any]:
+    """Take the steps, tell the parent of each, and return the peaks for the last line.
+
+    A peak is counted twice: over the process's life, and from the first step on.
+    """
+    load_peak = _peak_rss()
+    is_reset = reset_peak_rss()
+    tell("ready", load_peak_rss_bytes=load_peak)
+    for index, row in enumerate(texts):
+        start = time.perf_counter()
+        loss = step(row)
+        elapsed = time.perf_counter() - start
+        tell(
+            "step",
+            index=index,
+            is_warmup=index < request.warmup,
+            loss=loss,
+            elapsed_s=elapsed,
+            peak_rss_bytes=_peak_rss(),
+        )
+    steps_peak = _peak_rss()
+    return {
+        "peak_rss_bytes": max(load_peak, steps_peak),
+        "load_peak_rss_bytes": load_peak,
+        "steps_peak_rss_bytes": steps_peak if is_reset else None,
+    }
+
+
+def _peak_rss() -> int:
+    memory = read_memory()
+    return memory.peak_rss_bytes if memory else 0

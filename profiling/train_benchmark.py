@@ -1,0 +1,366 @@
+"""Train a few steps in a fresh process, and say what they took: our engine's, and its peers'.
+
+Ours runs under the cap, if one is given, with the page cache dropped before. Peers run after it,
+one after the other, without a cap: they need more than it grants. All get the same texts, label
+words, adapter, threads and allocator settings, and hold the same weights, so the first losses of
+the LoRA peers agree with ours.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from edge_client.adapters import (
+    LORA_ALPHA,
+    AdapterError,
+    AdapterSpec,
+    parse_adapter,
+    target_pattern,
+)
+from edge_client.launcher import allocator_environment
+from edge_client.planner import AUTO, BudgetError, parse_budget
+from edge_client.wire import Training
+from profiling.benchmark_bases import (
+    OFFLINE,
+    BenchmarkError,
+    find_base,
+    find_checkpoint,
+    label_words,
+)
+from profiling.cgroup import drop_page_cache
+from profiling.child import DONE, Child, Line, run_child, silent
+from profiling.machine import this_machine, versions
+from profiling.sampler import INTERVAL_S
+from profiling.stepping import MASK_POSITION, Request
+
+# Peer -> the kind of checkpoint it is loaded from.
+PEERS = {"full": "float32", "peft": "float32", "peft-checkpointing": "float32", "nf4": "nf4"}
+THE_PEER = "nf4"  # what ratios are of, first of all
+ENGINES = ("torch", "auto")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked for.
+
+    Attributes:
+        base: Name of a base, or of a shape with `is_random`.
+        is_random: Whether the weights are random.
+        bits: Of the base; None for its own.
+        engine: Ours.
+        batch: Texts in a step.
+        tokens: Tokens of a text.
+        adapter: Such as `lora:8`.
+        memory_budget: Such as `512M`, or `auto`.
+        cap_bytes: Hard cap around our process, or None.
+        steps: Steps that count.
+        warmup: Steps before them.
+        threads: Of every process; None for what its libraries take.
+        seed: For texts and random weights.
+
+    Raises:
+        BenchmarkError: A value is out of range.
+    """
+
+    base: str
+    is_random: bool = False
+    bits: int | None = None
+    engine: str = "torch"
+    batch: int = 4
+    tokens: int = 256
+    adapter: str = "lora:8"
+    memory_budget: str = AUTO
+    cap_bytes: int | None = None
+    steps: int = 4
+    warmup: int = 1
+    threads: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        try:
+            parse_adapter(self.adapter)
+            parse_budget(self.memory_budget)
+        except (AdapterError, BudgetError) as error:
+            raise BenchmarkError(str(error)) from error
+        try:
+            Training(batch=self.batch, tokens=self.tokens)
+        except ValueError as error:
+            raise BenchmarkError(f"--{error}") from error
+        if self.engine not in ENGINES:
+            raise BenchmarkError(f"--engine {self.engine} is not known; {' or '.join(ENGINES)}")
+        limits = {"steps": (self.steps, 1), "warmup": (self.warmup, 0), "seed": (self.seed, 0)}
+        limits["threads"] = (1 if self.threads is None else self.threads, 1)
+        for name, (value, least) in limits.items():
+            if value < least:
+                raise BenchmarkError(f"--{name} {value} is less than {least}")
+
+    @property
+    def spec(self) -> AdapterSpec:
+        """The adapter."""
+        return parse_adapter(self.adapter)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One process's training, as measured; bytes and seconds.
+
+    Attributes:
+        engine: Ours, or a peer's name.
+        base: As it was named.
+        bits: Of our base's weights; the peer's checkpoint says so itself.
+        batch: Texts in a step.
+        tokens: Tokens of a text.
+        adapter: The adapter in full; `all weights` of the peer `full`.
+        outcome: `done`, `killed by the memory cap`, or how it failed.
+        plan: Ours at the end; None of peers.
+        stepped_down_from: The plan it began with, where that had to be left.
+        predicted_peak_bytes: Of `plan`, before anything was loaded; estimated.
+        peak_rss_bytes: VmHWM over the process's life; measured by the kernel.
+        peak_anon_bytes: Highest RssAnon seen from outside, over its life.
+        steps_peak_rss_bytes: VmHWM from the first step on; None where it cannot be reset.
+        steps_peak_anon_bytes: Highest RssAnon from the first step on.
+        sample_interval_s: Pause between two readings of RssAnon.
+        cgroup_limit_bytes: Hard cap, or None where none was enforced.
+        cgroup_peak_bytes: The group's highest charge, page cache included.
+        cap: What enforced it, and what was done to the page cache before.
+        step_s: Median, smallest, largest and interquartile range of the steps that count.
+        steps_s: Each of them.
+        losses: Of every step, warm-up included.
+        warmup: Steps that do not count.
+        untrained: Trained tensors that no gradient reached; empty, or something is wrong.
+        trained_tensors: How many are trained.
+        predicted_parts: Where the predicted bytes go.
+        budget_bytes: What our engine was allowed.
+        threads: Asked for; None for what the libraries take.
+        seed: Of texts and weights.
+        base_id: The base's identity.
+        machine: Where it ran.
+        versions: Of Python and the libraries.
+    """
+
+    engine: str
+    base: str
+    bits: int
+    batch: int
+    tokens: int
+    adapter: str
+    outcome: str
+    plan: dict[str, Any] | None
+    stepped_down_from: dict[str, Any] | None
+    predicted_peak_bytes: int | None
+    peak_rss_bytes: int
+    peak_anon_bytes: int
+    steps_peak_rss_bytes: int | None
+    steps_peak_anon_bytes: int
+    sample_interval_s: float
+    cgroup_limit_bytes: int | None
+    cgroup_peak_bytes: int | None
+    cap: dict[str, Any]
+    step_s: dict[str, float] | None
+    steps_s: list[float]
+    losses: list[float]
+    warmup: int
+    untrained: list[str]
+    trained_tensors: int | None
+    predicted_parts: dict[str, int] | None
+    budget_bytes: int | None
+    threads: int | None
+    seed: int
+    base_id: str
+    machine: dict[str, Any] = field(repr=False)
+    versions: dict[str, str | None] = field(repr=False)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it took all its steps."""
+        return self.outcome == DONE
+
+    @property
+    def prediction_error(self) -> float | None:
+        """(predicted - measured) / measured peak RSS; None where one of them is not known."""
+        if self.predicted_peak_bytes is None or not self.is_done:
+            return None
+        return self.predicted_peak_bytes / self.peak_rss_bytes - 1
+
+    def to_json(self) -> dict[str, Any]:
+        """As an object of base units."""
+        return asdict(self) | {"prediction_error": self.prediction_error}
+
+
+class Benchmark:
+    """A base with its texts, on which our engine and peers are run one by one.
+
+    Args:
+        settings: What is asked for.
+
+    Raises:
+        BenchmarkError: No such base, or one that does not take such texts.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.base = find_base(settings.base, settings.is_random, settings.bits, settings.seed)
+        self._words = label_words(self.base)
+        longest = self.base.shape.positions - settings.spec.prompt_tokens
+        if not MASK_POSITION < settings.tokens <= longest:
+            raise BenchmarkError(
+                f"--tokens {settings.tokens}: base {settings.base} takes {MASK_POSITION + 1} to "
+                f"{longest} with this adapter"
+            )
+
+    def ours(self, listen: Callable[[Line], None] = silent) -> Run:
+        """Our engine, under the cap if there is one.
+
+        Raises:
+            BenchmarkError: It refuses the base, the adapter or the budget.
+        """
+        cap_bytes = self.settings.cap_bytes
+        dropped = drop_page_cache([self.base.weights, *torch_files()]) if cap_bytes else None
+        request = self._request(self.settings.engine, self.base.folder)
+        command = [sys.executable, "-m", "profiling.train_child", request.to_json()]
+        return self._run(request, command, dropped, listen)
+
+    def peer(self, name: str, listen: Callable[[Line], None] = silent) -> Run:
+        """A peer, with warm caches and without a cap.
+
+        Raises:
+            BenchmarkError: Its libraries are missing, or its checkpoint cannot be made.
+        """
+        request = self._request(name, find_checkpoint(self.base, PEERS[name]))
+        command = [sys.executable, "-m", "profiling.peers", "train", request.to_json()]
+        return self._run(request, command, None, listen)
+
+    def _request(self, engine: str, folder: Path) -> Request:
+        settings, spec = self.settings, self.settings.spec
+        return Request(
+            engine=engine,
+            base=str(folder.resolve()),
+            batch=settings.batch,
+            tokens=settings.tokens,
+            adapter=settings.adapter,
+            memory_budget=settings.memory_budget,
+            warmup=settings.warmup,
+            steps=settings.steps,
+            seed=settings.seed,
+            words=tuple(self._words),
+            word_ids=tuple(self._words.values()),
+            vocabulary=self.base.shape.vocabulary,
+            rank=spec.rank,
+            alpha=LORA_ALPHA,
+            targets=target_pattern(spec, self.base.architecture),
+        )
+
+    def _run(
+        self,
+        request: Request,
+        command: Sequence[str],
+        dropped: str | None,
+        listen: Callable[[Line], None],
+    ) -> Run:
+        machine, is_ours = asdict(this_machine()), request.engine not in PEERS
+        cap_bytes = self.settings.cap_bytes if is_ours else None
+        mapped = self.base.weights.stat().st_size
+        child = run_child(command, cap_bytes, mapped, self._environment(), listen)
+        if child.refusal is not None:
+            raise BenchmarkError(child.refusal)
+        done, settings = child.done, self.settings
+        steps = [line for line in child.lines if line["event"] == "step"]
+        seconds = [line["elapsed_s"] for line in steps if not line["is_warmup"]]
+        cap = asdict(child.cap) | {"asked_bytes": cap_bytes, "page_cache": dropped}
+        return Run(
+            engine=request.engine,
+            base=settings.base,
+            bits=self.base.bits,
+            batch=request.batch,
+            tokens=request.tokens,
+            adapter="all weights" if request.engine == "full" else str(settings.spec),
+            outcome=child.outcome,
+            plan=done.get("plan"),
+            stepped_down_from=done.get("stepped_down_from"),
+            predicted_peak_bytes=done.get("predicted_peak_bytes"),
+            **_peaks(child),
+            sample_interval_s=INTERVAL_S,
+            cgroup_limit_bytes=child.cap.limit_bytes,
+            cgroup_peak_bytes=child.cap.peak_bytes,
+            cap=cap,
+            step_s=spread(seconds),
+            steps_s=seconds,
+            losses=[line["loss"] for line in steps],
+            warmup=request.warmup,
+            untrained=done.get("untrained", []),
+            trained_tensors=done.get("trained_tensors"),
+            predicted_parts=done.get("predicted_parts"),
+            budget_bytes=done.get("budget_bytes"),
+            threads=settings.threads,
+            seed=settings.seed,
+            base_id=self.base.base_id,
+            machine=machine,
+            versions=versions(),
+        )
+
+    def _environment(self) -> Mapping[str, str]:
+        threads = self.settings.threads
+        counts = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+        return allocator_environment({}) | OFFLINE | counts
+
+
+def _peaks(child: Child) -> dict[str, Any]:
+    """What the child read of itself and what was seen from outside, whichever is higher."""
+    loading, stepping, done = child.loading, child.stepping, child.done
+    names = ("peak_rss_bytes", "load_peak_rss_bytes")
+    told: list[int] = [line[name] for line in child.lines for name in names if name in line]
+    steps_rss: int | None = done.get("steps_peak_rss_bytes")
+    return {
+        "peak_rss_bytes": max([*told, loading.peak_rss_bytes, stepping.peak_rss_bytes]),
+        "peak_anon_bytes": max(loading.peak_anon_bytes, stepping.peak_anon_bytes),
+        "steps_peak_rss_bytes": steps_rss and max(steps_rss, stepping.peak_rss_bytes),
+        "steps_peak_anon_bytes": stepping.peak_anon_bytes,
+    }
+
+
+def spread(seconds: Sequence[float]) -> dict[str, float] | None:
+    """Median, smallest, largest, interquartile range; None of nothing."""
+    if not seconds:
+        return None
+    quarters = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else [seconds[0]] * 3
+    return {
+        "median": median(seconds),
+        "min": min(seconds),
+        "max": max(seconds),
+        "iqr": quarters[2] - quarters[0],
+    }
+
+
+def torch_files() -> list[Path]:
+    """torch's own libraries: most of what a process that imports it has mapped."""
+    spec = find_spec("torch")
+    folders = (
+        [Path(folder) / "lib" for folder in spec.submodule_search_locations or []] if spec else []
+    )
+    return sorted(path for folder in folders for path in folder.glob("*.so*") if path.is_file())
+
+
+def ratios(ours: Run, peers: Sequence[Run]) -> dict[str, dict[str, float | None]]:
+    """Ours over each peer's: median step, peaks over life and from the first step on.
+
+    Below one is better; None where a run did not end.
+    """
+    return {peer.engine: dict(_ratios(ours, peer)) for peer in peers}
+
+
+def _ratios(ours: Run, peer: Run) -> Iterator[tuple[str, float | None]]:
+    both = ours.is_done and peer.is_done
+    yield (
+        "step_s",
+        ours.step_s["median"] / peer.step_s["median"]
+        if (both and ours.step_s and peer.step_s)
+        else None,
+    )
+    names = ("peak_rss_bytes", "steps_peak_rss_bytes", "peak_anon_bytes", "steps_peak_anon_bytes")
+    for name in names:
+        a, b = getattr(ours, name), getattr(peer, name)
+        yield name.removesuffix("_bytes"), a / b if both and a and b else None

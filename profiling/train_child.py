@@ -1,0 +1,73 @@
+"""Our engine's side of `profile train`: one process that plans, trains and says what it took.
+
+It opens the engine as a client does, budget and all.
+
+    python -m profiling.train_child '{"engine": "torch", ...}'
+"""
+
+import sys
+from dataclasses import asdict
+from hashlib import sha256
+
+from edge_client.adapters import AdapterError, parse_adapter
+from edge_client.base import BaseError, open_base
+from edge_client.budgeted import BudgetedEngine, open_within
+from edge_client.engine import EngineError
+from edge_client.memory_model import parts
+from edge_client.planner import BudgetError, parse_budget
+from edge_client.tasks import Task, TaskError
+from edge_client.tokens import Batch
+from edge_client.wire import AdapterState, Training
+from profiling.stepping import Request, Texts, random_texts, read_request, run_steps, tell
+
+WRONG_INPUT = (AdapterError, BaseError, BudgetError, EngineError, TaskError)
+
+
+def open_for(request: Request) -> BudgetedEngine:
+    """The engine for a request: base, task of the given label words, plan for the budget."""
+    words = request.words
+    task = Task("benchmark", words, ("{text} [MASK]",), dict(zip(words, words, strict=True)))
+    return open_within(
+        request.engine,
+        open_base(request.base),
+        task,
+        parse_adapter(request.adapter),
+        Training(batch=request.batch, tokens=request.tokens),
+        parse_budget(request.memory_budget),
+    )
+
+
+def train(request: Request) -> None:
+    """Take the steps and tell the parent."""
+    engine = open_for(request)
+    first, started = engine.option, _fingerprints(engine.adapter())
+
+    def step(row: Texts) -> float:
+        batch = Batch(row.ids, row.attention, row.mask_positions, row.labels)
+        return engine.train_step(batch).loss
+
+    measured = run_steps(request, random_texts(request), step)
+    option, ended = engine.option, _fingerprints(engine.adapter())
+    tell(
+        "done",
+        plan=asdict(option.plan),
+        stepped_down_from=asdict(first.plan) if option != first else None,
+        predicted_peak_bytes=option.predicted_peak_bytes,
+        predicted_parts=dict(parts(option.memory)),
+        budget_bytes=engine.budget_bytes,
+        untrained=[name for name in ended if ended[name] == started[name]],
+        trained_tensors=len(ended),
+        **measured,
+    )
+
+
+def _fingerprints(state: AdapterState) -> dict[str, str]:
+    return {name: sha256(tensor.tobytes()).hexdigest() for name, tensor in state.items()}
+
+
+if __name__ == "__main__":
+    try:
+        train(read_request(sys.argv[1]))
+    except WRONG_INPUT as error:
+        tell("refused", message=str(error))
+        raise SystemExit(2) from error

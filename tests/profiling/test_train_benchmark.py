@@ -1,0 +1,265 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("torch")
+
+from edge_client.base import Base
+from profiling.benchmark_bases import BenchmarkError, find_base, label_words
+from profiling.child import DONE, KILLED_BY_CAP, run_child
+from profiling.cli import app
+from profiling.grid import grid, read_cases, run_grid
+from profiling.report import grid_table, ratio_notes, train_notes, train_table
+from profiling.stepping import Request, random_texts, read_request
+from profiling.train_benchmark import PEERS, Benchmark, Run, Settings, ratios, spread
+
+MIB = 1 << 20
+# The issue's own names for what a run must say.
+KEYS = (
+    *("engine", "base", "batch", "tokens", "adapter", "plan", "predicted_peak_bytes"),
+    *("peak_rss_bytes", "peak_anon_bytes", "cgroup_limit_bytes", "step_s", "losses"),
+)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def settings(tiny_base: Base) -> Settings:
+    return Settings(str(tiny_base.folder), tokens=32, steps=2, threads=1, memory_budget="1G")
+
+
+@pytest.fixture
+def ours(settings: Settings) -> Run:
+    return Benchmark(settings).ours()
+
+
+def last_line(arguments: list[str]) -> dict[str, Any]:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return answer
+
+
+def refusal(arguments: list[str]) -> str:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2, result.output
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+def test_a_run_is_complete(ours: Run) -> None:
+    assert ours.outcome == DONE
+    assert len(ours.losses) == 3 and len(ours.steps_s) == 2 and ours.untrained == []
+    assert ours.plan is not None and ours.trained_tensors == 8
+    assert ours.predicted_parts is not None
+    assert sum(ours.predicted_parts.values()) == ours.predicted_peak_bytes
+    assert 0 < ours.peak_anon_bytes < ours.peak_rss_bytes
+    assert ours.cgroup_limit_bytes is None and ours.cap["mechanism"] == "none"
+    assert ours.budget_bytes == 1024 * MIB
+
+
+def test_with_json_one_run_is_the_record_itself(settings: Settings, tmp_path: Path) -> None:
+    arguments = ["train", "--base", settings.base, "--tokens", "32", "--steps", "1"]
+    arguments += ["--warmup", "0", "--memory-budget", "1G", "--out", str(tmp_path / "out")]
+    record = last_line([*arguments, "--json"])
+    assert not set(KEYS) - set(record)
+    assert set(record["step_s"]) == {"median", "min", "max", "iqr"}
+    assert json.loads((tmp_path / "out" / "train.json").read_text()) == record
+
+
+def test_a_child_over_its_cap_is_reported_as_killed_by_it() -> None:
+    allocate = "held = bytearray(200 << 20); held[::4096] = held[::4096]"
+    child = run_child([sys.executable, "-c", allocate], 64 * MIB, 0, {})
+    if child.cap.limit_bytes is None:
+        pytest.skip(f"no memory cgroup here: {child.cap.note}")
+    assert child.outcome == KILLED_BY_CAP
+
+
+def test_a_child_that_fails_says_how() -> None:
+    child = run_child([sys.executable, "-c", "raise ValueError('no luck')"], None, 0, {})
+    assert child.outcome == "failed with exit code 1: ValueError: no luck"
+
+
+def test_a_child_killed_from_outside_is_not_laid_to_the_cap() -> None:
+    script = "import os; os.kill(os.getpid(), 9)"
+    child = run_child([sys.executable, "-c", script], None, 0, {})
+    assert child.outcome == "killed from outside (SIGKILL)"
+
+
+def test_chatter_between_the_lines_is_passed_over() -> None:
+    script = "print('loading ...'); print('[1]'); print('{\"event\": \"done\"}')"
+    child = run_child([sys.executable, "-c", script], None, 0, {})
+    assert child.outcome == DONE and child.lines == [{"event": "done"}]
+
+
+def test_our_engine_under_a_real_cap(settings: Settings) -> None:
+    run = Benchmark(replace(settings, cap_bytes=500 * MIB, memory_budget="480M")).ours()
+    if run.cgroup_limit_bytes is None:
+        pytest.skip(f"no memory cgroup here: {run.cap['note']}")
+    assert run.outcome == DONE
+    assert run.cgroup_limit_bytes == 500 * MIB
+    assert run.cgroup_peak_bytes is not None and run.cgroup_peak_bytes <= 500 * MIB
+    assert "page cache" in run.cap["page_cache"]
+
+
+def test_our_engine_over_its_cap_is_a_result_and_not_a_crash(settings: Settings) -> None:
+    run = Benchmark(replace(settings, cap_bytes=100 * MIB)).ours()
+    if run.cgroup_limit_bytes is None:
+        pytest.skip(f"no memory cgroup here: {run.cap['note']}")
+    assert run.outcome == KILLED_BY_CAP
+    assert run.peak_rss_bytes > 0 and run.prediction_error is None
+    assert any(KILLED_BY_CAP in note for note in train_notes([run]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_holds_our_weights_and_trains(settings: Settings, ours: Run, name: str) -> None:
+    pytest.importorskip("peft")
+    if name == "nf4":
+        pytest.importorskip("bitsandbytes")
+    peer = Benchmark(settings).peer(name)
+    assert peer.outcome == DONE and peer.untrained == []
+    if PEERS[name] == "float32":  # nf4 rounds the tiny base's weights once more
+        assert peer.losses[0] == pytest.approx(ours.losses[0], rel=1e-5)
+    found = ratios(ours, [peer])[name]
+    assert found["peak_rss"] == pytest.approx(ours.peak_rss_bytes / peer.peak_rss_bytes)
+    assert found["step_s"] is not None and found["step_s"] > 0
+    assert name in ratio_notes("torch", {name: found})[0]
+
+
+def test_a_run_that_did_not_end_has_no_ratio(ours: Run) -> None:
+    killed = replace(ours, engine="nf4", outcome=KILLED_BY_CAP)
+    assert set(ratios(ours, [killed])["nf4"].values()) == {None}
+
+
+def test_the_table_has_a_row_a_process(ours: Run) -> None:
+    peer = replace(ours, engine="nf4", plan=None, predicted_peak_bytes=None)
+    assert train_table([ours, peer]).row_count == 2
+    notes = train_notes([ours, replace(peer, untrained=["a.lora_A"])])
+    assert "nf4: no gradient reached a.lora_A" in notes
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ([], None),
+        ([2.0], {"median": 2.0, "min": 2.0, "max": 2.0, "iqr": 0.0}),
+        ([4.0, 1.0, 2.0, 3.0, 5.0], {"median": 3.0, "min": 1.0, "max": 5.0, "iqr": 2.0}),
+    ],
+)
+def test_spread(seconds: list[float], expected: dict[str, float] | None) -> None:
+    assert spread(seconds) == expected
+
+
+def test_equal_requests_give_equal_texts_of_full_length() -> None:
+    request = Request(
+        engine="torch",
+        base="base",
+        batch=6,
+        tokens=16,
+        adapter="lora:8",
+        memory_budget="auto",
+        warmup=1,
+        steps=2,
+        seed=3,
+        words=("a", "b", "c", "d"),
+        word_ids=(7, 8, 9, 10),
+        vocabulary=100,
+        rank=8,
+        alpha=16,
+        targets="query",
+    )
+    first, again = random_texts(request), random_texts(read_request(request.to_json()))
+    assert all((a.ids == b.ids).all() for a, b in zip(first, again, strict=True))
+    assert [texts.ids.shape for texts in first] == [(6, 16)] * 3
+    assert first[0].labels.tolist() == [0, 1, 2, 3, 0, 1] and first[0].attention.all()
+
+
+def test_label_words_are_four_different_tokens(tiny_base: Base) -> None:
+    words = label_words(tiny_base)
+    assert len(words) == len(set(words.values())) == 4
+
+
+def test_a_base_in_other_bits_is_packed_once(tiny_base: Base) -> None:
+    packed = find_base(str(tiny_base.folder), False, 8, 0)
+    written = packed.weights.stat().st_mtime_ns
+    again = find_base(str(tiny_base.folder), False, 8, 0)
+    assert (packed.bits, again.base_id) == (8, packed.base_id)
+    assert again.weights.stat().st_mtime_ns == written
+    with pytest.raises(BenchmarkError, match="packed with 8 bits already"):
+        find_base(str(packed.folder), False, 16, 0)
+
+
+def test_a_grid_goes_on_where_it_was_cut(settings: Settings, tmp_path: Path) -> None:
+    common = replace(settings, base="")
+    cases = grid(common, [settings.base], [8], [1, 2])
+    path, asked = tmp_path / "grid.jsonl", list[int]()
+    first = next(iter(run_grid(cases, path, lambda number, _: asked.append(number))))
+    path.write_text(path.read_text() + '{"settings": {"ba')  # a crash in the middle of a line
+    done = list(run_grid(cases, path, lambda number, _: asked.append(number)))
+    assert asked == [0, 1] and done[0] == first and read_cases(path) == done
+    assert all(case.error is not None for case in done)
+    assert grid_table(done).row_count == 2
+
+
+def test_a_sample_of_the_grid_is_drawn_by_the_seed() -> None:
+    whole, some = grid(Settings("")), grid(Settings(""), sample=7)
+    assert len(whole) == 45 and len(some) == 7
+    assert some == grid(Settings(""), sample=7) and set(some) < set(whole)
+    with pytest.raises(BenchmarkError, match="1 to 45"):
+        grid(Settings(""), sample=46)
+
+
+def test_a_file_that_is_no_grid_is_named(tmp_path: Path) -> None:
+    (tmp_path / "grid.jsonl").write_text('{"round_index": 1}\n')
+    with pytest.raises(BenchmarkError, match=r"grid\.jsonl is no grid"):
+        read_cases(tmp_path / "grid.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--base", "/no/such/base"], "no base at /no/such/base"),
+        (["--base", "gpt-17", "--random"], "gpt-17"),
+        (["--base", "embedded", "--bits", "3"], "--bits 3 is not one of 4, 8 and 16"),
+        (["--base", "embedded", "--batch", "0"], "--batch"),
+        (["--base", "embedded", "--tokens", "100000"], "--tokens"),
+        (["--base", "embedded", "--tokens", "5000"], "--tokens 5000: base embedded takes 4 to"),
+        (["--base", "embedded", "--adapter", "lora"], "adapter 'lora' is not one of"),
+        (["--base", "embedded", "--memory-budget", "much"], "--memory-budget 'much' is not a size"),
+        (["--base", "embedded", "--cgroup", "auto"], "--cgroup 'auto' is not a size"),
+        (["--base", "embedded", "--engine", "jax"], "--engine jax is not known"),
+        (["--base", "embedded", "--steps", "0"], "--steps 0 is less than 1"),
+        (["--base", "embedded", "--threads", "0"], "--threads 0 is less than 1"),
+        (["--base", "embedded", "--peer", "mine"], "--peer mine is not known"),
+        (["--base", "embedded", "--peers", "--adapter", "bias"], "peers train LoRA alone"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], expected: str) -> None:
+    assert expected in refusal(["train", *arguments])
+
+
+def test_a_budget_below_every_plan_is_one_line(settings: Settings) -> None:
+    arguments = ["train", "--base", settings.base, "--tokens", "32", "--memory-budget", "20M"]
+    assert "is below the smallest plan for this model" in refusal(arguments)
+
+
+def test_the_parent_never_imports_torch() -> None:
+    script = (
+        "import sys, profiling.cli; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert done.stdout.strip() == "[]"
