@@ -49,8 +49,6 @@ def main() -> None:
     if arguments[0] not in COMMANDS:
         print(f"smidgen: no command {arguments[0]!r}\n{usage()}", file=sys.stderr)
         raise SystemExit(2)
-    if arguments[0] == "client":
-        import_module("edge_client.launcher").relaunch_if_needed()
     module, _, extra = COMMANDS[arguments[0]]
     try:
         app = import_module(module).app

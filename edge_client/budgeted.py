@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.adapters import AdapterSpec
+from edge_client.allocator import trim
 from edge_client.base import Base
 from edge_client.corrections import Corrections, Key
 from edge_client.device_facts import read_facts
 from edge_client.engine import Engine, EngineError, StepReport, load_engine, open_engine
 from edge_client.guard import Guard, is_allocation_failure
-from edge_client.launcher import trim
 from edge_client.memory_model import Work, estimate
 from edge_client.planner import (
     Option,

@@ -17,7 +17,6 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from edge_client.launcher import allocator_environment
 from edge_client.step_cost import Rates, nominal_rates
 
 UNLIMITED = 1 << 60  # version 1 says so by a number close to the largest
@@ -263,11 +262,8 @@ def runtime_bytes(engine: str = "torch") -> int:
     if f"edge_client.{engine}_engine" in sys.modules:
         return _rounded_up(resident_bytes())
     command = [sys.executable, "-c", READY.format(engine=engine)]
-    environment = os.environ | allocator_environment(os.environ)
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=120, check=True
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     except (OSError, subprocess.SubprocessError):
         return TORCH_RUNTIME_BYTES
     return _rounded_up(resident_bytes(done.stdout)) or TORCH_RUNTIME_BYTES

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from edge_client.adapters import AdapterSpec
+from edge_client.allocator import use_one_arena
 from edge_client.architectures import Shape
 from edge_client.base import Base
 from edge_client.planner import Plan
@@ -118,6 +119,7 @@ def load_engine(kind: str) -> Any:
         raise EngineError(f"--engine {kind} is not known; auto or torch")
     if find_spec("torch") is None:
         raise EngineError("the torch engine needs torch; pip install 'smidgen[torch]'")
+    use_one_arena()
     return import_module("edge_client.torch_engine")
 
 

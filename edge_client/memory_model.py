@@ -92,15 +92,17 @@ class MemoryEstimate:
         runtime: The process before the base is opened.
         adapter: Values, gradients and both moments of what is trained.
         vectors: The base's norms and biases, held in float32.
+        scratch: Where one linear at a time is made dense.
         weights: Pages of the map: a stored layer and the head, or what lies around words' rows.
         kept: Layers' inputs and graphs held for backward.
-        transient: What one layer holds while it runs, its dequantized matrix among it.
+        transient: What one layer holds while it runs.
         slack: What the allocator adds, fitted.
     """
 
     runtime: int
     adapter: int
     vectors: int
+    scratch: int
     weights: int
     kept: int
     transient: int
@@ -113,6 +115,7 @@ class MemoryEstimate:
             self.runtime
             + self.adapter
             + self.vectors
+            + self.scratch
             + self.weights
             + self.kept
             + self.transient
@@ -135,6 +138,7 @@ def estimate(work: Work, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
         runtime=runtime_bytes,
         adapter=_adapter_bytes(work, plan),
         vectors=4 * _vector_elements(work.shape),
+        scratch=_scratch_bytes(work, plan),
         weights=peak.weights,
         kept=peak.kept,
         transient=peak.transient,
@@ -212,6 +216,12 @@ def _vector_elements(shape: Shape) -> int:
     return shape.stored_layers * (norms * shape.hidden + biases) + outside
 
 
+def _scratch_bytes(work: Work, plan: Plan) -> int:
+    """Room for the largest linear, made at the first step and kept."""
+    sizes = linear_sizes(work.shape).values()
+    return max(dense_bytes(size, work.bits, plan.dtype) for size in sizes)
+
+
 def _layer_pages(work: Work) -> int:
     shape = work.shape
     layer = sum(stored_bytes(size, work.bits) for size in linear_sizes(shape).values())
@@ -257,8 +267,6 @@ class _Sizes:
         scores: Attention scores of one chunk.
         wide: The float32 copy that a root-mean-square norm keeps; none in float32 itself.
         low: LoRA's low-rank states of one target.
-        largest: The largest dequantized linear of a layer.
-        square: A dequantized (H, H) linear.
     """
 
     state: int
@@ -267,8 +275,6 @@ class _Sizes:
     scores: int
     wide: int
     low: int
-    largest: int
-    square: int
 
 
 def _sizes(work: Work, plan: Plan) -> _Sizes:
@@ -277,7 +283,6 @@ def _sizes(work: Work, plan: Plan) -> _Sizes:
     tokens = plan.tokens + work.spec.prompt_tokens
     numbers = texts * tokens
     one_text = shape.heads * tokens * tokens
-    dense = [dense_bytes(size, work.bits, plan.dtype) for size in linear_sizes(shape).values()]
     return _Sizes(
         state=numbers * shape.hidden * width,
         kv=numbers * shape.kv_heads * shape.head_dim * width,
@@ -285,8 +290,6 @@ def _sizes(work: Work, plan: Plan) -> _Sizes:
         scores=width * one_text * min(texts, max(1, SCORES // one_text)),
         wide=0 if width == 4 else numbers * shape.hidden * 4,
         low=numbers * work.spec.rank * width,
-        largest=max(dense),
-        square=dense_bytes((shape.hidden, shape.hidden), work.bits, plan.dtype),
     )
 
 
@@ -339,10 +342,10 @@ def _forward_bytes(work: Work, sizes: _Sizes, is_short: bool, is_graph: bool) ->
     """What a layer holds in passing on its way up, beside its input and what its graph holds."""
     heads = sizes.state + 2 * sizes.kv  # before they are laid out head by head
     if is_short:
-        return sizes.square + (sizes.state + 2 * sizes.kv) + (0 if is_graph else 2 * sizes.kv)
+        return sizes.state + 2 * sizes.kv + (0 if is_graph else 2 * sizes.kv)
     is_wide = bool({"up", "down"} & set(work.spec.targets)) or work.shape.is_decoder
     inner = (3 if is_wide else 2) - (1 if is_graph else 0)
-    feed_forward = 2 * sizes.state + heads + inner * sizes.inner + sizes.largest + sizes.wide
+    feed_forward = 2 * sizes.state + heads + inner * sizes.inner + sizes.wide
     attention = 2 * sizes.state + heads + 2 * sizes.scores
     return max(feed_forward, attention + (0 if is_graph else heads))
 
@@ -351,9 +354,9 @@ def _backward_bytes(work: Work, sizes: _Sizes, is_short: bool) -> int:
     """What a layer holds in passing on its way back, beside its graph."""
     attention = 2 * sizes.state + 2 * sizes.kv + 3 * sizes.scores
     if is_short:
-        return 2 * sizes.state + 2 * sizes.kv + sizes.square
+        return 2 * sizes.state + 2 * sizes.kv
     inner = 3 if work.shape.is_decoder else 2
-    return max(2 * sizes.state + inner * sizes.inner + sizes.largest + sizes.wide, attention)
+    return max(2 * sizes.state + inner * sizes.inner + sizes.wide, attention)
 
 
 def _embedding_bytes(work: Work, plan: Plan) -> int:
@@ -365,7 +368,7 @@ def _embedding_bytes(work: Work, plan: Plan) -> int:
 def _head_bytes(work: Work, plan: Plan, sizes: _Sizes) -> int:
     """An encoder's head sees one row a text; a decoder's streams over the vocabulary."""
     if not work.shape.is_decoder:
-        return sizes.square
+        return 0
     width, tokens = DTYPE_BYTES[plan.dtype], plan.micro_batch * plan.tokens
     rows = min(HEAD_ROWS, work.shape.vocabulary)
     return rows * (work.shape.hidden * (4 + width) + tokens * (8 + width)) + 4 * sizes.state

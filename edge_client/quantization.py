@@ -67,7 +67,8 @@ def quantize_int8(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Round each row to 255 even steps about zero.
 
     An element moves by at most half its row's scale, but for float32's own rounding. Quantizing
-    the result again gives the same codes.
+    the result again gives the same codes. Scales are numbers that bfloat16 holds exactly, so that
+    computing in it adds no error to a whole row.
 
     Args:
         weight: Finite, float32, (rows, columns).
@@ -76,7 +77,8 @@ def quantize_int8(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         Codes, int8, (rows, columns), -127 to 127; scales, float32, (rows, 1), never zero.
     """
     largest = np.abs(weight).max(axis=1, keepdims=True)
-    scale = np.where(largest < _SMALLEST_ROW, np.float32(1.0), largest / np.float32(127.0))
+    even = from_bfloat16(to_bfloat16(largest / np.float32(127.0)))
+    scale = np.where(largest < _SMALLEST_ROW, np.float32(1.0), even)
     return np.clip(np.rint(weight / scale), -127, 127).astype(np.int8), scale
 
 

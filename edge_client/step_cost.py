@@ -28,7 +28,11 @@ _CORE_FLOPS: tuple[tuple[str, Mapping[str, float]], ...] = (
     ("asimd", {"float32": 10e9}),
 )
 _ANY_CORE_FLOPS: Mapping[str, float] = {"float32": 8e9}
-_DENSE_BYTES_PER_S = {"x86": 8e9, "other": 3e9}
+# Bytes of dense weights that a core makes of stored ones in a second; x86 measured.
+_CORE_DENSE: Mapping[str, Mapping[int, float]] = {
+    "x86": {4: 1.8e9, 8: 8e9, 16: 8e9, 32: 8e9},
+    "other": {4: 0.6e9, 8: 2e9, 16: 2e9, 32: 2e9},
+}
 _LAYER_CALL_S = {"x86": 3e-4, "other": 15e-4}
 BACKWARD_SCORES = 2.5  # of attention's forward: scores again, then four products instead of two
 
@@ -39,19 +43,20 @@ class Rates:
 
     Attributes:
         flops_per_s: Of matrix products on all cores together, by dtype; the fast dtypes alone.
-        dense_bytes_per_s: Of dequantizing weights, in bytes of the result.
+        dense_bytes_per_s: Of dequantizing weights, in bytes of the result, by stored bits.
         layer_call_s: What a pass through a layer takes however small it is.
     """
 
     flops_per_s: Mapping[str, float]
-    dense_bytes_per_s: float
+    dense_bytes_per_s: Mapping[int, float]
     layer_call_s: float
 
     def scaled(self, flops_per_s: float) -> "Rates":
         """These rates as they are where float32 products run at `flops_per_s`."""
         factor = flops_per_s / self.flops_per_s["float32"]
         flops = {dtype: rate * factor for dtype, rate in self.flops_per_s.items()}
-        return Rates(flops, self.dense_bytes_per_s * factor, self.layer_call_s / factor)
+        dense = {bits: rate * factor for bits, rate in self.dense_bytes_per_s.items()}
+        return Rates(flops, dense, self.layer_call_s / factor)
 
 
 def nominal_rates(flags: Collection[str], dtypes: Collection[str], cores: int) -> Rates:
@@ -66,7 +71,8 @@ def nominal_rates(flags: Collection[str], dtypes: Collection[str], cores: int) -
     chosen = [dtype for dtype in ("float32", *dtypes) if dtype in per_core]
     kind = "x86" if "sse2" in flags else "other"
     flops = {dtype: cores * per_core[dtype] for dtype in chosen}
-    return Rates(flops, _DENSE_BYTES_PER_S[kind], _LAYER_CALL_S[kind])
+    dense = {bits: cores * rate for bits, rate in _CORE_DENSE[kind].items()}
+    return Rates(flops, dense, _LAYER_CALL_S[kind])
 
 
 def layer_forwards(work: Work, plan: Plan) -> int:
@@ -83,7 +89,7 @@ def step_seconds(work: Work, plan: Plan, rates: Rates) -> float:
     """
     return (
         step_flops(work, plan) / rates.flops_per_s[plan.dtype]
-        + dequantized_bytes(work, plan) / rates.dense_bytes_per_s
+        + dequantized_bytes(work, plan) / rates.dense_bytes_per_s[work.bits]
         + layer_calls(work, plan) * rates.layer_call_s
     )
 

@@ -26,29 +26,57 @@ SCORES = 1 << 20  # attention scores held at once, in elements; a chunk is at le
 BLOCK = 64  # nf4: values sharing one scale
 
 
+class Scratch:
+    """Room for one dense weight at a time, kept from one use to the next.
+
+    Memory that is new to a process is zeroed page by page when it is touched, which costs as much
+    as dequantizing into it.
+    """
+
+    def __init__(self) -> None:
+        self._rooms: dict[torch.dtype, Tensor] = {}
+
+    def take(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """Uninitialized (elements,); what was taken of this type before is overwritten."""
+        room = self._rooms.pop(dtype, None)
+        if room is None or len(room) < elements:
+            del room  # before the larger one is had
+            room = torch.empty(elements, dtype=dtype)
+        self._rooms[dtype] = room
+        return room[:elements]
+
+
 class FrozenMatrix:
     """A weight as it is stored, and its two products.
 
     Args:
         stored: Views on the mapped file.
         device: Where it is used; on the processor nothing is copied.
+        scratch: Where its dense form is made, shared by all matrices of a network.
     """
 
-    def __init__(self, stored: Stored, device: torch.device) -> None:
+    def __init__(self, stored: Stored, device: torch.device, scratch: Scratch) -> None:
         self.shape, self.kind = stored.shape, stored.kind
         data = torch.from_numpy(stored.data)
         if self.kind == "bfloat16":
             data = data.view(torch.bfloat16)
         self.data = data.to(device)
         self.scale = None if stored.scale is None else torch.from_numpy(stored.scale).to(device)
+        self._scratch = scratch
 
     def dense(self, dtype: torch.dtype) -> Tensor:
-        """The weight in `dtype`, (rows, columns); int8 is not scaled yet, its rows are later."""
-        if self.kind != "nf4":
+        """The weight in `dtype`, (rows, columns); int8 is not scaled yet, its rows are later.
+
+        Valid until another matrix of the same scratch is asked.
+        """
+        if self.kind == "nf4":
+            assert self.scale is not None
+            if self.data.is_cuda:
+                return nf4_dense_by_bitsandbytes(self.data, self.scale, dtype)
+            return nf4_dense(self.data, self.scale, dtype, self._scratch)
+        if self.data.dtype == dtype or self.data.is_cuda:
             return self.data.to(dtype)
-        assert self.scale is not None
-        by_kernel = nf4_dense_by_bitsandbytes if self.data.is_cuda else nf4_dense
-        return by_kernel(self.data, self.scale, dtype)
+        return self._scratch.take(self.data.numel(), dtype).view(self.shape).copy_(self.data)
 
     def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x @ W.T + bias, (..., columns) -> (..., rows)."""
@@ -68,23 +96,27 @@ class FrozenMatrix:
         return g @ self.dense(g.dtype)
 
 
-def nf4_dense(data: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+def nf4_dense(data: Tensor, scale: Tensor, dtype: torch.dtype, scratch: Scratch) -> Tensor:
     """Dequantize nf4 by table: four values at a look-up (two in float32).
 
     Args:
         data: uint8, (rows, columns / 2), the first of a pair in the high nibble.
         scale: float32, (rows, columns / 64).
         dtype: Of the result, (rows, columns).
+        scratch: Where the result lies.
     """
     rows, pairs = data.shape
     table = _nf4_table(dtype)
-    if dtype == torch.float32:
-        index = data.to(torch.int32)
-    else:
-        index = data.view(torch.int16).to(torch.int32).add_(1 << 15)
-    values = table.index_select(0, index.view(-1)).view(dtype)  # (rows * columns,)
-    blocks = values.view(-1, BLOCK).mul_(scale.reshape(-1, 1).to(dtype))
-    return blocks.view(rows, 2 * pairs)
+    is_wide = dtype == torch.float32
+    places = data.view(-1) if is_wide else data.view(torch.int16).view(-1)
+    index = scratch.take(len(places), torch.int32).copy_(places)
+    if not is_wide:
+        index.add_(1 << 15)
+    found = scratch.take(len(places), torch.int64)
+    torch.index_select(table, 0, index, out=found)
+    values = found.view(dtype)  # (rows * columns,)
+    values.view(-1, BLOCK).mul_(scale.reshape(-1, 1).to(dtype))
+    return values.view(rows, 2 * pairs)
 
 
 @cache

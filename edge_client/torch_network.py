@@ -25,6 +25,7 @@ from edge_client.torch_layers import (
     Layer,
     Linear,
     Norm,
+    Scratch,
     additive_mask,
     decoder_layer,
     encoder_layer,
@@ -76,7 +77,7 @@ class Network:
         self.base, self.shape, self.spec = base, base.shape, spec
         self.family = FAMILIES[base.architecture]
         self.device = torch.device(device)
-        self.weights = base.open_weights()
+        self.weights, self._scratch = base.open_weights(), Scratch()
         self.adapter = {
             name: torch.from_numpy(array.astype(np.float32)).to(self.device).requires_grad_()
             for name, array in state.items()
@@ -104,7 +105,7 @@ class Network:
         return Norm(self._vector(f"{module}.weight"), bias, self.shape.norm_eps)
 
     def _matrix(self, module: str) -> FrozenMatrix:
-        return FrozenMatrix(self.weights.stored(f"{module}.weight"), self.device)
+        return FrozenMatrix(self.weights.stored(f"{module}.weight"), self.device, self._scratch)
 
     def _linear(self, module: str, is_biased: bool = True) -> Linear:
         return Linear(

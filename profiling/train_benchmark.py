@@ -2,7 +2,7 @@
 
 Ours runs under the cap, if one is given, with the page cache dropped before. Peers run after it,
 one after the other, without a cap: they need more than it grants. All get the same texts, label
-words, adapter, threads and allocator settings, and hold the same weights, so the first losses of
+words, adapter and threads, and hold the same weights, so the first losses of
 the LoRA peers agree with ours.
 """
 
@@ -21,7 +21,6 @@ from edge_client.adapters import (
     parse_adapter,
     target_pattern,
 )
-from edge_client.launcher import allocator_environment
 from edge_client.planner import AUTO, BudgetError, parse_budget
 from edge_client.wire import Training
 from profiling.benchmark_bases import (
@@ -305,7 +304,7 @@ class Benchmark:
     def _environment(self) -> Mapping[str, str]:
         threads = self.settings.threads
         counts = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-        return allocator_environment({}) | OFFLINE | counts
+        return OFFLINE | counts
 
 
 def _peaks(child: Child) -> dict[str, Any]:

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from edge_client.launcher import ALLOCATOR
-
 LISTENING = re.compile(r"listening on (http://\S+)")
 
 
@@ -41,7 +39,7 @@ class Fleet:
 
     def start(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start `smidgen ARGUMENTS`; its output goes to `logs/NAME.log`."""
-        limits = {"OMP_NUM_THREADS": str(self.cores_each), **ALLOCATOR}
+        limits = {"OMP_NUM_THREADS": str(self.cores_each)}
         quiet = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
         with (self.logs / f"{name}.log").open("ab") as log, undisturbed():
             process = subprocess.Popen(

@@ -245,7 +245,7 @@ def test_a_layer_forward_back_and_again_are_one_two_and_one() -> None:
 
 def test_a_recomputation_leaves_out_the_last_linear() -> None:
     work, plan = large(bits=32), Plan("float32", 4, (), 24, 256)
-    rates = Rates({"float32": 1.0}, 1.0, 0.0)
+    rates = Rates({"float32": 1.0}, {32: 1.0}, 0.0)
     first = replace(plan, recompute=(0,))
     cost = step_seconds(work, first, rates) - step_seconds(work, plan, rates)
     linears, attention = 2 * 1024 * (8 * 1024 * 1024), 4 * 1024 * 256 * 1024

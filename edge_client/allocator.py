@@ -1,0 +1,44 @@
+"""What this process asks of the C library's allocator: one arena, and free memory back on demand.
+
+No threshold is set: glibc's own, which follow what a program does, were as small and as fast as
+any that were tried, and mapping every large block by itself cost 40 % of a step
+(docs/decisions/005-allocator.md).
+"""
+
+import ctypes
+import os
+import platform
+import sys
+from functools import cache
+
+ARENA_MAX = -8  # mallopt(3)
+
+
+def is_glibc_linux() -> bool:
+    """Whether these calls mean anything here."""
+    return sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
+
+
+def use_one_arena() -> bool:
+    """Let all threads share one arena from now on, since each keeps what was freed in it.
+
+    Returns:
+        Whether it was set; False where the user has set `MALLOC_ARENA_MAX`, or it means nothing.
+    """
+    if "MALLOC_ARENA_MAX" in os.environ or not is_glibc_linux():
+        return False
+    return bool(_libc().mallopt(ARENA_MAX, 1))
+
+
+def trim() -> bool:
+    """Give the heap's free memory back to the kernel now; for between rounds.
+
+    Returns:
+        Whether some was given back; False where there is no such call.
+    """
+    return is_glibc_linux() and bool(_libc().malloc_trim(0))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)

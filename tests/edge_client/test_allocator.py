@@ -1,0 +1,80 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from edge_client.allocator import is_glibc_linux, trim, use_one_arena
+
+pytestmark = pytest.mark.skipif(not is_glibc_linux(), reason="these calls are glibc's")
+
+BLOCKS = """
+from edge_client.allocator import trim
+from edge_client.device_facts import resident_bytes
+before = resident_bytes()
+blocks = [bytearray(b"x" * 50_000) for _ in range(4000)]
+last = bytearray(b"x" * 50_000)  # holds the heap's end, so that nothing below is given back
+full = resident_bytes()
+del blocks
+kept = resident_bytes()
+given = trim()
+print(before, full, kept, resident_bytes(), given)
+"""
+# Threads that allocate at the same time; malloc_info(3) names every arena in its XML.
+ARENAS = """
+import ctypes, sys, threading
+from edge_client.allocator import use_one_arena
+if sys.argv[1] == "one":
+    assert use_one_arena()
+ready = threading.Barrier(5)
+def allocate():
+    ready.wait()
+    blocks = [bytearray(20_000) for _ in range(500)]
+    ready.wait()
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+for thread in threads:
+    thread.start()
+ready.wait()
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+stream = ctypes.c_void_p(libc.fdopen(1, b"w"))
+libc.malloc_info(0, stream)
+libc.fflush(stream)
+ready.wait()
+"""
+
+
+def run(program: str, *arguments: str) -> str:
+    environment = {name: text for name, text in os.environ.items() if "MALLOC" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+        timeout=60,
+    )
+    return done.stdout
+
+
+def test_trimming_gives_freed_memory_back() -> None:
+    numbers = run(BLOCKS).split()
+    before, full, kept, after = map(int, numbers[:4])
+    assert full - before > 150 << 20
+    assert after - before < 20 << 20
+    assert numbers[4] == str(kept - after > 0)
+
+
+def test_trimming_twice_is_harmless() -> None:
+    trim()
+    assert trim() in (True, False)
+
+
+def test_threads_share_one_arena() -> None:
+    assert run(ARENAS, "many").count("<heap nr=") > 1
+    assert run(ARENAS, "one").count("<heap nr=") == 1
+
+
+def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
+    assert not use_one_arena()
