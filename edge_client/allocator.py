@@ -6,12 +6,15 @@ any that were tried, and mapping every large block by itself cost 40 % of a step
 """
 
 import ctypes
+import mmap
 import os
 import platform
 import sys
 from functools import cache
+from pathlib import Path
 
 ARENA_MAX = -8  # mallopt(3)
+STATM = Path("/proc/self/statm")
 
 
 def is_glibc_linux() -> bool:
@@ -37,6 +40,25 @@ def trim() -> bool:
         Whether some was given back; False where there is no such call.
     """
     return is_glibc_linux() and bool(_libc().malloc_trim(0))
+
+
+def trim_above(ceiling_bytes: int) -> bool:
+    """Give free memory back if this process has more than `ceiling_bytes` resident.
+
+    Freed blocks lie scattered between used ones, and a heap grows to almost twice what it holds;
+    with this between layers it does not, and a block that is given back now and then costs less
+    than mapping each by itself.
+    """
+    return resident_bytes() > ceiling_bytes and trim()
+
+
+def resident_bytes() -> int:
+    """Resident bytes of this process, file pages included; 0 where the kernel does not tell."""
+    try:
+        pages = int(STATM.read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * mmap.PAGESIZE
 
 
 @cache

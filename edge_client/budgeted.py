@@ -66,7 +66,7 @@ class BudgetedEngine:
         self._engine, self._found, self.option = engine, found, option
         self._guard, self._corrections, self._base_id = guard, corrections, base_id
         self._longest = 0  # tokens of the longest batch by the plan in use
-        self._guard.reset()
+        self._take(option)
 
     @property
     def encoder(self) -> Encoder:
@@ -83,8 +83,8 @@ class BudgetedEngine:
         """What this process may take."""
         return self._guard.budget_bytes
 
-    def use(self, plan: Plan) -> None:
-        """Compute the next steps by another of this work's plans."""
+    def use(self, plan: Plan, ceiling_bytes: int | None = None) -> None:
+        """Compute the next steps by another of this work's plans, under its own ceiling."""
         self._take(next(option for option in self._found if option.plan == plan))
 
     def train_step(self, batch: Batch) -> StepReport:
@@ -130,7 +130,7 @@ class BudgetedEngine:
 
     def _take(self, option: Option) -> None:
         self.option, self._longest = option, 0
-        self._engine.use(option.plan)
+        self._engine.use(option.plan, option.memory.ceiling)
         trim()
         self._guard.reset()
 

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from edge_client.allocator import resident_bytes
 from edge_client.step_cost import Rates, nominal_rates
 
 UNLIMITED = 1 << 60  # version 1 says so by a number close to the largest
@@ -240,13 +241,9 @@ def _number(path: Path) -> int | None:
 # Measured
 
 
-def resident_bytes(status: str | None = None) -> int:
-    """Resident bytes of this process (VmRSS, measured by the kernel).
-
-    Args:
-        status: Another process's `/proc/PID/status`.
-    """
-    for line in (status or _text(Path("/proc/self/status"))).splitlines():
+def resident_bytes_in(status: str) -> int:
+    """Resident bytes of a process (VmRSS, measured by the kernel) by its `/proc/PID/status`."""
+    for line in status.splitlines():
         if line.startswith("VmRSS:"):
             return 1024 * int(line.split()[1])
     return 0
@@ -266,7 +263,7 @@ def runtime_bytes(engine: str = "torch") -> int:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     except (OSError, subprocess.SubprocessError):
         return TORCH_RUNTIME_BYTES
-    return _rounded_up(resident_bytes(done.stdout)) or TORCH_RUNTIME_BYTES
+    return _rounded_up(resident_bytes_in(done.stdout)) or TORCH_RUNTIME_BYTES
 
 
 def _rounded_up(size_bytes: int) -> int:

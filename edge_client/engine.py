@@ -50,8 +50,14 @@ class Engine(Protocol):
     def plan(self) -> Plan:
         """How a step is computed now."""
 
-    def use(self, plan: Plan) -> None:
-        """Compute the next steps by another plan; the adapter and the optimizer stay."""
+    def use(self, plan: Plan, ceiling_bytes: int | None = None) -> None:
+        """Compute the next steps by another plan; the adapter and the optimizer stay.
+
+        Args:
+            plan: How.
+            ceiling_bytes: Resident bytes above which memory that was freed inside a step is given
+                back to the kernel; None: it is not.
+        """
 
     def train_step(self, batch: Batch) -> StepReport:
         """One AdamW step on the adapter; the base never changes.

@@ -18,11 +18,12 @@ from edge_client.architectures import FAMILIES, Shape, has_bias
 from edge_client.layout import linear_size
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-# The next three are fitted to peaks measured by `smidgen profile` runs.
-ALLOCATOR_FACTOR = 1.05  # of what a step holds: rounding, fragments, the gemm library's scratch
-FIXED_BYTES = 48 << 20  # code, threads and buffers that only a first step brings in
+# The next three are fitted to peaks measured by `smidgen profile grid`.
+FIXED_BYTES = 64 << 20  # code, threads and buffers that only a first step brings in
+TOKEN_BYTES = 320  # of a vocabulary's entry in the tokenizer
+HOLES = 0.15  # freed memory lying between what is held, as a share of it; more is trimmed
 ROW_WINDOW_BYTES = 512 << 10  # what the kernel maps around one row of the page cache
-TABLE_SHARE = 0.75  # of the word table, mapped by however many random rows
+TABLE_ROWS = 32  # rows of the word table read at once, as in torch_network
 SCORES = 1 << 20  # attention scores held at once, as in torch_layers; at least one text's
 HEAD_ROWS = 8192  # rows of a decoder's head held at once, as in torch_layers
 
@@ -96,7 +97,7 @@ class MemoryEstimate:
         weights: Pages of the map: a stored layer and the head, or what lies around words' rows.
         kept: Layers' inputs and graphs held for backward.
         transient: What one layer holds while it runs.
-        slack: What the allocator adds, fitted.
+        slack: The tokenizer, the libraries' own buffers, holes in the heap; fitted.
     """
 
     runtime: int
@@ -107,6 +108,11 @@ class MemoryEstimate:
     kept: int
     transient: int
     slack: int
+
+    @property
+    def ceiling(self) -> int:
+        """What should be resident between two layers at most, for a peak of `total`."""
+        return self.total - self.transient - self.weights
 
     @property
     def total(self) -> int:
@@ -142,8 +148,16 @@ def estimate(work: Work, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
         weights=peak.weights,
         kept=peak.kept,
         transient=peak.transient,
-        slack=FIXED_BYTES + round((ALLOCATOR_FACTOR - 1) * (peak.kept + peak.transient)),
+        slack=_slack_bytes(work, plan, peak),
     )
+
+
+def _slack_bytes(work: Work, plan: Plan, peak: "Moment") -> int:
+    """What the formula does not follow; room for a layer's freed memory, so as not to trim each."""
+    sizes = _sizes(work, plan)
+    layer = max(_forward_bytes(work, sizes, False, True), _backward_bytes(work, sizes, False))
+    holes = round(HOLES * (peak.kept + peak.transient)) + layer
+    return FIXED_BYTES + TOKEN_BYTES * work.shape.vocabulary + holes
 
 
 def linear_sizes(shape: Shape) -> dict[str, tuple[int, int]]:
@@ -229,14 +243,10 @@ def _layer_pages(work: Work) -> int:
     return layer + head
 
 
-def _table_pages(work: Work, plan: Plan) -> int:
-    """Pages around the rows of a micro-batch's words; given back before the first layer runs.
-
-    Measured: a hundred random rows of a table in the page cache map half of it.
-    """
+def _table_pages(work: Work) -> int:
+    """Pages around the rows of a few words; given back before the next few are read."""
     table = stored_bytes((work.shape.vocabulary, work.shape.embedding), work.bits)
-    rows = plan.micro_batch * plan.tokens
-    return round(TABLE_SHARE * min(table, rows * ROW_WINDOW_BYTES))
+    return min(table, TABLE_ROWS * ROW_WINDOW_BYTES)
 
 
 # A step, moment by moment
@@ -300,7 +310,7 @@ def moments(work: Work, plan: Plan) -> Iterator[Moment]:
     """
     sizes, pages, top = _sizes(work, plan), _layer_pages(work), work.shape.layers - 1
     lowest, kept = lowest_trained(work, plan), 0
-    yield Moment(0, _embedding_bytes(work, plan), _table_pages(work, plan))
+    yield Moment(0, _embedding_bytes(work, plan), _table_pages(work))
     for index in range(top + 1):
         is_short = index == top and not work.shape.is_decoder
         is_graph = index >= lowest and index not in plan.recompute

@@ -69,9 +69,9 @@ class TorchEngine:
         """How a step is computed now."""
         return self._plan
 
-    def use(self, plan: Plan) -> None:
+    def use(self, plan: Plan, ceiling_bytes: int | None = None) -> None:
         """Compute the next steps by another plan; the adapter and the optimizer stay."""
-        self._plan = plan
+        self._plan, self._network.ceiling_bytes = plan, ceiling_bytes
 
     def train_step(self, batch: Batch) -> StepReport:
         """One AdamW step on the adapter; the base never changes.

@@ -86,14 +86,15 @@ class FrozenMatrix:
         assert self.scale is not None
         y = functional.linear(x, self.dense(x.dtype))
         scale = self.scale.view(-1).to(x.dtype)
-        return y.mul_(scale) if bias is None else torch.addcmul(bias, y, scale)
+        return y.mul_(scale) if bias is None else torch.addcmul(bias, y, scale, out=y)
 
     def times_transposed(self, g: Tensor) -> Tensor:
         """g @ W, (..., rows) -> (..., columns)."""
+        dense = self.dense(g.dtype)
         if self.kind == "int8":
             assert self.scale is not None
-            g = g * self.scale.view(-1).to(g.dtype)
-        return g @ self.dense(g.dtype)
+            dense.mul_(self.scale.to(g.dtype))  # no second g, as large as the widest states
+        return g @ dense
 
 
 def nf4_dense(data: Tensor, scale: Tensor, dtype: torch.dtype, scratch: Scratch) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from edge_client.adapters import PREFIX, AdapterSpec
+from edge_client.allocator import trim_above
 from edge_client.architectures import FAMILIES, has_bias
 from edge_client.base import Base
 from edge_client.planner import Plan
@@ -34,6 +35,7 @@ from edge_client.torch_layers import (
 )
 from edge_client.wire import AdapterState
 
+WORDS = 32  # whose rows are read before the pages around them are given back
 # Half precision loses small gradients below 6e-8; scaled by this they are kept.
 LOSS_SCALE = {torch.float16: 1024.0}
 
@@ -64,6 +66,10 @@ class Network:
         state: The adapter's values, PEFT's names.
         label_words: Token ids asked for at the mask; empty for a classifier and for decoders.
         device: `cpu` or a CUDA device.
+
+    Attributes:
+        ceiling_bytes: Resident bytes above which freed memory is given back to the kernel between
+            two layers; None: never.
     """
 
     def __init__(
@@ -87,6 +93,7 @@ class Network:
             self._embedding_norm = self._norm(self.family.embedding_norm)
         if self.family.embedding_map:
             self._embedding_map = self._linear(self.family.embedding_map)
+        self.ceiling_bytes: int | None = None
         self._open_head(label_words)
         self.weights.release(self.weights.names)
 
@@ -167,10 +174,7 @@ class Network:
 
     def _embed(self, run: Pass) -> Tensor:
         """Embeddings as the lowest layer sees them, (B, P + T, H); graph only for a prompt."""
-        flat, place = np.unique(run.ids.cpu().numpy(), return_inverse=True)
-        table = torch.from_numpy(self.weights.rows(f"{self.family.words}.weight", flat))
-        h = table[torch.from_numpy(place.reshape(run.ids.shape))].to(self.device)
-        self.weights.release([f"{self.family.words}.weight"])  # the kernel maps around each row
+        h = self._word_rows(run.ids.cpu().numpy())
         prompt = self.adapter.get("prompt_embeddings")
         if prompt is not None:
             h = torch.cat((prompt.expand(len(h), *prompt.shape), h), dim=1)
@@ -186,6 +190,20 @@ class Network:
         if self.family.embedding_map:
             h = self._embedding_map(h)
         return h
+
+    def _word_rows(self, ids: np.ndarray) -> Tensor:
+        """Rows of the word table, (B, T, embedding), float32.
+
+        A few words at a time, since the kernel maps half a megabyte around each row it can.
+        """
+        name = f"{self.family.words}.weight"
+        words, places = np.unique(ids, return_inverse=True)
+        table = np.empty((len(words), self.shape.embedding), np.float32)
+        for start in range(0, len(words), WORDS):
+            part = slice(start, start + WORDS)
+            table[part] = self.weights.rows(name, words[part])
+            self.weights.release([name])
+        return torch.from_numpy(table[places.reshape(ids.shape)]).to(self.device)
 
     def _position_rows(self, tokens: int) -> Tensor:
         offset = self.shape.pad_id + 1 if "roberta" in self.shape.architecture else 0
@@ -205,11 +223,16 @@ class Network:
         return encoder_layer(layer, below, x, context, is_top, is_value_needed)
 
     def _release(self, index: int) -> None:
-        """Give a layer's pages of the map back; they stay in the page cache while there is room."""
+        """Give a layer's pages of the map back; they stay in the page cache while there is room.
+
+        Above the ceiling the heap's free memory goes too.
+        """
         stored = index * self.shape.stored_layers // self.shape.layers
         prefix = self.family.layer.format(layer=stored)
         names = [prefix + module + ".weight" for module in self.family.linears.values()]
         self.weights.release(names)
+        if self.ceiling_bytes is not None:
+            trim_above(self.ceiling_bytes)
 
     def _top(self, x: Tensor) -> Tensor:
         """Logits (B, labels) from the top layer's sum (B, 1, H)."""

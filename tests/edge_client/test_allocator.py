@@ -4,13 +4,12 @@ import sys
 
 import pytest
 
-from edge_client.allocator import is_glibc_linux, trim, use_one_arena
+from edge_client.allocator import is_glibc_linux, trim, trim_above, use_one_arena
 
 pytestmark = pytest.mark.skipif(not is_glibc_linux(), reason="these calls are glibc's")
 
 BLOCKS = """
-from edge_client.allocator import trim
-from edge_client.device_facts import resident_bytes
+from edge_client.allocator import resident_bytes, trim
 before = resident_bytes()
 blocks = [bytearray(b"x" * 50_000) for _ in range(4000)]
 last = bytearray(b"x" * 50_000)  # holds the heap's end, so that nothing below is given back
@@ -63,6 +62,14 @@ def test_trimming_gives_freed_memory_back() -> None:
     assert full - before > 150 << 20
     assert after - before < 20 << 20
     assert numbers[4] == str(kept - after > 0)
+
+
+def test_nothing_is_trimmed_below_the_ceiling() -> None:
+    assert not trim_above(1 << 50)
+    ceiling = BLOCKS.replace("given = trim()", "given = trim_above(before + (50 << 20))")
+    numbers = run(ceiling.replace("import resident_bytes, trim", "import *")).split()
+    before, _, _, after = map(int, numbers[:4])
+    assert after - before < 20 << 20
 
 
 def test_trimming_twice_is_harmless() -> None:
