@@ -14,9 +14,11 @@ from rich.console import Console
 from edge_client.planner import AUTO, BudgetError, parse_budget
 from profiling.benchmark_bases import BenchmarkError
 from profiling.child import Line
+from profiling.exactness import Question, compare
 from profiling.grid import BATCHES, GRID_BITS, SHAPES, Case, grid, run_grid
 from profiling.report import (
     draw_rounds,
+    exactness_table,
     grid_table,
     ratio_notes,
     rounds_table,
@@ -193,6 +195,45 @@ def predicted_peaks(
         console.print(grid_table(done))
         console.print(f"within 15 %: {result['close']} of {len(done)}", highlight=False)
     if any(case.error is None for case in done):
+        raise typer.Exit(1)
+
+
+@app.command("gradients")
+def exact_gradients(
+    base: Annotated[
+        str, typer.Option(help="Pack, folder, hub name, `embedded`; with --random a shape's name.")
+    ],
+    is_random: Annotated[
+        bool, typer.Option("--random", help="Random weights of a shape such as roberta-large.")
+    ] = False,
+    bits: Annotated[int | None, typer.Option(help="4, 8 or 16; the base's own.")] = None,
+    adapter: AdapterOption = Question.adapter,
+    batch: Annotated[int, typer.Option(help="Texts.")] = Question.batch,
+    tokens: TokensOption = Question.tokens,
+    seed: SeedOption = 0,
+    json_output: JsonOption = False,
+) -> None:
+    """Compare every plan's gradients with plain PyTorch + PEFT; exit code 1 if one is not exact."""
+    with one_line_errors():
+        question = Question(base, is_random, bits, adapter, batch, tokens, seed)
+        with _status("looking for the base") as say:
+
+            def listen(line: Line) -> None:
+                if line["event"] == "plan":
+                    say(f"a plan with {len(line['plan']['recompute'])} layers made again is done")
+
+            say("the reference, in float64")
+            found = compare(question, listen)
+    if json_output:
+        print(json.dumps(found.to_json()))
+    else:
+        console = Console()
+        console.print(exactness_table(found.plans))
+        console.print(
+            f"plain PyTorch + PEFT in float32 is itself {found.plain_error:.1e} off",
+            highlight=False,
+        )
+    if not found.is_exact:
         raise typer.Exit(1)
 
 

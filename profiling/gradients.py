@@ -2,11 +2,15 @@
 
 The reference is Hugging Face's own model, its linears filled with what the base's stored weights
 stand for, an adapter by PEFT, the whole head at all positions. Nothing of it is shared with the
-engine but the numbers in the file. It is computed in double precision: in single precision the
-reference itself is up to 1.4e-5 from its own exact value, where queries have small gradients.
+engine but the numbers in the file. It is computed in double precision: in single precision plain
+PyTorch is itself some 1e-5 from its own exact value, where queries have small gradients; how far,
+`plain_error` says.
+
+    python -m profiling.gradients '{"base": "FOLDER", "adapter": "lora:8", ...}'
 """
 
 import json
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,14 +24,15 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from edge_client.adapters import AdapterSpec, initial_adapter
-from edge_client.base import Base
+from edge_client.adapters import AdapterSpec, initial_adapter, parse_adapter
+from edge_client.base import Base, open_base
 from edge_client.peft_folder import peft_config, peft_state
 from edge_client.planner import Plan
 from edge_client.quantization import dequantize
 from edge_client.tokens import Batch
 from edge_client.torch_network import Network
 from edge_client.wire import AdapterState
+from profiling.stepping import tell
 
 
 @dataclass(frozen=True)
@@ -173,8 +178,30 @@ def every_plan(base: Base, batch: int, tokens: int) -> list[Plan]:
     ]
 
 
+def plain_error(
+    base: Base, spec: AdapterSpec, batch: Batch, words: Sequence[int]
+) -> tuple[str, float]:
+    """How far plain PyTorch + PEFT in float32 is from the same in float64: tensor and error."""
+    model = reference_model(base, spec, random_adapter(spec, base, len(words), 1), torch.float32)
+    _, single = reference_gradients(model, base, spec, batch, words)
+    _, double = reference_gradients(model.double(), base, spec, batch, words)
+    errors = {name: _distance(single[name], exact) for name, exact in double.items()}
+    worst = max(errors, key=lambda name: errors[name])
+    return worst, errors[worst]
+
+
+def _distance(got: np.ndarray, wanted: np.ndarray) -> float:
+    """|got - wanted| / |wanted|; |got| where nothing is wanted."""
+    return float(np.linalg.norm(got - wanted)) / (float(np.linalg.norm(wanted)) or 1.0)
+
+
 def gradient_errors(
-    base: Base, spec: AdapterSpec, plans: Sequence[Plan], batch: Batch, words: Sequence[int]
+    base: Base,
+    spec: AdapterSpec,
+    plans: Sequence[Plan],
+    batch: Batch,
+    words: Sequence[int],
+    device: str = "cpu",
 ) -> Iterator[GradientError]:
     """Compare each plan's gradients with the reference's.
 
@@ -184,12 +211,13 @@ def gradient_errors(
         plans: What to compare.
         batch: Encoded texts.
         words: Token ids of the labels; unused for decoders.
+        device: Where ours is computed.
     """
     state = random_adapter(spec, base, len(words), seed=1)
     model = reference_model(base, spec, state)
     loss, wanted = reference_gradients(model, base, spec, batch, words)
     del model
-    network = Network(base, spec, state, words)
+    network = Network(base, spec, state, words, device)
     for plan in plans:
         for tensor in network.adapter.values():
             tensor.grad = None
@@ -208,14 +236,13 @@ def _compare(
 ) -> GradientError:
     errors, zero = {}, []
     for name, tensor in adapter.items():
-        got = tensor.grad
+        got = None if tensor.grad is None else tensor.grad.cpu()
         if got is None and _is_below(name, plan, base):
             continue
-        norm = float(np.linalg.norm(wanted[name]))
-        if (got is None or not bool(got.any())) and norm > 0:
+        if (got is None or not bool(got.any())) and wanted[name].any():
             zero.append(name)
-        difference = wanted[name] if got is None else got.numpy() - wanted[name]
-        errors[name] = float(np.linalg.norm(difference)) / (norm or 1.0)
+        ours_here = np.zeros_like(wanted[name]) if got is None else got.numpy()
+        errors[name] = _distance(ours_here, wanted[name])
     worst = max(errors, key=lambda name: errors[name])
     return GradientError(plan, abs(ours - loss) / loss, worst, errors[worst], tuple(zero))
 
@@ -223,3 +250,21 @@ def _compare(
 def _is_below(name: str, plan: Plan, base: Base) -> bool:
     numbers = [int(part) for part in name.split(".") if part.isdigit()]
     return bool(numbers) and numbers[0] < base.shape.layers - plan.depth
+
+
+def main(argument: str) -> None:
+    """Compare every plan on one base; a line a plan to the parent."""
+    request = json.loads(argument)
+    base, spec = open_base(request["base"]), parse_adapter(request["adapter"])
+    words = request["word_ids"]
+    batch = random_batch(base, request["batch"], request["tokens"], len(words), request["seed"])
+    worst, error = plain_error(base, spec, batch, words)
+    tell("plain", worst_tensor=worst, worst_error=error)
+    plans = every_plan(base, request["batch"], request["tokens"])
+    for found in gradient_errors(base, spec, plans, batch, words):
+        tell("plan", **found.row())
+    tell("done")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

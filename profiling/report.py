@@ -7,6 +7,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from profiling.exactness import PlanError
 from profiling.grid import Case
 from profiling.rounds import PHASES, RoundCost
 from profiling.train_benchmark import Run
@@ -218,5 +219,29 @@ def grid_table(cases: Sequence[Case]) -> Table:
             case.outcome[:24] if case.error is None else f"{100 * case.error:+.1f} %",
             "-" if case.step_s is None else f"{case.step_s:.2f}",
             plan_text(case.plan, batch),
+        )
+    return table
+
+
+def exactness_table(errors: Sequence[PlanError]) -> Table:
+    """One row a plan."""
+    table = Table(
+        title="gradients beside plain PyTorch + PEFT (relative errors)",
+        caption="rows at once, layers made again, depth; ours in float32, the reference in float64",
+        box=SIMPLE_HEAD,
+    )
+    for name in ("rows", "again", "depth", "loss", "worst", "missing", "exact", "worst tensor"):
+        left = name == "worst tensor"
+        table.add_column(name, justify="left" if left else "right", no_wrap=not left)
+    for error in errors:
+        table.add_row(
+            str(error.plan["micro_batch"]),
+            str(len(error.plan["recompute"])),
+            str(error.plan["depth"]),
+            f"{error.loss_error:.1e}",
+            f"{error.worst_error:.1e}",
+            str(len(error.zero_tensors)),
+            "yes" if error.is_exact else "no",
+            error.worst_tensor.removeprefix("base_model.model."),
         )
     return table

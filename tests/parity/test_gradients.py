@@ -62,6 +62,23 @@ def test_a_decoder_gives_the_gradients_of_its_causal_loss(
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("bits", [4, 8, 16])
+def test_a_cuda_device_gives_the_same_gradients(tiny_base: Base, tmp_path: Path, bits: int) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    source = write_family("roberta", tiny_base, tmp_path / "hf")
+    pack_model(str(source.folder), bits, tmp_path / "pack")
+    base = open_base(str(tmp_path / "pack"))
+    batch = gradients.random_batch(base, batch=5, tokens=24, labels=4, seed=3)
+    plans = gradients.every_plan(base, batch=5, tokens=24)
+    spec = parse_adapter("lora:4")
+    for error in gradients.gradient_errors(base, spec, plans, batch, WORDS, "cuda"):
+        assert error.worst_error <= 1e-4 and not error.zero_tensors, error
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_stays_near(tiny_base: Base, tmp_path: Path, dtype: str) -> None:
     base = write_family("roberta", tiny_base, tmp_path)

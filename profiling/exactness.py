@@ -1,0 +1,125 @@
+"""Every plan's gradients on one base, compared in a fresh process: `smidgen profile gradients`.
+
+Our engine computes in float32, the reference (plain PyTorch + PEFT) in float64; see
+`profiling.gradients`, which the process runs.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from edge_client.adapters import AdapterError, parse_adapter
+from profiling.benchmark_bases import OFFLINE, BenchmarkError, find_base, label_words
+from profiling.child import DONE, Line, run_child, silent
+
+EXACT = 1e-5  # relative, in Euclidean norm
+
+
+@dataclass(frozen=True)
+class PlanError:
+    """One plan's gradients beside the reference's; see `profiling.gradients.GradientError`."""
+
+    plan: dict[str, Any]
+    loss_error: float
+    worst_tensor: str
+    worst_error: float
+    zero_tensors: list[str]
+
+    @property
+    def is_exact(self) -> bool:
+        """Within 1e-5, and no trained tensor without the gradient that the reference has."""
+        return self.worst_error <= EXACT and not self.zero_tensors
+
+    def to_json(self) -> dict[str, Any]:
+        """As an object."""
+        return asdict(self) | {"is_exact": self.is_exact}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is compared.
+
+    Attributes:
+        base: Name of a base, or of a shape with `is_random`.
+        is_random: Whether the weights are random.
+        bits: Of the base; None for its own.
+        adapter: Such as `lora:8`; not a classification head.
+        batch: Texts; every one but the first is padded.
+        tokens: Tokens of the longest.
+        seed: Of texts, adapter and random weights.
+
+    Raises:
+        BenchmarkError: A value is out of range.
+    """
+
+    base: str
+    is_random: bool = False
+    bits: int | None = None
+    adapter: str = "lora:8"
+    batch: int = 2
+    tokens: int = 32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        try:
+            is_head = parse_adapter(self.adapter).head
+        except AdapterError as error:
+            raise BenchmarkError(str(error)) from error
+        if is_head:
+            raise BenchmarkError(f"--adapter {self.adapter}: compared without a head")
+        for name, value, least in (("batch", self.batch, 1), ("tokens", self.tokens, 8)):
+            if value < least:
+                raise BenchmarkError(f"--{name} {value} is less than {least}")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found.
+
+    Attributes:
+        plans: One of each kind.
+        plain_error: Worst error of plain PyTorch + PEFT itself in float32, for scale.
+    """
+
+    plans: list[PlanError]
+    plain_error: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every plan is."""
+        return all(plan.is_exact for plan in self.plans)
+
+    def to_json(self) -> dict[str, Any]:
+        """As an object."""
+        plans = [plan.to_json() for plan in self.plans]
+        return {"plans": plans, "plain_error": self.plain_error, "is_exact": self.is_exact}
+
+
+def compare(question: Question, listen: Callable[[Line], None] = silent) -> Comparison:
+    """Every plan of `profiling.gradients.every_plan`.
+
+    Raises:
+        BenchmarkError: No such base, texts that it does not read, or the process failed.
+    """
+    base = find_base(question.base, question.is_random, question.bits, question.seed)
+    longest = base.shape.positions - parse_adapter(question.adapter).prompt_tokens
+    if question.tokens > longest:
+        raise BenchmarkError(f"--tokens {question.tokens}: base {question.base} takes {longest}")
+    request = {
+        "base": str(base.folder.resolve()),
+        "adapter": question.adapter,
+        "batch": question.batch,
+        "tokens": question.tokens,
+        "seed": question.seed,
+        "word_ids": list(label_words(base).values()),
+    }
+    command = [sys.executable, "-m", "profiling.gradients", json.dumps(request)]
+    child = run_child(command, None, 0, OFFLINE, listen)
+    if child.outcome != DONE:
+        raise BenchmarkError(child.outcome)
+    rows = [line for line in child.lines if line["event"] == "plan"]
+    plans = [PlanError(**{name: row[name] for name in PlanError.__annotations__}) for row in rows]
+    plain = next(line["worst_error"] for line in child.lines if line["event"] == "plain")
+    return Comparison(plans, plain)

@@ -1,0 +1,51 @@
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("peft")
+
+from edge_client.base import Base
+from profiling.cli import app
+from profiling.exactness import PlanError
+from profiling.report import exactness_table
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_every_plan_of_a_base_is_exact(tiny_base: Base) -> None:
+    arguments = ["gradients", "--base", str(tiny_base.folder), "--bits", "8", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    plans = json.loads(result.stdout.splitlines()[-1])["plans"]
+    assert len(plans) >= 6 and all(plan["is_exact"] for plan in plans)
+    assert {len(plan["plan"]["recompute"]) for plan in plans} != {0}
+
+
+def test_a_plan_that_is_not_exact_is_shown_as_such() -> None:
+    plan = {"micro_batch": 2, "recompute": [], "depth": 3}
+    wrong, silent = (
+        PlanError(plan, 0.0, "a.lora_A", error, zero)
+        for error, zero in ((2e-5, []), (0.0, ["a.lora_A"]))
+    )
+    assert not wrong.is_exact and not silent.is_exact
+    assert exactness_table([wrong, silent]).row_count == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--base", "/no/such/base"], "no base at /no/such/base"),
+        (["--base", "embedded", "--adapter", "head"], "compared without a head"),
+        (["--base", "embedded", "--batch", "0"], "--batch 0 is less than 1"),
+        (["--base", "embedded", "--tokens", "9000"], "--tokens 9000: base embedded takes"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], expected: str) -> None:
+    result = CliRunner().invoke(app, ["gradients", *arguments])
+    assert result.exit_code == 2 and expected in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
