@@ -28,10 +28,10 @@ from edge_client.adapters import AdapterSpec, initial_adapter, parse_adapter
 from edge_client.base import Base, open_base
 from edge_client.peft_folder import peft_config, peft_state
 from edge_client.planner import Plan
-from edge_client.quantization import dequantize
 from edge_client.tokens import Batch
 from edge_client.torch_network import Network
 from edge_client.wire import AdapterState
+from profiling.peer_checkpoint import fill
 from profiling.stepping import tell
 
 
@@ -88,7 +88,7 @@ def reference_model(
     config = AutoConfig.from_pretrained(base.folder, local_files_only=True)
     kind = AutoModelForCausalLM if base.shape.is_decoder else AutoModelForMaskedLM
     model = kind.from_config(config, dtype=torch.float32, attn_implementation="eager")
-    _fill(model, base)
+    fill(model, base)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -100,22 +100,6 @@ def reference_model(
         tensors = peft_state(spec, base.architecture, state)
         set_peft_model_state_dict(adapted, {n: torch.from_numpy(a) for n, a in tensors.items()})
     return adapted.to(dtype).train()
-
-
-def _fill(model: Any, base: Base) -> None:
-    weights = base.open_weights()
-    state = {}
-    for name in model.state_dict():
-        if name in weights:
-            is_matrix = len(weights.shape(name)) == 2
-            array = dequantize(weights.stored(name)) if is_matrix else weights.vector(name)
-            state[name] = torch.from_numpy(np.array(array, np.float32))
-    missing = model.load_state_dict(state, strict=False).missing_keys
-    model.tie_weights()
-    tied = ("decoder.weight", "decoder.bias", "projector.weight", "position_ids", "lm_head.weight")
-    left = [name for name in missing if not name.endswith(tied) and "pooler" not in name]
-    assert not left, f"the base has no {left}"
-    weights.close()
 
 
 def reference_gradients(

@@ -10,24 +10,20 @@ The first three call the model as Hugging Face made it, whose head answers at ev
 the peer to beat and gets what helps it: a checkpoint that is quantized already, the head at the
 mask, no dropout. All hold the weights of our own base, so first losses must agree.
 
-    python -m profiling.peers prepare BASE OUT nf4      # once, not measured
-    python -m profiling.peers train '{"engine": "nf4", ...}'
+    python -m profiling.peers '{"engine": "nf4", ...}'
 """
 
-import os
-import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import AutoConfig, AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM
 
 from profiling.stepping import Request, Texts, random_texts, read_request, run_steps, tell
 
@@ -55,68 +51,6 @@ RECIPES = {
     "peft-checkpointing": Recipe(is_checkpointed=True),
     "nf4": Recipe(is_checkpointed=True, is_nf4=True),
 }
-
-
-# Before anything is measured
-
-
-def prepare(base_name: str, out: Path, kind: str) -> None:
-    """Write our base's dequantized weights as a Hugging Face folder.
-
-    Args:
-        base_name: As `open_base` takes it.
-        out: Folder to make; it must not be there.
-        kind: `float32` or `nf4`.
-    """
-    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
-    if kind == "nf4":
-        plain = partial.with_name(f"{partial.name}-float32")
-        _save_float32(base_name, plain)
-        _save_nf4(plain, partial)
-    else:
-        _save_float32(base_name, partial)
-    partial.rename(out)
-
-
-def _save_float32(base_name: str, out: Path) -> None:
-    from edge_client.base import open_base
-
-    base = open_base(base_name)
-    config = AutoConfig.from_pretrained(base.folder, local_files_only=True)
-    for name in list(config.to_dict()):
-        if "dropout" in name:
-            setattr(config, name, 0.0 if getattr(config, name) is not None else None)
-    model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
-    fill(model, base)
-    model.save_pretrained(out)
-
-
-def fill(model: Any, base: Any) -> None:
-    """Put the base's weights, dequantized, into a Hugging Face model."""
-    from edge_client.quantization import dequantize
-
-    with base.open_weights() as weights, torch.no_grad():
-        for name, tensor in model.state_dict(keep_vars=True).items():
-            if name in weights:
-                is_matrix = tensor.dim() == 2
-                array = dequantize(weights.stored(name)) if is_matrix else weights.vector(name)
-                tensor.copy_(torch.from_numpy(array))
-
-
-def _save_nf4(plain: Path, out: Path) -> None:
-    from transformers import BitsAndBytesConfig
-
-    chosen = BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
-    )
-    model = AutoModelForMaskedLM.from_pretrained(
-        plain, quantization_config=chosen, dtype=torch.float32
-    )
-    model.save_pretrained(out)
-    shutil.rmtree(plain)
-
-
-# What is measured
 
 
 class Peer:
@@ -231,15 +165,5 @@ def train(request: Request) -> None:
     )
 
 
-def main(arguments: list[str]) -> None:
-    """`prepare BASE OUT KIND`, or `train REQUEST`."""
-    if arguments[:1] == ["prepare"] and len(arguments) == 4:
-        prepare(arguments[1], Path(arguments[2]), arguments[3])
-    elif arguments[:1] == ["train"] and len(arguments) == 2:
-        train(read_request(arguments[1]))
-    else:
-        raise SystemExit("profiling.peers is started by `smidgen profile train`")
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    train(read_request(sys.argv[1]))

@@ -232,7 +232,9 @@ def exactness_table(errors: Sequence[PlanError]) -> Table:
     )
     for name in ("rows", "again", "depth", "loss", "worst", "missing", "exact", "worst tensor"):
         left = name == "worst tensor"
-        table.add_column(name, justify="left" if left else "right", no_wrap=not left)
+        table.add_column(
+            name, justify="left" if left else "right", no_wrap=not left, overflow="fold"
+        )
     for error in errors:
         table.add_row(
             str(error.plan["micro_batch"]),

@@ -230,7 +230,7 @@ class Benchmark:
             BenchmarkError: Its libraries are missing, or its checkpoint cannot be made.
         """
         request = self._request(name, find_checkpoint(self.base, PEERS[name]))
-        command = [sys.executable, "-m", "profiling.peers", "train", request.to_json()]
+        command = [sys.executable, "-m", "profiling.peers", request.to_json()]
         return self._run(request, command, None, listen)
 
     def _request(self, engine: str, folder: Path) -> Request:

@@ -23,6 +23,7 @@ COMPUTES = {
     "edge_client/torch_layers.py",
     "edge_client/torch_network.py",
     "profiling/gradients.py",
+    "profiling/peer_checkpoint.py",
     "profiling/peers.py",
 }
 TORCH = {"torch", "transformers", "peft"}

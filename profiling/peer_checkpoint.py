@@ -1,0 +1,80 @@
+"""Our base's weights, dequantized, as a Hugging Face folder: what peers load; made once.
+
+python -m profiling.peer_checkpoint BASE OUT nf4
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForMaskedLM
+
+from edge_client.base import Base, open_base
+from edge_client.quantization import dequantize
+
+TIED = ("decoder.weight", "decoder.bias", "projector.weight", "position_ids", "lm_head.weight")
+
+
+def prepare(base_name: str, out: Path, kind: str) -> None:
+    """Write our base's dequantized weights as a Hugging Face folder.
+
+    Args:
+        base_name: As `open_base` takes it.
+        out: Folder to make; it must not be there.
+        kind: `float32` or `nf4`.
+    """
+    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
+    if kind == "nf4":
+        plain = partial.with_name(f"{partial.name}-float32")
+        _save_float32(base_name, plain)
+        _save_nf4(plain, partial)
+    else:
+        _save_float32(base_name, partial)
+    partial.rename(out)
+
+
+def _save_float32(base_name: str, out: Path) -> None:
+    base = open_base(base_name)
+    config = AutoConfig.from_pretrained(base.folder, local_files_only=True)
+    for name in list(config.to_dict()):
+        if "dropout" in name:
+            setattr(config, name, 0.0 if getattr(config, name) is not None else None)
+    model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
+    fill(model, base)
+    model.save_pretrained(out)
+
+
+def fill(model: Any, base: Base) -> None:
+    """Put the base's weights, dequantized, into a Hugging Face model; poolers have none."""
+    state = {}
+    with base.open_weights() as weights:
+        for name in model.state_dict():
+            if name in weights:
+                is_matrix = len(weights.shape(name)) == 2
+                array = dequantize(weights.stored(name)) if is_matrix else weights.vector(name)
+                state[name] = torch.from_numpy(np.array(array, np.float32))
+    missing = model.load_state_dict(state, strict=False).missing_keys
+    model.tie_weights()
+    left = [name for name in missing if not name.endswith(TIED) and "pooler" not in name]
+    assert not left, f"the base has no {left}"
+
+
+def _save_nf4(plain: Path, out: Path) -> None:
+    from transformers import BitsAndBytesConfig
+
+    chosen = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+    )
+    model = AutoModelForMaskedLM.from_pretrained(
+        plain, quantization_config=chosen, dtype=torch.float32
+    )
+    model.save_pretrained(out)
+    shutil.rmtree(plain)
+
+
+if __name__ == "__main__":
+    prepare(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
