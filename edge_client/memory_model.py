@@ -18,10 +18,11 @@ from edge_client.architectures import FAMILIES, Shape, has_bias
 from edge_client.layout import linear_size
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-# The next three are fitted to peaks measured by `smidgen profile grid`.
+# The next four are fitted to peaks measured by `smidgen profile grid`.
 FIXED_BYTES = 72 << 20  # code, threads and buffers that only a first step brings in
 TOKEN_BYTES = 320  # of a vocabulary's entry in the tokenizer
 HOLES = 0.15  # freed memory lying between what is held, as a share of it; more is trimmed
+GROWTH_BYTES = 16 << 20  # what one layer may add to the heap beside what it holds
 ROW_WINDOW_BYTES = 512 << 10  # what the kernel maps around one row of the page cache
 TABLE_ROWS = 32  # rows of the word table read at once, as in torch_network
 SCORES = 1 << 20  # attention scores held at once, as in torch_layers; at least one text's
@@ -112,7 +113,7 @@ class MemoryEstimate:
     @property
     def ceiling(self) -> int:
         """What should be resident between two layers at most, for a peak of `total`."""
-        return self.total - self.transient - self.weights
+        return self.total - self.transient - self.weights - GROWTH_BYTES
 
     @property
     def total(self) -> int:
