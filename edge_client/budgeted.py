@@ -84,8 +84,19 @@ class BudgetedEngine:
         return self._guard.budget_bytes
 
     def use(self, plan: Plan, ceiling_bytes: int | None = None) -> None:
-        """Compute the next steps by another of this work's plans, under its own ceiling."""
-        self._take(next(option for option in self._found if option.plan == plan))
+        """Compute the next steps by another of this work's plans.
+
+        Args:
+            plan: One of those found for this work.
+            ceiling_bytes: Not used: each plan has its own.
+
+        Raises:
+            ValueError: It is none of them.
+        """
+        option = next((option for option in self._found if option.plan == plan), None)
+        if option is None:
+            raise ValueError(f"{plan} is no plan for this work")
+        self._take(option)
 
     def train_step(self, batch: Batch) -> StepReport:
         """One AdamW step on the adapter, by a smaller plan if memory cannot be had.
@@ -93,30 +104,33 @@ class BudgetedEngine:
         Raises:
             EngineError: Not even the smallest plan's memory can be had.
         """
-        while True:
-            self._longest = max(self._longest, batch.ids.shape[1])
-            try:
-                report = self._engine.train_step(batch)
-            except (MemoryError, RuntimeError) as error:
-                if not is_allocation_failure(error):
-                    raise
-                self._step_down_or_stop(error)
-                continue
-            if self._guard.is_over():
-                self._step_down()
-            return report
+        while (report := self._try_step(batch)) is None:
+            smaller = next_smaller(self._found, self.option)
+            if smaller is None:
+                size = size_text(self.option.predicted_peak_bytes)
+                raise EngineError(
+                    f"memory ran out in the smallest plan ({size} predicted); free some, lower "
+                    "--tokens or pack the base with fewer --bits"
+                )
+            log.warning("memory ran out; going on by %s", smaller.plan)
+            self._take(smaller)
+        if not self._is_cornered and self._guard.is_over():
+            self._step_down()
+        return report
 
-    def _step_down_or_stop(self, error: BaseException) -> None:
-        if not self._step_down():
-            size = size_text(self.option.predicted_peak_bytes)
-            raise EngineError(
-                f"memory ran out in the smallest plan ({size} predicted); free some, lower "
-                "--tokens or pack the base with fewer --bits"
-            ) from error
+    def _try_step(self, batch: Batch) -> StepReport | None:
+        """None where memory ran out; what the failed step held is free when this returns."""
+        self._longest = max(self._longest, batch.ids.shape[1])
+        try:
+            return self._engine.train_step(batch)
+        except (MemoryError, RuntimeError) as error:
+            if not is_allocation_failure(error):
+                raise
+        return None
 
-    def _step_down(self) -> bool:
-        """Take the next smaller plan; False where there is none."""
-        peak, smaller = self._guard.peak_bytes(), next_smaller(self._found, self.option)
+    def _step_down(self) -> None:
+        """Take the next smaller plan, if there is one, since the peak has passed the budget."""
+        peak, smaller = self._guard.peak_bytes() or 0, next_smaller(self._found, self.option)
         log.warning(
             "peak %s of %s allowed; %s",
             size_text(peak),
@@ -124,12 +138,12 @@ class BudgetedEngine:
             f"going on by {smaller.plan}" if smaller else "no smaller plan is left",
         )
         self._remember()
+        self._is_cornered = smaller is None
         if smaller is not None:
             self._take(smaller)
-        return smaller is not None
 
     def _take(self, option: Option) -> None:
-        self.option, self._longest = option, 0
+        self.option, self._longest, self._is_cornered = option, 0, False
         self._engine.use(option.plan, option.memory.ceiling)
         trim()
         self._guard.reset()
@@ -140,14 +154,15 @@ class BudgetedEngine:
         trim()
 
     def _remember(self) -> None:
-        if self._corrections is None or not self._longest:
+        peak = self._guard.peak_bytes()
+        if self._corrections is None or not self._longest or peak is None:
             return
         work = self.option.work
         plan = replace(self.option.plan, tokens=min(self._longest, self.option.plan.tokens))
         key = Key(self._base_id, ENGINE, str(work.spec), plan.dtype)
         estimated = estimate(work, plan, self.option.memory.runtime).total
         try:
-            self._corrections.record(key, plan, estimated, self._guard.peak_bytes())
+            self._corrections.record(key, plan, estimated, peak)
         except OSError as error:
             log.warning("the round's peak could not be remembered: %s", error)
 

@@ -257,7 +257,7 @@ def runtime_bytes(engine: str = "torch") -> int:
     starts do not change the plan.
     """
     if f"edge_client.{engine}_engine" in sys.modules:
-        return _rounded_up(resident_bytes())
+        return _rounded_up(resident_bytes()) or TORCH_RUNTIME_BYTES
     command = [sys.executable, "-c", READY.format(engine=engine)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

@@ -32,29 +32,42 @@ class Guard:
     def __init__(self, budget_bytes: int, process: Path = SELF) -> None:
         self.budget_bytes = budget_bytes
         self._process = process
+        self._known_bytes = 0  # a peak of before the last reset, where the kernel keeps it
 
-    def peak_bytes(self) -> int:
-        """Highest resident set since the last reset (VmHWM, measured by the kernel)."""
-        for line in (self._process / "status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return 1024 * int(line.split()[1])
-        return 0
+    def peak_bytes(self) -> int | None:
+        """Highest resident set since the last reset (VmHWM, measured by the kernel).
+
+        Returns:
+            None where it cannot be told: the kernel does not count it, or an older peak that it
+            would not forget was higher.
+        """
+        peak = self._read()
+        return peak if peak > self._known_bytes else None
+
+    def _read(self) -> int:
+        try:
+            rows = (self._process / "status").read_text().splitlines()
+        except OSError:
+            return 0
+        return next((1024 * int(row.split()[1]) for row in rows if row.startswith("VmHWM:")), 0)
 
     def reset(self) -> bool:
         """Forget the peak so far.
 
         Returns:
-            False where the kernel does not let us; then the peak stays the whole life's.
+            False where the kernel does not let us; then only what rises above it counts.
         """
         try:
             (self._process / "clear_refs").write_text(RESET_PEAK)
         except OSError:
+            self._known_bytes = self._read()
             return False
+        self._known_bytes = 0
         return True
 
     def is_over(self) -> bool:
         """Whether the peak has passed the budget since the last reset."""
-        return self.peak_bytes() > self.budget_bytes
+        return (self.peak_bytes() or 0) > self.budget_bytes
 
 
 def is_allocation_failure(error: BaseException) -> bool:

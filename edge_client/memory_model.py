@@ -39,7 +39,8 @@ class Plan:
             up to the batch's.
         recompute: Computed layers, from 0, whose activations are made again in backward instead
             of kept.
-        depth: Top layers whose adapters are trained; the layers below run without a graph.
+        depth: Top layers whose adapters are trained; the layers below run without a graph. (Of a
+            bias adapter the normalization right below them is trained too.)
         tokens: Longest input, without a soft prompt's tokens.
     """
 

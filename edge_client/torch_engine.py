@@ -113,11 +113,13 @@ class TorchEngine:
         A batch of short texts may have more rows than the plan's micro-batch, never more tokens.
         """
         prompts = self._encoder.prompts(examples)
-        order = sorted(range(len(prompts)), key=lambda row: len(prompts[row].ids))
-        room = self._plan.micro_batch * self._plan.tokens
+        soft = self._network.spec.prompt_tokens
+        lengths = [len(prompt.ids) + soft for prompt in prompts]
+        order = sorted(range(len(prompts)), key=lambda row: lengths[row])
+        room = self._plan.micro_batch * (self._plan.tokens + soft)
         while order:
-            chosen = order[: max(1, room // len(prompts[order[0]].ids))]
-            while len(chosen) > 1 and len(chosen) * len(prompts[chosen[-1]].ids) > room:
+            chosen = order[: max(1, room // lengths[order[0]])]
+            while len(chosen) > 1 and len(chosen) * lengths[chosen[-1]] > room:
                 chosen.pop()
             order = order[len(chosen) :]
             yield chosen, self._encoder.batch([prompts[row] for row in chosen], [-1] * len(chosen))

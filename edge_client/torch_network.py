@@ -316,6 +316,7 @@ class Network:
         run = self._pass(batch, rows, dtype)
         lowest = self.shape.layers - (plan.depth if self.spec.is_in_layers else 0)
         has_prompt = self.spec.prompt_tokens > 0
+        assert not (has_prompt and lowest), "a soft prompt lies below all layers"
         with torch.set_grad_enabled(has_prompt):
             embedded = self._embed(run)
         x, tapes = embedded.detach(), []

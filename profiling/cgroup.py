@@ -88,6 +88,8 @@ class Group:
         """What the kernel counted so far."""
         limit, peak = self._number(self._dialect.limit), self._number(self._dialect.peak)
         note = f"capped by {self._dialect.mechanism} at {(limit or 0) >> 20} MiB"
+        if not (self._folder / self._dialect.swap).exists():
+            note += "; swap is not counted here"
         return CapReport(self._dialect.mechanism, limit, peak, self._oom_kills(), note)
 
     def remove(self) -> None:

@@ -1,6 +1,7 @@
 """`smidgen profile`: tables and charts of what was measured, and benchmarks that measure."""
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -53,15 +54,20 @@ def profile() -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn expected errors into one line and an exit code."""
+    """Turn expected errors into one line and an exit code; no child outlives SIGTERM."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except (FiguresError, BenchmarkError) as error:
         _stop(2, str(error))
+    except ModuleNotFoundError as error:
+        _stop(2, f"needs {error.name!r}; pip install 'smidgen[profile]'")
     except OSError as error:
         _stop(1, str(error))
     except KeyboardInterrupt:
         _stop(130, "stopped")
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _stop(code: int, message: str) -> NoReturn:
@@ -78,8 +84,8 @@ def rounds(
     """Show what each round of a run gave and cost."""
     with one_line_errors():
         costs = cost_by_round(read_figures(figures))
-    if out is not None:
-        draw_rounds(costs, out, figures.stem)
+        if out is not None:
+            draw_rounds(costs, out, figures.stem)
     if json_output:
         print(json.dumps({"rounds": [asdict(cost) for cost in costs]}))
     else:
@@ -136,9 +142,11 @@ def train_steps(
         names = _peer_names(peers, peer or [], settings)
         with _status("looking for the base") as say:
             benchmark = Benchmark(settings)
+            for name in names:
+                say(f"{name}: making its checkpoint")
+                benchmark.prepare(name)
             runs = [benchmark.ours(_follow(say, settings.engine))]
             for name in names:
-                say(f"{name}: looking for its checkpoint")
                 runs.append(benchmark.peer(name, _follow(say, name)))
         found = ratios(runs[0], runs[1:])
         rows = [run.to_json() for run in runs]

@@ -10,6 +10,7 @@ PyTorch is itself some 1e-5 from its own exact value, where queries have small g
 """
 
 import json
+import math
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +27,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from edge_client.adapters import AdapterSpec, initial_adapter, parse_adapter
 from edge_client.base import Base, open_base
+from edge_client.memory_model import Work
 from edge_client.peft_folder import peft_config, peft_state
-from edge_client.planner import Plan
+from edge_client.planner import Plan, depths
 from edge_client.tokens import Batch
 from edge_client.torch_network import Network
 from edge_client.wire import AdapterState
@@ -141,8 +143,11 @@ def _plain(name: str) -> str:
     return "prompt_embeddings" if name.startswith("prompt_encoder") else name
 
 
-def every_plan(base: Base, batch: int, tokens: int) -> list[Plan]:
-    """One of each way to compute a step in float32: kept, recomputed, split, shallow."""
+def every_plan(base: Base, spec: AdapterSpec, batch: int, tokens: int) -> list[Plan]:
+    """One of each way to compute a step in float32: kept, recomputed, split, shallow if it may be.
+
+    See `edge_client.planner.depths` for adapters that have no depth of their own.
+    """
     layers = base.shape.layers
     whole = Plan("float32", batch, (), layers, tokens)
     plans = [
@@ -153,8 +158,8 @@ def every_plan(base: Base, batch: int, tokens: int) -> list[Plan]:
         replace(whole, micro_batch=max(1, batch // 2)),
         replace(whole, micro_batch=1, recompute=tuple(range(layers))),
     ]
-    if base.shape.stored_layers < layers:
-        return plans  # shared layers have no depth of their own
+    if len(depths(Work(base.shape, base.bits, spec, batch, tokens))) == 1:
+        return plans
     return [
         *plans,
         replace(whole, depth=max(1, layers // 2)),
@@ -175,8 +180,9 @@ def plain_error(
 
 
 def _distance(got: np.ndarray, wanted: np.ndarray) -> float:
-    """|got - wanted| / |wanted|; |got| where nothing is wanted."""
-    return float(np.linalg.norm(got - wanted)) / (float(np.linalg.norm(wanted)) or 1.0)
+    """|got - wanted| / |wanted|; |got| where nothing is wanted; infinite where one is no number."""
+    distance = float(np.linalg.norm(got - wanted)) / (float(np.linalg.norm(wanted)) or 1.0)
+    return distance if math.isfinite(distance) else math.inf
 
 
 def gradient_errors(
@@ -244,7 +250,7 @@ def main(argument: str) -> None:
     batch = random_batch(base, request["batch"], request["tokens"], len(words), request["seed"])
     worst, error = plain_error(base, spec, batch, words)
     tell("plain", worst_tensor=worst, worst_error=error)
-    plans = every_plan(base, request["batch"], request["tokens"])
+    plans = every_plan(base, spec, request["batch"], request["tokens"])
     for found in gradient_errors(base, spec, plans, batch, words):
         tell("plan", **found.row())
     tell("done")

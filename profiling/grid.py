@@ -1,7 +1,8 @@
 """Predicted peaks against measured ones, over shapes, bits and batches; a long benchmark.
 
 Each case is a fresh process that takes two steps. A case is written to `grid.jsonl` as soon as it
-is done, and one that is there already is not run again, so an interrupted grid goes on.
+is done. One that was done on this machine with these libraries is not run again, so an interrupted
+grid goes on.
 """
 
 import json
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from profiling.benchmark_bases import BenchmarkError, is_shape
+from profiling.child import DONE
+from profiling.machine import this_machine, versions
 from profiling.train_benchmark import Benchmark, Settings
 
 SHAPES = ("bert-base", "roberta-base", "roberta-large", "albert-base", "xlm-roberta-base")
@@ -34,6 +37,8 @@ class Case:
         peak_anon_bytes: Measured from outside.
         step_s: The last step's seconds, or None.
         predicted_parts: Where the predicted bytes go, or None.
+        machine: Where it ran.
+        versions: Of Python and the libraries.
     """
 
     settings: dict[str, Any]
@@ -44,6 +49,8 @@ class Case:
     peak_anon_bytes: int
     step_s: float | None
     predicted_parts: dict[str, int] | None
+    machine: dict[str, Any]
+    versions: dict[str, str | None]
 
     @property
     def error(self) -> float | None:
@@ -101,11 +108,12 @@ def run_grid(
         listen: Called with a case's number before it is run.
 
     Raises:
-        BenchmarkError: A case cannot be run, or the file is none of a grid's.
+        BenchmarkError: The file is none of a grid's.
     """
-    known = {_key(case.settings): case for case in read_cases(path)}
+    done = [case for case in read_cases(path) if case.outcome == DONE]
+    known = {_key(case.settings, case.machine, case.versions): case for case in done}
     for number, settings in enumerate(cases):
-        case = known.get(_key(asdict(settings)))
+        case = known.get(_key(asdict(settings), asdict(this_machine()), versions()))
         if case is None:
             listen(number, settings)
             case = _run(settings)
@@ -114,12 +122,19 @@ def run_grid(
         yield case
 
 
-def _key(settings: dict[str, Any]) -> str:
-    return json.dumps(settings, sort_keys=True)
+def _key(
+    settings: dict[str, Any], machine: dict[str, Any], libraries: dict[str, str | None]
+) -> str:
+    where = {name: value for name, value in machine.items() if name != "load_1m"}
+    return json.dumps([settings, where, libraries], sort_keys=True)
 
 
 def _run(settings: Settings) -> Case:
-    run = Benchmark(settings).ours()
+    try:
+        run = Benchmark(settings).ours()
+    except BenchmarkError as error:  # a budget too small, say: a result like any other
+        where = asdict(this_machine())
+        return Case(asdict(settings), str(error), None, None, 0, 0, None, None, where, versions())
     return Case(
         settings=asdict(settings),
         outcome=run.outcome,
@@ -129,6 +144,8 @@ def _run(settings: Settings) -> Case:
         peak_anon_bytes=run.peak_anon_bytes,
         step_s=run.step_s["median"] if run.step_s else None,
         predicted_parts=run.predicted_parts,
+        machine=run.machine,
+        versions=run.versions,
     )
 
 

@@ -3,9 +3,8 @@
 python -m profiling.peer_checkpoint BASE OUT nf4
 """
 
-import os
-import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,12 @@ def prepare(base_name: str, out: Path, kind: str) -> None:
         out: Folder to make; it must not be there.
         kind: `float32` or `nf4`.
     """
-    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
-    if kind == "nf4":
-        plain = partial.with_name(f"{partial.name}-float32")
+    with tempfile.TemporaryDirectory(prefix=f"{out.name}.partial-", dir=out.parent) as folder:
+        plain, made = Path(folder) / "float32", Path(folder) / kind
         _save_float32(base_name, plain)
-        _save_nf4(plain, partial)
-    else:
-        _save_float32(base_name, partial)
-    partial.rename(out)
+        if kind == "nf4":
+            _save_nf4(plain, made)
+        made.rename(out)
 
 
 def _save_float32(base_name: str, out: Path) -> None:
@@ -73,7 +70,6 @@ def _save_nf4(plain: Path, out: Path) -> None:
         plain, quantization_config=chosen, dtype=torch.float32
     )
     model.save_pretrained(out)
-    shutil.rmtree(plain)
 
 
 if __name__ == "__main__":

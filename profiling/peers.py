@@ -158,7 +158,7 @@ def train(request: Request) -> None:
         "done",
         plan=None,
         predicted_peak_bytes=None,
-        untrained=peer.untrained(),
+        untrained=peer.untrained() if request.warmup + request.steps > 1 else [],
         trained_tensors=peer.trained_tensors,
         threads=torch.get_num_threads(),
         **measured,

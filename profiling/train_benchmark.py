@@ -117,7 +117,7 @@ class Run:
         outcome: `done`, `killed by the memory cap`, or how it failed.
         plan: Ours at the end; None of peers.
         stepped_down_from: The plan it began with, where that had to be left.
-        predicted_peak_bytes: Of `plan`, before anything was loaded; estimated.
+        predicted_peak_bytes: Of the plan it began with, before anything was loaded; estimated.
         peak_rss_bytes: VmHWM over the process's life; measured by the kernel.
         peak_anon_bytes: Highest RssAnon seen from outside, over its life.
         steps_peak_rss_bytes: VmHWM from the first step on; None where it cannot be reset.
@@ -130,7 +130,8 @@ class Run:
         steps_s: Each of them.
         losses: Of every step, warm-up included.
         warmup: Steps that do not count.
-        untrained: Trained tensors that no gradient reached; empty, or something is wrong.
+        untrained: Trained tensors that no gradient reached in two steps and more; empty, or
+            something is wrong.
         trained_tensors: How many are trained.
         predicted_parts: Where the predicted bytes go.
         budget_bytes: What our engine was allowed.
@@ -222,6 +223,14 @@ class Benchmark:
         request = self._request(self.settings.engine, self.base.folder)
         command = [sys.executable, "-m", "profiling.train_child", request.to_json()]
         return self._run(request, command, dropped, listen)
+
+    def prepare(self, name: str) -> None:
+        """Make a peer's checkpoint, if it is not there, before anything is measured.
+
+        Raises:
+            BenchmarkError: Its libraries are missing, or it cannot be made.
+        """
+        find_checkpoint(self.base, PEERS[name])
 
     def peer(self, name: str, listen: Callable[[Line], None] = silent) -> Run:
         """A peer, with warm caches and without a cap.

@@ -37,9 +37,8 @@ def open_for(request: Request) -> BudgetedEngine:
     )
 
 
-def train(request: Request) -> None:
+def train(request: Request, engine: BudgetedEngine) -> None:
     """Take the steps and tell the parent."""
-    engine = open_for(request)
     first, started = engine.option, _fingerprints(engine.adapter())
 
     def step(row: Texts) -> float:
@@ -52,10 +51,12 @@ def train(request: Request) -> None:
         "done",
         plan=asdict(option.plan),
         stepped_down_from=asdict(first.plan) if option != first else None,
-        predicted_peak_bytes=option.predicted_peak_bytes,
-        predicted_parts=dict(parts(option.memory)),
+        predicted_peak_bytes=first.predicted_peak_bytes,
+        predicted_parts=dict(parts(first.memory)),
         budget_bytes=engine.budget_bytes,
-        untrained=[name for name in ended if ended[name] == started[name]],
+        untrained=[name for name in ended if ended[name] == started[name]]
+        if request.warmup + request.steps > 1
+        else [],  # a LoRA's first factor has no gradient before the second has moved
         trained_tensors=len(ended),
         **measured,
     )
@@ -66,8 +67,10 @@ def _fingerprints(state: AdapterState) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    asked = read_request(sys.argv[1])
     try:
-        train(read_request(sys.argv[1]))
+        opened = open_for(asked)
     except WRONG_INPUT as error:
         tell("refused", message=str(error))
         raise SystemExit(2) from error
+    train(asked, opened)

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from edge_client.allocator import is_glibc_linux, trim, trim_above, use_one_arena
+from edge_client.allocator import is_glibc_linux, trim_above, use_one_arena
 
 pytestmark = pytest.mark.skipif(not is_glibc_linux(), reason="these calls are glibc's")
 
@@ -70,11 +70,6 @@ def test_nothing_is_trimmed_below_the_ceiling() -> None:
     numbers = run(ceiling.replace("import resident_bytes, trim", "import *")).split()
     before, _, _, after = map(int, numbers[:4])
     assert after - before < 20 << 20
-
-
-def test_trimming_twice_is_harmless() -> None:
-    trim()
-    assert trim() in (True, False)
 
 
 def test_threads_share_one_arena() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from edge_client.adapters import parse_adapter
+from edge_client.allocator import resident_bytes
 from edge_client.base import Base
 from edge_client.budgeted import BudgetedEngine, open_within
 from edge_client.engine import EngineError, open_engine
@@ -108,8 +109,36 @@ def test_a_rounds_peak_is_remembered_for_the_next_plan(
     engine.end_round()
     remembered = json.loads((tmp_path / "corrections.json").read_text())
     assert str(tiny_base.base_id) in json.dumps(remembered)
+    measured = next(iter(remembered["peaks"].values()))[0]
     again = budgeted(tiny_base, hub_task, tmp_path)
-    assert again.plan == engine.plan
+    moved = again.option.predicted_peak_bytes - again.option.memory.total
+    assert moved == measured["measured_bytes"] - measured["estimated_bytes"] != 0
+
+
+class Holding(Scarce):
+    """Fails as a real step does: with memory in its own frame."""
+
+    def train_step(self, batch: Batch) -> Any:
+        block = np.ones((60 << 20) * (self._engine.plan.micro_batch > self._rows), np.uint8)
+        report = super().train_step(batch)
+        assert not block.size
+        return report
+
+
+def test_what_a_failed_step_held_is_free_before_the_next_plan_is_watched(
+    tiny_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
+    engine = budgeted(tiny_base, hub_task, tmp_path)
+    prompts, labels = engine.encoder.prompts(TEXTS[:4]), engine.encoder.labels(TEXTS[:4])
+    batch = engine.encoder.batch(prompts, labels)
+    engine.train_step(batch)
+    engine._engine = Holding(engine._engine, rows=1, error=MemoryError)
+    before = resident_bytes()
+    engine.train_step(batch)
+    peak = engine._guard.peak_bytes()
+    assert engine.plan.micro_batch == 1
+    assert peak is None or peak < before + (40 << 20)
+    assert not (tmp_path / "corrections.json").exists()  # a plan that failed was not measured
 
 
 def test_a_budget_below_the_smallest_plan_names_it(tiny_base: Base, hub_task: Task) -> None:

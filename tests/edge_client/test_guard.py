@@ -41,8 +41,19 @@ def test_a_reset_writes_what_the_kernel_asks_for(tmp_path: Path) -> None:
     assert (tmp_path / "clear_refs").read_text() == "5"
 
 
-def test_a_kernel_that_refuses_says_so_and_goes_on(tmp_path: Path) -> None:
-    assert not Guard(1, tmp_path / "absent").reset()
+def test_a_kernel_that_forgets_nothing_tells_only_what_rises_above(tmp_path: Path) -> None:
+    status, guard = tmp_path / "status", Guard(2 * MIB, tmp_path)
+    (tmp_path / "clear_refs").mkdir()  # cannot be written
+    status.write_text("VmHWM:\t  3072 kB\n")
+    assert guard.is_over() and not guard.reset()
+    assert guard.peak_bytes() is None and not guard.is_over()
+    status.write_text("VmHWM:\t  4096 kB\n")
+    assert guard.peak_bytes() == 4 * MIB and guard.is_over()
+
+
+def test_without_proc_no_peak_is_known(tmp_path: Path) -> None:
+    guard = Guard(1, tmp_path / "absent")
+    assert not guard.reset() and guard.peak_bytes() is None and not guard.is_over()
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,7 @@ WORDS = [1010, 1020, 1030, 1040]
 def errors_of(base: Base, adapter: str) -> list[Any]:
     spec = parse_adapter(adapter)
     batch = gradients.random_batch(base, batch=5, tokens=24, labels=4, seed=3)
-    plans = gradients.every_plan(base, batch=5, tokens=24)
-    if spec.prompt_tokens:
-        plans = [plan for plan in plans if plan.depth == base.shape.layers]
+    plans = gradients.every_plan(base, spec, batch=5, tokens=24)
     return list(gradients.gradient_errors(base, spec, plans, batch, WORDS))
 
 
@@ -73,8 +71,8 @@ def test_a_cuda_device_gives_the_same_gradients(tiny_base: Base, tmp_path: Path,
     pack_model(str(source.folder), bits, tmp_path / "pack")
     base = open_base(str(tmp_path / "pack"))
     batch = gradients.random_batch(base, batch=5, tokens=24, labels=4, seed=3)
-    plans = gradients.every_plan(base, batch=5, tokens=24)
     spec = parse_adapter("lora:4")
+    plans = gradients.every_plan(base, spec, batch=5, tokens=24)
     for error in gradients.gradient_errors(base, spec, plans, batch, WORDS, "cuda"):
         assert error.worst_error <= 1e-4 and not error.zero_tensors, error
 
@@ -83,6 +81,7 @@ def test_a_cuda_device_gives_the_same_gradients(tiny_base: Base, tmp_path: Path,
 def test_half_precision_stays_near(tiny_base: Base, tmp_path: Path, dtype: str) -> None:
     base = write_family("roberta", tiny_base, tmp_path)
     batch = gradients.random_batch(base, batch=4, tokens=24, labels=4, seed=3)
-    plans = [replace(plan, dtype=dtype) for plan in gradients.every_plan(base, 4, 24)[:2]]
-    for error in gradients.gradient_errors(base, parse_adapter("lora:4"), plans, batch, WORDS):
+    spec = parse_adapter("lora:4")
+    plans = [replace(plan, dtype=dtype) for plan in gradients.every_plan(base, spec, 4, 24)[:2]]
+    for error in gradients.gradient_errors(base, spec, plans, batch, WORDS):
         assert error.worst_error <= 0.1 and not error.zero_tensors, error

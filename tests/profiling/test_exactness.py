@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_every_plan_of_a_base_is_exact(tiny_base: Base) -> None:
+@pytest.mark.parametrize("adapter", ["lora:8", "prompt:4"])
+def test_every_plan_of_a_base_is_exact(tiny_base: Base, adapter: str) -> None:
     arguments = ["gradients", "--base", str(tiny_base.folder), "--bits", "8", "--json"]
+    arguments += ["--adapter", adapter]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     plans = json.loads(result.stdout.splitlines()[-1])["plans"]
@@ -30,7 +33,7 @@ def test_a_plan_that_is_not_exact_is_shown_as_such() -> None:
     plan = {"micro_batch": 2, "recompute": [], "depth": 3}
     wrong, silent = (
         PlanError(plan, 0.0, "a.lora_A", error, zero)
-        for error, zero in ((2e-5, []), (0.0, ["a.lora_A"]))
+        for error, zero in ((math.inf, []), (0.0, ["a.lora_A"]))
     )
     assert not wrong.is_exact and not silent.is_exact
     assert exactness_table([wrong, silent]).row_count == 2
