@@ -2,10 +2,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -253,6 +255,19 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], expected: s
 def test_a_budget_below_every_plan_is_one_line(settings: Settings) -> None:
     arguments = ["train", "--base", settings.base, "--tokens", "32", "--memory-budget", "20M"]
     assert "is below the smallest plan for this model" in refusal(arguments)
+
+
+def test_no_child_outlives_a_terminated_benchmark(settings: Settings) -> None:
+    command = [sys.executable, "-m", "smidgen", "profile", "train", "--base", settings.base]
+    command += ["--tokens", "32", "--steps", "100000", "--memory-budget", "1G"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        parent, end = psutil.Process(process.pid), time.monotonic() + 60
+        while not (children := parent.children()) and time.monotonic() < end:
+            time.sleep(0.05)
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and errors.strip().endswith("smidgen profile: stopped")
+    assert children and not any(child.is_running() for child in children)
 
 
 def test_the_parent_never_imports_torch() -> None:
