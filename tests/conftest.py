@@ -1,6 +1,7 @@
 """Fixtures that every part shares: a tiny base, the real small bases and data sets, a task."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from edge_client.tasks import Task
 from tests.tiny import write_tiny_base
 
 SHARED = Path(os.environ.get("SMIDGEN_SHARED", Path(__file__).parents[2] / "shared"))
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so their children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 HUB_WORDS = ("security", "mail", "power", "weather", "family", "health")
 
 
