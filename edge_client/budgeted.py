@@ -20,15 +20,23 @@ from edge_client.adapters import AdapterSpec
 from edge_client.allocator import trim
 from edge_client.base import Base
 from edge_client.corrections import Corrections, Key
-from edge_client.device_facts import read_facts
-from edge_client.engine import Engine, EngineError, StepReport, load_engine, open_engine
+from edge_client.device_facts import read_facts, runtime_bytes
+from edge_client.engine import (
+    Engine,
+    EngineError,
+    StepReport,
+    engine_name,
+    load_engine,
+    open_engine,
+)
 from edge_client.guard import Guard, is_allocation_failure
-from edge_client.memory_model import Work, estimate
+from edge_client.memory_model import Work
 from edge_client.planner import (
     Option,
     Plan,
     auto_budget,
     choose,
+    estimate,
     next_smaller,
     options,
     size_text,
@@ -39,7 +47,6 @@ from edge_client.tokens import Batch, Encoder
 from edge_client.wire import AdapterState, Training
 
 log = logging.getLogger(__name__)
-ENGINE = "torch"
 
 
 class BudgetedEngine:
@@ -149,8 +156,13 @@ class BudgetedEngine:
         self._guard.reset()
 
     def end_round(self) -> None:
-        """Remember the peak since the round or the plan in use began; give free memory back."""
+        """Remember the peak since the round or the plan in use began; give memory back."""
         self._remember()
+        self.rest()
+
+    def rest(self) -> None:
+        """Give back what only computing needs; the next step takes it again."""
+        self._engine.rest()
         trim()
 
     def _remember(self) -> None:
@@ -159,7 +171,7 @@ class BudgetedEngine:
             return
         work = self.option.work
         plan = replace(self.option.plan, tokens=min(self._longest, self.option.plan.tokens))
-        key = Key(self._base_id, ENGINE, str(work.spec), plan.dtype)
+        key = Key(self._base_id, work.engine, str(work.spec), plan.dtype)
         estimated = estimate(work, plan, self.option.memory.runtime).total
         try:
             self._corrections.record(key, plan, estimated, peak)
@@ -202,7 +214,7 @@ def open_within(
     """Plan for this device as it is now, and open an engine by that plan.
 
     Args:
-        kind: `torch` or `auto`.
+        kind: `torch`, `onnx` or `auto`.
         base: The frozen base.
         task: Labels and patterns.
         spec: The adapter.
@@ -217,11 +229,12 @@ def open_within(
     """
     load_engine(kind)  # so that what its libraries take is measured in this process
     trim()
-    facts = read_facts()
+    facts = read_facts(runtime=runtime_bytes(engine_name(kind)))
     budget = auto_budget(facts.available_bytes) if budget_bytes is None else budget_bytes
     corrections = Corrections(state / "corrections.json") if state else None
-    work = Work(base.shape, base.bits, spec, training.batch, training.tokens, len(task.labels))
-    correct = [corrections.corrector(base.base_id, ENGINE, str(spec))] if corrections else []
+    name, labels = engine_name(kind), len(task.labels)
+    work = Work(base.shape, base.bits, spec, training.batch, training.tokens, labels, name)
+    correct = [corrections.corrector(base.base_id, name, str(spec))] if corrections else []
     found = options(work, facts.runtime_bytes, facts.nominal, *correct)
     option = choose(found, budget)
     engine = open_engine(kind, base, task, spec, training, option.plan)

@@ -20,7 +20,7 @@ import typer
 from edge_client.adapters import AdapterError, AdapterSpec, initial_adapter, parse_adapter
 from edge_client.base import EMBEDDED, Base, BaseError, open_base
 from edge_client.budgeted import open_within
-from edge_client.engine import Engine, EngineError
+from edge_client.engine import ENGINE_HELP, Engine, EngineError
 from edge_client.meters import peak_rss_bytes
 from edge_client.peft_folder import Exported, is_exported, read_peft_folder, write_peft_folder
 from edge_client.peft_import import read_peft_adapter
@@ -40,7 +40,7 @@ app = typer.Typer(
 )
 
 BaseOption = Annotated[str, typer.Option("--base", help="Folder, hub name, or `embedded`.")]
-EngineOption = Annotated[str, typer.Option("--engine", help="auto or torch.")]
+EngineOption = Annotated[str, typer.Option("--engine", help=ENGINE_HELP)]
 BudgetOption = Annotated[
     str, typer.Option(help="Such as 512M or 1.5G; auto: 60 % of what is available now.")
 ]

@@ -40,7 +40,7 @@ class Settings:
         name: What the device calls itself.
         data: Client data folder (or one labelled file).
         base: The frozen base on this device.
-        engine: `auto` or `torch`.
+        engine: `auto`, `torch` or `onnx`.
         budget_bytes: Memory this process may take; None: 60 % of what is available.
         version: Of the client, for the coordinator's list.
         wait_s: Length of one long poll.

@@ -41,7 +41,7 @@ class Key:
 
     Attributes:
         base_id: SHA-256 of the base.
-        engine: `torch`.
+        engine: `torch` or `onnx`.
         adapter: The adapter's name.
         dtype: Computed in.
     """

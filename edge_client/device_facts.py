@@ -21,16 +21,24 @@ from edge_client.allocator import resident_bytes
 from edge_client.step_cost import Rates, nominal_rates
 
 UNLIMITED = 1 << 60  # version 1 says so by a number close to the largest
-# A process that has loaded torch and nothing else, where it cannot be measured.
-TORCH_RUNTIME_BYTES = 240 << 20
+# A process that has loaded an engine's libraries and nothing else, where it cannot be measured.
+RUNTIME_BYTES = {"torch": 240 << 20, "onnx": 80 << 20}
 RUNTIME_STEP_BYTES = 8 << 20
 READY = """
-import edge_client.{engine}_engine, torch
+from edge_client.engine import load_engine
+load_engine("{engine}")
+{warm_up}
+print(open("/proc/self/status").read())
+"""
+WARM_UP = {
+    "torch": """
+import torch
 x = torch.ones(64, 64)
 for dtype in (torch.float32, torch.bfloat16):
     x.to(dtype) @ x.to(dtype)
-print(open("/proc/self/status").read())
-"""
+""",
+    "onnx": "",
+}
 
 
 @dataclass(frozen=True)
@@ -249,21 +257,27 @@ def resident_bytes_in(status: str) -> int:
     return 0
 
 
-def runtime_bytes(engine: str = "torch") -> int:
+def runtime_bytes(engine: str = "torch", python: str = sys.executable) -> int:
     """Resident bytes of a process that is ready to compute but has opened no base.
 
     Of this process where it has loaded the engine; else measured in a fresh one; else, where the
     engine is not installed, a constant. Rounded up, so that the small differences between two
     starts do not change the plan.
+
+    Args:
+        engine: `torch` or `onnx`.
+        python: The interpreter of a fresh process.
     """
     if f"edge_client.{engine}_engine" in sys.modules:
-        return _rounded_up(resident_bytes()) or TORCH_RUNTIME_BYTES
-    command = [sys.executable, "-c", READY.format(engine=engine)]
+        return _rounded_up(resident_bytes()) or RUNTIME_BYTES[engine]
+    code = READY.format(engine=engine, warm_up=WARM_UP[engine])
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        done = subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, timeout=120, check=True
+        )
     except (OSError, subprocess.SubprocessError):
-        return TORCH_RUNTIME_BYTES
-    return _rounded_up(resident_bytes_in(done.stdout)) or TORCH_RUNTIME_BYTES
+        return RUNTIME_BYTES[engine]
+    return _rounded_up(resident_bytes_in(done.stdout)) or RUNTIME_BYTES[engine]
 
 
 def _rounded_up(size_bytes: int) -> int:

@@ -1,4 +1,4 @@
-"""What computes: the one protocol behind which torch and, later, ONNX Runtime stand.
+"""What computes: the one protocol behind which torch and ONNX Runtime stand.
 
 Numpy at the border, never torch tensors, so that no caller needs torch.
 """
@@ -15,11 +15,20 @@ from edge_client.adapters import AdapterSpec
 from edge_client.allocator import use_one_arena
 from edge_client.architectures import Shape
 from edge_client.base import Base
-from edge_client.planner import Plan
+from edge_client.planner import AUTO, Plan
 from edge_client.tasks import Task
 from edge_client.texts import Example
 from edge_client.tokens import Batch, Encoder
 from edge_client.wire import AdapterState, Training
+
+# Engine -> the library it computes with, and how one gets it.
+INSTALL = {
+    "torch": ("torch", "pip install 'smidgen[torch]'"),
+    "onnx": ("onnxruntime", "pip install smidgen"),
+}
+
+
+ENGINE_HELP = "auto, torch or onnx; auto is torch where it is installed."
 
 
 class EngineError(RuntimeError):
@@ -71,6 +80,9 @@ class Engine(Protocol):
     def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:
         """Mean token state after encoder layer `layer` (0 = embeddings), shape (texts, hidden)."""
 
+    def rest(self) -> None:
+        """Give back what only computing needs; the next step takes it again."""
+
     def adapter(self) -> AdapterState:
         """A copy of the adapter, PEFT's own names, float32."""
 
@@ -92,7 +104,7 @@ def open_engine(
     """Build an engine; the modules that compute are imported here and not before.
 
     Args:
-        kind: `torch`, or `auto` for the best one installed.
+        kind: `torch`, `onnx`, or `auto` for the best one installed.
         base: The frozen base.
         task: Labels and patterns.
         spec: The adapter.
@@ -109,10 +121,24 @@ def open_engine(
             f"base {base.name} is a causal language model ({base.architecture}); tasks are asked "
             "of a masked one, such as roberta (`edge_client.torch_network` trains decoders)"
         )
-    engine: Engine = module.TorchEngine(
+    build = {"torch": "TorchEngine", "onnx": "OnnxEngine"}[engine_name(kind)]
+    engine: Engine = getattr(module, build)(
         base, task, spec, training, plan or unplanned(base.shape, training)
     )
     return engine
+
+
+def engine_name(kind: str) -> str:
+    """The engine that is meant: `auto` is torch where it is installed, and else onnx.
+
+    Raises:
+        EngineError: None is known by this name.
+    """
+    if kind == AUTO:
+        return "torch" if find_spec("torch") else "onnx"
+    if kind not in INSTALL:
+        raise EngineError(f"--engine {kind} is not known; {AUTO}, {' or '.join(INSTALL)}")
+    return kind
 
 
 def load_engine(kind: str) -> Any:
@@ -121,12 +147,12 @@ def load_engine(kind: str) -> Any:
     Raises:
         EngineError: They are not installed.
     """
-    if kind not in ("auto", "torch"):
-        raise EngineError(f"--engine {kind} is not known; auto or torch")
-    if find_spec("torch") is None:
-        raise EngineError("the torch engine needs torch; pip install 'smidgen[torch]'")
+    name = engine_name(kind)
+    library, command = INSTALL[name]
+    if find_spec(library) is None:
+        raise EngineError(f"the {name} engine needs {library}; {command}")
     use_one_arena()
-    return import_module("edge_client.torch_engine")
+    return import_module(f"edge_client.{name}_engine")
 
 
 def unplanned(shape: Shape, training: Training) -> Plan:

@@ -10,14 +10,16 @@ from pathlib import Path
 
 SELF = Path("/proc/self")
 RESET_PEAK = "5"  # proc(5), clear_refs: the peak becomes what is resident now
-# What torch says on processors and on CUDA, in every version since 2.5; the last two are oneDNN's
-# words where its scratch memory could not be had (seen under a limit on data).
+# What torch says on processors and on CUDA, in every version since 2.5; the next two are oneDNN's
+# words where its scratch memory could not be had, the last ONNX Runtime's (seen under a limit on
+# data).
 ALLOCATION_FAILED = (
     "can't allocate memory",
     "out of memory",
     "not enough memory",
     "could not create a primitive",
     "could not create a memory",
+    "bad_alloc",
 )
 
 
@@ -73,7 +75,7 @@ class Guard:
 def is_allocation_failure(error: BaseException) -> bool:
     """Whether an error says that memory could not be had.
 
-    Python and numpy raise MemoryError, torch a RuntimeError that says so.
+    Python and numpy raise MemoryError, torch and ONNX Runtime a RuntimeError that says so.
     """
     if isinstance(error, MemoryError):
         return True

@@ -1,8 +1,9 @@
 """What a training step costs in bytes, by formula: every part named, before anything is loaded.
 
-The formulas follow `edge_client.torch_network` line by line: what a layer's graph keeps, what a
-layer holds while it runs, which stored bytes are mapped in. Estimated, never measured; what peaks
-teach is added by `edge_client.corrections`.
+These are the torch engine's; `edge_client.onnx_memory` has the other's. The formulas follow
+`edge_client.torch_network` line by line: what a layer's graph keeps, what a layer holds while it
+runs, which stored bytes are mapped in. Estimated, never measured; what peaks teach is added by
+`edge_client.corrections`.
 
     estimate(Work(shape, bits=4, spec=parse_adapter("lora:8"), batch=4, tokens=256), plan, runtime)
 
@@ -42,6 +43,8 @@ class Plan:
         depth: Top layers whose adapters are trained; the layers below run without a graph. (Of a
             bias adapter the normalization right below them is trained too.)
         tokens: Longest input, without a soft prompt's tokens.
+        is_kept_in_half: Whether layers' inputs wait for backward in float16 though computed in
+            float32 (of the onnx engine, which computes in nothing else).
     """
 
     dtype: str
@@ -49,6 +52,7 @@ class Plan:
     recompute: tuple[int, ...]
     depth: int
     tokens: int
+    is_kept_in_half: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class Work:
         batch: Texts in one optimizer step.
         tokens: Longest input asked for.
         num_labels: Rows of a classification head.
+        engine: What computes it, `torch` or `onnx`.
 
     Raises:
         AdapterError: A soft prompt that leaves no room for a text.
@@ -73,6 +78,7 @@ class Work:
     batch: int
     tokens: int
     num_labels: int = 2
+    engine: str = "torch"
 
     def __post_init__(self) -> None:
         if self.spec.prompt_tokens >= self.shape.positions:
@@ -144,8 +150,8 @@ def estimate(work: Work, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
     peak = max(moments(work, plan), key=lambda moment: moment.total)
     return MemoryEstimate(
         runtime=runtime_bytes,
-        adapter=_adapter_bytes(work, plan),
-        vectors=4 * _vector_elements(work.shape),
+        adapter=adapter_bytes(work, plan),
+        vectors=4 * vector_elements(work.shape),
         scratch=_scratch_bytes(work, plan),
         weights=peak.weights,
         kept=peak.kept,
@@ -218,14 +224,16 @@ def other_parameters(work: Work) -> int:
     return prompt + sum(sizes[rows] * (sizes[columns] + 1) for rows, columns in head)
 
 
-def _adapter_bytes(work: Work, plan: Plan) -> int:
+def adapter_bytes(work: Work, plan: Plan) -> int:
+    """Values, gradients and both moments of what is trained."""
     layers = min(work.shape.stored_layers, plan.depth)
     trained = layers * layer_parameters(work) + other_parameters(work)
     resting = (work.shape.stored_layers - layers) * layer_parameters(work)
     return 16 * trained + 12 * resting  # what rests has its moments, but no gradient
 
 
-def _vector_elements(shape: Shape) -> int:
+def vector_elements(shape: Shape) -> int:
+    """Numbers in the base's norms and biases, which are held in float32."""
     norms = 2 if shape.is_decoder else 4  # root-mean-square norms have no bias
     biases = sum(rows for name, (rows, _) in linear_sizes(shape).items() if has_bias(shape, name))
     outside = norms * shape.hidden + 2 * shape.embedding
@@ -238,15 +246,16 @@ def _scratch_bytes(work: Work, plan: Plan) -> int:
     return max(dense_bytes(size, work.bits, plan.dtype) for size in sizes)
 
 
-def _layer_pages(work: Work) -> int:
+def layer_pages(work: Work) -> int:
+    """Bytes of a stored layer and of the head, which are mapped in while they are used."""
     shape = work.shape
     layer = sum(stored_bytes(size, work.bits) for size in linear_sizes(shape).values())
     head = 0 if shape.is_decoder else stored_bytes((shape.embedding, shape.hidden), work.bits)
     return layer + head
 
 
-def _table_pages(work: Work) -> int:
-    """Pages around the rows of a few words; given back before the next few are read."""
+def table_pages(work: Work) -> int:
+    """Bytes of the pages around a few words' rows; given back before the next few are read."""
     table = stored_bytes((work.shape.vocabulary, work.shape.embedding), work.bits)
     return min(table, TABLE_ROWS * ROW_WINDOW_BYTES)
 
@@ -310,9 +319,9 @@ def moments(work: Work, plan: Plan) -> Iterator[Moment]:
 
     A recomputed layer keeps its input alone; layers below the trained ones keep nothing.
     """
-    sizes, pages, top = _sizes(work, plan), _layer_pages(work), work.shape.layers - 1
+    sizes, pages, top = _sizes(work, plan), layer_pages(work), work.shape.layers - 1
     lowest, kept = lowest_trained(work, plan), 0
-    yield Moment(0, _embedding_bytes(work, plan), _table_pages(work))
+    yield Moment(0, _embedding_bytes(work, plan), table_pages(work))
     for index in range(top + 1):
         is_short = index == top and not work.shape.is_decoder
         is_graph = index >= lowest and index not in plan.recompute

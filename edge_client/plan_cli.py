@@ -20,7 +20,8 @@ from rich.table import Table
 from edge_client.adapters import AdapterError, parse_adapter
 from edge_client.base import EMBEDDED, BaseError, open_base
 from edge_client.corrections import Corrections
-from edge_client.device_facts import DeviceFacts, measured_flops, read_facts
+from edge_client.device_facts import DeviceFacts, measured_flops, read_facts, runtime_bytes
+from edge_client.engine import ENGINE_HELP, EngineError, engine_name
 from edge_client.memory_model import Work, parts
 from edge_client.planner import (
     AUTO,
@@ -45,6 +46,7 @@ def plan(
     memory_budget: Annotated[
         str, typer.Option(help="Such as 512M or 1.5G; auto: 60 % of what is available now.")
     ] = AUTO,
+    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = AUTO,
     bits: Annotated[
         int | None, typer.Option(help="As if the base were packed with 4, 8 or 16 bits.")
     ] = None,
@@ -58,14 +60,14 @@ def plan(
     """Show what each way to train would take in memory and time, and which one is chosen."""
     try:
         asked = parse_budget(memory_budget)
-        work, base_id = _work(base, adapter, batch, tokens, bits)
-        facts = read_facts()
+        work, base_id = _work(base, adapter, batch, tokens, bits, engine_name(engine))
+        facts = read_facts(runtime=runtime_bytes(work.engine))
         budget = auto_budget(facts.available_bytes) if asked is None else asked
         corrections = Corrections(_state_folder(state) / "corrections.json")
-        correct = corrections.corrector(base_id, "torch", str(work.spec))
+        correct = corrections.corrector(base_id, work.engine, str(work.spec))
         found = options(work, facts.runtime_bytes, facts.nominal, correct)
         chosen = choose(found, budget)
-    except (AdapterError, BaseError, BudgetError) as error:
+    except (AdapterError, BaseError, BudgetError, EngineError) as error:
         print(f"smidgen client: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(2) from error
     rates = facts.nominal.scaled(measured_flops())
@@ -77,7 +79,9 @@ def plan(
     console.print(why(found, chosen, budget), highlight=False)
 
 
-def _work(base: str, adapter: str, batch: int, tokens: int, bits: int | None) -> tuple[Work, str]:
+def _work(
+    base: str, adapter: str, batch: int, tokens: int, bits: int | None, engine: str
+) -> tuple[Work, str]:
     if bits not in (None, 4, 8, 16):
         raise BaseError(f"--bits {bits} is not one of 4, 8 and 16")
     try:
@@ -85,8 +89,8 @@ def _work(base: str, adapter: str, batch: int, tokens: int, bits: int | None) ->
     except ValueError as error:
         raise BudgetError(f"--{error}") from error
     opened = open_base(base)
-    work = Work(opened.shape, bits or opened.bits, parse_adapter(adapter), batch, tokens)
-    return work, opened.base_id
+    spec, width = parse_adapter(adapter), bits or opened.bits
+    return Work(opened.shape, width, spec, batch, tokens, engine=engine), opened.base_id
 
 
 def _state_folder(state: Path | None) -> Path:

@@ -11,9 +11,10 @@ nominal seconds, never by measured ones, so equal devices choose equal plans.
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from edge_client.memory_model import MemoryEstimate, Work, estimate
+from edge_client import memory_model, onnx_memory
+from edge_client.memory_model import MemoryEstimate, Work
 from edge_client.memory_model import Plan as Plan  # the word by which a planner is spoken to
 from edge_client.step_cost import Rates, step_seconds
 
@@ -55,6 +56,18 @@ def as_estimated(plan: Plan, estimated_bytes: int) -> int:
     return estimated_bytes
 
 
+def estimate(work: Work, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
+    """Estimate a plan's peak by the formulas of the work's engine.
+
+    Args:
+        work: What is trained.
+        plan: How.
+        runtime_bytes: Resident bytes of the process before the base is opened.
+    """
+    formulas = {"torch": memory_model.estimate, "onnx": onnx_memory.estimate}
+    return formulas[work.engine](work, plan, runtime_bytes)
+
+
 def options(
     work: Work, runtime_bytes: int, nominal: Rates, correct: Correct = as_estimated
 ) -> list[Option]:
@@ -75,12 +88,19 @@ def options(
 
 
 def plans(work: Work, dtypes: Sequence[str]) -> Iterator[Plan]:
-    """Every plan: dtype x micro-batch x recomputed layers x depth, without repetitions."""
-    for dtype in dtypes:
+    """Every plan: dtype x micro-batch x recomputed layers x depth, without repetitions.
+
+    The onnx engine computes in float32 alone, and may keep layers' inputs in half of that.
+    """
+    is_onnx = work.engine == "onnx"
+    for dtype in ("float32",) if is_onnx else dtypes:
         for micro_batch in halvings(work.batch):
             for depth in depths(work):
                 for recompute in recomputations(work, depth):
-                    yield Plan(dtype, micro_batch, recompute, depth, work.longest)
+                    plan = Plan(dtype, micro_batch, recompute, depth, work.longest)
+                    yield plan
+                    if is_onnx and work.spec.is_in_layers:
+                        yield replace(plan, is_kept_in_half=True)
 
 
 def halvings(batch: int) -> list[int]:
@@ -124,7 +144,7 @@ def preference(option: Option) -> tuple[object, ...]:
     1. More trained layers before fewer: a shallow adapter is another adapter.
     2. A float32 step below a quarter of a second before anything else: there is little to win,
        and results stay the same from one processor to the next.
-    3. The faster by nominal rates; then the smaller.
+    3. The faster by nominal rates; then the one that keeps layers' inputs whole; then the smaller.
     """
     plan = option.plan
     is_exact = plan.dtype == "float32" and option.nominal_step_s < FAST_ENOUGH_S
@@ -132,6 +152,7 @@ def preference(option: Option) -> tuple[object, ...]:
         -plan.depth,
         not is_exact,
         option.nominal_step_s,
+        plan.is_kept_in_half,
         option.memory.total,
         plan.dtype,
         -plan.micro_batch,

@@ -37,7 +37,7 @@ NF4 = np.array(
     np.float32,
 )
 _MIDDLES = (NF4[:-1] + NF4[1:]) / 2
-_PAIRS = np.stack([np.repeat(NF4, 16), np.tile(NF4, 16)], axis=1)  # byte -> its two values
+PAIRS = np.stack([np.repeat(NF4, 16), np.tile(NF4, 16)], axis=1)  # byte -> its two values
 _SMALLEST_BLOCK = 1e-38  # bitsandbytes' own bound: below it a block's scale is not inverted
 _SMALLEST_ROW = 127 * float(np.finfo(np.float32).tiny)  # below it a row counts as zeros
 
@@ -139,7 +139,7 @@ def dequantize(stored: Stored, rows: Sequence[int] | np.ndarray | None = None) -
     if stored.kind == "bfloat16":
         return from_bfloat16(data)
     if stored.kind == "nf4" and scale is not None:
-        blocks = _PAIRS[data].reshape(*scale.shape, BLOCK)
+        blocks = PAIRS[data].reshape(*scale.shape, BLOCK)
         blocks *= scale[:, :, None]
         return np.reshape(blocks, (len(data), stored.shape[1]))
     values: np.ndarray = data.astype(np.float32)

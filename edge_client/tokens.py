@@ -5,7 +5,7 @@ its mask always stay whole.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -150,12 +150,14 @@ class Encoder:
         task: Patterns and labels.
         cloze: Whether the pattern is filled; else the plain text is read by a classifier.
         limit: Longest input in tokens.
+        soft: Tokens of a soft prompt, which come before every text.
     """
 
     tokens: Tokens
     task: Task
     cloze: bool
     limit: int
+    soft: int = 0
 
     def prompts(self, examples: Sequence[Example]) -> list[Prompt]:
         """Encode texts one by one."""
@@ -179,6 +181,29 @@ class Encoder:
             attention[row, : len(prompt.ids)] = 1
         positions = np.array([prompt.mask_position for prompt in prompts], np.int64)
         return Batch(ids, attention, positions, np.array(labels, np.int64))
+
+    def by_length(
+        self, examples: Sequence[Example], rows: int, tokens: int
+    ) -> Iterator[tuple[list[int], Batch]]:
+        """Batches of texts of similar length, with the indices of their rows.
+
+        A batch of short texts may have more rows than asked, never more tokens in all.
+
+        Args:
+            examples: The texts.
+            rows: Texts of full length in one batch.
+            tokens: Of a text of full length.
+        """
+        prompts = self.prompts(examples)
+        lengths = [len(prompt.ids) + self.soft for prompt in prompts]
+        order = sorted(range(len(prompts)), key=lambda row: lengths[row])
+        room = rows * (tokens + self.soft)
+        while order:
+            chosen = order[: max(1, room // lengths[order[0]])]
+            while len(chosen) > 1 and len(chosen) * lengths[chosen[-1]] > room:
+                chosen.pop()
+            order = order[len(chosen) :]
+            yield chosen, self.batch([prompts[row] for row in chosen], [-1] * len(chosen))
 
 
 def _share(room: int, texts: Sequence[int], length: int) -> int:

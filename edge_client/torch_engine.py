@@ -51,7 +51,7 @@ class TorchEngine:
     ) -> None:
         tokens = Tokens(base.folder)
         limit = min(training.tokens, base.shape.positions - spec.prompt_tokens)
-        self._encoder = Encoder(tokens, task, not spec.head, limit)
+        self._encoder = Encoder(tokens, task, not spec.head, limit, spec.prompt_tokens)
         self._training, self._plan = training, plan
         state = initial_adapter(spec, base, len(task.labels), seed=0)
         words = [] if spec.head else tokens.label_word_ids(task)
@@ -71,7 +71,7 @@ class TorchEngine:
 
     def use(self, plan: Plan, ceiling_bytes: int | None = None) -> None:
         """Compute the next steps by another plan; the adapter and the optimizer stay."""
-        self._plan, self._network.ceiling_bytes = plan, ceiling_bytes
+        self._plan, self._network.frozen.ceiling_bytes = plan, ceiling_bytes
 
     def train_step(self, batch: Batch) -> StepReport:
         """One AdamW step on the adapter; the base never changes.
@@ -87,7 +87,7 @@ class TorchEngine:
     def predict(self, examples: Sequence[Example]) -> np.ndarray:
         """Log-probabilities, float32, shape (texts, labels); each row's exp sums to one."""
         rows = np.zeros((len(examples), len(self._encoder.task.labels)), np.float32)
-        for chosen, batch in self._by_length(examples):
+        for chosen, batch in self._batches(examples):
             logits = self._network.logits(batch, self._plan.dtype)
             rows[chosen] = torch.log_softmax(logits, dim=-1).cpu().numpy()
         return rows
@@ -95,34 +95,24 @@ class TorchEngine:
     def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:
         """Mean token state after encoder layer `layer` (0 = embeddings), shape (texts, hidden)."""
         rows = np.zeros((len(examples), self._network.shape.hidden), np.float32)
-        for chosen, batch in self._by_length(examples):
+        for chosen, batch in self._batches(examples):
             for index, states in enumerate(self._network.states(batch, self._plan.dtype)):
                 if index == layer:
                     rows[chosen] = self._mean(states, batch).cpu().numpy()
                     break
         return rows
 
+    def _batches(self, examples: Sequence[Example]) -> Iterator[tuple[list[int], Batch]]:
+        return self._encoder.by_length(examples, self._plan.micro_batch, self._plan.tokens)
+
     def _mean(self, states: Tensor, batch: Batch) -> Tensor:
         prompt = self._network.spec.prompt_tokens
         weights = torch.from_numpy(batch.attention).to(states.device).unsqueeze(-1).float()
         return (states[:, prompt:].float() * weights).sum(1) / weights.sum(1)
 
-    def _by_length(self, examples: Sequence[Example]) -> Iterator[tuple[list[int], Batch]]:
-        """Batches of texts of similar length, with the indices of their rows.
-
-        A batch of short texts may have more rows than the plan's micro-batch, never more tokens.
-        """
-        prompts = self._encoder.prompts(examples)
-        soft = self._network.spec.prompt_tokens
-        lengths = [len(prompt.ids) + soft for prompt in prompts]
-        order = sorted(range(len(prompts)), key=lambda row: lengths[row])
-        room = self._plan.micro_batch * (self._plan.tokens + soft)
-        while order:
-            chosen = order[: max(1, room // lengths[order[0]])]
-            while len(chosen) > 1 and len(chosen) * lengths[chosen[-1]] > room:
-                chosen.pop()
-            order = order[len(chosen) :]
-            yield chosen, self._encoder.batch([prompts[row] for row in chosen], [-1] * len(chosen))
+    def rest(self) -> None:
+        """Give back the room in which weights are made dense."""
+        self._network.rest()
 
     def adapter(self) -> AdapterState:
         """A copy of the adapter, PEFT's own names, float32."""

@@ -45,6 +45,10 @@ class Scratch:
         self._rooms[dtype] = room
         return room[:elements]
 
+    def clear(self) -> None:
+        """Give it back."""
+        self._rooms.clear()
+
 
 class FrozenMatrix:
     """A weight as it is stored, and its two products.

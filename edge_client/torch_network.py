@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from edge_client.adapters import PREFIX, AdapterSpec
-from edge_client.allocator import trim_above
 from edge_client.architectures import FAMILIES, has_bias
 from edge_client.base import Base
+from edge_client.frozen_base import FrozenBase
 from edge_client.planner import Plan
 from edge_client.tokens import Batch
 from edge_client.torch_layers import (
@@ -35,7 +35,6 @@ from edge_client.torch_layers import (
 )
 from edge_client.wire import AdapterState
 
-WORDS = 32  # whose rows are read before the pages around them are given back
 # Half precision loses small gradients below 6e-8; scaled by this they are kept.
 LOSS_SCALE = {torch.float16: 1024.0}
 
@@ -66,10 +65,6 @@ class Network:
         state: The adapter's values, PEFT's names.
         label_words: Token ids asked for at the mask; empty for a classifier and for decoders.
         device: `cpu` or a CUDA device.
-
-    Attributes:
-        ceiling_bytes: Resident bytes above which freed memory is given back to the kernel between
-            two layers; None: never.
     """
 
     def __init__(
@@ -80,10 +75,9 @@ class Network:
         label_words: Sequence[int],
         device: str = "cpu",
     ) -> None:
-        self.base, self.shape, self.spec = base, base.shape, spec
-        self.family = FAMILIES[base.architecture]
-        self.device = torch.device(device)
-        self.weights, self._scratch = base.open_weights(), Scratch()
+        self.shape, self.spec = base.shape, spec
+        self.frozen, self.family = FrozenBase(base), FAMILIES[base.architecture]
+        self.device, self._scratch = torch.device(device), Scratch()
         self.adapter = {
             name: torch.from_numpy(array.astype(np.float32)).to(self.device).requires_grad_()
             for name, array in state.items()
@@ -93,26 +87,26 @@ class Network:
             self._embedding_norm = self._norm(self.family.embedding_norm)
         if self.family.embedding_map:
             self._embedding_map = self._linear(self.family.embedding_map)
-        self.ceiling_bytes: int | None = None
         self._open_head(label_words)
-        self.weights.release(self.weights.names)
+        self.frozen.release_all()
 
     # Parts
 
-    def _vector(self, name: str) -> Tensor:
-        return torch.from_numpy(self.weights.vector(name)).to(self.device)
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
 
     def _bias(self, module: str) -> Tensor:
         """The adapter's if it has one, else the base's."""
         trained = self.adapter.get(f"{PREFIX}{module}.bias")
-        return self._vector(f"{module}.bias") if trained is None else trained
+        return self._tensor(self.frozen.vector(module, "bias")) if trained is None else trained
 
     def _norm(self, module: str) -> Norm:
         bias = None if self.shape.is_decoder else self._bias(module)
-        return Norm(self._vector(f"{module}.weight"), bias, self.shape.norm_eps)
+        weight = self._tensor(self.frozen.vector(module, "weight"))
+        return Norm(weight, bias, self.shape.norm_eps)
 
     def _matrix(self, module: str) -> FrozenMatrix:
-        return FrozenMatrix(self.weights.stored(f"{module}.weight"), self.device, self._scratch)
+        return FrozenMatrix(self.frozen.matrix(module), self.device, self._scratch)
 
     def _linear(self, module: str, is_biased: bool = True) -> Linear:
         return Linear(
@@ -124,7 +118,7 @@ class Network:
         )
 
     def _layer(self, index: int) -> Layer:
-        prefix = self.family.layer.format(layer=index)
+        prefix = self.frozen.layer_prefix(index)
         return Layer(
             {
                 target: self._linear(prefix + module, has_bias(self.shape, target))
@@ -139,23 +133,19 @@ class Network:
 
     def _open_head(self, label_words: Sequence[int]) -> None:
         family = self.family
-        words = f"{family.decoder}.weight"
-        self._decoder = words if not self.shape.is_tied else f"{family.words}.weight"
         if self.shape.is_decoder:
             self._final_norm = self._norm(family.final_norm)
         elif not self.spec.head:
             self._head_dense = self._linear(family.head_dense)
             self._head_norm = self._norm(family.head_norm)
-            bias = next(name for name in family.decoder_bias if name in self.weights)
-            rows = self.weights.rows(self._decoder, np.array(label_words))
-            self._label_rows = torch.from_numpy(rows).to(self.device)  # (labels, embedding)
-            self._label_bias = self._vector(bias)[list(label_words)]
+            rows, bias = self.frozen.label_rows(label_words)
+            self._label_rows, self._label_bias = self._tensor(rows), self._tensor(bias)
 
     # Forward
 
     def layer_of(self, index: int) -> Layer:
         """The weights of a computed layer; ALBERT's layers share theirs."""
-        return self._layers[index * self.shape.stored_layers // self.shape.layers]
+        return self._layers[self.frozen.stored_layer(index)]
 
     def _pass(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Pass:
         prompt = self.spec.prompt_tokens
@@ -174,43 +164,18 @@ class Network:
 
     def _embed(self, run: Pass) -> Tensor:
         """Embeddings as the lowest layer sees them, (B, P + T, H); graph only for a prompt."""
-        h = self._word_rows(run.ids.cpu().numpy())
+        h = self._tensor(self.frozen.words(run.ids.cpu().numpy()))
         prompt = self.adapter.get("prompt_embeddings")
         if prompt is not None:
             h = torch.cat((prompt.expand(len(h), *prompt.shape), h), dim=1)
-        if self.family.positions:
-            h = h + self._position_rows(h.shape[1])
-        if self.family.token_types and f"{self.family.token_types}.weight" in self.weights:
-            h = h + torch.from_numpy(
-                self.weights.rows(f"{self.family.token_types}.weight", np.array([0]))
-            ).to(self.device)
+        for table in self.frozen.places(h.shape[1]):
+            h = h + self._tensor(table)
         if self.family.embedding_norm:
             h = self._embedding_norm(h)
         h = h.to(run.dtype)
         if self.family.embedding_map:
             h = self._embedding_map(h)
         return h
-
-    def _word_rows(self, ids: np.ndarray) -> Tensor:
-        """Rows of the word table, (B, T, embedding), float32.
-
-        A few words at a time, since the kernel maps half a megabyte around each row it can.
-        """
-        name = f"{self.family.words}.weight"
-        words, places = np.unique(ids, return_inverse=True)
-        table = np.empty((len(words), self.shape.embedding), np.float32)
-        for start in range(0, len(words), WORDS):
-            part = slice(start, start + WORDS)
-            table[part] = self.weights.rows(name, words[part])
-            self.weights.release([name])
-        return torch.from_numpy(table[places.reshape(ids.shape)]).to(self.device)
-
-    def _position_rows(self, tokens: int) -> Tensor:
-        offset = self.shape.pad_id + 1 if "roberta" in self.shape.architecture else 0
-        rows = np.arange(offset, offset + tokens)
-        return torch.from_numpy(self.weights.rows(f"{self.family.positions}.weight", rows)).to(
-            self.device
-        )
 
     def _through(
         self, index: int, x: Tensor, context: Context, is_value_needed: bool = True
@@ -222,25 +187,13 @@ class Network:
         is_top = index == self.shape.layers - 1
         return encoder_layer(layer, below, x, context, is_top, is_value_needed)
 
-    def _release(self, index: int) -> None:
-        """Give a layer's pages of the map back; they stay in the page cache while there is room.
-
-        Above the ceiling the heap's free memory goes too.
-        """
-        stored = index * self.shape.stored_layers // self.shape.layers
-        prefix = self.family.layer.format(layer=stored)
-        names = [prefix + module + ".weight" for module in self.family.linears.values()]
-        self.weights.release(names)
-        if self.ceiling_bytes is not None:
-            trim_above(self.ceiling_bytes)
-
     def _top(self, x: Tensor) -> Tensor:
         """Logits (B, labels) from the top layer's sum (B, 1, H)."""
         h = self.layer_of(self.shape.layers - 1).output_norm(x).squeeze(1)  # (B, H)
         if self.spec.head:
             return self._classify(h.float())
-        gelu = "gelu" if "roberta" in self.shape.architecture else self.shape.activation
-        h = self._head_norm(ACTIVATIONS[gelu](self._head_dense(h)))
+        activation = ACTIVATIONS[self.frozen.head_activation]
+        h = self._head_norm(activation(self._head_dense(h)))
         return functional.linear(h.float(), self._label_rows, self._label_bias)
 
     def _classify(self, h: Tensor) -> Tensor:
@@ -265,7 +218,7 @@ class Network:
         yield x
         for index in range(self.shape.layers):
             x = self._through(index, x, context)
-            self._release(index)
+            self.frozen.release_layer(index)
             is_last = index == self.shape.layers - 1
             if not self.shape.is_decoder:
                 yield self.layer_of(index).output_norm(x)
@@ -279,7 +232,7 @@ class Network:
         x = self._embed(run)
         for index in range(self.shape.layers):
             x = self._through(index, x, run.context)
-            self._release(index)
+            self.frozen.release_layer(index)
         return self._top(x).float()
 
     # Backward
@@ -325,7 +278,7 @@ class Network:
             entry = x.requires_grad_(index > lowest or has_prompt)
             with torch.set_grad_enabled(is_kept):
                 out = self._through(index, entry, run.context)
-            self._release(index)
+            self.frozen.release_layer(index)
             if index >= lowest:
                 tapes.append((entry, out if is_kept else None))
             x = out.detach()
@@ -351,7 +304,7 @@ class Network:
                     out = self._through(index, entry, run.context, is_value_needed=False)
             if out.requires_grad:
                 out.backward(grad)
-            self._release(index)
+            self.frozen.release_layer(index)
             if entry.grad is not None:
                 grad = entry.grad
             if index > lowest:
@@ -393,10 +346,14 @@ class Network:
         return float(loss), x.grad
 
     def _head_rows(self, start: int, end: int, dtype: torch.dtype) -> Tensor:
-        rows = self.weights.rows(self._decoder, np.arange(start, end))
-        return torch.from_numpy(rows).to(self.device, dtype)
+        rows = self.frozen.weights.rows(self.frozen.decoder, np.arange(start, end))
+        return self._tensor(rows).to(dtype)
+
+    def rest(self) -> None:
+        """Give back the room in which weights are made dense."""
+        self._scratch.clear()
 
     def close(self) -> None:
         """Unmap the weights."""
         self._layers.clear()
-        self.weights.close()
+        self.frozen.close()

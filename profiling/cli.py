@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
+from edge_client.engine import ENGINE_HELP
 from edge_client.planner import AUTO, BudgetError, parse_budget
 from profiling.benchmark_bases import BenchmarkError
 from profiling.child import Line
@@ -27,7 +28,7 @@ from profiling.report import (
     train_table,
 )
 from profiling.rounds import FiguresError, cost_by_round, read_figures
-from profiling.train_benchmark import PEERS, Benchmark, Settings, ratios
+from profiling.train_benchmark import PEERS, Benchmark, Settings, peers_here, ratios
 
 app = typer.Typer(
     help="Tables and charts of what was measured, and benchmarks.",
@@ -103,7 +104,7 @@ def train_steps(
     bits: Annotated[
         int | None, typer.Option(help="4, 8 or 16; the base's own, or 4 if it is random.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="torch or auto.")] = "torch",
+    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "torch",
     batch: Annotated[int, typer.Option(help="Texts in a step.")] = Settings.batch,
     tokens: TokensOption = Settings.tokens,
     adapter: AdapterOption = Settings.adapter,
@@ -270,10 +271,13 @@ def _peer_names(every: bool, chosen: list[str], settings: Settings) -> list[str]
     for name in chosen:
         if name not in PEERS:
             raise BenchmarkError(f"--peer {name} is not known; one of {', '.join(PEERS)}")
-    names = list(PEERS) if every else list(dict.fromkeys(chosen))
+    here, notes = peers_here() if every else ([], [])
+    names = list(dict.fromkeys([*here, *chosen]))
     spec = settings.spec
     if names and (not spec.rank or spec.head):
         raise BenchmarkError(f"peers train LoRA alone; --adapter {settings.adapter} is another")
+    for note in notes:
+        print(f"smidgen profile: {note}", file=sys.stderr)
     return names
 
 

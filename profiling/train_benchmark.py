@@ -21,8 +21,10 @@ from edge_client.adapters import (
     parse_adapter,
     target_pattern,
 )
+from edge_client.engine import INSTALL
 from edge_client.planner import AUTO, BudgetError, parse_budget
 from edge_client.wire import Training
+from profiling import ort_training
 from profiling.benchmark_bases import (
     OFFLINE,
     BenchmarkError,
@@ -33,13 +35,20 @@ from profiling.benchmark_bases import (
 from profiling.cgroup import drop_page_cache
 from profiling.child import DONE, Child, Line, run_child, silent
 from profiling.machine import this_machine, versions
+from profiling.ort_training import ORT_TRAINING
 from profiling.sampler import INTERVAL_S
 from profiling.stepping import MASK_POSITION, Request
 
 # Peer -> the kind of checkpoint it is loaded from.
-PEERS = {"full": "float32", "peft": "float32", "peft-checkpointing": "float32", "nf4": "nf4"}
+PEERS = {
+    "full": "float32",
+    "peft": "float32",
+    "peft-checkpointing": "float32",
+    "nf4": "nf4",
+    ORT_TRAINING: "artifacts",
+}
 THE_PEER = "nf4"  # what ratios are of, first of all
-ENGINES = ("torch", "auto")
+ENGINES = ("auto", *INSTALL)
 
 
 @dataclass(frozen=True)
@@ -139,7 +148,7 @@ class Run:
         seed: Of texts and weights.
         base_id: The base's identity.
         machine: Where it ran.
-        versions: Of Python and the libraries.
+        versions: Of Python and the libraries it ran with.
     """
 
     engine: str
@@ -230,7 +239,7 @@ class Benchmark:
         Raises:
             BenchmarkError: Its libraries are missing, or it cannot be made.
         """
-        find_checkpoint(self.base, PEERS[name])
+        self._checkpoint(name)
 
     def peer(self, name: str, listen: Callable[[Line], None] = silent) -> Run:
         """A peer, with warm caches and without a cap.
@@ -238,9 +247,18 @@ class Benchmark:
         Raises:
             BenchmarkError: Its libraries are missing, or its checkpoint cannot be made.
         """
-        request = self._request(name, find_checkpoint(self.base, PEERS[name]))
-        command = [sys.executable, "-m", "profiling.peers", request.to_json()]
+        request = self._request(name, self._checkpoint(name))
+        asked = request.to_json()
+        command = [sys.executable, "-m", "profiling.peers", asked]
+        if name == ORT_TRAINING:
+            command = ort_training.command("profiling.ort_training_child", asked)
         return self._run(request, command, None, listen)
+
+    def _checkpoint(self, name: str) -> Path:
+        if name != ORT_TRAINING:
+            return find_checkpoint(self.base, PEERS[name])
+        words = list(self._words.values())
+        return ort_training.find_artifacts(self.base, self.settings.spec, words)
 
     def _request(self, engine: str, folder: Path) -> Request:
         settings, spec = self.settings, self.settings.spec
@@ -307,13 +325,20 @@ class Benchmark:
             seed=settings.seed,
             base_id=self.base.base_id,
             machine=machine,
-            versions=versions(),
+            versions=done.get("versions", versions()),
         )
 
     def _environment(self) -> Mapping[str, str]:
         threads = self.settings.threads
         counts = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
         return OFFLINE | counts
+
+
+def peers_here() -> tuple[list[str], list[str]]:
+    """The peers that can run here, and a note on what was left out."""
+    reason = ort_training.missing()
+    names = [name for name in PEERS if name != ORT_TRAINING or reason is None]
+    return names, [f"peer {ORT_TRAINING} is left out: {reason}"] if reason else []
 
 
 def _peaks(child: Child) -> dict[str, Any]:

@@ -43,3 +43,13 @@ def shared(kind: str, name: str) -> Path:
 def real_base(request: pytest.FixtureRequest) -> Base:
     """Each of the real small masked language models."""
     return open_base(str(shared("models", request.param)))
+
+
+@pytest.fixture(scope="session")
+def ort_training_environment() -> Path:
+    """Where onnxruntime-training is installed; skips with a reason where it is not."""
+    from profiling import ort_training
+
+    if reason := ort_training.missing():
+        pytest.skip(f"onnxruntime-training: {reason}")
+    return ort_training.environment()

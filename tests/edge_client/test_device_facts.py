@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.device_facts import (
-    TORCH_RUNTIME_BYTES,
+    RUNTIME_BYTES,
     CgroupMemory,
     DeviceFacts,
     cgroup_memory,
@@ -221,7 +221,7 @@ def test_this_process_is_resident_and_the_processor_computes() -> None:
 
 
 def test_an_engine_that_is_not_installed_has_a_usual_size() -> None:
-    assert runtime_bytes("unheard_of") == TORCH_RUNTIME_BYTES
+    assert runtime_bytes("onnx", python="/nowhere/python") == RUNTIME_BYTES["onnx"]
 
 
 def test_the_torch_engines_runtime_is_measured_in_a_fresh_process() -> None:

@@ -1,0 +1,130 @@
+"""The onnx engine: ONNX Runtime and numpy, for devices where torch is too much.
+
+A process that has trained holds neither torch nor transformers nor PEFT. The graphs are written
+here (docs/decisions/006-graphs-from-code.md), so any pack and any plain folder will do.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from edge_client.adamw import AdamW
+from edge_client.adapters import AdapterSpec, initial_adapter
+from edge_client.base import Base
+from edge_client.device_facts import usable_cores
+from edge_client.engine import StepReport
+from edge_client.onnx_head import log_softmax
+from edge_client.onnx_network import Network
+from edge_client.planner import Plan
+from edge_client.tasks import Task
+from edge_client.texts import Example
+from edge_client.tokens import Batch, Encoder, Tokens
+from edge_client.wire import AdapterState, Training, check_same_parameters
+
+
+def threads() -> int:
+    """OMP_NUM_THREADS where it is set, as torch takes it too; else the processors we may use."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdigit() and int(asked) else usable_cores()
+
+
+class OnnxEngine:
+    """See `edge_client.engine.Engine`.
+
+    Args:
+        base: A pack or a plain folder of a masked language model.
+        task: Labels and patterns.
+        spec: Adapter.
+        training: Learning rate and longest input.
+        plan: How a step is computed; `use` changes it.
+
+    Raises:
+        TaskError: A label word is not one token of this base's tokenizer.
+        AdapterError: No adapter of this kind is known for the base's architecture.
+    """
+
+    def __init__(
+        self, base: Base, task: Task, spec: AdapterSpec, training: Training, plan: Plan
+    ) -> None:
+        tokens = Tokens(base.folder)
+        limit = min(training.tokens, base.shape.positions - spec.prompt_tokens)
+        self._encoder = Encoder(tokens, task, not spec.head, limit, spec.prompt_tokens)
+        self._training, self._plan = training, plan
+        state = initial_adapter(spec, base, len(task.labels), seed=0)
+        words = [] if spec.head else tokens.label_word_ids(task)
+        self._network = Network(base, spec, state, words, threads())
+        self._optimizer = AdamW(self._network.adapter, training.lr, training.weight_decay)
+
+    @property
+    def encoder(self) -> Encoder:
+        """How texts become batches."""
+        return self._encoder
+
+    @property
+    def plan(self) -> Plan:
+        """How a step is computed now."""
+        return self._plan
+
+    def use(self, plan: Plan, ceiling_bytes: int | None = None) -> None:
+        """Compute the next steps by another plan; the adapter and the optimizer stay."""
+        if plan != self._plan:
+            self._network.clear()
+        self._plan, self._network.frozen.ceiling_bytes = plan, ceiling_bytes
+
+    def train_step(self, batch: Batch) -> StepReport:
+        """One AdamW step on the adapter; the base never changes.
+
+        A step that fails for want of memory leaves adapter and optimizer as they were.
+        """
+        loss, gradients = self._network.backward(batch, self._plan)
+        self._optimizer.step(gradients)
+        return StepReport(loss, len(batch.labels))
+
+    def predict(self, examples: Sequence[Example]) -> np.ndarray:
+        """Log-probabilities, float32, shape (texts, labels); each row's exp sums to one."""
+        rows = np.zeros((len(examples), len(self._encoder.task.labels)), np.float32)
+        for chosen, batch in self._batches(examples):
+            rows[chosen] = log_softmax(self._network.logits(batch))
+        return rows
+
+    def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:
+        """Mean token state after encoder layer `layer` (0 = embeddings), shape (texts, hidden)."""
+        rows = np.zeros((len(examples), self._network.shape.hidden), np.float32)
+        for chosen, batch in self._batches(examples):
+            weights = batch.attention[:, :, None].astype(np.float32)
+            for index, states in enumerate(self._network.states(batch)):
+                if index == layer:
+                    seen = states[:, self._encoder.soft :] * weights
+                    rows[chosen] = seen.sum(axis=1) / weights.sum(axis=1)
+                    break
+        return rows
+
+    def _batches(self, examples: Sequence[Example]) -> Iterator[tuple[list[int], Batch]]:
+        return self._encoder.by_length(examples, self._plan.micro_batch, self._plan.tokens)
+
+    def rest(self) -> None:
+        """Give back the rooms that steps have used."""
+        self._network.clear()
+
+    def adapter(self) -> AdapterState:
+        """A copy of the adapter, PEFT's own names, float32."""
+        return {name: tensor.copy() for name, tensor in self._network.adapter.items()}
+
+    def load_adapter(self, state: AdapterState) -> None:
+        """Put an adapter in place and start the optimizer afresh.
+
+        Raises:
+            WireError: Names or shapes are not this adapter's.
+        """
+        reference = {name: tensor.shape for name, tensor in self._network.adapter.items()}
+        check_same_parameters(state, reference)
+        for name, tensor in self._network.adapter.items():
+            np.copyto(tensor, np.asarray(state[name], np.float32))
+        training = self._training
+        self._optimizer = AdamW(self._network.adapter, training.lr, training.weight_decay)
+
+    def close(self) -> None:
+        """Free the model and the optimizer, and unmap the weights."""
+        self._network.close()
+        del self._network, self._optimizer

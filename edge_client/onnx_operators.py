@@ -1,0 +1,339 @@
+"""What a layer is made of: linears, normalization, activation, attention; forward and back.
+
+Each is one small graph of `edge_client.onnx_graphs`, run from arrays into arrays. A matrix is made
+dense where it is used, in a room that all matrices share; attention goes some texts at a time.
+
+Sizes: B texts, T tokens, N rows (tokens of all texts), H hidden. All states are float32.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edge_client import onnx_graphs as graphs
+from edge_client.onnx_runtime import Runtime
+from edge_client.quantization import PAIRS, Stored
+
+SCORES = 1 << 20  # attention scores held at once, in elements; a chunk is at least one text
+CHUNK = 1 << 19  # elements of a pass over states, so that what it holds stays in a core's cache
+NF4_ROWS = 1 << 18  # elements made dense at once, for the same reason
+
+
+class Rooms:
+    """Arrays by name, used again from step to step.
+
+    Memory that is new to a process is zeroed page by page when it is touched; what lies here is
+    touched once. A room is as large as the largest array that was asked of it.
+    """
+
+    def __init__(self) -> None:
+        self._rooms: dict[str, np.ndarray] = {}
+
+    def take(
+        self, name: str, shape: Sequence[int], dtype: type[np.generic] = np.float32
+    ) -> np.ndarray:
+        """An array of a name; what was taken under the name before is overwritten."""
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        room = self._rooms.pop(name, None)
+        if room is None or len(room) < size:
+            del room  # before the larger one is had
+            room = np.empty(size, np.uint8)
+        self._rooms[name] = room
+        return room[:size].view(dtype).reshape(shape)
+
+    def clear(self) -> None:
+        """Give everything back."""
+        self._rooms.clear()
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where work is done: the runtime and the room for what it makes."""
+
+    runtime: Runtime
+    rooms: Rooms
+
+
+class FrozenMatrix:
+    """A weight as it is stored, made dense where it is used.
+
+    Args:
+        stored: Views on the mapped file.
+        bench: Shared by all matrices of a network, which take turns in one room.
+    """
+
+    def __init__(self, stored: Stored, bench: Bench) -> None:
+        self._stored, self._bench = stored, bench
+        self.shape = stored.shape
+
+    def dense(self) -> np.ndarray:
+        """The weight, (rows, columns); valid until another matrix of this bench is asked."""
+        stored = self._stored
+        if stored.kind == "float32":
+            return stored.data
+        out = self._bench.rooms.take("dense", self.shape)
+        if stored.kind == "int8":
+            assert stored.scale is not None
+            inputs = {"codes": stored.data, "scale": stored.scale.reshape(-1)}
+            self._bench.runtime.run("dequantize", graphs.dequantize, inputs, {"y": out})
+        elif stored.kind == "float16":
+            self._bench.runtime.run("widen", graphs.widen, {"x": stored.data}, {"y": out})
+        elif stored.kind == "bfloat16":
+            wide = out.view(np.uint32)
+            np.copyto(wide, stored.data)
+            np.left_shift(wide, 16, out=wide)
+        else:
+            _nf4_dense(stored, out)
+        return out
+
+
+def _nf4_dense(stored: Stored, out: np.ndarray) -> None:
+    """Two values at a look-up, some rows at a time; ONNX's Gather takes three times as long."""
+    assert stored.scale is not None
+    step = max(1, NF4_ROWS // stored.shape[1])
+    for start in range(0, stored.shape[0], step):
+        rows = slice(start, start + step)
+        np.take(
+            PAIRS.view(np.int64)[:, 0], stored.data[rows], out=out[rows].view(np.int64), mode="clip"
+        )
+        blocks = out[rows].reshape(*stored.scale[rows].shape, -1)
+        np.multiply(blocks, stored.scale[rows][:, :, None], out=blocks)
+
+
+@dataclass
+class Linear:
+    """A frozen linear with what is trained beside it; see `edge_client.torch_layers.Linear`.
+
+    Attributes:
+        name: Of its module; its tensors in the adapter begin so.
+        matrix: The frozen weight.
+        bias: (rows,), the adapter's own array in a bias adapter.
+        is_bias_trained: Whether it is.
+        lora_a: (rank, columns), or None.
+        lora_b: (rows, rank), or None.
+        scaling: LoRA's alpha / rank.
+        bench: Where work is done.
+    """
+
+    name: str
+    matrix: FrozenMatrix
+    bias: np.ndarray
+    is_bias_trained: bool
+    lora_a: np.ndarray | None
+    lora_b: np.ndarray | None
+    scaling: float
+    bench: Bench
+
+    @property
+    def is_input_needed(self) -> bool:
+        """Whether its gradients need its input."""
+        return self.lora_a is not None
+
+    def forward(self, x: np.ndarray, out: np.ndarray, rest: np.ndarray | None = None) -> np.ndarray:
+        """W x + bias + scaling B A x + rest, (N, columns) -> `out` (N, rows), which is given back.
+
+        `out` may not lie where `x` or `rest` does.
+        """
+        has_lora, has_rest = self.lora_a is not None, rest is not None
+        inputs = {"x": x, "weight": self.matrix.dense(), "bias": self.bias}
+        if self.lora_a is not None and self.lora_b is not None:
+            inputs |= {"lora_a": self.lora_a, "lora_b": self.lora_b}
+        if rest is not None:
+            inputs["rest"] = rest
+        key = ("linear", has_lora, has_rest, self.scaling)
+        self.bench.runtime.run(key, lambda: graphs.linear(*key[1:]), inputs, {"y": out})
+        return out
+
+    def backward(
+        self, g: np.ndarray, out: np.ndarray, rest: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The input's gradient, + rest: (N, rows) -> `out` (N, columns), which is given back."""
+        has_lora, has_rest = self.lora_a is not None, rest is not None
+        inputs = {"g": g, "weight": self.matrix.dense()}
+        if self.lora_a is not None and self.lora_b is not None:
+            inputs |= {"lora_a": self.lora_a, "lora_b": self.lora_b}
+        if rest is not None:
+            inputs["rest"] = rest
+        key = ("linear_back", has_lora, has_rest, self.scaling)
+        self.bench.runtime.run(key, lambda: graphs.linear_back(*key[1:]), inputs, {"dx": out})
+        return out
+
+    def gradients(self, x: np.ndarray | None, g: np.ndarray, into: "Gradients") -> None:
+        """Add what the adapter's tensors beside this linear get.
+
+        Args:
+            x: Its input, (N, columns); only where `is_input_needed`.
+            g: The gradient at its output, (N, rows).
+            into: By the adapter's names.
+        """
+        if self.is_bias_trained:
+            into.add_bias(self.name, g)
+        if self.lora_a is None or self.lora_b is None:
+            return
+        assert x is not None
+        outs = {"lora_a_g": np.empty_like(self.lora_a), "lora_b_g": np.empty_like(self.lora_b)}
+        inputs = {"x": x, "g": g, "lora_a": self.lora_a, "lora_b": self.lora_b}
+        key, scaling = ("lora_gradient", self.scaling), self.scaling
+        self.bench.runtime.run(key, lambda: graphs.lora_gradient(scaling), inputs, outs)
+        into.add(f"{self.name}.lora_A.weight", outs["lora_a_g"])
+        into.add(f"{self.name}.lora_B.weight", outs["lora_b_g"])
+
+
+class Gradients:
+    """Gradients by the adapter's names, added up over parts of a batch.
+
+    Args:
+        bench: Where sums are made.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.tensors: dict[str, np.ndarray] = {}
+
+    def add(self, name: str, gradient: np.ndarray) -> None:
+        """Add to a tensor's gradient; the array is kept."""
+        if name in self.tensors:
+            self.tensors[name] += gradient
+        else:
+            self.tensors[name] = gradient
+
+    def add_bias(self, module: str, g: np.ndarray) -> None:
+        """Add the sum over the rows of g (N, rows) to a module's bias."""
+        out = np.empty(g.shape[1], np.float32)
+        self._bench.runtime.run("bias", graphs.bias_gradient, {"g": g}, {"bias_g": out})
+        self.add(f"{module}.bias", out)
+
+
+@dataclass
+class Norm:
+    """Layer normalization.
+
+    Attributes:
+        name: Of its module.
+        weight: (H,).
+        bias: (H,), the adapter's own array in a bias adapter.
+        is_bias_trained: Whether it is.
+        eps: Added to the variance.
+        bench: Where work is done.
+    """
+
+    name: str
+    weight: np.ndarray
+    bias: np.ndarray
+    is_bias_trained: bool
+    eps: float
+    bench: Bench
+
+    def forward(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Normalize each row of `x` into `out`, which is given back."""
+        inputs = {"x": x, "weight": self.weight, "bias": self.bias}
+        key = ("norm", self.eps)
+        self.bench.runtime.run(key, lambda: graphs.norm(self.eps), inputs, {"y": out})
+        return out
+
+    def backward(self, x: np.ndarray, g: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """The gradient at `x`; `out` may lie where `g` does."""
+        hidden = x.shape[1]
+        key = ("norm_back", self.eps, hidden)
+        for rows in chunks(x):
+            inputs = {"x": x[rows], "g": g[rows], "weight": self.weight}
+            self.bench.runtime.run(
+                key, lambda: graphs.norm_back(self.eps, hidden), inputs, {"dx": out[rows]}
+            )
+        return out
+
+    def gradients(self, g: np.ndarray, into: Gradients) -> None:
+        """Add what its bias gets from the gradient at its output."""
+        if self.is_bias_trained:
+            into.add_bias(self.name, g)
+
+
+def chunks(x: np.ndarray) -> list[slice]:
+    """Rows of a pass, some at a time."""
+    step = max(1, CHUNK // x.shape[1])
+    return [slice(start, start + step) for start in range(0, len(x), step)]
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An element-wise function between two linears.
+
+    Attributes:
+        kind: See `edge_client.onnx_graphs.activation`.
+        bench: Where work is done.
+    """
+
+    kind: str
+    bench: Bench
+
+    def forward(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Of each element of `x` into `out`, which is given back."""
+        key = ("activation", self.kind)
+        self.bench.runtime.run(key, lambda: graphs.activation(self.kind), {"x": x}, {"y": out})
+        return out
+
+    def backward(self, x: np.ndarray, g: np.ndarray) -> np.ndarray:
+        """The gradient at `x`, written where `g` was."""
+        key = ("activation_back", self.kind)
+        for rows in chunks(x):
+            inputs, outputs = {"x": x[rows], "g": g[rows]}, {"dx": g[rows]}
+            self.bench.runtime.run(key, lambda: graphs.activation_back(self.kind), inputs, outputs)
+        return g
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention between queries (B, T, H), keys and values (B, S, H), some texts at a time.
+
+    Attributes:
+        head_dim: Width of a head.
+        bench: Where work is done.
+    """
+
+    head_dim: int
+    bench: Bench
+
+    def forward(
+        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None, out: np.ndarray
+    ) -> np.ndarray:
+        """Into `out` (B, T, H), which is given back; `mask` (B, 1, 1, S) is added to the scores."""
+        key = ("attention", self.head_dim, q.shape[2], mask is not None)
+        for texts in self._texts(q, k):
+            inputs = _with_mask({"q": q[texts], "k": k[texts], "v": v[texts]}, mask, texts)
+            self.bench.runtime.run(
+                key, lambda: graphs.attention(*key[1:]), inputs, {"y": out[texts]}
+            )
+        return out
+
+    def backward(
+        self,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
+        mask: np.ndarray | None,
+        g: np.ndarray,
+        outs: tuple[np.ndarray, np.ndarray, np.ndarray],
+    ) -> None:
+        """From the gradient at its result, those at queries, keys and values into `outs`."""
+        key = ("attention_back", self.head_dim, q.shape[2], mask is not None)
+        for texts in self._texts(q, k):
+            given = {"q": q[texts], "k": k[texts], "v": v[texts], "g": g[texts]}
+            made = dict(zip(("dq", "dk", "dv"), (out[texts] for out in outs), strict=True))
+            self.bench.runtime.run(
+                key,
+                lambda: graphs.attention_back(*key[1:]),
+                _with_mask(given, mask, texts),
+                made,
+            )
+
+    def _texts(self, q: np.ndarray, k: np.ndarray) -> list[slice]:
+        heads = q.shape[2] // self.head_dim
+        step = max(1, SCORES // (heads * q.shape[1] * k.shape[1]))
+        return [slice(start, start + step) for start in range(0, len(q), step)]
+
+
+def _with_mask(
+    inputs: dict[str, np.ndarray], mask: np.ndarray | None, texts: slice
+) -> dict[str, np.ndarray]:
+    return inputs if mask is None else inputs | {"mask": mask[texts]}

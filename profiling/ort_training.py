@@ -1,0 +1,147 @@
+"""onnxruntime-training as seen from here: its environment, its artefacts, its gradients.
+
+The package brings an import package `onnxruntime` of its own, so it cannot be installed beside
+the device's; `scripts/ort_training_env` makes an environment for it. What runs there is
+`ort_training_artifacts` (once a base and adapter), `ort_training_child` (the peer) and
+`ort_training_gradients` (the oracle of a test). They read our base's own weights.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from edge_client.adapters import AdapterSpec, initial_adapter
+from edge_client.base import Base
+from edge_client.tokens import Batch
+from edge_client.wire import AdapterState
+from profiling.benchmark_bases import BenchmarkError, cache_folder, make
+
+ORT_TRAINING = "ort-training"
+VARIABLE = "SMIDGEN_ORT_TRAINING"
+MARK = ".installed"  # written last, so that half an environment is none
+ROOT = Path(__file__).parents[1]
+# Our packages come last on the path: beside them may lie libraries of another environment.
+LAUNCH = (
+    "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+
+
+def environment() -> Path:
+    """Where the environment is looked for: `$SMIDGEN_ORT_TRAINING`, else the cache folder."""
+    chosen = os.environ.get(VARIABLE, "")
+    return Path(chosen) if chosen else cache_folder() / ORT_TRAINING
+
+
+def missing() -> str | None:
+    """Why nothing of this can run here, in one line; None if it can."""
+    folder = environment()
+    if (folder / MARK).is_file():
+        return None
+    return f"there is no environment for it at {folder}; scripts/ort_training_env makes one"
+
+
+def interpreter() -> Path:
+    """The environment's Python.
+
+    Raises:
+        BenchmarkError: There is no such environment.
+    """
+    if reason := missing():
+        raise BenchmarkError(f"--peer {ORT_TRAINING}: {reason}")
+    return environment() / "bin" / "python"
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """A module of ours, run by the environment's interpreter.
+
+    Raises:
+        BenchmarkError: There is no such environment.
+    """
+    return [str(interpreter()), "-c", LAUNCH, str(ROOT), module, *arguments]
+
+
+def find_artifacts(base: Base, spec: AdapterSpec, words: Sequence[int]) -> Path:
+    """Training artefacts of a base and an untrained LoRA; made first where the cache has none.
+
+    Args:
+        base: An encoder.
+        spec: LoRA alone.
+        words: Token ids of the label words.
+
+    Raises:
+        BenchmarkError: No environment, a decoder, or they cannot be made.
+    """
+    interpreter()  # before anything is made, or found that could not be used
+    folder = cache_folder() / "peers" / f"{base.base_id[:16]}-{ORT_TRAINING}-{spec}"
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        state = initial_adapter(spec, base, len(words), seed=0)  # as our engine's
+        with tempfile.TemporaryDirectory(prefix="partial-", dir=folder.parent) as partial:
+            made = Path(partial) / "artifacts"
+            write_artifacts(base, spec, state, words, made)
+            made.rename(folder)
+    return folder
+
+
+def write_artifacts(
+    base: Base, spec: AdapterSpec, state: AdapterState, words: Sequence[int], out: Path
+) -> None:
+    """Have training artefacts made.
+
+    Args:
+        base: An encoder.
+        spec: LoRA alone.
+        state: Its tensors.
+        words: Token ids of the label words.
+        out: Folder to make; it must not be there.
+
+    Raises:
+        BenchmarkError: No environment, a decoder, or they cannot be made.
+    """
+    if base.shape.is_decoder:
+        raise BenchmarkError(f"--peer {ORT_TRAINING} trains encoders; {base.name} is a decoder")
+    out.mkdir()
+    adapter = out / "adapter.safetensors"
+    save_file(state, adapter)
+    request = {
+        "weights": str(base.weights.resolve()),
+        "shape": asdict(base.shape),
+        "adapter": str(adapter.resolve()),
+        "scaling": spec.scaling,
+        "words": [int(word) for word in words],
+        "out": str(out.resolve()),
+    }
+    make(command("profiling.ort_training_artifacts", json.dumps(request)), {})
+
+
+def gradients(
+    base: Base, spec: AdapterSpec, state: AdapterState, batch: Batch, words: Sequence[int]
+) -> tuple[float, dict[str, np.ndarray]]:
+    """Loss and gradient of every tensor of a LoRA.
+
+    Args:
+        base: An encoder.
+        spec: LoRA alone.
+        state: Its tensors.
+        batch: Encoded texts.
+        words: Token ids of the label words.
+
+    Raises:
+        BenchmarkError: No environment, a decoder, or a process failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        artifacts, asked, answer = (Path(folder) / n for n in ("made", "batch.npz", "answer.npz"))
+        write_artifacts(base, spec, state, words, artifacts)
+        np.savez(asked, **asdict(batch))
+        files = map(str, (artifacts, asked, answer))
+        make(command("profiling.ort_training_gradients", *files), {})
+        with np.load(answer) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    return float(found.pop("loss")), found
