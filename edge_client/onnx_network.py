@@ -18,14 +18,12 @@ from edge_client.onnx_layers import Layer, Pass, Tape
 from edge_client.onnx_operators import (
     Activation,
     Attention,
-    Bench,
     FrozenMatrix,
     Gradients,
     Linear,
     Norm,
-    Rooms,
+    open_bench,
 )
-from edge_client.onnx_runtime import Runtime
 from edge_client.planner import Plan
 from edge_client.tokens import Batch
 from edge_client.wire import AdapterState
@@ -61,7 +59,7 @@ class Network:
         self.adapter = {
             name: np.array(array, np.float32, order="C") for name, array in state.items()
         }
-        self._bench = Bench(Runtime(threads), Rooms())
+        self._bench = open_bench(threads)
         self._layers = [self._layer(stored) for stored in range(self.shape.stored_layers)]
         family = self.frozen.family
         self._embedding_norm = self._norm(family.embedding_norm) if family.embedding_norm else None
@@ -310,5 +308,5 @@ class Network:
         """Drop the sessions, and unmap the weights."""
         self._layers.clear()
         self.clear()
-        self._bench.runtime.close()
+        self._bench.close()
         self.frozen.close()

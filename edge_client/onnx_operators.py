@@ -7,7 +7,9 @@ Sizes: B texts, T tokens, N rows (tokens of all texts), H hidden. All states are
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from edge_client.quantization import PAIRS, Stored
 
 SCORES = 1 << 20  # attention scores held at once, in elements; a chunk is at least one text
 CHUNK = 1 << 19  # elements of a pass over states, so that what it holds stays in a core's cache
-NF4_ROWS = 1 << 18  # elements made dense at once, for the same reason
+CACHED = 1 << 18  # elements made dense at once, for the same reason
 
 
 class Rooms:
@@ -49,10 +51,35 @@ class Rooms:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where work is done: the runtime and the room for what it makes."""
+    """Where work is done.
+
+    Attributes:
+        runtime: Runs graphs.
+        rooms: For what they make.
+        helpers: Threads beside this one, for what numpy does in parts; None with one thread.
+    """
 
     runtime: Runtime
     rooms: Rooms
+    helpers: ThreadPoolExecutor | None
+
+    @property
+    def threads(self) -> int:
+        """This one and its helpers."""
+        return self.runtime.threads
+
+    def close(self) -> None:
+        """Drop sessions, rooms and helpers."""
+        self.runtime.close()
+        self.rooms.clear()
+        if self.helpers is not None:
+            self.helpers.shutdown()
+
+
+def open_bench(threads: int) -> Bench:
+    """A bench of its own; the first of a process decides how many threads ONNX Runtime has."""
+    helpers = ThreadPoolExecutor(threads - 1, "smidgen-dense") if threads > 1 else None
+    return Bench(Runtime(threads), Rooms(), helpers)
 
 
 class FrozenMatrix:
@@ -84,19 +111,32 @@ class FrozenMatrix:
             np.copyto(wide, stored.data)
             np.left_shift(wide, 16, out=wide)
         else:
-            _nf4_dense(stored, out)
+            self._nf4_dense(out)
         return out
 
+    def _nf4_dense(self, out: np.ndarray) -> None:
+        """Some rows on each thread."""
+        helpers, threads = self._bench.helpers, self._bench.threads
+        ends = [len(out) * part // threads for part in range(threads + 1)]
+        parts = [slice(*span) for span in pairwise(ends)]
+        waiting = [
+            helpers.submit(nf4_dense, self._stored, part, out) for part in parts[1:] if helpers
+        ]
+        nf4_dense(self._stored, parts[0], out)
+        for done in waiting:
+            done.result()
 
-def _nf4_dense(stored: Stored, out: np.ndarray) -> None:
-    """Two values at a look-up, some rows at a time; ONNX's Gather takes three times as long."""
+
+def nf4_dense(stored: Stored, part: slice, out: np.ndarray) -> None:
+    """Dequantize a part of the rows, two values at a look-up, as much at once as a cache holds.
+
+    By ONNX's own Gather it takes three times as long.
+    """
     assert stored.scale is not None
-    step = max(1, NF4_ROWS // stored.shape[1])
-    for start in range(0, stored.shape[0], step):
-        rows = slice(start, start + step)
-        np.take(
-            PAIRS.view(np.int64)[:, 0], stored.data[rows], out=out[rows].view(np.int64), mode="clip"
-        )
+    step, table = max(1, CACHED // stored.shape[1]), PAIRS.view(np.int64)[:, 0]
+    for start in range(part.start, part.stop, step):
+        rows = slice(start, min(start + step, part.stop))
+        np.take(table, stored.data[rows], out=out[rows].view(np.int64), mode="clip")
         blocks = out[rows].reshape(*stored.scale[rows].shape, -1)
         np.multiply(blocks, stored.scale[rows][:, :, None], out=blocks)
 

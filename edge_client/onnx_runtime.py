@@ -38,6 +38,7 @@ class Runtime:
             # All sessions share it; for 1.23 this is not yet among the public names.
             onnxruntime.capi._pybind_state.set_global_thread_pool_sizes(threads, 1)
             _pool.append(threads)
+        self.threads = threads
         self._sessions: dict[Hashable, Any] = {}
 
     def run(
