@@ -10,7 +10,7 @@ since every plan gives the same gradients.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -210,6 +210,7 @@ def open_within(
     training: Training,
     budget_bytes: int | None,
     state: Path | None = None,
+    dtypes: Collection[str] | None = None,
 ) -> BudgetedEngine:
     """Plan for this device as it is now, and open an engine by that plan.
 
@@ -221,6 +222,7 @@ def open_within(
         training: Batch, longest input, learning rate.
         budget_bytes: Resident bytes this process may reach; None: 60 % of what is available now.
         state: Folder in which measured peaks are remembered.
+        dtypes: What may be computed in; None: whatever is fast here.
 
     Raises:
         BudgetError: No plan fits.
@@ -235,7 +237,8 @@ def open_within(
     name, labels = engine_name(kind), len(task.labels)
     work = Work(base.shape, base.bits, spec, training.batch, training.tokens, labels, name)
     correct = [corrections.corrector(base.base_id, name, str(spec))] if corrections else []
-    found = options(work, facts.runtime_bytes, facts.nominal, *correct)
+    every = options(work, facts.runtime_bytes, facts.nominal, *correct)
+    found = [option for option in every if dtypes is None or option.plan.dtype in dtypes]
     option = choose(found, budget)
     engine = open_engine(kind, base, task, spec, training, option.plan)
     return BudgetedEngine(engine, found, option, Guard(budget), corrections, base.base_id)

@@ -188,6 +188,9 @@ class Client:
             reason = f"{type(error).__name__}: {error}"
             log.error("round %d: %s failed: %s", work.round_index, work.kind, reason)
             return Finished(wire.Report(work.work_id, "failed", error=reason[:2000]), None)
+        finally:
+            if self._engine is not None:
+                self._engine.rest()  # until there is more work, which may be in an hour
 
     def _compute(
         self, coordinator: Coordinator, enrolled: wire.Enrolled, work: wire.Work, meter: WorkMeter

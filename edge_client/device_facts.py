@@ -135,6 +135,11 @@ def cpu_flags(cpuinfo: str) -> frozenset[str]:
     return frozenset(set.intersection(*cores)) if cores else frozenset()
 
 
+def flags_here() -> frozenset[str]:
+    """What this machine's processor says it has."""
+    return cpu_flags(_text(Path("/proc/cpuinfo")))
+
+
 def fast_dtypes(machine: str, flags: Collection[str]) -> tuple[str, ...]:
     """16-bit types whose matrix products are faster than float32's.
 

@@ -141,16 +141,26 @@ def engine_name(kind: str) -> str:
     return kind
 
 
+def installed_engine(kind: str) -> str:
+    """The engine that is meant, without importing it.
+
+    Raises:
+        EngineError: None is known by this name, or its libraries are not installed.
+    """
+    name = engine_name(kind)
+    library, command = INSTALL[name]
+    if find_spec(library) is None:
+        raise EngineError(f"the {name} engine needs {library}; {command}")
+    return name
+
+
 def load_engine(kind: str) -> Any:
     """Import the module that computes, with all its libraries.
 
     Raises:
         EngineError: They are not installed.
     """
-    name = engine_name(kind)
-    library, command = INSTALL[name]
-    if find_spec(library) is None:
-        raise EngineError(f"the {name} engine needs {library}; {command}")
+    name = installed_engine(kind)
     use_one_arena()
     return import_module(f"edge_client.{name}_engine")
 

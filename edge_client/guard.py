@@ -11,8 +11,8 @@ from pathlib import Path
 SELF = Path("/proc/self")
 RESET_PEAK = "5"  # proc(5), clear_refs: the peak becomes what is resident now
 # What torch says on processors and on CUDA, in every version since 2.5; the next two are oneDNN's
-# words where its scratch memory could not be had, the last ONNX Runtime's (seen under a limit on
-# data).
+# words where its scratch memory could not be had, the last two ONNX Runtime's (seen under a limit
+# on data).
 ALLOCATION_FAILED = (
     "can't allocate memory",
     "out of memory",
@@ -20,6 +20,7 @@ ALLOCATION_FAILED = (
     "could not create a primitive",
     "could not create a memory",
     "bad_alloc",
+    "failed to allocate memory",
 )
 
 

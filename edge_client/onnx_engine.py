@@ -12,11 +12,12 @@ import numpy as np
 from edge_client.adamw import AdamW
 from edge_client.adapters import AdapterSpec, initial_adapter
 from edge_client.base import Base
-from edge_client.device_facts import usable_cores
+from edge_client.device_facts import flags_here, usable_cores
 from edge_client.engine import StepReport
 from edge_client.onnx_head import log_softmax
 from edge_client.onnx_network import Network
 from edge_client.planner import Plan
+from edge_client.quick_inference import QuickInference, has_int8
 from edge_client.tasks import Task
 from edge_client.texts import Example
 from edge_client.tokens import Batch, Encoder, Tokens
@@ -55,6 +56,7 @@ class OnnxEngine:
         words = [] if spec.head else tokens.label_word_ids(task)
         self._network = Network(base, spec, state, words, threads())
         self._optimizer = AdamW(self._network.adapter, training.lr, training.weight_decay)
+        self._quick = QuickInference(self._predict, base.bits == 8 and has_int8(flags_here()))
 
     @property
     def encoder(self) -> Encoder:
@@ -69,7 +71,7 @@ class OnnxEngine:
     def use(self, plan: Plan, ceiling_bytes: int | None = None) -> None:
         """Compute the next steps by another plan; the adapter and the optimizer stay."""
         if plan != self._plan:
-            self._network.clear()
+            self._network.rest()
         self._plan, self._network.frozen.ceiling_bytes = plan, ceiling_bytes
 
     def train_step(self, batch: Batch) -> StepReport:
@@ -83,9 +85,12 @@ class OnnxEngine:
 
     def predict(self, examples: Sequence[Example]) -> np.ndarray:
         """Log-probabilities, float32, shape (texts, labels); each row's exp sums to one."""
+        return self._quick.predict(examples)
+
+    def _predict(self, examples: Sequence[Example], is_quick: bool) -> np.ndarray:
         rows = np.zeros((len(examples), len(self._encoder.task.labels)), np.float32)
         for chosen, batch in self._batches(examples):
-            rows[chosen] = log_softmax(self._network.logits(batch))
+            rows[chosen] = log_softmax(self._network.logits(batch, is_quick))
         return rows
 
     def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:
@@ -105,7 +110,7 @@ class OnnxEngine:
 
     def rest(self) -> None:
         """Give back the rooms that steps have used."""
-        self._network.clear()
+        self._network.rest()
 
     def adapter(self) -> AdapterState:
         """A copy of the adapter, PEFT's own names, float32."""

@@ -35,12 +35,14 @@ class Pass:
         tokens: T.
         mask: Added to the scores, (B, 1, 1, T); None where no token is padding.
         answers: Rows of the states at which the top layer's result is read, (B,); None: at all.
+        is_quick: Whether int8 weights are multiplied in int8; for inference alone.
     """
 
     ids: np.ndarray
     tokens: int
     mask: np.ndarray | None
     answers: np.ndarray | None
+    is_quick: bool = False
 
     @property
     def texts(self) -> int:
@@ -127,19 +129,19 @@ class Layer:
             out: (N, H), or (B, H) of the top layer; None where nobody reads it, as when a layer is
                 made again.
         """
-        linears, take = self.linears, self.bench.rooms.take
+        linears, take, quick = self.linears, self.bench.rooms.take, run.is_quick
         h, late = self._entry(below, x, run, tape)
-        linears["k"].forward(h, tape.k)
-        linears["v"].forward(h, tape.v)
-        linears["q"].forward(late, tape.q)
+        linears["k"].forward(h, tape.k, is_quick=quick)
+        linears["v"].forward(h, tape.v, is_quick=quick)
+        linears["q"].forward(late, tape.q, is_quick=quick)
         q, k, v, context = map(run.by_text, (tape.q, tape.k, tape.v, tape.context))
         self.attention.forward(q, k, v, run.mask, context)
-        linears["o"].forward(tape.context, tape.middle, rest=late)
+        linears["o"].forward(tape.context, tape.middle, late, quick)
         m = self.attention_norm.forward(tape.middle, take("m", tape.middle.shape))
-        linears["up"].forward(m, tape.inner)
+        linears["up"].forward(m, tape.inner, is_quick=quick)
         if out is not None:
             a = self.activation.forward(tape.inner, take("active", tape.inner.shape))
-            linears["down"].forward(a, out, rest=m)
+            linears["down"].forward(a, out, m, quick)
 
     def _entry(
         self, below: Norm | None, x: np.ndarray, run: Pass, tape: Tape

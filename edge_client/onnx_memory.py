@@ -25,7 +25,7 @@ from edge_client.memory_model import (
 )
 
 # Fitted to peaks measured by `smidgen profile grid`.
-FIXED_BYTES = 30 << 20  # code, threads, sessions and buffers that only a first step brings in
+FIXED_BYTES = 14 << 20  # code, threads, sessions and buffers that only a first step brings in
 CHUNK_BYTES = 4 << 19  # of one array of an element-wise pass, as in onnx_operators
 PASS_ARRAYS = 4  # of such a pass, held at once
 
@@ -48,8 +48,8 @@ def _sizes(work: Work, plan: Plan) -> _Sizes:
 def estimate(work: Work, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
     """Estimate a plan's peak.
 
-    A smaller micro-batch, more recomputed layers, a smaller depth or inputs kept in half precision
-    never give a larger total.
+    A smaller micro-batch, more recomputed layers (the lowest first, of two or more) or a smaller
+    depth never give a larger total; nor do inputs kept in half precision, of four layers or more.
 
     Args:
         work: What is trained.
@@ -94,8 +94,8 @@ def _waiting_bytes(work: Work, plan: Plan) -> int:
 def _room_bytes(work: Work, plan: Plan) -> int:
     """The rooms that all layers share."""
     sizes, lowest = _sizes(work, plan), lowest_trained(work, plan)
-    is_all_waiting = lowest == 0 and not plan.is_kept_in_half
-    turns = 0 if is_all_waiting else 2  # inputs that do not wait where they lie
+    # Two take turns for inputs that do not wait where they lie.
+    turns = 2 if plan.is_kept_in_half else min(lowest, 2)
     is_all_kept = lowest == 0 and not plan.recompute
     tape = 0 if is_all_kept else 4 * sizes.state + sizes.inner
     back = 4 * sizes.state if lowest < work.shape.layers else 0  # at q, k, v and the input

@@ -6,6 +6,7 @@ input may wait for backward in float16. After a layer its pages of the map are g
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -206,9 +207,9 @@ class Network:
             seen = self._bench.rooms.take("h", x.shape)
             yield run.by_text(self.layer_of(index).output_norm.forward(x, seen))
 
-    def logits(self, batch: Batch) -> np.ndarray:
-        """Label logits, (B, labels)."""
-        run = self._pass(batch, slice(None))
+    def logits(self, batch: Batch, is_quick: bool = False) -> np.ndarray:
+        """Label logits, (B, labels); quick: a pack of 8 bits is multiplied in int8."""
+        run = replace(self._pass(batch, slice(None)), is_quick=is_quick)
         x = self._bench.rooms.take("x0", (run.rows, self.shape.hidden))
         self._embed(run, x)
         for index in range(self.shape.layers):
@@ -300,13 +301,12 @@ class Network:
         self._bench.runtime.run("widen", graphs.widen, {"x": half}, {"y": x})
         return x
 
-    def clear(self) -> None:
+    def rest(self) -> None:
         """Give back the room that steps have used."""
-        self._bench.rooms.clear()
+        self._bench.rest()
 
     def close(self) -> None:
         """Drop the sessions, and unmap the weights."""
         self._layers.clear()
-        self.clear()
         self._bench.close()
         self.frozen.close()

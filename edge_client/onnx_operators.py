@@ -6,8 +6,10 @@ dense where it is used, in a room that all matrices share; attention goes some t
 Sizes: B texts, T tokens, N rows (tokens of all texts), H hidden. All states are float32.
 """
 
+import mmap
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,6 +21,8 @@ from edge_client.quantization import PAIRS, Stored
 
 SCORES = 1 << 20  # attention scores held at once, in elements; a chunk is at least one text
 CHUNK = 1 << 19  # elements of a pass over states, so that what it holds stays in a core's cache
+HUGE = 4 << 20  # bytes of a room from which on large pages are asked for, as numpy does
+QUICK_ROWS = 256  # multiplied in int8 at once, which takes more room than float32 does
 CACHED = 1 << 18  # elements made dense at once, for the same reason
 
 
@@ -26,7 +30,8 @@ class Rooms:
     """Arrays by name, used again from step to step.
 
     Memory that is new to a process is zeroed page by page when it is touched; what lies here is
-    touched once. A room is as large as the largest array that was asked of it.
+    touched once. A room is as large as the largest array that was asked of it, and a mapping of its
+    own: in the heap, what graphs free would lie scattered between rooms.
     """
 
     def __init__(self) -> None:
@@ -40,13 +45,30 @@ class Rooms:
         room = self._rooms.pop(name, None)
         if room is None or len(room) < size:
             del room  # before the larger one is had
-            room = np.empty(size, np.uint8)
+            room = _mapped(size)
         self._rooms[name] = room
         return room[:size].view(dtype).reshape(shape)
+
+    @property
+    def bytes(self) -> int:
+        """Of all rooms together."""
+        return sum(len(room) for room in self._rooms.values())
 
     def clear(self) -> None:
         """Give everything back."""
         self._rooms.clear()
+
+
+def _mapped(size: int) -> np.ndarray:
+    """Anonymous memory of its own, given back when the last view of it goes."""
+    try:
+        room = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:  # as numpy says it, so that the step is done again by a smaller plan
+        raise MemoryError(f"unable to map {size} bytes: {error.strerror}") from error
+    if size >= HUGE:
+        with suppress(OSError):  # a kernel without them
+            room.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(room, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -68,10 +90,15 @@ class Bench:
         """This one and its helpers."""
         return self.runtime.threads
 
+    def rest(self) -> None:
+        """Give back all room, the runtime's own too; the next work takes it again."""
+        self.rooms.clear()
+        self.runtime.rest()
+
     def close(self) -> None:
         """Drop sessions, rooms and helpers."""
+        self.rest()
         self.runtime.close()
-        self.rooms.clear()
         if self.helpers is not None:
             self.helpers.shutdown()
 
@@ -94,16 +121,22 @@ class FrozenMatrix:
         self._stored, self._bench = stored, bench
         self.shape = stored.shape
 
+    @property
+    def codes(self) -> dict[str, np.ndarray] | None:
+        """An int8 weight's codes (rows, columns) and scales (rows,); None of another."""
+        stored = self._stored
+        if stored.kind != "int8" or stored.scale is None:
+            return None
+        return {"codes": stored.data, "scale": stored.scale.reshape(-1)}
+
     def dense(self) -> np.ndarray:
         """The weight, (rows, columns); valid until another matrix of this bench is asked."""
         stored = self._stored
         if stored.kind == "float32":
             return stored.data
         out = self._bench.rooms.take("dense", self.shape)
-        if stored.kind == "int8":
-            assert stored.scale is not None
-            inputs = {"codes": stored.data, "scale": stored.scale.reshape(-1)}
-            self._bench.runtime.run("dequantize", graphs.dequantize, inputs, {"y": out})
+        if (codes := self.codes) is not None:
+            self._bench.runtime.run("dequantize", graphs.dequantize, codes, {"y": out})
         elif stored.kind == "float16":
             self._bench.runtime.run("widen", graphs.widen, {"x": stored.data}, {"y": out})
         elif stored.kind == "bfloat16":
@@ -170,32 +203,45 @@ class Linear:
         """Whether its gradients need its input."""
         return self.lora_a is not None
 
-    def forward(self, x: np.ndarray, out: np.ndarray, rest: np.ndarray | None = None) -> np.ndarray:
+    def forward(
+        self,
+        x: np.ndarray,
+        out: np.ndarray,
+        rest: np.ndarray | None = None,
+        is_quick: bool = False,
+    ) -> np.ndarray:
         """W x + bias + scaling B A x + rest, (N, columns) -> `out` (N, rows), which is given back.
 
-        `out` may not lie where `x` or `rest` does.
+        `out` may not lie where `x` or `rest` does. Quick: in int8 where the weight is stored so.
         """
-        has_lora, has_rest = self.lora_a is not None, rest is not None
-        inputs = {"x": x, "weight": self.matrix.dense(), "bias": self.bias}
-        if self.lora_a is not None and self.lora_b is not None:
-            inputs |= {"lora_a": self.lora_a, "lora_b": self.lora_b}
-        if rest is not None:
-            inputs["rest"] = rest
-        key = ("linear", has_lora, has_rest, self.scaling)
-        self.bench.runtime.run(key, lambda: graphs.linear(*key[1:]), inputs, {"y": out})
+        codes = self.matrix.codes if is_quick else None
+        key = (self.lora_a is not None, rest is not None, self.scaling)
+        fixed = {"bias": self.bias} | self._factors()
+        if codes is None:
+            fixed["weight"], step = self.matrix.dense(), len(x)
+            name, build = "linear", graphs.linear
+        else:
+            fixed, step = fixed | codes, QUICK_ROWS
+            name, build = "linear_int8", graphs.linear_int8
+        for start in range(0, len(x), step):
+            rows = slice(start, start + step)
+            inputs = fixed | {"x": x[rows]} | ({} if rest is None else {"rest": rest[rows]})
+            self.bench.runtime.run((name, *key), lambda: build(*key), inputs, {"y": out[rows]})
         return out
+
+    def _factors(self) -> dict[str, np.ndarray]:
+        if self.lora_a is None or self.lora_b is None:
+            return {}
+        return {"lora_a": self.lora_a, "lora_b": self.lora_b}
 
     def backward(
         self, g: np.ndarray, out: np.ndarray, rest: np.ndarray | None = None
     ) -> np.ndarray:
         """The input's gradient, + rest: (N, rows) -> `out` (N, columns), which is given back."""
-        has_lora, has_rest = self.lora_a is not None, rest is not None
-        inputs = {"g": g, "weight": self.matrix.dense()}
-        if self.lora_a is not None and self.lora_b is not None:
-            inputs |= {"lora_a": self.lora_a, "lora_b": self.lora_b}
+        inputs = {"g": g, "weight": self.matrix.dense()} | self._factors()
         if rest is not None:
             inputs["rest"] = rest
-        key = ("linear_back", has_lora, has_rest, self.scaling)
+        key = ("linear_back", self.lora_a is not None, rest is not None, self.scaling)
         self.bench.runtime.run(key, lambda: graphs.linear_back(*key[1:]), inputs, {"dx": out})
         return out
 
@@ -310,7 +356,9 @@ class Activation:
     def forward(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Of each element of `x` into `out`, which is given back."""
         key = ("activation", self.kind)
-        self.bench.runtime.run(key, lambda: graphs.activation(self.kind), {"x": x}, {"y": out})
+        for rows in chunks(x):
+            inputs, outputs = {"x": x[rows]}, {"y": out[rows]}
+            self.bench.runtime.run(key, lambda: graphs.activation(self.kind), inputs, outputs)
         return out
 
     def backward(self, x: np.ndarray, g: np.ndarray) -> np.ndarray:

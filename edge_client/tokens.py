@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from edge_client.tasks import MASK, SLOTS, Task, TaskError
 from edge_client.texts import Example
@@ -55,6 +54,8 @@ class Tokens:
     """
 
     def __init__(self, folder: Path) -> None:
+        from tokenizers import Tokenizer  # only where there are texts, so that `--help` is quick
+
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

@@ -28,7 +28,8 @@ from profiling.report import (
     train_table,
 )
 from profiling.rounds import FiguresError, cost_by_round, read_figures
-from profiling.train_benchmark import PEERS, Benchmark, Settings, peers_here, ratios
+from profiling.train_benchmark import PEERS, Benchmark, Settings, peers_here
+from profiling.train_run import ratios
 
 app = typer.Typer(
     help="Tables and charts of what was measured, and benchmarks.",
@@ -173,6 +174,7 @@ def predicted_peaks(
     bits: Annotated[list[int] | None, typer.Option(help="4, 8, 16 by default.")] = None,
     batch: Annotated[list[int] | None, typer.Option(help="1, 4, 8 by default.")] = None,
     sample: Annotated[int | None, typer.Option(help="Draw so many cases of the grid.")] = None,
+    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = Settings.engine,
     tokens: TokensOption = Settings.tokens,
     adapter: AdapterOption = Settings.adapter,
     memory_budget: BudgetOption = AUTO,
@@ -184,6 +186,7 @@ def predicted_peaks(
     with one_line_errors(), _status("looking for the first base") as say:
         common = Settings(
             base="",
+            engine=engine,
             tokens=tokens,
             adapter=adapter,
             memory_budget=memory_budget,

@@ -10,7 +10,7 @@ from rich.table import Table
 from profiling.exactness import PlanError
 from profiling.grid import Case
 from profiling.rounds import PHASES, RoundCost
-from profiling.train_benchmark import Run
+from profiling.train_run import Run
 
 COLOURS = {
     "wait": "#c9ced6",
@@ -179,6 +179,11 @@ def train_notes(runs: Sequence[Run]) -> list[str]:
         notes.append(f"it began with {before}, and stepped down")
     if ours.prediction_error is not None:
         notes.append(f"predicted peak: {100 * ours.prediction_error:+.1f} % of the measured one")
+    if ours.gemm_share is not None and ours.gemm_flops_per_s is not None:
+        rate = f"{ours.gemm_flops_per_s / 1e9:.0f} GFLOP/s"
+        notes.append(
+            f"rate: {100 * ours.gemm_share:.0f} % of the {rate} of a plain float32 product"
+        )
     if ours.cap["asked_bytes"]:
         notes.append(f"cap: {ours.cap['note']}")
         notes.append(f"before it: {ours.cap['page_cache']}")

@@ -7,11 +7,9 @@ the LoRA peers agree with ours.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median, quantiles
 from typing import Any
 
 from edge_client.adapters import (
@@ -33,18 +31,21 @@ from profiling.benchmark_bases import (
     label_words,
 )
 from profiling.cgroup import drop_page_cache
-from profiling.child import DONE, Child, Line, run_child, silent
-from profiling.machine import this_machine, versions
+from profiling.child import Child, Line, run_child, silent
+from profiling.machine import gemm_flops_per_s, library_files, this_machine, versions
 from profiling.ort_training import ORT_TRAINING
 from profiling.sampler import INTERVAL_S
 from profiling.stepping import MASK_POSITION, Request
+from profiling.train_run import Run, spread
 
-# Peer -> the kind of checkpoint it is loaded from.
+TORCH_FLOAT32 = "torch-float32"  # our own torch engine, computing as onnx does
+# Peer -> the kind of checkpoint it is loaded from; our own reads the base itself.
 PEERS = {
     "full": "float32",
     "peft": "float32",
     "peft-checkpointing": "float32",
     "nf4": "nf4",
+    TORCH_FLOAT32: "",
     ORT_TRAINING: "artifacts",
 }
 THE_PEER = "nf4"  # what ratios are of, first of all
@@ -112,94 +113,6 @@ class Settings:
         return parse_adapter(self.adapter)
 
 
-@dataclass(frozen=True)
-class Run:
-    """One process's training, as measured; bytes and seconds.
-
-    Attributes:
-        engine: Ours, or a peer's name.
-        base: As it was named.
-        bits: Of our base's weights; the peer's checkpoint says so itself.
-        batch: Texts in a step.
-        tokens: Tokens of a text.
-        adapter: The adapter in full; `all weights` of the peer `full`.
-        outcome: `done`, `killed by the memory cap`, or how it failed.
-        plan: Ours at the end; None of peers.
-        stepped_down_from: The plan it began with, where that had to be left.
-        predicted_peak_bytes: Of the plan it began with, before anything was loaded; estimated.
-        peak_rss_bytes: VmHWM over the process's life; measured by the kernel.
-        peak_anon_bytes: Highest RssAnon seen from outside, over its life.
-        steps_peak_rss_bytes: VmHWM from the first step on; None where it cannot be reset.
-        steps_peak_anon_bytes: Highest RssAnon from the first step on.
-        sample_interval_s: Pause between two readings of RssAnon.
-        cgroup_limit_bytes: Hard cap, or None where none was enforced.
-        cgroup_peak_bytes: The group's highest charge, page cache included.
-        cap: What enforced it, and what was done to the page cache before.
-        step_s: Median, smallest, largest and interquartile range of the steps that count.
-        steps_s: Each of them.
-        losses: Of every step, warm-up included.
-        warmup: Steps that do not count.
-        untrained: Trained tensors that no gradient reached in two steps and more; empty, or
-            something is wrong.
-        trained_tensors: How many are trained.
-        predicted_parts: Where the predicted bytes go.
-        budget_bytes: What our engine was allowed.
-        threads: Asked for; None for what the libraries take.
-        seed: Of texts and weights.
-        base_id: The base's identity.
-        machine: Where it ran.
-        versions: Of Python and the libraries it ran with.
-    """
-
-    engine: str
-    base: str
-    bits: int
-    batch: int
-    tokens: int
-    adapter: str
-    outcome: str
-    plan: dict[str, Any] | None
-    stepped_down_from: dict[str, Any] | None
-    predicted_peak_bytes: int | None
-    peak_rss_bytes: int
-    peak_anon_bytes: int
-    steps_peak_rss_bytes: int | None
-    steps_peak_anon_bytes: int
-    sample_interval_s: float
-    cgroup_limit_bytes: int | None
-    cgroup_peak_bytes: int | None
-    cap: dict[str, Any]
-    step_s: dict[str, float] | None
-    steps_s: list[float]
-    losses: list[float]
-    warmup: int
-    untrained: list[str]
-    trained_tensors: int | None
-    predicted_parts: dict[str, int] | None
-    budget_bytes: int | None
-    threads: int | None
-    seed: int
-    base_id: str
-    machine: dict[str, Any] = field(repr=False)
-    versions: dict[str, str | None] = field(repr=False)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it took all its steps."""
-        return self.outcome == DONE
-
-    @property
-    def prediction_error(self) -> float | None:
-        """(predicted - measured) / measured peak RSS; None where one of them is not known."""
-        if self.predicted_peak_bytes is None or not self.is_done:
-            return None
-        return self.predicted_peak_bytes / self.peak_rss_bytes - 1
-
-    def to_json(self) -> dict[str, Any]:
-        """As an object of base units."""
-        return asdict(self) | {"prediction_error": self.prediction_error}
-
-
 class Benchmark:
     """A base with its texts, on which our engine and peers are run one by one.
 
@@ -228,7 +141,7 @@ class Benchmark:
             BenchmarkError: It refuses the base, the adapter or the budget.
         """
         cap_bytes = self.settings.cap_bytes
-        dropped = drop_page_cache([self.base.weights, *torch_files()]) if cap_bytes else None
+        dropped = drop_page_cache([self.base.weights, *library_files()]) if cap_bytes else None
         request = self._request(self.settings.engine, self.base.folder)
         command = [sys.executable, "-m", "profiling.train_child", request.to_json()]
         return self._run(request, command, dropped, listen)
@@ -249,12 +162,15 @@ class Benchmark:
         """
         request = self._request(name, self._checkpoint(name))
         asked = request.to_json()
-        command = [sys.executable, "-m", "profiling.peers", asked]
+        module = "profiling.train_child" if name == TORCH_FLOAT32 else "profiling.peers"
+        command = [sys.executable, "-m", module, asked]
         if name == ORT_TRAINING:
             command = ort_training.command("profiling.ort_training_child", asked)
         return self._run(request, command, None, listen)
 
     def _checkpoint(self, name: str) -> Path:
+        if name == TORCH_FLOAT32:
+            return self.base.folder
         if name != ORT_TRAINING:
             return find_checkpoint(self.base, PEERS[name])
         words = list(self._words.values())
@@ -268,7 +184,7 @@ class Benchmark:
             batch=settings.batch,
             tokens=settings.tokens,
             adapter=settings.adapter,
-            memory_budget=settings.memory_budget,
+            memory_budget=AUTO if engine == TORCH_FLOAT32 else settings.memory_budget,
             warmup=settings.warmup,
             steps=settings.steps,
             seed=settings.seed,
@@ -288,6 +204,7 @@ class Benchmark:
         listen: Callable[[Line], None],
     ) -> Run:
         machine, is_ours = asdict(this_machine()), request.engine not in PEERS
+        gemm = gemm_flops_per_s(self.settings.threads)
         cap_bytes = self.settings.cap_bytes if is_ours else None
         mapped = self.base.weights.stat().st_size
         child = run_child(command, cap_bytes, mapped, self._environment(), listen)
@@ -320,6 +237,8 @@ class Benchmark:
             untrained=done.get("untrained", []),
             trained_tensors=done.get("trained_tensors"),
             predicted_parts=done.get("predicted_parts"),
+            step_flops=done.get("step_flops"),
+            gemm_flops_per_s=gemm,
             budget_bytes=done.get("budget_bytes"),
             threads=settings.threads,
             seed=settings.seed,
@@ -353,47 +272,3 @@ def _peaks(child: Child) -> dict[str, Any]:
         "steps_peak_rss_bytes": steps_rss and max(steps_rss, stepping.peak_rss_bytes),
         "steps_peak_anon_bytes": stepping.peak_anon_bytes,
     }
-
-
-def spread(seconds: Sequence[float]) -> dict[str, float] | None:
-    """Median, smallest, largest, interquartile range; None of nothing."""
-    if not seconds:
-        return None
-    quarters = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else [seconds[0]] * 3
-    return {
-        "median": median(seconds),
-        "min": min(seconds),
-        "max": max(seconds),
-        "iqr": quarters[2] - quarters[0],
-    }
-
-
-def torch_files() -> list[Path]:
-    """torch's own libraries: most of what a process that imports it has mapped."""
-    spec = find_spec("torch")
-    folders = (
-        [Path(folder) / "lib" for folder in spec.submodule_search_locations or []] if spec else []
-    )
-    return sorted(path for folder in folders for path in folder.glob("*.so*") if path.is_file())
-
-
-def ratios(ours: Run, peers: Sequence[Run]) -> dict[str, dict[str, float | None]]:
-    """Ours over each peer's: median step, peaks over life and from the first step on.
-
-    Below one is better; None where a run did not end.
-    """
-    return {peer.engine: dict(_ratios(ours, peer)) for peer in peers}
-
-
-def _ratios(ours: Run, peer: Run) -> Iterator[tuple[str, float | None]]:
-    both = ours.is_done and peer.is_done
-    yield (
-        "step_s",
-        ours.step_s["median"] / peer.step_s["median"]
-        if (both and ours.step_s and peer.step_s)
-        else None,
-    )
-    names = ("peak_rss_bytes", "steps_peak_rss_bytes", "peak_anon_bytes", "steps_peak_anon_bytes")
-    for name in names:
-        a, b = getattr(ours, name), getattr(peer, name)
-        yield name.removesuffix("_bytes"), a / b if both and a and b else None

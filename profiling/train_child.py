@@ -15,6 +15,7 @@ from edge_client.budgeted import BudgetedEngine, open_within
 from edge_client.engine import EngineError
 from edge_client.memory_model import parts
 from edge_client.planner import BudgetError, parse_budget
+from edge_client.step_cost import step_flops
 from edge_client.tasks import Task, TaskError
 from edge_client.tokens import Batch
 from edge_client.wire import AdapterState, Training
@@ -25,15 +26,16 @@ WRONG_INPUT = (AdapterError, BaseError, BudgetError, EngineError, TaskError)
 
 def open_for(request: Request) -> BudgetedEngine:
     """The engine for a request: base, task of the given label words, plan for the budget."""
-    words = request.words
+    words, is_float32 = request.words, request.engine.endswith("-float32")
     task = Task("benchmark", words, ("{text} [MASK]",), dict(zip(words, words, strict=True)))
     return open_within(
-        request.engine,
+        request.engine.removesuffix("-float32"),
         open_base(request.base),
         task,
         parse_adapter(request.adapter),
         Training(batch=request.batch, tokens=request.tokens),
         parse_budget(request.memory_budget),
+        dtypes=("float32",) if is_float32 else None,
     )
 
 
@@ -53,6 +55,7 @@ def train(request: Request, engine: BudgetedEngine) -> None:
         stepped_down_from=asdict(first.plan) if option != first else None,
         predicted_peak_bytes=first.predicted_peak_bytes,
         predicted_parts=dict(parts(first.memory)),
+        step_flops=step_flops(option.work, option.plan),
         budget_bytes=engine.budget_bytes,
         untrained=[name for name in ended if ended[name] == started[name]]
         if request.warmup + request.steps > 1

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -50,6 +51,7 @@ class Setting:
         rounds: Server steps.
         training: Of every device, in a run and alone.
         seed: Root seed.
+        engines: Dealt to the devices in turn.
     """
 
     out: Path
@@ -58,6 +60,7 @@ class Setting:
     rounds: int
     training: Training
     seed: int
+    engines: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Result:
         compared: What stands beside it.
         costs: By round.
         figures: One per piece of work.
-        clients: Number of devices.
+        engines: Of each device, by its name.
         seconds: From the first process to the last.
     """
 
@@ -92,7 +95,7 @@ class Result:
     compared: Compared
     costs: tuple[RoundCost, ...]
     figures: tuple[Figure, ...]
-    clients: int
+    engines: dict[str, str]
     seconds: float
 
     def summary(self) -> dict[str, Any]:
@@ -103,7 +106,8 @@ class Result:
             "accuracy_alone": round(self.compared.alone, 4),
             "accuracy_alone_own": round(self.compared.alone_own, 4),
             "rounds": max(cost.round_index for cost in self.costs),
-            "clients": self.clients,
+            "clients": len(self.engines),
+            "engines": self.engines,
             "bytes_up_per_client_round": round(per_client_round(self.figures, "bytes_up")),
             "bytes_down_per_client_round": round(per_client_round(self.figures, "bytes_down")),
             "peak_rss_bytes": max(cost.peak_rss_bytes for cost in self.costs),
@@ -139,7 +143,7 @@ def run_demo(setting: Setting, folders: Sequence[Path], progress: Progress) -> R
         compared=train_alone(setting, folders),
         costs=tuple(costs),
         figures=tuple(figures),
-        clients=len(folders),
+        engines=engine_by_name(setting, folders),
         seconds=time.monotonic() - start,
     )
     levels = [("zero-shot", result.compared.zero_shot), ("each alone", result.compared.alone)]
@@ -170,13 +174,20 @@ def _federate(
     coordinator = processes.start("coordinator", serve)
     url = processes.url_of("coordinator")
     progress("starting the devices", 0)
+    engines = engine_by_name(setting, folders)
     for folder in folders:
         client = ("client", "run", "--coordinator", url, "--token", token, "--data", str(folder))
         state = setting.out / "state" / folder.name
         options = ("--base", setting.base, "--name", folder.name, "--state", str(state))
-        processes.start(folder.name, (*client, *options))
+        processes.start(folder.name, (*client, *options, "--engine", engines[folder.name]))
     _watch(processes, coordinator, f"{url}/v1/runs/{run_id}", progress)
     return str(run_id)
+
+
+def engine_by_name(setting: Setting, folders: Sequence[Path]) -> dict[str, str]:
+    """Which engine each device uses."""
+    names = [folder.name for folder in folders]
+    return dict(zip(names, cycle(setting.engines), strict=False))
 
 
 def prompt_init(folders: Sequence[Path]) -> str:
@@ -204,6 +215,7 @@ def _watch(
 def train_alone(setting: Setting, folders: Sequence[Path]) -> Compared:
     """Train every device for as many rounds with nobody but itself, and score it on all texts."""
     alone, training = setting.out / "alone", setting.training
+    engines = engine_by_name(setting, folders)
     with fleet(setting.out / "logs", cores_each=1) as processes:
         for folder in folders:
             data = ("--data", str(folder), "--out", str(alone / folder.name))
@@ -212,7 +224,8 @@ def train_alone(setting: Setting, folders: Sequence[Path]) -> Compared:
             how = ("--epochs", str(training.epochs), "--batch", str(training.batch))
             more = ("--lr", str(training.lr), "--tokens", str(training.tokens))
             start = ("--prompt-init", prompt_init(folders))
-            line = ("client", "train", *data, *what, *size, *how, *more, *start)
+            by = ("--engine", engines[folder.name])
+            line = ("client", "train", *data, *what, *size, *how, *more, *start, *by)
             processes.start(f"{folder.name}-alone", line)
         processes.wait()
     task, base = read_task(folders[0] / "task.toml"), open_base(setting.base)

@@ -14,7 +14,8 @@ from rich.table import Table
 
 from edge_client.adapters import AdapterError, parse_adapter
 from edge_client.base import EMBEDDED, BaseError
-from edge_client.engine import EngineError
+from edge_client.engine import EngineError, installed_engine
+from edge_client.planner import AUTO
 from edge_client.tasks import Task, TaskError, read_task
 from edge_client.texts import DataError
 from edge_client.trainer import TrainingError
@@ -38,6 +39,9 @@ def demo(
     adapter: Annotated[str, typer.Option(help="lora:8, prompt:8 ...")] = "lora:8",
     rounds: Annotated[int, typer.Option(min=1, help="Server steps.")] = 10,
     base: Annotated[str, typer.Option(help="Folder, hub name, or `embedded`.")] = EMBEDDED,
+    engine: Annotated[
+        str, typer.Option(help="auto, torch or onnx; a list is dealt to the homes in turn.")
+    ] = AUTO,
     out: Annotated[Path, typer.Option(help="Folder for all it writes.")] = Path("smidgen-demo"),
     data: Annotated[Path | None, typer.Option(help="Your own labelled file; needs --task.")] = None,
     test: Annotated[Path | None, typer.Option(help="Labelled test file for --data.")] = None,
@@ -58,6 +62,7 @@ def demo(
     expected = (AdapterError, BaseError, DataError, EngineError, FleetError, TaskError)
     try:
         parse_adapter(adapter)
+        engines = tuple(installed_engine(name.strip()) for name in engine.split(","))
         _clear(out)
         if data is not None:
             folders = _own_data(out / "devices", data, test, task, clients, labels, seed)
@@ -65,7 +70,7 @@ def demo(
             folders = write_client_folders(out / "devices", HOMES)
         usual = RECIPES[adapter.split(":")[0].split("+")[0]]
         training = Training(epochs, batch or usual[0], lr or usual[1], 0.0, tokens)
-        setting = Setting(out, base, adapter, rounds, training, seed)
+        setting = Setting(out, base, adapter, rounds, training, seed, engines)
         result = _run(setting, folders, console)
     except (*expected, TrainingError) as error:
         _stop(1 if isinstance(error, FleetError | TrainingError) else 2, str(error))
@@ -119,7 +124,7 @@ def _clear(out: Path) -> None:
 
 def _tell(result: Result, setting: Setting, folders: Sequence[Path], console: Console) -> None:
     console.print(rounds_table(result.costs))
-    table = Table(title=f"accuracy on the test texts of all {result.clients} devices")
+    table = Table(title=f"accuracy on the test texts of all {len(result.engines)} devices")
     table.add_column("who trained")
     table.add_column("accuracy", justify="right")
     table.add_row("nobody (zero-shot)", percent(result.compared.zero_shot))

@@ -27,6 +27,12 @@ COMPUTES = {
     "profiling/peers.py",
 }
 TORCH = {"torch", "transformers", "peft"}
+HELP = """
+import contextlib, io, smidgen
+sys.argv = ["smidgen", "client", "--help"]
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    smidgen.main()
+"""
 
 
 def modules(package: str) -> list[Path]:
@@ -77,6 +83,12 @@ def loaded_after(statement: str) -> set[str]:
 def test_the_client_starts_without_torch_and_without_the_server() -> None:
     loaded = loaded_after("import edge_client.cli, edge_client.client")
     assert not loaded & (TORCH | {"coordinator", "fastapi", "sqlalchemy", "pydantic"})
+
+
+def test_the_clients_help_waits_for_no_library_that_works() -> None:
+    loaded = loaded_after(HELP)
+    assert "edge_client.cli" in loaded
+    assert not loaded & (TORCH | {"onnxruntime", "tokenizers", "httpx", "huggingface_hub"})
 
 
 def test_the_server_starts_without_torch() -> None:

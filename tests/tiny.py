@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-HIDDEN, LAYERS, FEED_FORWARD, POSITIONS = 16, 2, 32, 64
+HIDDEN, LAYERS, POSITIONS = 16, 2, 64
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = (
     "security mail power weather family health world sports business technology the a is was this "
@@ -18,13 +18,16 @@ WORDS = (
 )
 
 
-def write_tiny_base(folder: Path, words: Sequence[str] = (), seed: int = 0) -> Path:
+def write_tiny_base(
+    folder: Path, words: Sequence[str] = (), seed: int = 0, hidden: int = HIDDEN
+) -> Path:
     """Write config.json, tokenizer.json and model.safetensors of a random BertForMaskedLM.
 
     Args:
         folder: Made if it is not there.
         words: Whole words to add to the vocabulary.
         seed: For the weights.
+        hidden: Width of a token's state; twice as much inside the feed-forward.
     """
     folder.mkdir(parents=True, exist_ok=True)
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
@@ -35,8 +38,9 @@ def write_tiny_base(folder: Path, words: Sequence[str] = (), seed: int = 0) -> P
     names = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIALS, strict=True))
     config = {f"{name}_token": token for name, token in names.items()}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    (folder / "config.json").write_text(json.dumps(_config(len(vocabulary)), indent=2))
-    save_file(_weights(len(vocabulary), seed), folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(_config(len(vocabulary), hidden), indent=2))
+    weights = _weights(len(vocabulary), seed, hidden)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 
@@ -53,15 +57,15 @@ def _tokenizer(vocabulary: dict[str, int]) -> Tokenizer:
     return tokenizer
 
 
-def _config(size: int) -> dict[str, object]:
+def _config(size: int, hidden: int) -> dict[str, object]:
     return {
         "architectures": ["BertForMaskedLM"],
         "model_type": "bert",
         "vocab_size": size,
-        "hidden_size": HIDDEN,
+        "hidden_size": hidden,
         "num_hidden_layers": LAYERS,
         "num_attention_heads": 2,
-        "intermediate_size": FEED_FORWARD,
+        "intermediate_size": 2 * hidden,
         "max_position_embeddings": POSITIONS,
         "type_vocab_size": 2,
         "pad_token_id": 0,
@@ -69,7 +73,7 @@ def _config(size: int) -> dict[str, object]:
     }
 
 
-def _weights(size: int, seed: int) -> dict[str, np.ndarray]:
+def _weights(size: int, seed: int, hidden: int) -> dict[str, np.ndarray]:
     generator = np.random.Generator(np.random.PCG64(seed))
     tensors: dict[str, np.ndarray] = {}
 
@@ -79,22 +83,22 @@ def _weights(size: int, seed: int) -> dict[str, np.ndarray]:
         tensors[f"{name}.bias"] = np.zeros(rows, np.float32)
 
     def norm(name: str) -> None:
-        tensors[f"{name}.weight"] = np.ones(HIDDEN, np.float32)
-        tensors[f"{name}.bias"] = np.zeros(HIDDEN, np.float32)
+        tensors[f"{name}.weight"] = np.ones(hidden, np.float32)
+        tensors[f"{name}.bias"] = np.zeros(hidden, np.float32)
 
     for name, rows in (("word", size), ("position", POSITIONS), ("token_type", 2)):
-        draw = generator.normal(0.0, 0.5, (rows, HIDDEN))
+        draw = generator.normal(0.0, 0.5, (rows, hidden))
         tensors[f"bert.embeddings.{name}_embeddings.weight"] = draw.astype(np.float32)
     norm("bert.embeddings.LayerNorm")
     for layer in range(LAYERS):
         prefix = f"bert.encoder.layer.{layer}"
         for part in ("self.query", "self.key", "self.value", "output.dense"):
-            linear(f"{prefix}.attention.{part}", HIDDEN, HIDDEN)
+            linear(f"{prefix}.attention.{part}", hidden, hidden)
         norm(f"{prefix}.attention.output.LayerNorm")
-        linear(f"{prefix}.intermediate.dense", FEED_FORWARD, HIDDEN)
-        linear(f"{prefix}.output.dense", HIDDEN, FEED_FORWARD)
+        linear(f"{prefix}.intermediate.dense", 2 * hidden, hidden)
+        linear(f"{prefix}.output.dense", hidden, 2 * hidden)
         norm(f"{prefix}.output.LayerNorm")
-    linear("cls.predictions.transform.dense", HIDDEN, HIDDEN)
+    linear("cls.predictions.transform.dense", hidden, hidden)
     norm("cls.predictions.transform.LayerNorm")
     tensors["cls.predictions.bias"] = np.zeros(size, np.float32)
     return tensors

@@ -21,9 +21,10 @@ from edge_client.tasks import Task
 from edge_client.tokens import Batch
 from edge_client.trainer import train
 from edge_client.wire import Training
-from tests.edge_client.test_torch_engine import TEXTS
+from tests.conftest import shared
+from tests.edge_client.engines import KINDS, TEXTS
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.parametrize("kind", KINDS)
 
 TRAINING = Training(lr=0.01, tokens=48, batch=4, epochs=2)
 
@@ -45,8 +46,8 @@ class Scarce:
         return self._engine.train_step(batch)
 
 
-def budgeted(base: Base, task: Task, state: Path | None = None) -> BudgetedEngine:
-    return open_within("torch", base, task, parse_adapter("lora:4"), TRAINING, 2 << 30, state)
+def budgeted(kind: str, base: Base, task: Task, state: Path | None = None) -> BudgetedEngine:
+    return open_within(kind, base, task, parse_adapter("lora:4"), TRAINING, 2 << 30, state)
 
 
 @pytest.mark.parametrize(
@@ -57,11 +58,11 @@ def budgeted(base: Base, task: Task, state: Path | None = None) -> BudgetedEngin
     ],
 )
 def test_a_failed_allocation_is_a_smaller_plan_and_the_same_training(
-    tiny_base: Base, hub_task: Task, error: Callable[[], Exception]
+    tiny_base: Base, hub_task: Task, kind: str, error: Callable[[], Exception]
 ) -> None:
-    plain = open_engine("torch", tiny_base, hub_task, parse_adapter("lora:4"), TRAINING)
+    plain = open_engine(kind, tiny_base, hub_task, parse_adapter("lora:4"), TRAINING)
     expected = train(plain, TEXTS, TRAINING, seed=1).delta
-    engine = budgeted(tiny_base, hub_task)
+    engine = budgeted(kind, tiny_base, hub_task)
     engine.load_adapter(plain_start(plain, expected))
     scarce = Scarce(engine._engine, rows=1, error=error)
     engine._engine = scarce
@@ -75,24 +76,26 @@ def plain_start(engine: Any, delta: dict[str, np.ndarray]) -> dict[str, np.ndarr
     return {name: tensor - delta[name] for name, tensor in engine.adapter().items()}
 
 
-def test_other_errors_are_not_taken_for_want_of_memory(tiny_base: Base, hub_task: Task) -> None:
-    engine = budgeted(tiny_base, hub_task)
+def test_other_errors_are_not_taken_for_want_of_memory(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    engine = budgeted(kind, tiny_base, hub_task)
     engine._engine = Scarce(engine._engine, 0, lambda: RuntimeError("shapes do not match"))
     with pytest.raises(RuntimeError, match="shapes do not match"):
         train(engine, TEXTS, TRAINING, seed=1)
 
 
-def test_memory_that_no_plan_finds_is_told(tiny_base: Base, hub_task: Task) -> None:
-    engine = budgeted(tiny_base, hub_task)
+def test_memory_that_no_plan_finds_is_told(tiny_base: Base, hub_task: Task, kind: str) -> None:
+    engine = budgeted(kind, tiny_base, hub_task)
     engine._engine = Scarce(engine._engine, 0, MemoryError)
     with pytest.raises(EngineError, match=r"smallest plan \(\d+M predicted\); free some"):
         train(engine, TEXTS, TRAINING, seed=1)
 
 
 def test_a_peak_above_the_budget_takes_the_next_smaller_plan(
-    tiny_base: Base, hub_task: Task, caplog: pytest.LogCaptureFixture
+    tiny_base: Base, hub_task: Task, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    engine = budgeted(tiny_base, hub_task)
+    engine = budgeted(kind, tiny_base, hub_task)
     first = engine.option.predicted_peak_bytes
     engine._guard = Guard(1 << 20)  # this process is above a megabyte whatever it does
     with caplog.at_level(logging.WARNING):
@@ -102,15 +105,15 @@ def test_a_peak_above_the_budget_takes_the_next_smaller_plan(
 
 
 def test_a_rounds_peak_is_remembered_for_the_next_plan(
-    tiny_base: Base, hub_task: Task, tmp_path: Path
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
 ) -> None:
-    engine = budgeted(tiny_base, hub_task, tmp_path)
+    engine = budgeted(kind, tiny_base, hub_task, tmp_path)
     train(engine, TEXTS, TRAINING, seed=1)
     engine.end_round()
     remembered = json.loads((tmp_path / "corrections.json").read_text())
     assert str(tiny_base.base_id) in json.dumps(remembered)
     measured = next(iter(remembered["peaks"].values()))[0]
-    again = budgeted(tiny_base, hub_task, tmp_path)
+    again = budgeted(kind, tiny_base, hub_task, tmp_path)
     moved = again.option.predicted_peak_bytes - again.option.memory.total
     assert moved == measured["measured_bytes"] - measured["estimated_bytes"] != 0
 
@@ -126,9 +129,9 @@ class Holding(Scarce):
 
 
 def test_what_a_failed_step_held_is_free_before_the_next_plan_is_watched(
-    tiny_base: Base, hub_task: Task, tmp_path: Path
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
 ) -> None:
-    engine = budgeted(tiny_base, hub_task, tmp_path)
+    engine = budgeted(kind, tiny_base, hub_task, tmp_path)
     prompts, labels = engine.encoder.prompts(TEXTS[:4]), engine.encoder.labels(TEXTS[:4])
     batch = engine.encoder.batch(prompts, labels)
     engine.train_step(batch)
@@ -141,9 +144,11 @@ def test_what_a_failed_step_held_is_free_before_the_next_plan_is_watched(
     assert not (tmp_path / "corrections.json").exists()  # a plan that failed was not measured
 
 
-def test_a_budget_below_the_smallest_plan_names_it(tiny_base: Base, hub_task: Task) -> None:
+def test_a_budget_below_the_smallest_plan_names_it(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
     with pytest.raises(BudgetError, match=r"below the smallest plan for this model \(\d+M\)"):
-        open_within("torch", tiny_base, hub_task, parse_adapter("lora:4"), TRAINING, 30 << 20)
+        open_within(kind, tiny_base, hub_task, parse_adapter("lora:4"), TRAINING, 30 << 20)
 
 
 STARVED = """
@@ -156,32 +161,33 @@ from edge_client.texts import Example
 from edge_client.trainer import train
 from edge_client.wire import Training
 
+folder, kind, rows, spare_mib = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 words = ("mail", "power")
 task = Task("hub", words, ("{text} . [MASK] .",), dict(zip(words, words)))
-training = Training(lr=0.01, tokens=256, batch=64, epochs=1)
-texts = [Example("parcel " * 250, label=words[row % 2]) for row in range(64)]
-base, spec = open_base(sys.argv[1]), parse_adapter("lora:4")
-engine = open_within("torch", base, task, spec, training, 8 << 30)
+training = Training(lr=0.01, tokens=256, batch=rows, epochs=1)
+texts = [Example("parcel " * 250, label=words[row % 2]) for row in range(rows)]
+base, spec = open_base(folder), parse_adapter("lora:4")
+engine = open_within(kind, base, task, spec, training, 8 << 30)
 first = engine.plan
 prompts, labels = engine.encoder.prompts(texts), engine.encoder.labels(texts)
 engine.train_step(engine.encoder.batch(prompts[:1], labels[:1]))
 engine.use(first)
 held = int(open("/proc/self/statm").read().split()[5]) * 4096
-resource.setrlimit(resource.RLIMIT_DATA, (held + (220 << 20),) * 2)
+resource.setrlimit(resource.RLIMIT_DATA, (held + (spare_mib << 20),) * 2)
 loss = train(engine, texts, training, seed=1).loss
 last = engine.plan
 print(first.micro_batch, len(first.recompute), last.micro_batch, len(last.recompute), loss)
 """
+# What a step of so many texts is given; a whole one wants five times as much or more.
+STARVING = {"torch": (32, 110), "onnx": (16, 60)}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts so on Linux alone")
-def test_a_process_whose_memory_really_ends_goes_on_smaller(tmp_path: Path) -> None:
-    from tests.conftest import shared
-
+def test_a_process_whose_memory_really_ends_goes_on_smaller(kind: str) -> None:
     folder = shared("models", "minilm-l6-mlm")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", STARVED, str(folder)],
+        [sys.executable, "-c", STARVED, str(folder), kind, *map(str, STARVING[kind])],
         capture_output=True,
         text=True,
         env=environment,

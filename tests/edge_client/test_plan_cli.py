@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from edge_client.base import Base
 from edge_client.corrections import Corrections, Key
+from edge_client.engine import engine_name
 from edge_client.memory_model import Plan
 from edge_client.plan_cli import plan
 
@@ -58,7 +59,7 @@ def test_people_get_a_table_and_a_sentence(tiny_base: Base, tmp_path: Path) -> N
 def test_what_the_device_measured_moves_the_prediction(tiny_base: Base, tmp_path: Path) -> None:
     plain = answer(tiny_base, tmp_path, "--memory-budget", "2G")["chosen"]
     made = Plan(**{name: plain[name] for name in NAMES} | {"recompute": tuple(plain["recompute"])})
-    key = Key(tiny_base.base_id, "torch", "lora:8@q,v", made.dtype)
+    key = Key(tiny_base.base_id, engine_name("auto"), "lora:8@q,v", made.dtype)
     size = plain["predicted_peak_bytes"]
     Corrections(tmp_path / "corrections.json").record(key, made, size, size + (50 << 20))
     again = answer(tiny_base, tmp_path, "--memory-budget", "2G")["chosen"]

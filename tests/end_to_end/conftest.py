@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,11 +51,11 @@ class Scene:
         line = [sys.executable, "-m", "smidgen", *arguments]
         return subprocess.run(line, capture_output=True, text=True, check=check, timeout=120)
 
-    def coordinator_json(self, command: str, *arguments: str) -> dict[str, str]:
+    def coordinator_json(self, command: str, *arguments: str) -> dict[str, Any]:
         """Run a `smidgen coordinator` command on this scene's store; its JSON."""
         store = ("--store", str(self.folder / "store"))
         done = self.smidgen("coordinator", command, *store, *arguments, "--json")
-        answer: dict[str, str] = json.loads(done.stdout.strip().splitlines()[-1])
+        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
         return answer
 
     def create(self, rounds: int, clients: int, epochs: int, *arguments: str) -> None:
@@ -95,12 +96,12 @@ class Scene:
                 writer.writerows(rows * 2)
         return folder
 
-    def client(self, name: str, url: str) -> None:
+    def client(self, name: str, url: str, *arguments: str) -> None:
         """Start a client."""
         where = ("--coordinator", url, "--token", self.token, "--data", str(self.data(name)))
         what = ("--base", str(self.base.folder), "--name", name)
         state = ("--state", str(self.folder / "state" / name))
-        self.fleet.start(name, ["client", "run", *where, *what, *state])
+        self.fleet.start(name, ["client", "run", *where, *what, *state, *arguments])
 
     def log(self, name: str) -> str:
         """What a process said so far."""

@@ -27,6 +27,7 @@ KEYS = {
     "accuracy_alone",
     "rounds",
     "clients",
+    "engines",
     "bytes_up_per_client_round",
     "bytes_down_per_client_round",
     "peak_rss_bytes",
@@ -42,17 +43,20 @@ def demo(out: Path, *options: str) -> dict[str, Any]:
     return result
 
 
-@pytest.fixture(scope="module", params=["lora:8", "prompt:8"])
+@pytest.fixture(scope="module", params=[("lora:8", "torch,onnx"), ("prompt:8", "auto")])
 def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A demo of three rounds: its adapter, its folder, its JSON."""
     out = tmp_path_factory.mktemp("demo") / "out"
-    return request.param, out, demo(out, "--rounds", "3", "--adapter", request.param)
+    adapter, engine = request.param
+    return adapter, out, demo(out, "--rounds", "3", "--adapter", adapter, "--engine", engine)
 
 
 def test_the_demo_ends_with_one_json_object_and_a_chart(finished: Any) -> None:
     adapter, out, result = finished
     assert set(result) >= KEYS
     assert result["clients"] == 4 and result["rounds"] == 3
+    engines = ["torch", "onnx"] * 2 if adapter == "lora:8" else ["torch"] * 4
+    assert result["engines"] == {f"home-{n}": name for n, name in enumerate(engines, start=1)}
     assert result["accuracy_final"] > result["accuracy_zero_shot"]
     assert 50_000 < result["bytes_down_per_client_round"] < 250_000 or adapter != "lora:8"
     assert (out / "rounds.png").read_bytes()[:4] == b"\x89PNG"
@@ -104,6 +108,16 @@ def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
     done = subprocess.run(line, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "name a new folder" in done.stderr
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_an_unknown_engine_is_named_before_anything_is_deleted(tmp_path: Path) -> None:
+    (tmp_path / ".smidgen-demo").touch()
+    line = [*SMIDGEN, "demo", "--out", str(tmp_path), "--engine", "torch,tensorflow"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    said = "smidgen demo: --engine tensorflow is not known; auto, torch or onnx"
+    assert done.stderr.splitlines() == [said]
+    assert list(tmp_path.iterdir()) == [tmp_path / ".smidgen-demo"]
 
 
 def test_a_federated_run_on_real_news_learns(tmp_path: Path) -> None:

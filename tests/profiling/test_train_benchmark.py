@@ -21,7 +21,8 @@ from profiling.grid import grid, read_cases, run_grid
 from profiling.ort_training import ORT_TRAINING
 from profiling.report import grid_table, ratio_notes, train_notes, train_table
 from profiling.stepping import Request, random_texts, read_request
-from profiling.train_benchmark import PEERS, Benchmark, Run, Settings, ratios, spread
+from profiling.train_benchmark import PEERS, Benchmark, Settings
+from profiling.train_run import Run, ratios, spread
 
 MIB = 1 << 20
 # The issue's own names for what a run must say.

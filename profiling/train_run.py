@@ -1,0 +1,143 @@
+"""One process's training, as measured, and how two of them compare."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median, quantiles
+from typing import Any
+
+from profiling.child import DONE
+
+
+@dataclass(frozen=True)
+class Run:
+    """One process's training, as measured; bytes and seconds.
+
+    Attributes:
+        engine: Ours, or a peer's name.
+        base: As it was named.
+        bits: Of our base's weights; the peer's checkpoint says so itself.
+        batch: Texts in a step.
+        tokens: Tokens of a text.
+        adapter: The adapter in full; `all weights` of the peer `full`.
+        outcome: `done`, `killed by the memory cap`, or how it failed.
+        plan: Ours at the end; None of peers.
+        stepped_down_from: The plan it began with, where that had to be left.
+        predicted_peak_bytes: Of the plan it began with, before anything was loaded; estimated.
+        peak_rss_bytes: VmHWM over the process's life; measured by the kernel.
+        peak_anon_bytes: Highest RssAnon seen from outside, over its life.
+        steps_peak_rss_bytes: VmHWM from the first step on; None where it cannot be reset.
+        steps_peak_anon_bytes: Highest RssAnon from the first step on.
+        sample_interval_s: Pause between two readings of RssAnon.
+        cgroup_limit_bytes: Hard cap, or None where none was enforced.
+        cgroup_peak_bytes: The group's highest charge, page cache included.
+        cap: What enforced it, and what was done to the page cache before.
+        step_s: Median, smallest, largest and interquartile range of the steps that count.
+        steps_s: Each of them.
+        losses: Of every step, warm-up included.
+        warmup: Steps that do not count.
+        untrained: Trained tensors that no gradient reached in two steps and more; empty, or
+            something is wrong.
+        trained_tensors: How many are trained.
+        predicted_parts: Where the predicted bytes go.
+        step_flops: Operations of one step's matrix products by our plan, by formula; None of peers.
+        gemm_flops_per_s: Of a plain float32 product here, measured right before with numpy.
+        budget_bytes: What our engine was allowed.
+        threads: Asked for; None for what the libraries take.
+        seed: Of texts and weights.
+        base_id: The base's identity.
+        machine: Where it ran.
+        versions: Of Python and the libraries it ran with.
+    """
+
+    engine: str
+    base: str
+    bits: int
+    batch: int
+    tokens: int
+    adapter: str
+    outcome: str
+    plan: dict[str, Any] | None
+    stepped_down_from: dict[str, Any] | None
+    predicted_peak_bytes: int | None
+    peak_rss_bytes: int
+    peak_anon_bytes: int
+    steps_peak_rss_bytes: int | None
+    steps_peak_anon_bytes: int
+    sample_interval_s: float
+    cgroup_limit_bytes: int | None
+    cgroup_peak_bytes: int | None
+    cap: dict[str, Any]
+    step_s: dict[str, float] | None
+    steps_s: list[float]
+    losses: list[float]
+    warmup: int
+    untrained: list[str]
+    trained_tensors: int | None
+    predicted_parts: dict[str, int] | None
+    step_flops: float | None
+    gemm_flops_per_s: float | None
+    budget_bytes: int | None
+    threads: int | None
+    seed: int
+    base_id: str
+    machine: dict[str, Any] = field(repr=False)
+    versions: dict[str, str | None] = field(repr=False)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it took all its steps."""
+        return self.outcome == DONE
+
+    @property
+    def prediction_error(self) -> float | None:
+        """(predicted - measured) / measured peak RSS; None where one of them is not known."""
+        if self.predicted_peak_bytes is None or not self.is_done:
+            return None
+        return self.predicted_peak_bytes / self.peak_rss_bytes - 1
+
+    @property
+    def gemm_share(self) -> float | None:
+        """What a step reaches of the rate of a plain float32 product; None where not known."""
+        if not (self.step_flops and self.step_s and self.gemm_flops_per_s):
+            return None
+        return self.step_flops / self.step_s["median"] / self.gemm_flops_per_s
+
+    def to_json(self) -> dict[str, Any]:
+        """As an object of base units."""
+        more = {"prediction_error": self.prediction_error, "gemm_share": self.gemm_share}
+        return asdict(self) | more
+
+
+def spread(seconds: Sequence[float]) -> dict[str, float] | None:
+    """Median, smallest, largest, interquartile range; None of nothing."""
+    if not seconds:
+        return None
+    quarters = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else [seconds[0]] * 3
+    return {
+        "median": median(seconds),
+        "min": min(seconds),
+        "max": max(seconds),
+        "iqr": quarters[2] - quarters[0],
+    }
+
+
+def ratios(ours: Run, peers: Sequence[Run]) -> dict[str, dict[str, float | None]]:
+    """Ours over each peer's: median step, peaks over life and from the first step on.
+
+    Below one is better; None where a run did not end.
+    """
+    return {peer.engine: dict(_ratios(ours, peer)) for peer in peers}
+
+
+def _ratios(ours: Run, peer: Run) -> Iterator[tuple[str, float | None]]:
+    both = ours.is_done and peer.is_done
+    yield (
+        "step_s",
+        ours.step_s["median"] / peer.step_s["median"]
+        if (both and ours.step_s and peer.step_s)
+        else None,
+    )
+    names = ("peak_rss_bytes", "steps_peak_rss_bytes", "peak_anon_bytes", "steps_peak_anon_bytes")
+    for name in names:
+        a, b = getattr(ours, name), getattr(peer, name)
+        yield name.removesuffix("_bytes"), a / b if both and a and b else None

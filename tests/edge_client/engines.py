@@ -1,0 +1,35 @@
+"""The engines that are installed here, texts for them, and one of them on a tiny base."""
+
+from importlib.util import find_spec
+
+from edge_client.adapters import initial_adapter, parse_adapter
+from edge_client.base import Base
+from edge_client.engine import INSTALL, Engine, open_engine
+from edge_client.tasks import Task
+from edge_client.texts import Example
+from edge_client.tokens import Batch
+from edge_client.wire import Training
+
+KINDS = [kind for kind, (library, _) in INSTALL.items() if find_spec(library)]
+SPECS = ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:4", "bias", "head", "lora:2+head"]
+TEXTS = [
+    Example("the front door opened", label="security"),
+    Example("parcel at the gate", label="mail"),
+    Example("dinner with grandma at seven, bring the cake please", label="family"),
+    Example("storm", label="weather"),
+    Example("the heating used twelve units today", label="power"),
+    Example("take the pills", label="health"),
+]
+
+
+def engine_of(kind: str, base: Base, task: Task, name: str, lr: float = 0.01) -> Engine:
+    """An engine in float32 with an adapter drawn from a seed."""
+    spec = parse_adapter(name)
+    engine = open_engine(kind, base, task, spec, Training(lr=lr, tokens=48))
+    engine.load_adapter(initial_adapter(spec, base, len(task.labels), seed=3))
+    return engine
+
+
+def batch_of(engine: Engine) -> Batch:
+    """All the texts; some of them padded."""
+    return engine.encoder.batch(engine.encoder.prompts(TEXTS), engine.encoder.labels(TEXTS))

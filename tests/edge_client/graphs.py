@@ -1,0 +1,34 @@
+"""Every graph of the onnx engine, in every variant."""
+
+from itertools import product
+
+from edge_client import onnx_graphs as graphs
+from edge_client.onnx_model import Graph
+
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "tanh")
+BOTH = (False, True)
+
+
+def every_graph() -> dict[str, Graph]:
+    """By the name of the function that makes it, and what it is given."""
+    found = {
+        "lora_gradient": graphs.lora_gradient(2.0),
+        "weight_gradient": graphs.weight_gradient(),
+        "bias_gradient": graphs.bias_gradient(),
+        "norm": graphs.norm(1e-5),
+        "norm_back": graphs.norm_back(1e-12, 24),
+        "dequantize": graphs.dequantize(),
+        "widen": graphs.widen(),
+        "narrow": graphs.narrow(),
+    }
+    for make in (graphs.linear, graphs.linear_int8, graphs.linear_back):
+        for has_lora, has_rest in product(BOTH, BOTH):
+            name = f"{make.__name__} {has_lora=} {has_rest=}"
+            found[name] = make(has_lora, has_rest, 4.0)
+    for kind in ACTIVATIONS:
+        found[f"activation {kind}"] = graphs.activation(kind)
+        found[f"activation_back {kind}"] = graphs.activation_back(kind)
+    for has_mask in BOTH:
+        found[f"attention {has_mask=}"] = graphs.attention(6, 24, has_mask)
+        found[f"attention_back {has_mask=}"] = graphs.attention_back(6, 24, has_mask)
+    return found

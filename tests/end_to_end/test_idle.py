@@ -1,0 +1,44 @@
+"""A device between two rounds: it waits for the others and holds next to nothing."""
+
+import re
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from edge_client.base import EMBEDDED, open_base
+from simulation.messages import HOMES, write_client_folders
+from tests.coordinator.devices import enrol
+from tests.end_to_end.conftest import Scene, wait_for
+
+MOST_BYTES = 110_000_000
+
+
+def bytes_of(pid: int, name: str) -> int:
+    """A count from the kernel's status of a process, such as VmRSS."""
+    found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def test_a_client_that_waits_for_another_holds_little(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = write_client_folders(scene.folder / "devices", {"home": HOMES["home-1"]})[0]
+    scene.base = open_base(EMBEDDED)
+    task = ("--task", str(home / "task.toml"), "--adapter", "lora:8")
+    scene.create(1, 2, 1, *task, "--batch", "16", "--tokens", "64")
+    url = scene.serve()
+    with httpx.Client(base_url=url, timeout=60.0) as http:
+        other = enrol(http, scene.token, "b")
+        scene.client("a", url, "--engine", "onnx", "--data", str(home))
+        other.do(other.work(wait_s=30.0))  # the evaluation; it does not come back to train
+        wait_for(lambda: scene.log("a").count(" kB up") == 2, scene.fleet.check)
+    time.sleep(0.5)
+    pid = scene.fleet.processes["a"].pid
+    resident, peak = bytes_of(pid, "VmRSS"), bytes_of(pid, "VmHWM")
+    with capsys.disabled():
+        print(f"\nidle with the onnx engine: {resident / 1e6:.0f} MB; peak {peak / 1e6:.0f} MB")
+    assert "round 1: train" in scene.log("a")
+    assert resident <= MOST_BYTES
