@@ -54,19 +54,20 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: o
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turn expected errors into one line and exit code 2 (wrong input) or 1 (failed working)."""
-    from edge_client.client import ClientError
-    from edge_client.state import StateError
-    from edge_client.transport import TransportError
+def one_line_errors(*others: type[Exception]) -> Iterator[None]:
+    """Turn expected errors into one line and exit code 2 (wrong input) or 1 (failed working).
 
-    wrong_input = (
+    Args:
+        others: Wrong input too; only a command that speaks to a coordinator imports what does.
+    """
+    wrong_input: tuple[type[Exception], ...] = (
         *(AdapterError, BaseError, BudgetError, DataError),
-        *(EngineError, StateError, TaskError, WeightsError),
+        *(EngineError, TaskError, WeightsError),
+        *others,
     )
     try:
         yield
-    except (*wrong_input, ClientError, TransportError) as error:
+    except wrong_input as error:
         _stop(2, str(error))
     except (TrainingError, WireError) as error:
         _stop(1, str(error))
@@ -99,12 +100,13 @@ def run(
     json_output: JsonOption = False,
 ) -> None:
     """Join a run and serve it until it is finished."""
-    from edge_client.client import Client, Settings
-    from edge_client.state import ClientState
+    from edge_client.client import Client, ClientError, Settings
+    from edge_client.state import ClientState, StateError
+    from edge_client.transport import TransportError
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    with one_line_errors():
+    with one_line_errors(ClientError, StateError, TransportError):
         read_folder(data, ())  # a folder that cannot serve is told before anybody is asked
         name = name or socket.gethostname()
         settings = Settings(

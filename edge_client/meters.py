@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 
 @dataclass
 class WorkMeter:
@@ -53,7 +51,7 @@ def usable_cores() -> int:
 
 def memory_bytes() -> int:
     """Physical memory of the machine."""
-    return int(psutil.virtual_memory().total)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def machine() -> str:

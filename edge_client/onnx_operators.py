@@ -152,9 +152,12 @@ class FrozenMatrix:
         helpers, threads = self._bench.helpers, self._bench.threads
         ends = [len(out) * part // threads for part in range(threads + 1)]
         parts = [slice(*span) for span in pairwise(ends)]
-        waiting = [
-            helpers.submit(nf4_dense, self._stored, part, out) for part in parts[1:] if helpers
-        ]
+        try:
+            waiting = [
+                helpers.submit(nf4_dense, self._stored, part, out) for part in parts[1:] if helpers
+            ]
+        except RuntimeError as error:  # a thread is started when it is first needed
+            raise MemoryError(f"no memory for a thread: {error}") from error
         nf4_dense(self._stored, parts[0], out)
         for done in waiting:
             done.result()

@@ -219,6 +219,7 @@ def exact_gradients(
         bool, typer.Option("--random", help="Random weights of a shape such as roberta-large.")
     ] = False,
     bits: Annotated[int | None, typer.Option(help="4, 8 or 16; the base's own.")] = None,
+    engine: Annotated[str, typer.Option(help="torch or onnx.")] = Question.engine,
     adapter: AdapterOption = Question.adapter,
     batch: Annotated[int, typer.Option(help="Texts.")] = Question.batch,
     tokens: TokensOption = Question.tokens,
@@ -227,7 +228,7 @@ def exact_gradients(
 ) -> None:
     """Compare every plan's gradients with plain PyTorch + PEFT; exit code 1 if one is not exact."""
     with one_line_errors():
-        question = Question(base, is_random, bits, adapter, batch, tokens, seed)
+        question = Question(base, is_random, bits, adapter, batch, tokens, seed, engine)
         with _status("looking for the base") as say:
 
             def listen(line: Line) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edge_client.adapters import AdapterError, parse_adapter
+from edge_client.engine import INSTALL
 from profiling.benchmark_bases import OFFLINE, BenchmarkError, find_base, label_words
 from profiling.child import DONE, Line, run_child, silent
 
@@ -49,6 +50,7 @@ class Question:
         batch: Texts; every one but the first is padded.
         tokens: Tokens of the longest.
         seed: Of texts, adapter and random weights.
+        engine: Ours: `torch` or `onnx`.
 
     Raises:
         BenchmarkError: A value is out of range.
@@ -61,6 +63,7 @@ class Question:
     batch: int = 2
     tokens: int = 32
     seed: int = 0
+    engine: str = "torch"
 
     def __post_init__(self) -> None:
         try:
@@ -69,6 +72,8 @@ class Question:
             raise BenchmarkError(str(error)) from error
         if is_head:
             raise BenchmarkError(f"--adapter {self.adapter}: compared without a head")
+        if self.engine not in INSTALL:
+            raise BenchmarkError(f"--engine {self.engine} is not one of {', '.join(INSTALL)}")
         for name, value, least in (("batch", self.batch, 1), ("tokens", self.tokens, 8)):
             if value < least:
                 raise BenchmarkError(f"--{name} {value} is less than {least}")
@@ -113,6 +118,7 @@ def compare(question: Question, listen: Callable[[Line], None] = silent) -> Comp
         "batch": question.batch,
         "tokens": question.tokens,
         "seed": question.seed,
+        "device": "onnx" if question.engine == "onnx" else "cpu",
         "word_ids": list(label_words(base).values()),
     }
     command = [sys.executable, "-m", "profiling.gradients", json.dumps(request)]

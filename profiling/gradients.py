@@ -284,7 +284,7 @@ def main(argument: str) -> None:
     worst, error = plain_error(base, spec, batch, words)
     tell("plain", worst_tensor=worst, worst_error=error)
     plans = every_plan(base, spec, request["batch"], request["tokens"])
-    for found in gradient_errors(base, spec, plans, batch, words):
+    for found in gradient_errors(base, spec, plans, batch, words, request["device"]):
         tell("plan", **found.row())
     tell("done")
 

@@ -27,9 +27,9 @@ COMPUTES = {
     "profiling/peers.py",
 }
 TORCH = {"torch", "transformers", "peft"}
-HELP = """
+COMMAND = """
 import contextlib, io, smidgen
-sys.argv = ["smidgen", "client", "--help"]
+sys.argv = ["smidgen", *{!r}.split()]
 with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
     smidgen.main()
 """
@@ -85,8 +85,9 @@ def test_the_client_starts_without_torch_and_without_the_server() -> None:
     assert not loaded & (TORCH | {"coordinator", "fastapi", "sqlalchemy", "pydantic"})
 
 
-def test_the_clients_help_waits_for_no_library_that_works() -> None:
-    loaded = loaded_after(HELP)
+@pytest.mark.parametrize("command", ["client --help", "client predict --task none.toml text"])
+def test_help_and_wrong_input_wait_for_no_library_that_works(command: str) -> None:
+    loaded = loaded_after(COMMAND.format(command))
     assert "edge_client.cli" in loaded
     assert not loaded & (TORCH | {"onnxruntime", "tokenizers", "httpx", "huggingface_hub"})
 

@@ -43,6 +43,15 @@ WORKS = st.builds(
     st.integers(1, 33),
     st.integers(8, 600),
 )
+ONNX_WORKS = st.builds(
+    Work,
+    st.sampled_from((LARGE, SMALL, REPEATED)),
+    st.sampled_from((4, 8, 16, 32)),
+    st.sampled_from(ADAPTERS).map(parse_adapter),
+    st.integers(1, 33),
+    st.integers(8, 600),
+    engine=st.just("onnx"),
+)
 RATES = st.sampled_from((AVX512, NEON))
 
 

@@ -18,7 +18,6 @@ from edge_client.device_facts import (
     measured_flops,
     read_facts,
     resident_bytes_in,
-    runtime_bytes,
     usable_cores,
 )
 
@@ -220,8 +219,14 @@ def test_this_process_is_resident_and_the_processor_computes() -> None:
     assert measured_flops(size=64, repeats=3) > 1e6
 
 
-def test_an_engine_that_is_not_installed_has_a_usual_size() -> None:
-    assert runtime_bytes("onnx", python="/nowhere/python") == RUNTIME_BYTES["onnx"]
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+def test_an_engine_that_is_not_installed_has_a_usual_size(engine: str) -> None:
+    code = "from edge_client.device_facts import runtime_bytes as f; import sys; "
+    code += "print(f(sys.argv[1], python='/nowhere/python'))"  # this process may have loaded one
+    done = subprocess.run(
+        [sys.executable, "-c", code, engine], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) == RUNTIME_BYTES[engine]
 
 
 def test_the_torch_engines_runtime_is_measured_in_a_fresh_process() -> None:

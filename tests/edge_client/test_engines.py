@@ -136,10 +136,16 @@ def test_one_step_by_any_plan_moves_the_adapter_alike(
     tiny_base: Base, hub_task: Task, kind: str, name: str
 ) -> None:
     steps = []
-    changes = ({}, {"recompute": (0, 1)}, {"recompute": (1,)}, {"micro_batch": 4})
-    for change in (*changes, {"micro_batch": 1, "recompute": (0, 1)}):
+    ways: list[tuple[int, tuple[int, ...]]] = [
+        (8, ()),
+        (8, (0, 1)),
+        (8, (1,)),
+        (4, ()),
+        (1, (0, 1)),
+    ]
+    for micro_batch, recompute in ways:
         engine = engine_of(kind, tiny_base, hub_task, name)
-        engine.use(replace(engine.plan, **change))
+        engine.use(replace(engine.plan, micro_batch=micro_batch, recompute=recompute))
         engine.train_step(batch_of(engine))
         steps.append(engine.adapter())
     for tensor in steps[0]:

@@ -67,6 +67,15 @@ def test_without_proc_no_peak_is_known(tmp_path: Path) -> None:
         RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes"),
         RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
         RuntimeError("could not create a primitive"),
+        RuntimeError(
+            "Error in execution: Non-zero status code returned while running FusedMatMul node. "
+            "Name:'' Status Message: std::bad_alloc"
+        ),
+        RuntimeError(
+            "Error in execution: Non-zero status code returned while running Mul node. Name:'' "
+            "Status Message: bfc_arena.cc:360 Failed to allocate memory for requested buffer of "
+            "size 9446400"
+        ),
     ],
 )
 def test_a_failed_allocation_is_known(error: BaseException) -> None:

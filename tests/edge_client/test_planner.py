@@ -135,13 +135,18 @@ def test_a_budget_below_all_plans_says_what_to_do() -> None:
         choose(options_of(large()), 300 * MIB // 2)
     assert str(told.value) == (
         f"--memory-budget 150M is below the smallest plan for this model ({size_text(smallest)}); "
-        "raise it or use --adapter bias"
+        "raise it or use --engine onnx, which takes less"
     )
+
+
+def test_whoever_has_the_light_engine_is_told_of_the_light_adapter() -> None:
+    with pytest.raises(BudgetError, match="use --adapter bias"):
+        choose(options_of(replace(large(), engine="onnx")), MIB)
 
 
 def test_whoever_trains_biases_is_not_told_to() -> None:
     with pytest.raises(BudgetError, match="lower --tokens"):
-        choose(options_of(large("bias")), MIB)
+        choose(options_of(replace(large("bias"), engine="onnx")), MIB)
 
 
 def test_a_step_down_is_clearly_smaller_while_there_is_one() -> None:

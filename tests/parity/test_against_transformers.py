@@ -14,6 +14,7 @@ from edge_client.texts import Example
 from edge_client.tokens import Tokens
 from edge_client.trainer import train
 from edge_client.wire import Training, encode_adapter
+from tests.edge_client.engines import KINDS
 
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
@@ -42,11 +43,12 @@ def full_model_rows(model: object, base: Base, task: Task, virtual: int) -> np.n
 
 
 @pytest.mark.parametrize("name", ["lora:4", "lora:4@q,k,v,o,up,down", "prompt:6"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_exported_adapter_predicts_the_same_in_plain_peft(
-    real_base: Base, hub_task: Task, tmp_path: Path, name: str
+    real_base: Base, hub_task: Task, tmp_path: Path, kind: str, name: str
 ) -> None:
     spec = parse_adapter(name)
-    engine = open_engine("torch", real_base, hub_task, spec, Training(lr=0.02))
+    engine = open_engine(kind, real_base, hub_task, spec, Training(lr=0.02))
     engine.load_adapter(initial_adapter(spec, real_base, 6, seed=1))
     train(engine, TEXTS, Training(epochs=4), seed=1)
     origin = Exported(name, str(real_base.folder), real_base.base_id, "bert", hub_task)
@@ -58,11 +60,12 @@ def test_an_exported_adapter_predicts_the_same_in_plain_peft(
     np.testing.assert_allclose(engine.predict(TEXTS), theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_exported_classification_head_predicts_the_same_in_plain_peft(
-    real_base: Base, hub_task: Task, tmp_path: Path
+    real_base: Base, hub_task: Task, tmp_path: Path, kind: str
 ) -> None:
     spec = parse_adapter("lora:4+head")
-    engine = open_engine("torch", real_base, hub_task, spec, Training(lr=0.01))
+    engine = open_engine(kind, real_base, hub_task, spec, Training(lr=0.01))
     engine.load_adapter(initial_adapter(spec, real_base, 6, seed=1))
     train(engine, TEXTS, Training(epochs=4), seed=1)
     origin = Exported(str(spec), str(real_base.folder), real_base.base_id, "bert", hub_task)
@@ -99,12 +102,13 @@ def other_family(name: str, tiny_base: Base, folder: Path) -> Base:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", ["lora:2", "prompt:3", "lora:2+head"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_other_families_train_and_keep_their_names(
-    tiny_base: Base, hub_task: Task, tmp_path: Path, family: str, name: str
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str, family: str, name: str
 ) -> None:
     base, spec = other_family(family, tiny_base, tmp_path), parse_adapter(name)
     state = initial_adapter(spec, base, 6, seed=1)
-    engine = open_engine("torch", base, hub_task, spec, Training(lr=0.02))
+    engine = open_engine(kind, base, hub_task, spec, Training(lr=0.02))
     engine.load_adapter(state)
     if not spec.head and not spec.prompt_tokens:
         plain = transformers.AutoModelForMaskedLM.from_pretrained(base.folder).eval()

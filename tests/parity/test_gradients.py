@@ -19,32 +19,37 @@ ADAPTERS = ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:5", "bias"]
 WORDS = [1010, 1020, 1030, 1040]
 
 
-def errors_of(base: Base, adapter: str) -> list[Any]:
+DEVICES = ["cpu", "onnx"]  # torch's processor, and the engine without torch
+
+
+def errors_of(base: Base, adapter: str, device: str = "cpu") -> list[Any]:
     spec = parse_adapter(adapter)
     batch = gradients.random_batch(base, batch=5, tokens=24, labels=4, seed=3)
     plans = gradients.every_plan(base, spec, batch=5, tokens=24)
-    return list(gradients.gradient_errors(base, spec, plans, batch, WORDS))
+    return list(gradients.gradient_errors(base, spec, plans, batch, WORDS, device))
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
 @pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("device", DEVICES)
 def test_every_plan_gives_the_gradients_of_plain_peft_on_a_pack(
-    tiny_base: Base, tmp_path: Path, adapter: str, bits: int
+    tiny_base: Base, tmp_path: Path, device: str, adapter: str, bits: int
 ) -> None:
     source = write_family("roberta", tiny_base, tmp_path / "hf")
     pack_model(str(source.folder), bits, tmp_path / "pack")
-    for error in errors_of(open_base(str(tmp_path / "pack")), adapter):
+    for error in errors_of(open_base(str(tmp_path / "pack")), adapter, device):
         assert error.worst_error <= 1e-5, error
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
 
 @pytest.mark.parametrize("family", ENCODERS)
 @pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("device", DEVICES)
 def test_every_family_gives_the_gradients_of_plain_peft(
-    tiny_base: Base, tmp_path: Path, adapter: str, family: str
+    tiny_base: Base, tmp_path: Path, device: str, adapter: str, family: str
 ) -> None:
     base = write_family(family, tiny_base, tmp_path)
-    for error in errors_of(base, adapter):
+    for error in errors_of(base, adapter, device):
         assert error.worst_error <= 1e-5, error
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 

@@ -198,12 +198,12 @@ def test_attention_and_its_gradients_are_torchs(
 ) -> None:
     monkeypatch.setattr("edge_client.onnx_operators.SCORES", scores)  # one text a chunk, or all
     hidden, head_dim = 24, 6
-    arrays = [draw(texts, rows, hidden, seed=n) for n, rows in enumerate((queries, keys, keys))]
+    q, k, v = (draw(texts, rows, hidden, seed=n) for n, rows in enumerate((queries, keys, keys)))
     mask = None
     if has_mask:
         mask = np.zeros((texts, 1, 1, keys), np.float32)
         mask[-1, :, :, keys // 2 + 1 :] = LOWEST
-    leaves = [leaf(array) for array in arrays]
+    leaves = [leaf(array) for array in (q, k, v)]
     split = [a.view(texts, -1, hidden // head_dim, head_dim).transpose(1, 2) for a in leaves]
     added = None if mask is None else torch.from_numpy(mask).double()
     y = functional.scaled_dot_product_attention(*split, attn_mask=added)
@@ -212,9 +212,9 @@ def test_attention_and_its_gradients_are_torchs(
     y.backward(torch.from_numpy(g).double())
     bench = open_bench(2)
     attention = Attention(head_dim, bench)
-    check_close(attention.forward(*arrays, mask, np.empty_like(g)), y)
-    outs = [np.empty_like(array) for array in arrays]
-    attention.backward(*arrays, mask, g, (outs[0], outs[1], outs[2]))
+    check_close(attention.forward(q, k, v, mask, np.empty_like(g)), y)
+    outs = np.empty_like(q), np.empty_like(k), np.empty_like(v)
+    attention.backward(q, k, v, mask, g, outs)
     for ours, given in zip(outs, leaves, strict=True):
         if keys > 1 or given is leaves[2]:  # one key has all of the softmax, whatever it is
             check_close(ours, given.grad)

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+
+from edge_client.engine import EngineError
+from edge_client.onnx_graphs import bias_gradient, norm
+from edge_client.onnx_model import Graph
+from edge_client.onnx_runtime import Runtime, check_version, open_session
+
+
+@pytest.mark.parametrize("version", ["1.22.1", "1.9.0", "1.22", "0.5", "1.22.0+cu126"])
+def test_a_runtime_that_is_too_old_is_told_in_one_line(version: str) -> None:
+    with pytest.raises(EngineError) as told:
+        check_version(version)
+    assert str(told.value) == (
+        f"onnxruntime {version} is too old for the onnx engine's graphs; "
+        "pip install 'onnxruntime>=1.23'"
+    )
+
+
+@pytest.mark.parametrize("version", ["1.23.0", "1.23", "1.31.1", "1.100.0.dev20300101", "2.0.0"])
+def test_a_runtime_that_is_new_enough_is_taken(version: str) -> None:
+    check_version(version)
+
+
+def test_what_a_runtime_cannot_run_is_told_in_one_line() -> None:
+    Runtime(threads=2)
+    graph = Graph("unknown")
+    y = graph.node("NoSuchOperator", graph.input("x", "float32", ("n",)))
+    graph.output(y, "y", "float32", ("n",))
+    with pytest.raises(EngineError, match=r"cannot run a graph of this engine .*NoSuchOp") as told:
+        open_session(graph.model())
+    assert "\n" not in str(told.value)
+
+
+def test_a_graph_is_run_between_the_callers_own_arrays() -> None:
+    whole, sums = np.ones((6, 4), np.float32), np.full((3, 4), 7, np.float32)
+    runtime = Runtime(threads=2)
+    runtime.run("sum", bias_gradient, {"g": whole[2:5]}, {"bias_g": sums[1]})
+    assert sums.tolist() == [[7] * 4, [3] * 4, [7] * 4]
+    whole[2:5] = 2
+    runtime.run("sum", bias_gradient, {"g": whole[2:5]}, {"bias_g": sums[1]})
+    assert sums.tolist() == [[7] * 4, [6] * 4, [7] * 4]
+
+
+def test_a_graph_is_built_once_for_all_sizes() -> None:
+    built, runtime = [], Runtime(threads=2)
+
+    def build() -> Graph:
+        built.append(1)
+        return bias_gradient()
+
+    for rows, columns in ((1, 1), (9, 2), (3, 50)):
+        out = np.empty(columns, np.float32)
+        g = np.ones((rows, columns), np.float32)
+        runtime.run("sum", build, {"g": g}, {"bias_g": out})
+        assert (out == rows).all()
+    assert len(built) == 1
+    runtime.close()
+    runtime.run("sum", build, {"g": g}, {"bias_g": out})
+    assert len(built) == 2
+
+
+def test_arrays_may_begin_anywhere() -> None:
+    """A checkpoint's tensors need not lie at multiples of four."""
+    x = np.arange(24, dtype=np.float32).reshape(4, 6)
+    odd = np.zeros(x.nbytes + 4, np.uint8)
+    for start in range(4):
+        there = odd[start : start + x.nbytes].view(np.float32).reshape(x.shape)
+        there[:] = x
+        y = np.empty_like(x)
+        ends = {"x": there, "weight": there[0], "bias": there[1]}
+        Runtime(threads=2).run("norm", lambda: norm(1e-5), ends, {"y": y})
+        centered = x - x.mean(axis=1, keepdims=True)
+        wanted = centered / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5) * x[0] + x[1]
+        np.testing.assert_allclose(y, wanted, rtol=1e-5)

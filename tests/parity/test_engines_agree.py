@@ -1,0 +1,143 @@
+"""The onnx engine against the torch engine: the same logits, gradients and training.
+
+Both compute in float32 from the same stored numbers, in another order: some 1e-6 of a tensor's
+norm, an order of magnitude more where a gradient nearly cancels.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_client.adapters import initial_adapter, parse_adapter
+from edge_client.base import Base, open_base
+from edge_client.engine import open_engine
+from edge_client.packing import pack_model
+from edge_client.planner import Plan
+from edge_client.tasks import Task
+from edge_client.texts import Example, read_file
+from edge_client.trainer import train
+from edge_client.wire import AdapterState, Training
+from tests.conftest import shared
+from tests.families import ENCODERS, write_family
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+gradients = pytest.importorskip("profiling.gradients")
+
+WORDS = [1010, 1020, 1030, 1040]
+ADAPTERS = ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:5", "bias", "head"]
+FORMS, SIZES = (4, 8, 16, 32), ((1, 5), (7, 60), (5, 24))
+# Every family with every adapter; stored forms and sizes of a batch go round.
+CASES = [
+    (family, adapter, bits, *size)
+    for (family, adapter), bits, size in zip(
+        ((family, adapter) for family in ENCODERS for adapter in ADAPTERS),
+        cycle(FORMS),
+        cycle(SIZES),
+        strict=False,
+    )
+]
+Bases = Callable[[str, int], Base]
+
+
+@pytest.fixture(scope="module")
+def bases(tiny_base: Base, tmp_path_factory: pytest.TempPathFactory) -> Bases:
+    """A family's random model, in 4, 8 or 16 bits, or as a folder of float32."""
+
+    @cache
+    def find(family: str, bits: int) -> Base:
+        folder = tmp_path_factory.mktemp(family) / "base"
+        if bits == 32:
+            return write_family(family, tiny_base, folder)
+        pack_model(str(find(family, 32).folder), bits, folder)
+        return open_base(str(folder))
+
+    return find
+
+
+def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
+    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+
+
+@pytest.mark.parametrize(("family", "adapter", "bits", "batch", "tokens"), CASES)
+def test_gradients_and_logits_agree(
+    bases: Bases, family: str, adapter: str, bits: int, batch: int, tokens: int
+) -> None:
+    base, spec = bases(family, bits), parse_adapter(adapter)
+    words = [] if spec.head else WORDS
+    state = gradients.random_adapter(spec, base, labels=4, seed=1)
+    inputs = gradients.random_batch(base, batch, tokens, labels=4, seed=3)
+    plans = gradients.every_plan(base, spec, batch, tokens)
+    logits = [reader(base, spec, state, words)(inputs) for reader in (torch_logits, onnx_logits)]
+    assert distance(logits[1], logits[0]) <= 1e-5
+    with (
+        gradients.our_gradients(base, spec, state, words) as torch_gradients,
+        gradients.our_gradients(base, spec, state, words, "onnx") as onnx_gradients,
+    ):
+        for plan in (plans[0], plans[2], plans[4], plans[-1]):
+            loss, wanted = torch_gradients(inputs, plan)
+            found_loss, found = onnx_gradients(inputs, plan)
+            assert found_loss == pytest.approx(loss, rel=1e-5)
+            assert set(found) == set(wanted) and all(g.any() for g in found.values())
+            worst = max(wanted, key=lambda name: distance(found[name], wanted[name]))
+            assert distance(found[worst], wanted[worst]) <= 1e-4, (plan, worst)
+
+
+Read = Callable[[object], np.ndarray]
+
+
+def torch_logits(base: Base, spec: object, state: AdapterState, words: list[int]) -> Read:
+    from edge_client.torch_network import Network
+
+    network = Network(base, spec, state, words)  # type: ignore[arg-type]
+    return lambda batch: network.logits(batch, "float32").numpy()  # type: ignore[arg-type]
+
+
+def onnx_logits(base: Base, spec: object, state: AdapterState, words: list[int]) -> Read:
+    from edge_client.onnx_network import Network
+
+    network = Network(base, spec, state, words, threads=2)  # type: ignore[arg-type]
+    return lambda batch: network.logits(batch)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("adapter", ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:5", "bias"])
+def test_inputs_kept_in_half_precision_cost_little_of_the_gradients(
+    bases: Bases, adapter: str
+) -> None:
+    base, spec = bases("roberta", 4), parse_adapter(adapter)
+    state = gradients.random_adapter(spec, base, labels=4, seed=1)
+    inputs = gradients.random_batch(base, 5, 24, labels=4, seed=3)
+    with (
+        gradients.our_gradients(base, spec, state, WORDS) as torch_gradients,
+        gradients.our_gradients(base, spec, state, WORDS, "onnx") as onnx_gradients,
+    ):
+        _, wanted = torch_gradients(inputs, Plan("float32", 5, (), 3, 24))
+        for recompute in ((), (0, 1), (0, 1, 2)):
+            _, found = onnx_gradients(inputs, Plan("float32", 5, recompute, 3, 24, True))
+            worst = max(wanted, key=lambda name: distance(found[name], wanted[name]))
+            assert distance(found[worst], wanted[worst]) <= 2e-3, (recompute, worst)
+
+
+NEWS = {"world": "world", "sports": "sports", "business": "business", "sci_tech": "science"}
+
+
+def test_ten_steps_on_real_texts_end_in_the_same_adapter() -> None:
+    base = open_base(str(shared("models", "minilm-l6-mlm")))
+    task = Task("news", tuple(NEWS), ("{text} . this is about [MASK] .",), NEWS)
+    file: Path = shared("data", "ag_news") / "train.csv.gz"
+    texts: list[Example] = read_file(file, task.labels, labelled=True)[::240][:40]
+    assert len({text.label for text in texts}) == 4
+    spec, training = parse_adapter("lora:8"), Training(lr=1e-3, batch=4, epochs=1, tokens=64)
+    start = initial_adapter(spec, base, 4, seed=3)
+    deltas = []
+    for kind in ("torch", "onnx"):
+        engine = open_engine(kind, base, task, spec, training)
+        engine.load_adapter(start)
+        deltas.append(train(engine, texts, training, seed=1).delta)
+        engine.close()
+    assert all(delta.any() for delta in deltas[0].values())
+    assert max(distance(deltas[1][name], deltas[0][name]) for name in start) <= 1e-3
