@@ -1,0 +1,78 @@
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from edge_client.engine import EngineError
+from edge_client.quick_inference import CHECKED, WORTH, QuickInference, agreement, has_int8
+from edge_client.texts import Example
+
+TEXTS = [Example(f"text {number}") for number in range(WORTH)]
+
+
+class Reader:
+    """Answers 0 to every text; read quickly, 1 to every `wrong_every`-th of them."""
+
+    def __init__(self, wrong_every: int = 10**6, is_able: bool = True) -> None:
+        self.calls: list[tuple[int, bool]] = []
+        self._wrong_every, self._is_able = wrong_every, is_able
+
+    def __call__(self, examples: Sequence[Example], is_quick: bool) -> np.ndarray:
+        if is_quick and not self._is_able:
+            raise EngineError("no such kernel")
+        self.calls.append((len(examples), is_quick))
+        rows = np.tile(np.array([-0.1, -2.0], np.float32), (len(examples), 1))
+        if is_quick:
+            rows[:: self._wrong_every] = rows[:: self._wrong_every, ::-1]
+            rows[0] = [-0.1, -2.0]
+        return rows
+
+
+def test_a_long_list_is_read_quickly_after_some_of_it_agreed() -> None:
+    reader = Reader()
+    assert QuickInference(reader, True).predict(TEXTS).shape == (WORTH, 2)
+    assert reader.calls == [(CHECKED, False), (CHECKED, True), (WORTH - CHECKED, True)]
+
+
+def test_a_short_list_is_read_exactly() -> None:
+    reader = Reader()
+    QuickInference(reader, True).predict(TEXTS[:-1])
+    assert reader.calls == [(WORTH - 1, False)]
+
+
+def test_nothing_is_read_quickly_where_it_cannot_be() -> None:
+    reader = Reader()
+    QuickInference(reader, False).predict(TEXTS)
+    assert reader.calls == [(WORTH, False)]
+
+
+def test_answers_that_change_are_told_once_and_read_exactly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reader = Reader(wrong_every=20)
+    quick = QuickInference(reader, True)
+    with caplog.at_level(logging.WARNING):
+        rows = quick.predict(TEXTS)
+        quick.predict(TEXTS)
+    assert (rows.argmax(axis=1) == 0).all() and reader.calls[2] == (WORTH - CHECKED, False)
+    assert [record.message for record in caplog.records] == [
+        "texts are read in float32: int8 agrees on 95.5 % of them only"
+    ]
+
+
+def test_a_runtime_without_the_kernels_falls_back_and_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    quick = QuickInference(Reader(is_able=False), True)
+    with caplog.at_level(logging.WARNING):
+        assert len(quick.predict(TEXTS)) == len(quick.predict(TEXTS)) == WORTH
+    assert [record.message for record in caplog.records] == [
+        "texts are read in float32: no such kernel"
+    ]
+
+
+def test_agreement_is_of_labels_and_int8_is_the_processors() -> None:
+    exact = np.log(np.array([[0.9, 0.1], [0.4, 0.6]]))
+    assert agreement(exact, exact[:, ::-1]) == 0.0 and agreement(exact, exact * 2) == 1.0
+    assert has_int8({"avx2", "avx512_vnni"}) and not has_int8({"avx2", "asimd"})

@@ -1,0 +1,33 @@
+"""Texts read in int8 get the answers they get in float32: real bases, real news."""
+
+from pathlib import Path
+
+import numpy as np
+
+from edge_client.adapters import parse_adapter
+from edge_client.base import Base, open_base
+from edge_client.engine import unplanned
+from edge_client.onnx_engine import OnnxEngine
+from edge_client.packing import pack_model
+from edge_client.quick_inference import AGREEMENT, agreement
+from edge_client.tasks import read_task
+from edge_client.texts import read_file
+from edge_client.wire import Training
+from tests.conftest import shared
+
+TASK = Path(__file__).parents[2] / "docs" / "examples" / "agnews.toml"
+
+
+def test_int8_gives_the_answers_of_float32_on_news(real_base: Base, tmp_path: Path) -> None:
+    news = read_file(shared("data", "ag_news") / "test.csv.gz", (), labelled=False)[:300]
+    pack_model(str(real_base.folder), 8, tmp_path / "pack")
+    base, training = open_base(str(tmp_path / "pack")), Training(tokens=96)
+    spec, plan = parse_adapter("lora:4"), unplanned(real_base.shape, training)
+    engine = OnnxEngine(base, read_task(TASK), spec, training, plan)
+    exact, quick = engine._predict(news, False), engine._predict(news, True)
+    share = agreement(exact, quick)
+    print(
+        f"\n{real_base.name}: int8 agrees with float32 on {100 * share:.1f} % of {len(news)} texts"
+    )
+    assert share >= AGREEMENT
+    assert np.abs(np.exp(exact) - np.exp(quick)).max() < 2e-3 and (exact != quick).any()
