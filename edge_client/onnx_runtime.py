@@ -10,6 +10,7 @@ gives out lies where the caller wants it.
 import re
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,7 @@ class Runtime:
         self._sessions.clear()
 
 
+_sharing = Lock()
 _shared: list[int] = []  # the threads of the process's pool, once there is one
 
 
@@ -87,15 +89,16 @@ def _share(threads: int) -> None:
     What a graph holds in passing lies in the arena. In the C library's heap, blocks that are
     aligned leave holes which the next ones do not fit into: a step's peak was a fifth higher.
     """
-    if _shared:
-        return
-    # For 1.23 this is not yet among the public names.
-    onnxruntime.capi._pybind_state.set_global_thread_pool_sizes(threads, 1)
-    kind, use = onnxruntime.OrtAllocatorType, onnxruntime.OrtMemType
-    memory = onnxruntime.OrtMemoryInfo("Cpu", kind.ORT_ARENA_ALLOCATOR, 0, use.DEFAULT)
-    as_requested = onnxruntime.OrtArenaCfg(0, 1, -1, -1)  # grows by what is asked, no more
-    onnxruntime.create_and_register_allocator(memory, as_requested)
-    _shared.append(threads)
+    with _sharing:
+        if _shared:
+            return
+        # For 1.23 this is not yet among the public names.
+        onnxruntime.capi._pybind_state.set_global_thread_pool_sizes(threads, 1)
+        kind, use = onnxruntime.OrtAllocatorType, onnxruntime.OrtMemType
+        memory = onnxruntime.OrtMemoryInfo("Cpu", kind.ORT_ARENA_ALLOCATOR, 0, use.DEFAULT)
+        as_requested = onnxruntime.OrtArenaCfg(0, 1, -1, -1)  # grows by what is asked, no more
+        onnxruntime.create_and_register_allocator(memory, as_requested)
+        _shared.append(threads)
 
 
 def open_session(model: bytes) -> Any:
