@@ -17,7 +17,7 @@ from edge_client.engine import StepReport
 from edge_client.onnx_head import log_softmax
 from edge_client.onnx_network import Network
 from edge_client.planner import Plan
-from edge_client.quick_inference import QuickInference, has_int8
+from edge_client.quick_inference import QuickInference, is_worth
 from edge_client.tasks import Task
 from edge_client.texts import Example
 from edge_client.tokens import Batch, Encoder, Tokens
@@ -56,7 +56,7 @@ class OnnxEngine:
         words = [] if spec.head else tokens.label_word_ids(task)
         self._network = Network(base, spec, state, words, threads())
         self._optimizer = AdamW(self._network.adapter, training.lr, training.weight_decay)
-        self._quick = QuickInference(self._predict, base.bits == 8 and has_int8(flags_here()))
+        self._quick = QuickInference(self._predict, is_worth(base, flags_here()))
 
     @property
     def encoder(self) -> Encoder:

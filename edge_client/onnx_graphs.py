@@ -57,20 +57,22 @@ def linear_int8(has_lora: bool, has_rest: bool, scaling: float) -> Graph:
     """
     graph = Graph("linear_int8")
     x, codes = graph.input("x", F32, ("n", "i")), graph.input("codes", "int8", ("o", "i"))
-    largest = graph.node("ReduceMax", graph.node("Abs", x), axes=[-1])
-    step = graph.node("Mul", largest, _number(graph, 1 / (127 * 256)))
-    step = graph.node("Max", step, _number(graph, SMALLEST_STEP))  # (n, 1)
-    steps = graph.node("Round", graph.node("Div", x, step))
-    high = graph.node("Round", graph.node("Mul", steps, _number(graph, 1 / 256)))
-    low = graph.node("Sub", steps, graph.node("Mul", high, _number(graph, 256.0)))
-    one, middle = _number(graph, 1.0), graph.constant(np.uint8(128))
-    # Unsigned about 128, as processors multiply fastest.
-    both = graph.node("QuantizeLinear", graph.node("Concat", high, low, axis=0), one, middle)
+    largest = graph.node("ReduceMax", graph.node("Abs", x), axes=[-1], keepdims=0)  # (n,)
+    coarse = graph.node("Mul", largest, _number(graph, 1 / 127))
+    coarse = graph.node("Max", coarse, _number(graph, SMALLEST_STEP))
+    fine = graph.node("Mul", coarse, _number(graph, 1 / 256))
+    middle = graph.constant(np.uint8(128))  # unsigned, as processors multiply fastest
+    middles = graph.node("Expand", middle, graph.node("Shape", coarse))
+    high = graph.node("QuantizeLinear", x, coarse, middles, axis=0)
+    rough = graph.node("DequantizeLinear", high, coarse, middles, axis=0)
+    low = graph.node("QuantizeLinear", graph.node("Sub", x, rough), fine, middles, axis=0)
     scale, columns = graph.input("scale", F32, ("o",)), graph.node("Transpose", codes, perm=[1, 0])
-    product = graph.fused("MatMulIntegerToFloat", both, columns, one, scale, middle)  # (2n, o)
-    high, low = graph.nodes("Split", 2, product, axis=0)
-    y = graph.node("Add", graph.node("Mul", high, _number(graph, 256.0)), low)
-    y = graph.node("Mul", y, step)
+    parts = [
+        graph.fused("MatMulIntegerToFloat", part, columns, _number(graph, worth), scale, middle)
+        for part, worth in ((high, 256.0), (low, 1.0))
+    ]
+    axis = graph.constant(np.array([1], np.int64))
+    y = graph.node("Mul", graph.node("Add", *parts), graph.node("Unsqueeze", fine, axis))
     start = graph.input("bias", F32, ("o",))
     if has_lora:
         start = _lora(graph, x, start, scaling)

@@ -1,11 +1,20 @@
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from edge_client.base import Base
 from edge_client.engine import EngineError
-from edge_client.quick_inference import CHECKED, WORTH, QuickInference, agreement, has_int8
+from edge_client.quick_inference import (
+    CHECKED,
+    WORTH,
+    QuickInference,
+    agreement,
+    has_int8,
+    is_worth,
+)
 from edge_client.texts import Example
 
 TEXTS = [Example(f"text {number}") for number in range(WORTH)]
@@ -70,6 +79,14 @@ def test_a_runtime_without_the_kernels_falls_back_and_says_so_once(
     assert [record.message for record in caplog.records] == [
         "texts are read in float32: no such kernel"
     ]
+
+
+def test_narrow_bases_and_other_packs_are_read_exactly(tiny_base: Base) -> None:
+    flags, wide = {"avx512_vnni"}, replace(tiny_base.shape, hidden=384)
+    assert is_worth(replace(tiny_base, bits=8, shape=wide), flags)
+    assert not is_worth(replace(tiny_base, bits=4, shape=wide), flags)
+    assert not is_worth(replace(tiny_base, bits=8), flags)
+    assert not is_worth(replace(tiny_base, bits=8, shape=wide), {"avx2"})
 
 
 def test_agreement_is_of_labels_and_int8_is_the_processors() -> None:
