@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from edge_client import onnx_graphs as graphs
-from edge_client.onnx_operators import Activation, Bench, Gradients, Linear, Norm
+from edge_client.onnx_bench import Bench
+from edge_client.onnx_operators import Activation, Gradients, Linear, Norm
 from edge_client.wire import AdapterState
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edge_client.onnx_bench import Bench
 from edge_client.onnx_operators import (
     Activation,
     Attention,
-    Bench,
     Gradients,
     Linear,
     Norm,

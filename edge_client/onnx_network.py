@@ -14,6 +14,7 @@ from edge_client import onnx_graphs as graphs
 from edge_client.adapters import PREFIX, AdapterSpec
 from edge_client.base import Base
 from edge_client.frozen_base import FrozenBase
+from edge_client.onnx_bench import open_bench
 from edge_client.onnx_head import Classifier, Cloze, Head
 from edge_client.onnx_layers import Layer, Pass, Tape
 from edge_client.onnx_operators import (
@@ -23,7 +24,6 @@ from edge_client.onnx_operators import (
     Gradients,
     Linear,
     Norm,
-    open_bench,
 )
 from edge_client.planner import Plan
 from edge_client.tokens import Batch

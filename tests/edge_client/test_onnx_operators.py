@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge_client.onnx_bench import Rooms, open_bench
 from edge_client.onnx_network import LOWEST
 from edge_client.onnx_operators import (
     Activation,
@@ -10,9 +11,7 @@ from edge_client.onnx_operators import (
     FrozenMatrix,
     Gradients,
     Linear,
-    Rooms,
     chunks,
-    open_bench,
 )
 from edge_client.quantization import (
     Stored,

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from edge_client import onnx_graphs as graphs
+from edge_client.onnx_bench import open_bench
 from edge_client.onnx_head import cross_entropy, log_softmax
 from edge_client.onnx_model import Graph
 from edge_client.onnx_network import LOWEST
-from edge_client.onnx_operators import SCORES, Attention, open_bench
+from edge_client.onnx_operators import SCORES, Attention
 from edge_client.onnx_runtime import Runtime, open_session
 from edge_client.quantization import quantize_int8
 from tests.edge_client.graphs import ACTIVATIONS
