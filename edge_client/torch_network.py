@@ -22,17 +22,16 @@ from edge_client.tokens import Batch
 from edge_client.torch_layers import (
     ACTIVATIONS,
     Context,
-    FrozenMatrix,
     Layer,
     Linear,
     Norm,
-    Scratch,
     additive_mask,
     decoder_layer,
     encoder_layer,
     rotary_angles,
     streamed_cross_entropy,
 )
+from edge_client.torch_matrices import FrozenMatrix, Scratch
 from edge_client.wire import AdapterState
 
 # Half precision loses small gradients below 6e-8; scaled by this they are kept.

@@ -21,6 +21,7 @@ CONTRACT = {"adapters", "architectures", "base", "peft_folder", "seeds", "tasks"
 COMPUTES = {
     "edge_client/torch_engine.py",
     "edge_client/torch_layers.py",
+    "edge_client/torch_matrices.py",
     "edge_client/torch_network.py",
     "profiling/gradients.py",
     "profiling/peer_checkpoint.py",

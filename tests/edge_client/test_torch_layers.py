@@ -8,6 +8,7 @@ from edge_client.weights import Stored
 
 torch = pytest.importorskip("torch")
 layers = pytest.importorskip("edge_client.torch_layers")
+matrices = pytest.importorskip("edge_client.torch_matrices")
 
 CPU = torch.device("cpu")
 GENERATOR = np.random.Generator(np.random.PCG64(5))
@@ -24,7 +25,10 @@ def matrix(kind: str) -> tuple[object, Any]:
         stored = Stored(8, "int8", (96, 128), *quantize_int8(WEIGHT))
     else:
         stored = Stored(32, "float32", (96, 128), WEIGHT, None)
-    return layers.FrozenMatrix(stored, CPU, layers.Scratch()), torch.from_numpy(dequantize(stored))
+    matrix = matrices.FrozenMatrix(stored, CPU, matrices.Scratch())
+    return matrix, torch.from_numpy(dequantize(stored))
+        dequantize(stored)
+    )
 
 
 @pytest.mark.parametrize("kind", ["nf4", "int8", "float32"])
@@ -59,8 +63,8 @@ def test_a_frozen_linear_keeps_neither_input_nor_weight() -> None:
 def test_nf4_by_table_and_by_bitsandbytes_kernel_are_the_same_weight(dtype: Any) -> None:
     pytest.importorskip("bitsandbytes")
     data, scale = (torch.from_numpy(array) for array in quantize_nf4(WEIGHT))
-    ours = layers.nf4_dense(data, scale, dtype, layers.Scratch())
-    theirs = layers.nf4_dense_by_bitsandbytes(data, scale, dtype)
+    ours = matrices.nf4_dense(data, scale, dtype, matrices.Scratch())
+    theirs = matrices.nf4_dense_by_bitsandbytes(data, scale, dtype)
     # In 16 bits the table rounds code and scale before the product, the kernel after it.
     rtol = 0.0 if dtype == torch.float32 else 2.0**-6
     torch.testing.assert_close(ours, theirs, rtol=rtol, atol=1e-7)
