@@ -27,8 +27,6 @@ def matrix(kind: str) -> tuple[object, Any]:
         stored = Stored(32, "float32", (96, 128), WEIGHT, None)
     matrix = matrices.FrozenMatrix(stored, CPU, matrices.Scratch())
     return matrix, torch.from_numpy(dequantize(stored))
-        dequantize(stored)
-    )
 
 
 @pytest.mark.parametrize("kind", ["nf4", "int8", "float32"])
