@@ -11,8 +11,8 @@ import hmac
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import Protocol
 
-from coordinator.config import RunConfig
 from coordinator.journal import (
     Answered,
     Event,
@@ -23,6 +23,38 @@ from coordinator.journal import (
     StepOpened,
 )
 from coordinator.selection import cohort
+
+
+class Schedule(Protocol):
+    """How the rounds of a run follow each other; see `coordinator.config.RunConfig`."""
+
+    @property
+    def rounds(self) -> int:
+        """Server steps until the run is finished."""
+
+    @property
+    def fraction(self) -> float:
+        """C of FedAvg, share of the devices asked per round."""
+
+    @property
+    def min_clients(self) -> int:
+        """Devices that must be there before the first round."""
+
+    @property
+    def min_updates(self) -> int:
+        """Updates without which no round is closed."""
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds after which a step stops waiting."""
+
+    @property
+    def evaluate_every(self) -> int:
+        """Rounds between evaluations; 0 for only before the first and after the last."""
+
+    @property
+    def seed(self) -> int:
+        """Root seed of the run."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +146,7 @@ def replay(adapter_sha256: str, events: Iterable[Event]) -> State:
 
 
 def decide(
-    config: RunConfig, state: State, alive: Collection[str], secret: str, now_s: float
+    config: Schedule, state: State, alive: Collection[str], secret: str, now_s: float
 ) -> Event | None:
     """The next event that is due, or None if there is something to wait for.
 
@@ -144,7 +176,7 @@ def decide(
 
 
 def _next_step(
-    config: RunConfig, state: State, alive: Collection[str], secret: str, now_s: float
+    config: Schedule, state: State, alive: Collection[str], secret: str, now_s: float
 ) -> Event | None:
     is_last = state.round_index == config.rounds
     every = config.evaluate_every
@@ -159,7 +191,7 @@ def _next_step(
 
 
 def _train(
-    config: RunConfig,
+    config: Schedule,
     state: State,
     alive: Collection[str],
     secret: str,

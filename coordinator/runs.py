@@ -8,11 +8,12 @@ import msgspec
 from coordinator.auth import draw_secret, hash_secret
 from coordinator.config import RunConfig
 from coordinator.store import Run, Store, StoreError
-from edge_client.adapters import initial_adapter, parse_adapter
-from edge_client.base import open_base
+from edge_client.adapters import AdapterSpec, initial_adapter, parse_adapter
+from edge_client.base import Base, open_base
 from edge_client.seeds import derive_seed
+from edge_client.tasks import Task
 from edge_client.tokens import Tokens
-from edge_client.wire import encode, encode_adapter
+from edge_client.wire import AdapterState, encode, encode_adapter
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,7 @@ def create_run(store: Store, config: RunConfig, now_s: float) -> Created:
     """
     base = open_base(config.base)
     spec = parse_adapter(config.adapter)
-    tokens = Tokens(base.folder)
-    if not spec.head:
-        tokens.label_word_ids(config.task)
-    prompt_ids = tokens.encode(config.prompt_init)
-    seed = derive_seed(config.seed, "adapter")
-    state = initial_adapter(spec, base, len(config.task.labels), seed, prompt_ids)
+    state = first_adapter(base, spec, config.task, config.prompt_init, config.seed)
     run = Run(
         run_id=f"r{secrets.token_hex(5)}",
         created_at_s=now_s,
@@ -54,6 +50,29 @@ def create_run(store: Store, config: RunConfig, now_s: float) -> Created:
     token = draw_secret()
     store.add_run(run, hash_secret(token))
     return Created(run.run_id, token)
+
+
+def first_adapter(
+    base: Base, spec: AdapterSpec, task: Task, prompt_init: str, seed: int
+) -> AdapterState:
+    """The adapter a run starts from.
+
+    Args:
+        base: The frozen base.
+        spec: The adapter.
+        task: Labels; their words must be known to the base, unless a head is trained.
+        prompt_init: Text a soft prompt starts from; empty for random words.
+        seed: The run's root seed.
+
+    Raises:
+        AdapterError: The adapter does not fit the base.
+        TaskError: A label word is not one token of the base's tokenizer.
+    """
+    tokens = Tokens(base.folder)
+    if not spec.head:
+        tokens.label_word_ids(task)
+    prompt_ids = tokens.encode(prompt_init)
+    return initial_adapter(spec, base, len(task.labels), derive_seed(seed, "adapter"), prompt_ids)
 
 
 def config_of(run: Run) -> RunConfig:

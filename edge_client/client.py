@@ -14,13 +14,12 @@ from pathlib import Path
 
 from edge_client import meters, wire
 from edge_client.adapters import parse_adapter
+from edge_client.answers import evaluate_answer, train_answer
 from edge_client.base import Base
 from edge_client.budgeted import BudgetedEngine, open_within
 from edge_client.meters import WorkMeter
-from edge_client.seeds import derive_seed
 from edge_client.state import ClientState, Finished, Identity
 from edge_client.texts import ClientData, DataError, read_folder
-from edge_client.trainer import evaluate, train
 from edge_client.transport import Coordinator, Refused, RunFinished, TransportError, patiently
 
 log = logging.getLogger(__name__)
@@ -201,19 +200,12 @@ class Client:
             engine, data = self._ready(work)
             engine.load_adapter(wire.decode_adapter(body))
         if work.kind == "evaluate":
-            if not data.test:  # a device need not keep texts aside; it says so and counts nothing
-                return Finished(wire.Report(work.work_id, "done"), None)
             with meter.phase("evaluate"):
-                score = evaluate(engine, data.test)
-            report = wire.Report(work.work_id, "done", score.num_examples, score.loss)
-            return Finished(replace(report, accuracy=score.accuracy), None)
-        seed = derive_seed(work.seed, "train", enrolled.device_id, work.round_index)
+                return evaluate_answer(engine, data.test, work)
         with meter.phase("train"):
-            trained = train(engine, data.labelled, work.training, seed)
+            finished = train_answer(engine, data.labelled, work, enrolled.device_id)
         engine.end_round()
-        update = wire.Update(work.work_id, trained.num_examples, trained.delta)
-        report = wire.Report(work.work_id, "done", trained.num_examples, trained.loss)
-        return Finished(report, wire.encode_update(update))
+        return finished
 
     def _adapter(self, coordinator: Coordinator, work: wire.Work, meter: WorkMeter) -> bytes:
         body = self._state.adapter(work.adapter_sha256)
