@@ -10,6 +10,7 @@ from coordinator.config import RunConfig
 from coordinator.store import Run, Store, StoreError
 from edge_client.adapters import AdapterSpec, initial_adapter, parse_adapter
 from edge_client.base import Base, open_base
+from edge_client.peft_folder import check_exportable
 from edge_client.seeds import derive_seed
 from edge_client.tasks import Task
 from edge_client.tokens import Tokens
@@ -36,6 +37,7 @@ def create_run(store: Store, config: RunConfig, now_s: float) -> Created:
     """
     base = open_base(config.base)
     spec = parse_adapter(config.adapter)
+    check_exportable(spec)
     state = first_adapter(base, spec, config.task, config.prompt_init, config.seed)
     run = Run(
         run_id=f"r{secrets.token_hex(5)}",

@@ -21,7 +21,7 @@ from edge_client.wire import AdapterState
 LORA_ALPHA = 16
 PREFIX = "base_model.model."
 TARGETS = ("q", "k", "v", "o", "up", "down")
-GRAMMAR = "lora:R, lora:R@q,v,k,o,up,down, prompt:N, bias, head, or lora:R+head"
+GRAMMAR = "lora:R, lora:R@q,v,k,o,up,down, prompt:N, bias, one of them with +head, or head"
 
 
 class AdapterError(ValueError):
@@ -37,7 +37,8 @@ class AdapterSpec:
         targets: Short names of the linears that carry LoRA.
         prompt_tokens: Virtual tokens of a soft prompt, or 0.
         bias: Whether every bias inside the layers is trained (BitFit).
-        head: Whether a classification head is trained instead of asking by cloze.
+        head: Whether a classification head is trained instead of asking by cloze. It reads the
+            text's first token, also behind a soft prompt.
     """
 
     rank: int = 0
@@ -76,18 +77,21 @@ def parse_adapter(text: str) -> AdapterSpec:
         AdapterError: Outside the grammar; the message shows it.
     """
     match = re.fullmatch(
-        r"lora:(?P<rank>[1-9]\d{0,3})(@(?P<targets>[a-z,]+))?(?P<and_head>\+head)?"
-        r"|prompt:(?P<prompt>[1-9]\d{0,3})|(?P<bias>bias)|(?P<head>head)",
+        r"(lora:(?P<rank>[1-9]\d{0,3})(@(?P<targets>[a-z,]+))?|prompt:(?P<prompt>[1-9]\d{0,3})"
+        r"|(?P<bias>bias))(?P<and_head>\+head)?|(?P<head>head)",
         text.strip(),
     )
     targets = tuple(dict.fromkeys((match["targets"] or "q,v").split(","))) if match else ()
     if not match or not set(targets) <= set(TARGETS):
         raise AdapterError(f"adapter {text!r} is not one of {GRAMMAR}")
-    if match["prompt"]:
-        return AdapterSpec(prompt_tokens=int(match["prompt"]))
-    if match["bias"] or match["head"]:
-        return AdapterSpec(bias=bool(match["bias"]), head=bool(match["head"]))
-    return AdapterSpec(rank=int(match["rank"]), targets=targets, head=bool(match["and_head"]))
+    has_head = bool(match["head"] or match["and_head"])
+    return AdapterSpec(
+        rank=int(match["rank"] or 0),
+        targets=targets if match["rank"] else (),
+        prompt_tokens=int(match["prompt"] or 0),
+        head=has_head,
+        bias=bool(match["bias"]),
+    )
 
 
 def target_pattern(spec: AdapterSpec, architecture: str) -> str:

@@ -22,7 +22,13 @@ from edge_client.base import EMBEDDED, Base, BaseError, open_base
 from edge_client.budgeted import open_within
 from edge_client.engine import ENGINE_HELP, Engine, EngineError
 from edge_client.meters import peak_rss_bytes
-from edge_client.peft_folder import Exported, is_exported, read_peft_folder, write_peft_folder
+from edge_client.peft_folder import (
+    Exported,
+    check_exportable,
+    is_exported,
+    read_peft_folder,
+    write_peft_folder,
+)
 from edge_client.peft_import import read_peft_adapter
 from edge_client.plan_cli import plan
 from edge_client.planner import AUTO, BudgetError, parse_budget
@@ -151,6 +157,7 @@ def train_alone(
     """Train an adapter on this device's texts alone, and write it as a PEFT folder."""
     with one_line_errors():
         opened, chosen, spec = open_base(base), _task(task, data), parse_adapter(adapter)
+        check_exportable(spec)
         texts = read_folder(data, chosen.labels)
         training = _training(epochs, batch, lr, tokens)
         budget = parse_budget(memory_budget)

@@ -47,6 +47,19 @@ class Exported:
     task: Task
 
 
+def check_exportable(spec: AdapterSpec) -> None:
+    """Refuse what could be trained but not taken home.
+
+    Raises:
+        AdapterError: A soft prompt with a head, for which PEFT has no form.
+    """
+    if spec.prompt_tokens and spec.head:
+        raise AdapterError(
+            f"adapter {spec} has no PEFT folder: PEFT's prompt tuning has its head read the "
+            f"prompt, not the text; use prompt:{spec.prompt_tokens}, or `smidgen simulate`"
+        )
+
+
 def peft_config(
     spec: AdapterSpec, base_name: str, architecture: str, state: AdapterState
 ) -> dict[str, Any]:
@@ -57,8 +70,12 @@ def peft_config(
         base_name: What `from_pretrained` will be given for the base.
         architecture: The base's `model_type`.
         state: Only shapes are read.
+
+    Raises:
+        AdapterError: A soft prompt with a head, for which PEFT has no form.
     """
     common: dict[str, Any] = {"base_model_name_or_path": base_name, "inference_mode": True}
+    check_exportable(spec)
     if spec.prompt_tokens:
         tokens, width = state["prompt_embeddings"].shape
         # Layers and heads are read by PEFT's prefix tuning alone, but it wants them named.

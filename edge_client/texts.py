@@ -96,7 +96,7 @@ def read_file(path: Path, labels: Sequence[str], *, labelled: bool) -> list[Exam
         DataError: Names the file, and the line where it can.
     """
     examples = []
-    for line, row in _rows(path):
+    for line, row in read_rows(path):
         if "text" not in row and "text_a" not in row:
             raise DataError(f"{path}: no column `text` (or `text_a`); found {', '.join(row)}")
         if labelled and "label" not in row:
@@ -116,7 +116,12 @@ def read_file(path: Path, labels: Sequence[str], *, labelled: bool) -> list[Exam
     return examples
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line number and columns of each row of a file, whatever its columns are called.
+
+    Raises:
+        DataError: No such format, or the file cannot be read as it.
+    """
     ending = Path(path.name.removesuffix(".gz")).suffix
     if ending == ".parquet":
         yield from _parquet_rows(path)

@@ -21,6 +21,8 @@ SPECS = st.one_of(
     st.just(AdapterSpec(head=True)),
     st.just(AdapterSpec(bias=True)),
     st.just(AdapterSpec(rank=8, targets=("q", "v"), head=True)),
+    st.just(AdapterSpec(prompt_tokens=8, head=True)),
+    st.just(AdapterSpec(bias=True, head=True)),
 )
 
 
@@ -31,7 +33,7 @@ def test_a_spec_parses_from_its_own_name(spec: AdapterSpec) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "lora", "lora:0", "lora:-1", "lora:8@x", "lora:8@", "prompt:8+head", "lora:8+lora:4"],
+    ["", "lora", "lora:0", "lora:-1", "lora:8@x", "lora:8@", "head+head", "lora:8+lora:4"],
 )
 def test_a_name_outside_the_grammar_shows_it(text: str) -> None:
     with pytest.raises(AdapterError, match=r"lora:R, lora:R@q,v,k,o,up,down, prompt:N"):

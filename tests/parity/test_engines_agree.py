@@ -29,7 +29,7 @@ pytest.importorskip("transformers")
 gradients = pytest.importorskip("profiling.gradients")
 
 WORDS = [1010, 1020, 1030, 1040]
-ADAPTERS = ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:5", "bias", "head"]
+ADAPTERS = ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:5", "bias", "head", "prompt:3+head"]
 FORMS, SIZES = (4, 8, 16, 32), ((1, 5), (7, 60), (5, 24))
 # Every family with every adapter; stored forms and sizes of a batch go round.
 CASES = [
