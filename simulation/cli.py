@@ -1,17 +1,22 @@
-"""`smidgen simulate`: make the embedded base; experiments on one machine come here."""
+"""`smidgen simulate`: the papers' experiments on one machine, their texts, clients and bases."""
 
 import typer
 
+from simulation.data_cli import data
+from simulation.experiment_cli import aug_fedprompt_command, mfpt_command, run_command
 from simulation.pretrain_cli import pretrain
+from simulation.split_cli import split
+from simulation.zero_compute_cli import zero_compute
 
 app = typer.Typer(
-    help="Train the embedded base.", no_args_is_help=True, pretty_exceptions_enable=False
+    help="The papers' experiments on your own machine.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
 )
-
-
-@app.callback()
-def simulate() -> None:
-    """Train the embedded base from open texts."""
-
-
+app.command("aug-fedprompt")(aug_fedprompt_command)
+app.command("mfpt")(mfpt_command)
+app.command("run")(run_command)
+app.command()(data)
+app.command()(split)
+app.command("zero-compute")(zero_compute)
 app.command()(pretrain)

@@ -107,10 +107,7 @@ def _own_data(
     if task is None:
         raise TaskError("--data needs --task task.toml (labels, patterns, verbalizer)")
     chosen: Task = read_task(task)
-    folders = write_split(out, data, test, chosen, clients, labels, seed)
-    for folder in folders:
-        shutil.copyfile(task, folder / "task.toml")
-    return folders
+    return write_split(out, data, test, chosen, clients, labels, seed)
 
 
 def _clear(out: Path) -> None:

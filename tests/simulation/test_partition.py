@@ -1,15 +1,21 @@
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
-from edge_client.tasks import Task
-from edge_client.texts import DataError, read_folder
-from simulation.partition import write_split
+from edge_client.tasks import Task, read_task
+from edge_client.texts import DataError, Example, read_file, read_folder
+from simulation.experiment import Deal
+from simulation.partition import population_of, write_clients, write_split
+from simulation.partition_picture import count, draw_partition
+from simulation.population import Client
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
+NONE = np.empty(0, np.int32)
+PNG = b"\x89PNG"
 
 
 def write(path: Path, count: int) -> Path:
@@ -29,6 +35,15 @@ def test_labels_are_dealt_out_evenly_and_tests_are_disjoint(tmp_path: Path) -> N
     assert len(texts) == len(set(texts)) == 60
 
 
+def test_a_test_file_of_ones_own_is_dealt_out_instead_of_the_rest(tmp_path: Path) -> None:
+    data, test = write(tmp_path / "d.csv", 60), write(tmp_path / "t.csv", 10)
+    folders = write_split(tmp_path / "out", data, test, TASK, 4, labels=16, seed=1)
+    found = [read_folder(folder, TASK.labels) for folder in folders]
+    assert not any(client.unlabelled for client in found)
+    tested = [example for client in found for example in client.test]
+    assert Counter(tested) == Counter(read_file(test, TASK.labels, labelled=True))
+
+
 def test_equal_seeds_write_equal_files(tmp_path: Path) -> None:
     data = write(tmp_path / "d.csv", 60)
     written = []
@@ -38,6 +53,91 @@ def test_equal_seeds_write_equal_files(tmp_path: Path) -> None:
     assert written[0] == written[1] != written[2]
 
 
-def test_too_few_texts_of_a_label_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds 2 texts of 'a', 4 needed"):
-        write_split(tmp_path / "o", write(tmp_path / "d.csv", 4), None, TASK, 2, 8, seed=1)
+@pytest.mark.parametrize(
+    ("labels", "said"), [(8, "holds 2 texts of 'a', 4 needed"), (5, "labelled_total is 5; 1 to 4")]
+)
+def test_too_few_texts_are_named(tmp_path: Path, labels: int, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        write_split(tmp_path / "o", write(tmp_path / "d.csv", 4), None, TASK, 2, labels, seed=1)
+
+
+def test_folders_read_back_as_the_same_examples(tmp_path: Path) -> None:
+    hard = (' "quoted", \n two lines\r\n', "tab\there", "ሰላም", "'", "\ufeffmark", "a,b\r")
+    texts = [Example(text, text_b=text, label="a", language="amh") for text in hard]
+    client = Client("swa", np.array([0, 2]), np.array([1, 3, 5]), np.array([4]))
+    (folder,) = write_clients(tmp_path, texts, texts, (client,), TASK)
+    found = read_folder(folder, TASK.labels)
+    assert found.labelled == (texts[0], texts[2])
+    assert found.test == (texts[4],)
+    bare = [Example(text.text, text.text_b, None, text.language) for text in texts]
+    assert found.unlabelled == (bare[1], bare[3], bare[5])
+
+
+def test_the_task_reads_back_as_it_was(tmp_path: Path) -> None:
+    labels = ('say "no"', "back\\slash", "naïve 😀", "new\nline \x7f\x01")
+    task = Task("größe", labels, ("[MASK] {text_a} {text_b}", "it is [MASK]: {text}"), {
+        label: f"{number} {label}" for number, label in enumerate(labels)
+    })  # fmt: skip
+    texts = [Example("x", label=labels[0])]
+    (folder,) = write_clients(tmp_path, texts, [], (Client("c", np.array([0]), NONE, NONE),), task)
+    assert read_task(folder / "task.toml") == task
+
+
+def test_a_part_without_texts_is_no_file_and_unlabelled_texts_alone_are_refused(
+    tmp_path: Path,
+) -> None:
+    client = Client("c", NONE, np.array([0]), NONE)
+    (folder,) = write_clients(tmp_path, [Example("x", label="a")], [], (client,), None)
+    assert [path.name for path in folder.iterdir()] == ["unlabelled.csv"]
+    with pytest.raises(DataError, match=r"holds no labelled\.\* or test\.\*"):
+        read_folder(folder, TASK.labels)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/tmp", "a\0"])
+def test_a_name_that_would_leave_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    clients = Client("fine", NONE, NONE, NONE), Client(name, NONE, NONE, NONE)
+    with pytest.raises(DataError, match="cannot name a folder"):
+        write_clients(tmp_path / "out", [], [], clients, None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_deal_is_dealt_as_it_says() -> None:
+    texts = [
+        Example(f"{i}", label="ab"[i % 2], language=("eng", "hau")[i // 30]) for i in range(60)
+    ]
+    few = population_of(Deal(clients=6, labelled=8, labelled_clients=2), texts, texts, seed=0)
+    assert [len(client.labelled) for client in few] == [4, 4, 0, 0, 0, 0]
+    assert [len(client.test) for client in few] == [10] * 6
+    silos = population_of(Deal(by="language", clients=0), texts, texts, seed=0)
+    assert [client.name for client in silos] == ["eng", "hau"]
+    assert silos[1].test.tolist() == list(range(30, 60))
+    mixed = population_of(Deal(by="language", clients=3, mixture=1.0), texts, [], seed=0)
+    assert [len(client.labelled) for client in mixed] == [20] * 3
+    skewed = population_of(Deal(clients=5, beta=0.1), texts, [], seed=0)
+    assert max(len(client.labelled) for client in skewed) > 30
+    by_label = population_of(
+        Deal(by="language", clients=0), texts, [], 0, ([str(text.label) for text in texts], [])
+    )
+    assert [client.name for client in by_label] == ["a", "b"]
+
+
+def test_texts_are_counted_by_client_and_kind() -> None:
+    client = Client("c", np.array([0, 3]), np.array([1, 2]), NONE)
+    table = count((client,), ["b", "a", "a", "b"])
+    assert table.kinds == ("a", "b")
+    assert table.labelled.tolist() == [[0, 2]] and table.unlabelled.tolist() == [[2, 0]]
+
+
+@pytest.mark.parametrize("clients", [2, 60])
+def test_a_picture_is_drawn_for_few_and_for_many_clients(tmp_path: Path, clients: int) -> None:
+    texts = [Example("x", label="abc"[i % 3], language=("eng", "hau")[i % 2]) for i in range(400)]
+    population = population_of(Deal(clients=clients, labelled=30, alpha=1.0), texts, [], seed=0)
+    fields = {
+        "label": [text.label or "" for text in texts],
+        "language": [text.language for text in texts],
+    }
+    idle = Client("holds nothing", NONE, NONE, NONE)
+    draw_partition((*population, idle), fields, tmp_path / "p.png", "a title")
+    drawn = (tmp_path / "p.png").read_bytes()
+    assert drawn.startswith(PNG)
+    assert 5_000 < len(drawn) < 200_000

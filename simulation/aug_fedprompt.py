@@ -1,0 +1,152 @@
+"""AUG-FedPrompt's experiments: few labels on few of many clients, asked by cloze or by a head.
+
+Cai et al. 2023, "Towards Practical Few-shot Federated NLP" (EuroMLSys). 1,000 clients, 5 of those
+with labels asked a round, FedAvg. The paper trains all weights of RoBERTa-large; here an adapter
+(or, with `--adapter full`, all weights) of whatever base is given.
+"""
+
+import math
+
+from edge_client.wire import Training
+from simulation.experiment import FULL, Deal, Experiment
+from simulation.published import AUG_FEDPROMPT, AUG_FEDPROMPT_SOURCE, AUTHORS_RUNS
+from simulation.scenario import Cell, Scenario
+
+NAMES = ("table2", "fig2", "fig4")
+CLIENTS, LABELLED_CLIENTS, COHORT, ALPHA = 1000, 32, 5, 1.0
+HEAD, CLOZE = "FedCLS (head)", "FedPrompt (cloze)"
+UNIFORM, SKEWED = math.inf, 0.001
+LABELS = {"ag_news": 64, "mnli": 1024, "yahoo_answers": 256, "yelp_review_full": 256}
+TOKENS = {"ag_news": 64, "mnli": 96, "yahoo_answers": 64, "yelp_review_full": 128}
+SKEWS = (math.inf, 1.0, 0.1, 0.01, 0.001)
+SHOTS = (16, 32, 64, 128, 256, 512)
+
+
+def scenario(name: str, base: str, dataset: str, adapter: str, quick: bool) -> Scenario:
+    """One of the paper's experiments.
+
+    Args:
+        name: One of `NAMES`.
+        base: `embedded`, a folder or a hub name.
+        dataset: One of `LABELS`.
+        adapter: Of the cloze rows; the head's rows train the same with a head.
+        quick: Fewer rounds, test texts and cells.
+    """
+    makers = {"table2": table2, "fig2": fig2, "fig4": fig4}
+    return makers[name](base, dataset, adapter, quick)
+
+
+def table2(base: str, dataset: str, adapter: str, quick: bool) -> Scenario:
+    """Cloze against a classification head, labels spread evenly or skewed."""
+    paper = AUG_FEDPROMPT[dataset]
+    printed = {
+        HEAD: (paper.head_uniform, paper.head_skewed),
+        CLOZE: (paper.cloze_uniform, paper.cloze_skewed),
+    }
+    cells = []
+    for row, kind in methods(adapter):
+        figures = printed.get(row, (None, None))
+        for column, gamma, figure in zip(
+            ("uniform", "skewed"), (UNIFORM, SKEWED), figures, strict=True
+        ):
+            cells.append(
+                Cell(row, column, experiment(base, dataset, kind, quick, gamma=gamma), figure)
+            )
+    runs = AUTHORS_RUNS[dataset]
+    more = (
+        f"the authors' own notebook prints {runs.head} for the head and {runs.cloze} for cloze at "
+        "100 labels over 10 clients"
+    )
+    title = (
+        f"Table 2 of AUG-FedPrompt on {dataset}: accuracy in % [published]; {LABELS[dataset]} "
+        f"labels on {LABELLED_CLIENTS} of {CLIENTS:,} clients, {COHORT} a round"
+    )
+    told = (*notes(quick), more)
+    return Scenario("aug-fedprompt table2", title, tuple(cells), told, AUG_FEDPROMPT_SOURCE)
+
+
+def fig2(base: str, dataset: str, adapter: str, quick: bool) -> Scenario:
+    """How skew of the labelled texts hurts: gamma from even to one client."""
+    chosen = SKEWS[::2] if quick else SKEWS
+    cells = [
+        Cell(row, f"gamma {gamma:g}", experiment(base, dataset, kind, quick, gamma=gamma))
+        for row, kind in methods(adapter)[1:]
+        for gamma in chosen
+    ]
+    title = f"Skew of {LABELS[dataset]} labelled texts of {dataset}: accuracy in %"
+    return Scenario("aug-fedprompt fig2", title, tuple(cells), notes(quick))
+
+
+def fig4(base: str, dataset: str, adapter: str, quick: bool) -> Scenario:
+    """How many labels are needed, by cloze and by a head."""
+    chosen = SHOTS[::2] if quick else SHOTS
+    cells = [
+        Cell(row, f"{shots}", experiment(base, dataset, kind, quick, labelled=shots))
+        for row, kind in methods(adapter)[1:]
+        for shots in chosen
+    ]
+    title = f"Labelled texts of {dataset} in all, spread evenly: accuracy in %"
+    return Scenario("aug-fedprompt fig4", title, tuple(cells), notes(quick))
+
+
+def methods(adapter: str) -> list[tuple[str, str | None]]:
+    """Rows and what they train; None trains nothing."""
+    return [("zero-shot", None), (HEAD, f"{adapter}+head"), (CLOZE, adapter)]
+
+
+def experiment(
+    base: str,
+    dataset: str,
+    adapter: str | None,
+    quick: bool,
+    gamma: float = UNIFORM,
+    labelled: int | None = None,
+) -> Experiment:
+    """One experiment in the paper's setting.
+
+    Args:
+        base: `embedded`, a folder or a hub name.
+        dataset: One of `LABELS`.
+        adapter: What is trained; None for nothing.
+        quick: Fewer rounds and test texts.
+        gamma: Skew of the labelled texts.
+        labelled: Labelled texts in all; None for the paper's number.
+    """
+    deal = Deal(
+        clients=CLIENTS,
+        labelled=labelled or LABELS[dataset],
+        labelled_clients=LABELLED_CLIENTS,
+        gamma=gamma,
+        alpha=ALPHA,
+    )
+    rounds = 15 if quick else 60
+    return Experiment(
+        name="table2",
+        dataset=dataset,
+        base=base,
+        adapter=adapter or "lora:8",
+        deal=deal,
+        training=training(adapter or "lora:8", dataset),
+        rounds=rounds if adapter else 0,
+        cohort=COHORT,
+        evaluate_every=5 if quick else 10,
+        test_texts=300 if quick else 1000,
+    )
+
+
+def training(adapter: str, dataset: str) -> Training:
+    """Of a client in one round; learning rates chosen on texts kept aside from training (`dev`)."""
+    lr = 1e-4 if adapter in FULL else 2e-3
+    return Training(epochs=2, batch=4, lr=lr, tokens=TOKENS[dataset])
+
+
+def notes(quick: bool) -> tuple[str, ...]:
+    """How this differs from the paper."""
+    found = [
+        "published: RoBERTa-large, all weights trained; ours: the base and adapter named above",
+        "only clients that hold labelled texts are asked; where skew leaves fewer than "
+        f"{COHORT} of them, all are",
+    ]
+    if quick:
+        found.append("--quick: fewer rounds, test texts and cells")
+    return tuple(found)

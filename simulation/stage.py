@@ -1,0 +1,157 @@
+"""What an experiment runs on, found and read: base, texts, clients, engine and first adapter."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from coordinator.runs import first_adapter
+from edge_client.adapters import parse_adapter
+from edge_client.base import Base, open_base
+from edge_client.budgeted import open_within
+from edge_client.engine import Engine, open_engine
+from edge_client.seeds import derive_seed
+from edge_client.texts import Example
+from edge_client.wire import PROTOCOL, Work, encode_adapter
+from simulation.datasets import DataSet, read_dataset
+from simulation.experiment import FULL, Experiment
+from simulation.partition import population_of
+from simulation.population import Population, merged
+
+DEV_TEXTS = 1000
+
+
+@dataclass(frozen=True)
+class Stage:
+    """An experiment with all it needs, but for the engine.
+
+    Attributes:
+        experiment: What is run.
+        base: Its base.
+        dataset: Its texts; of the test texts those that are asked.
+        population: Its clients.
+    """
+
+    experiment: Experiment
+    base: Base
+    dataset: DataSet
+    population: Population
+
+    @property
+    def key(self) -> str:
+        """See `Experiment.key`."""
+        return self.experiment.key(self.base.base_id, self.dataset.sha256)
+
+    def arms(self) -> list[Population]:
+        """The populations that train one adapter each: one, or with `local` one a client."""
+        able = tuple(client for client in self.population if len(client.labelled))
+        if self.experiment.paradigm == "centralised":
+            return [(merged(self.population),)]
+        return [(client,) for client in able] if self.experiment.paradigm == "local" else [able]
+
+    def open_engine(self) -> Engine:
+        """The engine that all clients take turns at; the caller closes it."""
+        experiment, task = self.experiment, self.dataset.task
+        use_threads(experiment.threads)
+        if experiment.adapter in FULL:
+            from simulation.full_engine import FullEngine  # transformers, only where it is wanted
+
+            seed = derive_seed(experiment.seed, "adapter")
+            has_head = experiment.adapter.endswith("+head")
+            return FullEngine(self.base, task, experiment.training, has_head, seed)
+        spec = parse_adapter(experiment.adapter)
+        rest = (experiment.engine, self.base, task, spec, experiment.training)
+        if experiment.dtype == "float32":
+            return open_engine(*rest)
+        return open_within(*rest, budget_bytes=None)
+
+    def first_adapter(self, engine: Engine) -> bytes:
+        """What the rounds start from, encoded."""
+        experiment = self.experiment
+        if experiment.adapter in FULL:
+            return encode_adapter(engine.adapter())
+        spec = parse_adapter(experiment.adapter)
+        return encode_adapter(
+            first_adapter(
+                self.base, spec, self.dataset.task, experiment.prompt_init, experiment.seed
+            )
+        )
+
+    def template(self) -> Work:
+        """Work as every client gets it, round and adapter not filled in."""
+        experiment = self.experiment
+        return Work(
+            protocol=PROTOCOL,
+            work_id="",
+            kind="train",
+            run_id=self.key,
+            round_index=0,
+            base_id=self.base.base_id,
+            adapter_spec=experiment.adapter,
+            adapter_sha256="",
+            adapter_bytes=0,
+            task=self.dataset.task,
+            training=experiment.training,
+            seed=experiment.seed,
+        )
+
+
+def stage(experiment: Experiment, data: Path | None) -> Stage:
+    """Find the base, read the texts and deal them out.
+
+    Args:
+        experiment: What is to be run.
+        data: Folder of data sets; None takes `$SMIDGEN_DATA`.
+
+    Raises:
+        BaseError: There is no such base.
+        DataError: There is no such data set.
+        PopulationError: The texts cannot be dealt out so.
+    """
+    dataset = _dataset(experiment.dataset, data, experiment.languages)
+    dataset = judged(dataset, experiment.judged_on, experiment.test_texts)
+    population = population_of(experiment.deal, dataset.train, dataset.test, experiment.seed)
+    return Stage(experiment, _base(experiment.base), dataset, population)
+
+
+# One process runs many experiments on the same base and texts; both never change.
+_base = lru_cache(maxsize=4)(open_base)
+_dataset = lru_cache(maxsize=8)(read_dataset)
+
+
+def judged(dataset: DataSet, part: str, per_language: int) -> DataSet:
+    """A set with as many texts to be judged by, the same ones for every seed.
+
+    Args:
+        dataset: All texts.
+        part: `test`; or `dev`, training texts, which are not trained on then.
+        per_language: How many of each language; 0 for all test texts, or 1000 of `dev`.
+    """
+    if part == "test":
+        rows = drawn(dataset.test, per_language or len(dataset.test))
+        return replace(dataset, test=tuple(dataset.test[row] for row in rows))
+    aside = drawn(dataset.train, per_language or DEV_TEXTS)
+    kept = sorted(set(range(len(dataset.train))) - set(aside))
+    train = tuple(dataset.train[row] for row in kept)
+    return replace(dataset, train=train, test=tuple(dataset.train[row] for row in aside))
+
+
+def drawn(texts: Sequence[Example], per_language: int) -> list[int]:
+    """Rows of so many texts of each language, ascending."""
+    chosen: list[int] = []
+    for language in sorted({example.language for example in texts}):
+        rows = [row for row, example in enumerate(texts) if example.language == language]
+        generator = np.random.Generator(np.random.PCG64(derive_seed(0, "judged", language)))
+        chosen += [rows[index] for index in generator.permutation(len(rows))[:per_language]]
+    return sorted(chosen)
+
+
+def use_threads(threads: int) -> None:
+    """Let engines opened from now on compute with so many threads."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)

@@ -1,0 +1,113 @@
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from edge_client.tasks import Task, TaskError, read_task
+from edge_client.texts import Example
+from simulation.data_cli import data, summary, task_toml, write_dataset
+from simulation.datasets import DataSet, read_local
+
+APP = typer.Typer()
+APP.command()(data)
+RUN = CliRunner()
+TASK = Task("pets", ("cat", "dog"), ("a [MASK] : {text}",), {"cat": "cat", "dog": "dog"})
+SET = DataSet(
+    "pets",
+    TASK,
+    (Example('purr, "it" said\nso', "", "cat", "eng"), Example("wuff", "", "dog", "hau")),
+    (Example("miau", "", "cat", "eng"),),
+    "folder pets",
+    "cc-by-4.0",
+    "0" * 64,
+    ("made up",),
+)
+
+
+def own_files(folder: Path) -> list[str]:
+    (folder / "all.csv").write_text("text,label\n" + "".join(f"t{n},cat\n" for n in range(40)))
+    (folder / "task.toml").write_text(task_toml(TASK))
+    return ["--train", str(folder / "all.csv"), "--task", str(folder / "task.toml")]
+
+
+def test_a_set_that_was_written_reads_back(tmp_path: Path) -> None:
+    write_dataset(tmp_path, SET)
+    task = read_task(tmp_path / "task.toml")
+    again = read_local(tmp_path / "train.csv", tmp_path / "test.csv", task)
+    assert (again.task, again.train, again.test) == (SET.task, SET.train, SET.test)
+    assert again.licence == "cc-by-4.0"
+
+
+def test_equal_sets_write_equal_bytes(tmp_path: Path) -> None:
+    for folder in ("x", "y"):
+        write_dataset(tmp_path / folder, SET)
+    for path in (tmp_path / "x").iterdir():
+        assert path.read_bytes() == (tmp_path / "y" / path.name).read_bytes()
+
+
+WORDS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=9)
+
+
+@given(st.lists(WORDS.filter(str.strip), min_size=2, max_size=4, unique=True), WORDS)
+def test_a_task_survives_its_file(
+    tmp_path_factory: pytest.TempPathFactory, labels: list[str], name: str
+) -> None:
+    task = Task(name, tuple(labels), ("{text_a} [MASK] {text_b}",), {x: x for x in labels})
+    path = tmp_path_factory.mktemp("task") / "task.toml"
+    path.write_text(task_toml(task), encoding="utf-8")
+    assert read_task(path) == task
+
+
+def test_the_summary_counts_labels_and_languages() -> None:
+    found = summary(SET)
+    assert found["labels"] == {"train": {"cat": 1, "dog": 1}, "test": {"cat": 1, "dog": 0}}
+    assert found["languages"] == {"train": {"eng": 1, "hau": 1}, "test": {"eng": 1}}
+
+
+def test_own_files_are_shown_and_json_comes_last(tmp_path: Path) -> None:
+    done = RUN.invoke(APP, ["pets-2", *own_files(tmp_path), "--json"])
+    assert done.exit_code == 0
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["name"], found["origin"]) == ("pets-2", "file all.csv")
+    assert sum(part["cat"] for part in found["labels"].values()) == 40
+    assert found["sha256"] in done.stdout.splitlines()[-5] or "sha256" in done.stdout
+
+
+def test_a_copy_is_written_where_asked(tmp_path: Path) -> None:
+    done = RUN.invoke(APP, [*own_files(tmp_path), "--out", str(tmp_path / "copy")])
+    assert done.exit_code == 0
+    names = {path.name for path in (tmp_path / "copy").iterdir()}
+    assert names == {"train.csv", "test.csv", "task.toml", "README.md"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nope"], "no data set 'nope'"),
+        (["--train", "x.csv"], "--train needs --task FILE"),
+        (["ag_news", "--data", "nowhere"], "no folder ag_news in nowhere"),
+        (["--train", "x.csv", "--task", "none.toml"], "no task file at none.toml"),
+    ],
+)
+def test_wrong_use_ends_in_one_line(arguments: list[str], message: str) -> None:
+    done = RUN.invoke(APP, arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_set_known_on_the_hub_keeps_its_own_task(tmp_path: Path) -> None:
+    (tmp_path / "task.toml").write_text(task_toml(TASK))
+    done = RUN.invoke(APP, ["hub:facebook/xnli", "--task", str(tmp_path / "task.toml")])
+    assert done.exit_code == 2 and "leave --task out" in done.stderr
+
+
+def test_a_task_of_one_label_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "task.toml").write_text('labels = ["x"]\npatterns = ["[MASK] {text}"]\n')
+    with pytest.raises(TaskError):
+        read_task(tmp_path / "task.toml")
+    done = RUN.invoke(APP, ["--train", "x.csv", "--task", str(tmp_path / "task.toml")])
+    assert done.exit_code == 2

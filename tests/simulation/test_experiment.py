@@ -1,0 +1,87 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.selection import cohort
+from simulation.experiment import Deal, Experiment, ExperimentError, read_experiment, schedule_of
+
+EXPERIMENT = """
+dataset = "ag_news"
+adapter = "prompt:4+head"
+rounds = 3
+[deal]
+clients = 40
+labelled = 64
+labelled_clients = 32
+gamma = 0.001
+alpha = inf
+[training]
+lr = 0.01
+"""
+
+
+def test_a_file_says_it_all(tmp_path: Path) -> None:
+    path = tmp_path / "skewed.toml"
+    path.write_text(EXPERIMENT)
+    found = read_experiment(path)
+    assert (found.name, found.adapter, found.rounds) == ("skewed", "prompt:4+head", 3)
+    assert found.deal == Deal(clients=40, labelled=64, labelled_clients=32, gamma=0.001)
+    assert found.training.lr == 0.01 and found.training.epochs == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("colour = 1", "unknown key 'colour'; known are name, dataset"),
+        ("adapter = 'lora'", r"adapter 'lora' is not one of .*, or full, full\+head"),
+        ("rounds = -1", "rounds: 0 to 1000000"),
+        ("rounds = 'many'", "Expected `int`, got `str`"),
+        ("paradigm = 'swarm'", "Invalid enum value 'swarm'"),
+        ("[deal]\nclients = 0", "deal.clients: 1 to 1000000"),
+        ("[deal]\nclients = 3\nlabelled_clients = 4", "labelled_clients: 0 .all. to the 3 clients"),
+        ("[deal]\ngamma = 0.0", "deal.gamma: above 0, or inf"),
+        ("[deal]\nbeta = 1.0\nalpha = 1.0", "deal.beta: not together with gamma or alpha"),
+        ("[deal]\nwhat = 1", r"\[deal\]: unknown key 'what'"),
+        ("[training]\nlr = 0.0", "lr: above 0"),
+        ("=", "is no TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"dataset = 'ag_news'\n{line}\n")
+    with pytest.raises(ExperimentError, match=message):
+        read_experiment(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match=r"no experiment at .*none\.toml"):
+        read_experiment(tmp_path / "none.toml")
+
+
+def test_the_key_names_what_numbers_depend_on() -> None:
+    first = Experiment("a", "ag_news")
+    assert first.key("base", "texts") == replace(first, name="b", base="moved").key("base", "texts")
+    changes: list[dict[str, Any]] = [{"seed": 1}, {"deal": Deal(gamma=1.0)}, {"rounds": 9}]
+    others = [replace(first, **change) for change in changes]
+    keys = {one.key("base", "texts") for one in (first, *others)} | {first.key("base", "others")}
+    assert len(keys) == 5
+
+
+@given(st.integers(1, 500), st.integers(0, 500))
+def test_as_many_are_asked_as_the_cohort_says_or_all_there_are(able: int, asked: int) -> None:
+    schedule = schedule_of(Experiment("a", "ag_news", cohort=asked), able)
+    names = [f"client-{number}" for number in range(able)]
+    found = cohort(names, schedule.fraction, schedule.seed, 1, 1)
+    assert len(found) == (min(asked, able) if asked else able)
+
+
+def test_even_is_the_default() -> None:
+    assert math.isinf(Deal().gamma) and math.isinf(Deal().alpha)

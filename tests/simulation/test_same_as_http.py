@@ -1,0 +1,75 @@
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+
+from coordinator.config import RunConfig
+from coordinator.figures import accuracies, rows
+from coordinator.store import Store
+from edge_client.base import Base
+from edge_client.client import Client, Settings
+from edge_client.state import ClientState
+from edge_client.tasks import Task
+from edge_client.wire import sha256
+from simulation.devices import InProcess
+from simulation.experiment import schedule_of
+from simulation.federation import Round, federate
+from simulation.partition import write_clients
+from simulation.stage import Stage
+from tests.coordinator.conftest import serving
+from tests.edge_client.engines import KINDS
+from tests.simulation.experiments import staged
+
+
+def over_http(on: Stage, tmp_path: Path) -> tuple[str, dict[int, float]]:
+    """Hash of the last adapter, and accuracy by round, of real clients and a real coordinator."""
+    asked = on.experiment
+    config = RunConfig(
+        "small",
+        on.dataset.task,
+        base=asked.base,
+        adapter=asked.adapter,
+        training=asked.training,
+        rounds=asked.rounds,
+        fraction=asked.cohort / 3,
+        min_clients=3,
+        seed=asked.seed,
+    )
+    write_clients(tmp_path / "data", on.dataset.train, on.dataset.test, on.population, config.task)
+    with closing(Store(tmp_path / "store")) as store, serving(store, config) as live:
+        threads = [
+            threading.Thread(target=client_of(on, live.http.base_url, live.token, name, tmp_path))
+            for name in [client.name for client in on.population]
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        last = live.service.run(live.run_id).state
+        assert last.is_finished
+        return last.adapter_sha256, accuracies(rows(store, live.run_id))
+
+
+def client_of(on: Stage, url: object, token: str, name: str, folder: Path) -> Callable[[], object]:
+    data, kind = folder / "data" / name, on.experiment.engine
+    settings = Settings(str(url), token, name, data, on.base, kind, wait_s=1.0)
+    return Client(settings, ClientState(folder / "state" / name)).run
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_process_gives_the_bytes_that_http_gives(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+) -> None:
+    on, seen = staged(tiny_base, hub_task, engine=kind, dtype="auto"), list[Round]()
+    devices, names = InProcess(on), [client.name for client in on.population]
+    schedule = schedule_of(on.experiment, len(names))
+    last = federate(schedule, on.template(), devices.start(), names, devices, seen.append)
+    adapter, accuracy = over_http(on, tmp_path)
+    assert sha256(last.adapter) == adapter
+    found = [closed.score.accuracy for closed in seen if closed.score]
+    assert found == pytest.approx(list(accuracy.values()), abs=1e-12)
