@@ -5,14 +5,18 @@ so a run on a cluster equals one in this process. A cluster's machines need smid
 the base at the same place; texts travel once.
 """
 
-import logging
+import atexit
 import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import ray
-from ray.util import ActorPool
-
+from edge_client.device_facts import usable_cores
 from edge_client.state import Finished
 from edge_client.wire import Work
 from simulation.devices import InProcess
@@ -21,7 +25,12 @@ from simulation.scoring import Score
 from simulation.stage import Stage
 
 LOCAL = "local"
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+STORE_BYTES = 80 << 20  # about the least Ray takes; an adapter a round is all that lies there
 
 
 class _Worker:
@@ -55,7 +64,7 @@ class RayDevices:
     """
 
     def __init__(self, on: Stage, address: str) -> None:
-        _join(address)
+        self._ray = ray = _joined(address)
         threads = on.experiment.threads
         count = int(ray.cluster_resources().get("CPU", 0)) // threads
         if not count:
@@ -63,51 +72,92 @@ class RayDevices:
         worker: Any = ray.remote(num_cpus=threads)(_Worker)
         shared = ray.put(on)
         self._workers = [worker.remote(shared) for _ in range(count)]
-        self._pool = ActorPool(self._workers)
+        self._pool = ray.util.ActorPool(self._workers)
 
     def start(self) -> Standing:
         """The adapter before the first round."""
-        return Standing(bytes(_got(self._workers[0].start.remote()).adapter))
+        standing: Standing = self._got(self._workers[0].start.remote())
+        return standing
 
     def train(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
         """Answer training work, in the order asked; a client that fails says so in its report."""
-        body = ray.put(adapter)
+        body = self._ray.put(adapter)
         try:
             yield from self._pool.map(lambda one, work: one.train.remote(body, *work), asked)
-        except ray.exceptions.RayError as error:
+        except self._ray.exceptions.RayError as error:
             raise _failed(error) from error
 
     def judge(self, adapter: bytes) -> Score:
         """Score an adapter on all test texts."""
-        scored: Score = _got(self._workers[0].judge.remote(adapter))
+        scored: Score = self._got(self._workers[0].judge.remote(adapter))
         return scored
 
     def close(self) -> None:
         """Free the engines; the cluster stays."""
         for worker in self._workers:
-            ray.kill(worker)
+            self._ray.kill(worker)
+
+    def _got(self, reference: Any) -> Any:
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            raise _failed(error) from error
 
 
-def _join(address: str) -> None:
-    if ray.is_initialized():
-        return
+def _joined(address: str) -> Any:
+    """Ray, as a part of that cluster; nothing of it is left behind when this process ends."""
+    known = sys.modules.get("ray")
+    if known is not None and known.is_initialized():
+        return known
+    if address not in (LOCAL, "auto"):
+        _probe(address)
+    how: dict[str, Any] = {"address": address}
+    if address == LOCAL:
+        how |= _of_my_own()
     os.environ.update(QUIET)
-    mine = {"include_dashboard": False} if address == LOCAL else {}
+    import ray  # reads the environment
+
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **mine)
+        ray.init(**how, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise SimulationError(
-            f"--ray {address}: no cluster there ({reason}); start one with `ray start --head`, or "
-            f"use --ray {LOCAL}"
-        ) from error
+        raise _nobody(address, str(error).splitlines()[0]) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)  # Ray puts its own there
+    return ray
 
 
-def _got(reference: Any) -> Any:
+def _of_my_own() -> dict[str, Any]:
+    """What a cluster on this machine is started with.
+
+    Without a token in the environment Ray would write one into the user's home; its ports listen
+    on every interface.
+    """
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+    folder = tempfile.mkdtemp(prefix="smidgen-ray-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # after Ray's own, made later
+    return {
+        "num_cpus": usable_cores(),
+        "include_dashboard": False,
+        "object_store_memory": STORE_BYTES,
+        "_temp_dir": folder,
+    }
+
+
+def _probe(address: str) -> None:
+    """Ask whether anybody listens: Ray itself would ask for ten minutes."""
+    host, _, port = address.rpartition(":")
     try:
-        return ray.get(reference)
-    except ray.exceptions.RayError as error:
-        raise _failed(error) from error
+        socket.create_connection((host, int(port)), timeout=5.0).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise _nobody(address, str(error)) from error
+
+
+def _nobody(address: str, reason: str) -> SimulationError:
+    return SimulationError(
+        f"--ray {address}: no cluster there ({reason}); HOST:PORT of one that `ray start --head` "
+        f"made is expected, or `{LOCAL}`"
+    )
 
 
 def _failed(error: Exception) -> SimulationError:

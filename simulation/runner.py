@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from simulation.compute import training_layer_forwards
 from simulation.devices import InProcess
 from simulation.experiment import Experiment, schedule_of
-from simulation.federation import Devices, Round, federate
+from simulation.federation import Devices, Round, SimulationError, federate
 from simulation.population import Population
 from simulation.record import Record, Result
 from simulation.stage import Stage, stage
@@ -131,11 +132,13 @@ def _run_arm(
 
 
 def _devices(on: Stage, place: Place) -> Devices:
-    if place.ray:
-        from simulation.ray_devices import RayDevices  # Ray, only where it is wanted
+    if not place.ray:
+        return InProcess(on)
+    if find_spec("ray") is None:
+        raise SimulationError("--ray needs Ray; pip install 'smidgen[ray]'")
+    from simulation.ray_devices import RayDevices  # only where it is wanted
 
-        return RayDevices(on, place.ray)
-    return InProcess(on)
+    return RayDevices(on, place.ray)
 
 
 def _in_processes(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from profiling.report import percent
@@ -93,7 +94,7 @@ def measured(scenario: Scenario, seeds: Sequence[int], results: Sequence[Result]
 def accuracy_table(scenario: Scenario, found: Sequence[Measured]) -> Table:
     """Rows and columns of the scenario, mean and spread, the published figure in brackets."""
     columns = list(dict.fromkeys(item.cell.column for item in found))
-    table = Table(title=scenario.title, box=SIMPLE_HEAD)
+    table = Table(title=escape(scenario.title), box=SIMPLE_HEAD)
     table.add_column("")
     for column in columns:
         table.add_column(column, justify="right")
@@ -111,7 +112,7 @@ def _text(item: Measured | None) -> str:
     if len(item.results) > 1:
         text += f" ± {100 * spread:.1f}"
     published = item.cell.published
-    return text if published is None else f"{text} [{published:.1f}]"
+    return text if published is None else rf"{text} \[{published:.1f}]"
 
 
 def language_table(found: Sequence[Measured]) -> Table | None:
