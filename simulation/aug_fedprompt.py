@@ -15,6 +15,7 @@ from simulation.scenario import Cell, Scenario
 NAMES = ("table2", "fig2", "fig4")
 CLIENTS, LABELLED_CLIENTS, COHORT, ALPHA = 1000, 32, 5, 1.0
 HEAD, CLOZE = "FedCLS (head)", "FedPrompt (cloze)"
+COLUMNS = ("uniform", "skewed")
 UNIFORM, SKEWED = math.inf, 0.001
 LABELS = {"ag_news": 64, "mnli": 1024, "yahoo_answers": 256, "yelp_review_full": 256}
 TOKENS = {"ag_news": 64, "mnli": 96, "yahoo_answers": 64, "yelp_review_full": 128}
@@ -43,15 +44,11 @@ def table2(base: str, dataset: str, adapter: str, quick: bool) -> Scenario:
         HEAD: (paper.head_uniform, paper.head_skewed),
         CLOZE: (paper.cloze_uniform, paper.cloze_skewed),
     }
-    cells = []
+    cells = [Cell("zero-shot", "uniform", experiment(base, dataset, None, quick))]
     for row, kind in methods(adapter):
-        figures = printed.get(row, (None, None))
-        for column, gamma, figure in zip(
-            ("uniform", "skewed"), (UNIFORM, SKEWED), figures, strict=True
-        ):
-            cells.append(
-                Cell(row, column, experiment(base, dataset, kind, quick, gamma=gamma), figure)
-            )
+        for column, gamma, figure in zip(COLUMNS, (UNIFORM, SKEWED), printed[row], strict=True):
+            asked = experiment(base, dataset, kind, quick, gamma=gamma)
+            cells.append(Cell(row, column, asked, figure))
     runs = AUTHORS_RUNS[dataset]
     more = (
         f"the authors' own notebook prints {runs.head} for the head and {runs.cloze} for cloze at "
@@ -70,7 +67,7 @@ def fig2(base: str, dataset: str, adapter: str, quick: bool) -> Scenario:
     chosen = SKEWS[::2] if quick else SKEWS
     cells = [
         Cell(row, f"gamma {gamma:g}", experiment(base, dataset, kind, quick, gamma=gamma))
-        for row, kind in methods(adapter)[1:]
+        for row, kind in methods(adapter)
         for gamma in chosen
     ]
     title = f"Skew of {LABELS[dataset]} labelled texts of {dataset}: accuracy in %"
@@ -82,16 +79,16 @@ def fig4(base: str, dataset: str, adapter: str, quick: bool) -> Scenario:
     chosen = SHOTS[::2] if quick else SHOTS
     cells = [
         Cell(row, f"{shots}", experiment(base, dataset, kind, quick, labelled=shots))
-        for row, kind in methods(adapter)[1:]
+        for row, kind in methods(adapter)
         for shots in chosen
     ]
     title = f"Labelled texts of {dataset} in all, spread evenly: accuracy in %"
     return Scenario("aug-fedprompt fig4", title, tuple(cells), notes(quick))
 
 
-def methods(adapter: str) -> list[tuple[str, str | None]]:
-    """Rows and what they train; None trains nothing."""
-    return [("zero-shot", None), (HEAD, f"{adapter}+head"), (CLOZE, adapter)]
+def methods(adapter: str) -> list[tuple[str, str]]:
+    """Rows and what they train."""
+    return [(HEAD, f"{adapter}+head"), (CLOZE, adapter)]
 
 
 def experiment(

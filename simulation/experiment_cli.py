@@ -71,7 +71,10 @@ def aug_fedprompt_command(
     """Few-shot federated NLP: cloze against a head, skew, numbers of labels."""
     _one_of("SCENARIO", name, aug_fedprompt.NAMES)
     _one_of("--dataset", dataset, tuple(aug_fedprompt.LABELS))
-    chosen = aug_fedprompt.scenario(name, base, dataset, adapter, quick)
+    try:
+        chosen = aug_fedprompt.scenario(name, base, dataset, adapter, quick)
+    except ExperimentError as error:
+        _stop(2, str(error))
     place = Place(data, out / "experiments", ray)
     play(chosen, range(1 if quick else seeds), place, jobs, out, json_output)
 

@@ -41,7 +41,14 @@ def name_of(item: Measured) -> str:
 def _accuracy(found: Sequence[Measured], path: Path, title: str) -> Path:
     """By round, by bytes and by layer-forwards: the same accuracies over three costs."""
     figure, axes = _axes(3, title)
-    for number, item in enumerate(found):
+    trained = [item for item in found if item.cell.experiment.rounds]
+    for item in found:
+        if item not in trained:
+            for axis in axes:
+                level = 100 * item.accuracy()[0]
+                axis.axhline(level, color="#5f6b76", linestyle=":", linewidth=1)
+            axes[0].annotate(item.cell.row, (0, level), fontsize=8, va="bottom")
+    for number, item in enumerate(trained):
         colour = COLOURS[number % len(COLOURS)]
         style = "-" if number < len(COLOURS) else "--"
         curve = item.curve()
@@ -59,7 +66,7 @@ def _accuracy(found: Sequence[Measured], path: Path, title: str) -> Path:
     axes[1].set(xlabel="MB up, all clients together (measured)")
     axes[2].set(xlabel="thousand layer-forwards of training (formula)")
     figure.legend(loc="lower center", ncols=4, fontsize=8, frameon=False)
-    rows = -(-len(found) // 4)
+    rows = -(-len(trained) // 4)
     figure.tight_layout(rect=(0, 0.06 * rows, 1, 1))
     return _save(figure, path)
 
