@@ -116,7 +116,7 @@ def experiment(
         gamma=gamma,
         alpha=ALPHA,
     )
-    rounds = 15 if quick else 60
+    rounds = 15 if quick else 40
     return Experiment(
         name="table2",
         dataset=dataset,
@@ -132,8 +132,16 @@ def experiment(
 
 
 def training(adapter: str, dataset: str) -> Training:
-    """Of a client in one round; learning rates chosen on texts kept aside from training (`dev`)."""
-    lr = 1e-4 if adapter in FULL else 2e-3
+    """Of a client in one round.
+
+    The learning rates of LoRA were chosen among 0.001, 0.002 and 0.005 on AG News texts kept aside
+    from training (`judged_on = "dev"`), labels spread evenly, mean over three small bases.
+    """
+    lr = 5e-3
+    if adapter in FULL:
+        lr = 1e-4
+    elif adapter.endswith("head"):
+        lr = 2e-3
     return Training(epochs=2, batch=4, lr=lr, tokens=TOKENS[dataset])
 
 

@@ -13,6 +13,7 @@ MASAKHANEWS = ("eng", "fra", "hau", "swa", "yor")
 STAND_INS = ("ibo", "lug", "orm", "run", "sna")  # for XGLUE-NC's en, de, es, fr, ru
 XNLI = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
 PROMPT, LORA = "prompt:8+head", "lora:8+head"
+PROMPT_INIT = "what is this text about"  # the paper starts its prompts from a sentence, too
 NAMES = ("masakhanews", "nc", "xnli", "data-efficiency", "distance")
 MANY = (
     *("amh", "eng", "fra", "hau", "ibo", "lin", "lug", "orm", "run", "sna"),
@@ -175,6 +176,7 @@ def experiment(
         languages=languages,
         base=base,
         adapter=adapter,
+        prompt_init=PROMPT_INIT if adapter == PROMPT else "",
         paradigm=paradigm,
         deal=Deal(by="language", clients=0, labelled=texts * len(languages), mixture=mixture),
         training=training(adapter),
