@@ -32,6 +32,7 @@ from simulation.scenario import (
     accuracy_table,
     cost_table,
     language_table,
+    markdown,
     measured,
     summary,
 )
@@ -187,8 +188,9 @@ def play(
         tables.insert(0, table)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").write_text(f"{json.dumps(plain, indent=2)}\n", encoding="utf-8")
+    (folder / "table.md").write_text(markdown(scenario, found), encoding="utf-8")
     pictures = draw(found, folder, scenario.title)
-    _tell(scenario, tables, [folder / "summary.json", *pictures], console)
+    _tell(scenario, tables, [folder / "summary.json", folder / "table.md", *pictures], console)
     if is_json:
         print(json.dumps(plain))
 

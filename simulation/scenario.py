@@ -93,15 +93,34 @@ def measured(scenario: Scenario, seeds: Sequence[int], results: Sequence[Result]
 
 def accuracy_table(scenario: Scenario, found: Sequence[Measured]) -> Table:
     """Rows and columns of the scenario, mean and spread, the published figure in brackets."""
-    columns = list(dict.fromkeys(item.cell.column for item in found))
+    head, *rows = _grid(found)
     table = Table(title=escape(scenario.title), box=SIMPLE_HEAD)
-    table.add_column("")
-    for column in columns:
-        table.add_column(column, justify="right")
+    for name in head:
+        table.add_column(name, justify="right" if name else "left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def markdown(scenario: Scenario, found: Sequence[Measured]) -> str:
+    """The same for a page, with the notes below."""
+    head, *rows = _grid(found)
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    notes = [f"- {note}" for note in scenario.notes]
+    if scenario.source:
+        notes.insert(0, f"- [published]: {scenario.source}")
+    parts = [scenario.title, "", *(f"| {' | '.join(line)} |" for line in lines), "", *notes]
+    return "\n".join(parts) + "\n"
+
+
+def _grid(found: Sequence[Measured]) -> list[list[str]]:
+    """Names of the columns, then a line a row."""
+    columns = list(dict.fromkeys(item.cell.column for item in found))
+    lines = [["", *columns]]
     for row in dict.fromkeys(item.cell.row for item in found):
         here = {item.cell.column: item for item in found if item.cell.row == row}
-        table.add_row(row, *(_text(here.get(column)) for column in columns))
-    return table
+        lines.append([row, *(_text(here.get(column)) for column in columns)])
+    return lines
 
 
 def _text(item: Measured | None) -> str:
@@ -112,7 +131,7 @@ def _text(item: Measured | None) -> str:
     if len(item.results) > 1:
         text += f" ± {100 * spread:.1f}"
     published = item.cell.published
-    return text if published is None else rf"{text} \[{published:.1f}]"
+    return text if published is None else f"{text} [{published:.1f}]"
 
 
 def language_table(found: Sequence[Measured]) -> Table | None:

@@ -27,6 +27,7 @@ from simulation.scenario import (
     accuracy_table,
     cost_table,
     language_table,
+    markdown,
     measured,
 )
 from simulation.typology import TypologyError
@@ -67,6 +68,8 @@ def test_tables_give_means_spreads_and_the_papers_figures(
     mean, spread = found[0].accuracy()
     assert f"{100 * mean:.1f} ± {100 * spread:.1f} [81.0]" in text
     assert "a title with [published]" in text
+    page = markdown(scenario_of(tiny_base), found)
+    assert "|  | both |\n| --- | ---: |\n| federated | " in page and "- a note" in page
     languages = language_table(found)
     assert languages is not None and "eng" in shown(languages) and "mean" in shown(languages)
     assert "federated, both" in shown(cost_table(found))
@@ -89,7 +92,8 @@ def test_a_played_scenario_leaves_figures_and_pictures(
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told["cells"][0]["published_percent"] == 81.0 and told["seeds"] == [0, 1]
     files = {path.name for path in (tmp_path / "told" / "small").iterdir()}
-    assert files == {"summary.json", "accuracy.png", "languages.png", "clients.png"}
+    pictures = {"accuracy.png", "languages.png", "clients.png"}
+    assert files == {"summary.json", "table.md", *pictures}
 
 
 def test_mean_and_spread() -> None:
