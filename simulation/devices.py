@@ -52,12 +52,17 @@ class InProcess:
         """A client's labelled texts."""
         return [self._on.dataset.train[row] for row in self._clients[name].labelled]
 
-    def judge(self, adapter: bytes) -> Score:
-        """Score an adapter on all test texts."""
+    def judge(self, adapter: bytes, arm: str) -> Score:
+        """Score an adapter on a client's own test texts; on all if it has none, or for nobody."""
         self._engine.load_adapter(decode_adapter(adapter))
-        answers = self._engine.predict(self._on.dataset.test)
-        spoken = [example.language for example in self._on.dataset.test]
-        return score(answers, self._gold, spoken, self._owned)
+        tests, owned = self._on.dataset.test, self._owned
+        own = owned.get(arm, np.empty(0, np.int32))
+        rows = own if len(own) else np.arange(len(tests))
+        answers = self._engine.predict([tests[row] for row in rows])
+        spoken = [tests[row].language for row in rows]
+        if len(own):
+            owned = {arm: np.arange(len(own))}
+        return score(answers, self._gold[rows], spoken, owned)
 
     def close(self) -> None:
         """Free the engine."""

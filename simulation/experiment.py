@@ -108,6 +108,7 @@ class Experiment:
         rounds: Server steps; 0 asks the base as it is (zero-shot).
         cohort: Clients asked in a round, of those that hold labelled texts; 0 for all.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
+        train_texts: Training texts of each language that there are, drawn by the seed; 0 for all.
         judged_on: `test`, or `dev`: training texts kept aside, to choose settings by.
         test_texts: Of those, how many of each language are asked, drawn; 0 for all (of `dev` 1000).
         seed: Root seed of deal, first adapter, cohorts and the order of texts.
@@ -131,6 +132,7 @@ class Experiment:
     rounds: int = 10
     cohort: int = 0
     evaluate_every: int = 1
+    train_texts: int = 0
     judged_on: Literal["test", "dev"] = "test"
     test_texts: int = 0
     seed: int = 0
@@ -143,6 +145,7 @@ class Experiment:
         _demand(0 <= self.rounds <= 1_000_000, "rounds: 0 to 1000000")
         _demand(self.cohort >= 0, "cohort: 0 (all clients) or more")
         _demand(self.evaluate_every >= 0, "evaluate_every: 0 or more")
+        _demand(self.train_texts >= 0, "train_texts: 0 (all) or more")
         _demand(self.test_texts >= 0, "test_texts: 0 (all) or more")
         _demand(0 <= self.seed < 2**63, "seed: 0 to 2^63 - 1")
         _demand(1 <= self.threads <= 1024, "threads: 1 to 1024")

@@ -124,7 +124,7 @@ def _by_client(item: Measured) -> list[float]:
         if len(scores) == 1:
             found += scores[0][1].by_client.values()
         else:
-            found += [score.by_client.get(arm, score.accuracy) for arm, score in scores]
+            found += [score.accuracy for _, score in scores]
     return found
 
 

@@ -35,8 +35,8 @@ class Devices(Protocol):
     def train(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[device.Finished]:
         """Answer training work, in the order asked; a client that fails says so in its report."""
 
-    def judge(self, adapter: bytes) -> Score:
-        """Score an adapter on all test texts."""
+    def judge(self, adapter: bytes, arm: str) -> Score:
+        """Score an adapter on a client's own test texts; on all if it has none, or for nobody."""
 
     def close(self) -> None:
         """Free the engines."""
@@ -93,6 +93,7 @@ def federate(
     names: Collection[str],
     devices: Devices,
     on_round: Callable[[Round], None] = lambda closed: None,
+    arm: str = "",
 ) -> Standing:
     """Run all rounds that are left.
 
@@ -106,12 +107,13 @@ def federate(
         names: Clients that have work to do.
         devices: Who answer.
         on_round: Told each round after its evaluation, if it has one.
+        arm: The client that trains for itself and is judged by its own texts; empty for nobody.
 
     Raises:
         SimulationError: Fewer clients than the schedule needs, or a round in which too few could
             train; quotes the first error.
     """
-    run = _Run(template, devices, start)
+    run = _Run(template, devices, start, arm)
     open_round: Round | None = None
     while (event := run.next_event(schedule, names)) is not None:
         if isinstance(event, StepOpened) and event.kind == "train":
@@ -130,8 +132,9 @@ def federate(
 class _Run:
     """The state machine of one run and the adapter that goes with it."""
 
-    def __init__(self, template: Work, devices: Devices, start: Standing) -> None:
-        self._template, self._devices, self.standing = template, devices, start
+    def __init__(self, template: Work, devices: Devices, start: Standing, arm: str) -> None:
+        self._template, self._devices, self._arm = template, devices, arm
+        self.standing = start
         name = sha256(start.adapter)
         self._state = State(name, start.round_index, start.evaluated)
 
@@ -195,7 +198,7 @@ class _Run:
         """One evaluation step; the round it belongs to, with its score."""
         self._state = evolve(self._state, StepClosed(self._state.adapter_sha256, 0.0))
         self.standing = replace(self.standing, evaluated=opened.round_index)
-        scored = self._devices.judge(self.standing.adapter)
+        scored = self._devices.judge(self.standing.adapter, self._arm)
         if trained is None:
             before = Round(opened.round_index, (), {}, 0, None, 0, 0, 0.0, self.standing)
             return replace(before, score=scored)

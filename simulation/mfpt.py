@@ -29,7 +29,7 @@ METHODS: tuple[tuple[str, Paradigm, str], ...] = (
     ("federated prompt", "federated", PROMPT),
     ("federated full", "federated", "full+head"),
 )
-PER_LANGUAGE = 300
+PER_LANGUAGE = 100
 MINE = "published: XLM-R base; ours: the base named above"
 
 
@@ -53,7 +53,7 @@ def scenario(name: str, base: str, quick: bool) -> Scenario:
 
 def masakhanews(base: str, quick: bool) -> Scenario:
     """News in five languages, a silo each: local, centralised and federated."""
-    texts = 100 if quick else PER_LANGUAGE
+    texts = 50 if quick else PER_LANGUAGE
     cells = [
         Cell(
             row,
@@ -69,7 +69,7 @@ def masakhanews(base: str, quick: bool) -> Scenario:
 
 def news_classification(base: str, quick: bool) -> Scenario:
     """News classification, languages mixed evenly over the clients (IID) or kept apart."""
-    texts = 100 if quick else PER_LANGUAGE
+    texts = 50 if quick else PER_LANGUAGE
     cells = [
         Cell(
             row,
@@ -89,7 +89,7 @@ def news_classification(base: str, quick: bool) -> Scenario:
 def xnli(base: str, quick: bool) -> Scenario:
     """Natural language inference, 15 languages (three with `--quick`)."""
     languages = ("en", "es", "fr") if quick else XNLI
-    texts = 100 if quick else PER_LANGUAGE
+    texts = 50 if quick else PER_LANGUAGE
     cells = [
         Cell(
             row,
@@ -169,7 +169,7 @@ def experiment(
         texts: Labelled texts of each language.
         mixture: 0 keeps languages apart, 1 mixes them evenly over as many clients.
     """
-    rounds = 4 if quick else 15
+    rounds = 4 if quick else 10
     return Experiment(
         name=dataset,
         dataset=dataset,
@@ -178,10 +178,11 @@ def experiment(
         adapter=adapter,
         prompt_init=PROMPT_INIT if adapter == PROMPT else "",
         paradigm=paradigm,
-        deal=Deal(by="language", clients=0, labelled=texts * len(languages), mixture=mixture),
+        deal=Deal(by="language", clients=0, mixture=mixture),
         training=training(adapter),
         rounds=rounds,
         evaluate_every=2 if quick else 5,
+        train_texts=texts,
         test_texts=100 if quick else 200,
     )
 

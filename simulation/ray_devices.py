@@ -43,9 +43,9 @@ class _Worker:
         """One client's work."""
         return next(self._devices.train(adapter, [(name, work)]))
 
-    def judge(self, adapter: bytes) -> Score:
+    def judge(self, adapter: bytes, arm: str) -> Score:
         """An adapter's score."""
-        return self._devices.judge(adapter)
+        return self._devices.judge(adapter, arm)
 
     def start(self) -> Standing:
         """The adapter before the first round."""
@@ -87,9 +87,9 @@ class RayDevices:
         except self._ray.exceptions.RayError as error:
             raise _failed(error) from error
 
-    def judge(self, adapter: bytes) -> Score:
-        """Score an adapter on all test texts."""
-        scored: Score = self._got(self._workers[0].judge.remote(adapter))
+    def judge(self, adapter: bytes, arm: str) -> Score:
+        """Score an adapter on a client's own test texts; on all if it has none, or for nobody."""
+        scored: Score = self._got(self._workers[0].judge.remote(adapter, arm))
         return scored
 
     def close(self) -> None:

@@ -76,7 +76,7 @@ class Result:
         found: dict[int, list[float]] = {}
         for row in self.rows:
             if row.score is not None:
-                found.setdefault(row.round_index, []).append(own_accuracy(row.arm, row.score))
+                found.setdefault(row.round_index, []).append(row.score.accuracy)
         return [(index, sum(shares) / len(shares)) for index, shares in sorted(found.items())]
 
     def last(self) -> list[tuple[str, Score]]:
@@ -87,23 +87,18 @@ class Result:
     @property
     def accuracy(self) -> float:
         """Accuracy in the end; of several arms the mean, each on its own client's test texts."""
-        shares = [own_accuracy(arm, score) for arm, score in self.last()]
+        shares = [score.accuracy for _, score in self.last()]
         return sum(shares) / len(shares)
 
     def by_language(self) -> dict[str, float]:
         """Accuracy in the end by language; a silo that trained alone answers for its own."""
         if len(self.last()) == 1:
             return self.last()[0][1].by_language
-        return {arm: own_accuracy(arm, score) for arm, score in self.last()}
+        return {arm: score.accuracy for arm, score in self.last()}
 
     def total(self, name: str) -> float:
         """Sum of a figure over all rows, such as `bytes_up`."""
         return float(sum(getattr(row, name) for row in self.rows))
-
-
-def own_accuracy(arm: str, score: Score) -> float:
-    """Accuracy on the arm's own test texts if it has any, else on all."""
-    return score.by_client.get(arm, score.accuracy) if arm else score.accuracy
 
 
 class Record:

@@ -128,7 +128,7 @@ def _run_arm(
         on_round(closed)
 
     start = record.standing(name) or devices.start()
-    federate(schedule_of(experiment, len(names)), on.template(), start, names, devices, keep)
+    federate(schedule_of(experiment, len(names)), on.template(), start, names, devices, keep, name)
 
 
 def _devices(on: Stage, place: Place) -> Devices:

@@ -114,6 +114,10 @@ def stage(experiment: Experiment, data: Path | None) -> Stage:
     """
     dataset = _dataset(experiment.dataset, data, experiment.languages)
     dataset = judged(dataset, experiment.judged_on, experiment.test_texts)
+    if experiment.train_texts:
+        seed = derive_seed(experiment.seed, "train texts")
+        rows = drawn(dataset.train, experiment.train_texts, seed)
+        dataset = replace(dataset, train=tuple(dataset.train[row] for row in rows))
     population = population_of(experiment.deal, dataset.train, dataset.test, experiment.seed)
     return Stage(experiment, _base(experiment.base), dataset, population)
 
@@ -140,12 +144,12 @@ def judged(dataset: DataSet, part: str, per_language: int) -> DataSet:
     return replace(dataset, train=train, test=tuple(dataset.train[row] for row in aside))
 
 
-def drawn(texts: Sequence[Example], per_language: int) -> list[int]:
-    """Rows of so many texts of each language, ascending."""
+def drawn(texts: Sequence[Example], per_language: int, seed: int = 0) -> list[int]:
+    """Rows of so many texts of each language (or all it has), ascending."""
     chosen: list[int] = []
     for language in sorted({example.language for example in texts}):
         rows = [row for row, example in enumerate(texts) if example.language == language]
-        generator = np.random.Generator(np.random.PCG64(derive_seed(0, "judged", language)))
+        generator = np.random.Generator(np.random.PCG64(derive_seed(seed, "judged", language)))
         chosen += [rows[index] for index in generator.permutation(len(rows))[:per_language]]
     return sorted(chosen)
 

@@ -78,7 +78,7 @@ class Echoes:
             update = encode_update(Update(work.work_id, 1, delta))
             yield Finished(Report(work.work_id, "done", 1, 0.0), update)
 
-    def judge(self, adapter: bytes) -> Score:
+    def judge(self, adapter: bytes, arm: str) -> Score:
         """Nothing is judged."""
         return Score(1, math.nan, math.nan, {}, {})
 

@@ -88,8 +88,9 @@ def test_local_clients_train_for_themselves_and_answer_for_their_own(
     result = run(news(tiny_base, paradigm="local", deal=deal, evaluate_every=0), place)
     assert set(result.by_language()) == {"eng", "hau"}
     scores = {row.arm: row.score for row in result.rows if row.round_index == 2 and row.score}
-    own = [scores[arm].by_client[arm] for arm in ("eng", "hau")]
-    assert result.accuracy == pytest.approx(sum(own) / 2)
+    assert [list(score.by_language) for score in scores.values()] == [["eng"], ["hau"]]
+    own = [score.accuracy for score in scores.values()]
+    assert result.accuracy == pytest.approx(sum(own) / 2) == sum(result.by_language().values()) / 2
 
 
 def test_centralised_training_is_one_client_with_all_texts(tiny_base: Base, place: Place) -> None:
