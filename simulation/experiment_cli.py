@@ -49,6 +49,7 @@ DataOption = Annotated[
 ]
 OutOption = Annotated[Path, typer.Option(help="Results; finished experiments are not run again.")]
 SeedsOption = Annotated[int, typer.Option(min=1, help="How many, from 0 on.")]
+RoundsOption = Annotated[int, typer.Option(min=0, help="Other than the scenario's; 0: its own.")]
 JobsOption = Annotated[int, typer.Option(min=1, help="Experiments at once, a process each.")]
 RayOption = Annotated[str, typer.Option(help="Address of a Ray cluster that trains, or `local`.")]
 QuickOption = Annotated[bool, typer.Option("--quick", help="One seed, reduced: minutes.")]
@@ -64,6 +65,7 @@ def aug_fedprompt_command(
     data: DataOption = None,
     out: OutOption = OUT,
     seeds: SeedsOption = 3,
+    rounds: RoundsOption = 0,
     jobs: JobsOption = 1,
     ray: RayOption = "",
     quick: QuickOption = False,
@@ -77,7 +79,7 @@ def aug_fedprompt_command(
     except ExperimentError as error:
         _stop(2, str(error))
     place = Place(data, out / "experiments", ray)
-    play(chosen, range(1 if quick else seeds), place, jobs, out, json_output)
+    play(chosen.lasting(rounds), range(1 if quick else seeds), place, jobs, out, json_output)
 
 
 def mfpt_command(
@@ -86,6 +88,7 @@ def mfpt_command(
     data: DataOption = None,
     out: OutOption = OUT,
     seeds: SeedsOption = 3,
+    rounds: RoundsOption = 0,
     jobs: JobsOption = 1,
     ray: RayOption = "",
     quick: QuickOption = False,
@@ -108,7 +111,8 @@ def mfpt_command(
         _stop(2, str(error))
     chosen = mfpt.scenario(name, base, quick)
     place = Place(data, out / "experiments", ray)
-    play(chosen, range(1 if quick else seeds), place, jobs, out, json_output, more)
+    lasting = chosen.lasting(rounds)
+    play(lasting, range(1 if quick else seeds), place, jobs, out, json_output, more)
 
 
 def _tell_traffic(is_json: bool) -> None:

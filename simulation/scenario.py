@@ -47,6 +47,18 @@ class Scenario:
     notes: tuple[str, ...]
     source: str = ""
 
+    def lasting(self, rounds: int) -> "Scenario":
+        """The same with so many rounds where something is trained; 0 changes nothing."""
+        if not rounds:
+            return self
+        cells = [
+            replace(cell, experiment=replace(cell.experiment, rounds=rounds))
+            if cell.experiment.rounds
+            else cell
+            for cell in self.cells
+        ]
+        return replace(self, cells=tuple(cells), notes=(*self.notes, f"--rounds {rounds}"))
+
     def experiments(self, seeds: Sequence[int]) -> list[Experiment]:
         """Every cell's experiment with every seed, cell by cell."""
         return [
