@@ -196,8 +196,12 @@ def experiment(
 
 
 def training(adapter: str) -> Training:
-    """Of a client in one round; learning rates chosen on texts kept aside from training (`dev`)."""
-    lr = {LORA: 2e-3, PROMPT: 5e-3}.get(adapter, 1e-4)
+    """Of a client in one round.
+
+    Learning rates were chosen among three each (0.001 to 0.01, 0.003 to 0.03) on MasakhaNEWS texts
+    kept aside from training (`judged_on = "dev"`), by federated training on the embedded base.
+    """
+    lr = {LORA: 3e-3, PROMPT: 1e-2}.get(adapter, 1e-4)
     return Training(epochs=2, batch=8, lr=lr, tokens=64)
 
 
