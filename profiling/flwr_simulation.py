@@ -1,0 +1,150 @@
+"""Flower's simulation as seen from here: its environment, and a task without compute in it.
+
+flwr asks for older libraries than ours, so `scripts/flwr_env` makes an environment for it and its
+Ray. What runs there is `flwr_child`, in a fresh process that is watched from outside with all the
+processes that Ray starts.
+
+    run = simulate(clients=1000, rounds=3, adapter=initial_adapter(...))
+    print(run.round_s, run.peak_pss_bytes)
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from edge_client.meters import usable_cores
+from profiling.benchmark_bases import BenchmarkError, cache_folder
+from profiling.child import DONE, Child, Line, run_child
+from profiling.ort_training import LAUNCH, MARK, ROOT
+from profiling.process_tree import ProcessTree, TreeUse
+
+FLWR = "flwr"
+VARIABLE = "SMIDGEN_FLWR"
+ADDED = 0.01  # by every client to every number, in every round
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_AUTH_MODE": "token",  # Ray listens on every interface; see RAY_AUTH_TOKEN
+}
+
+
+@dataclass(frozen=True)
+class FlwrRun:
+    """Rounds of Flower's simulation; all measured.
+
+    Attributes:
+        clients: Virtual clients, all of them in every round.
+        processors: Ray actors that run them, one a processor.
+        startup_s: Up to the first answers of a client in each actor; in no round.
+        rounds_s: Seconds of each round.
+        cpu_s: Processor time of the rounds, all processes.
+        peak_pss_bytes: Of all processes together, pages that they share counted once.
+        versions: Of the environment.
+    """
+
+    clients: int
+    processors: int
+    startup_s: float
+    rounds_s: tuple[float, ...]
+    cpu_s: float
+    peak_pss_bytes: int
+    versions: dict[str, str]
+
+    @property
+    def round_s(self) -> float:
+        """Median seconds of a round."""
+        return median(self.rounds_s)
+
+
+def environment() -> Path:
+    """Where the environment is looked for: `$SMIDGEN_FLWR`, else the cache folder."""
+    chosen = os.environ.get(VARIABLE, "")
+    return Path(chosen) if chosen else cache_folder() / FLWR
+
+
+def missing() -> str | None:
+    """Why nothing of this can run here, in one line; None if it can."""
+    folder = environment()
+    if (folder / MARK).is_file():
+        return None
+    return f"there is no environment for it at {folder}; scripts/flwr_env makes one"
+
+
+def simulate(clients: int, rounds: int, adapter: Mapping[str, np.ndarray]) -> FlwrRun:
+    """Have virtual clients add 0.01 to an adapter, and FedAvg average what they send.
+
+    Args:
+        clients: Virtual clients, all of them in every round.
+        rounds: Rounds that count; a small one before them starts everything.
+        adapter: What each of them is sent in the first; float32.
+
+    Raises:
+        BenchmarkError: No environment, the peer failed, or a client's answer is missing.
+    """
+    if reason := missing():
+        raise BenchmarkError(f"--peer {FLWR}: {reason}")
+    processors = usable_cores()
+    # Ray's processes write there until they are ended.
+    with tempfile.TemporaryDirectory(prefix="flwr-", ignore_cleanup_errors=True) as folder:
+        file = Path(folder) / "adapter.npz"
+        arrays: dict[str, Any] = dict(adapter)
+        np.savez(file, **arrays)
+        request = {
+            "clients": clients,
+            "rounds": rounds,
+            "adapter": str(file),
+            "processors": processors,
+            "folder": folder,
+        }
+        child, uses = _run(request)
+    _check(child, clients, rounds)
+    return FlwrRun(
+        clients=clients,
+        processors=processors,
+        startup_s=next(line["elapsed_s"] for line in child.lines if line["event"] == "ready"),
+        rounds_s=tuple(line["elapsed_s"] for line in child.lines if line["event"] == "round"),
+        cpu_s=uses["done"].cpu_s - uses["ready"].cpu_s,
+        peak_pss_bytes=uses["done"].peak_pss_bytes,
+        versions=child.done["versions"],
+    )
+
+
+def _run(request: dict[str, Any]) -> tuple[Child, dict[str, TreeUse]]:
+    """The child's lines, and what it and its processes had used when it was `ready` and `done`."""
+    uses: dict[str, TreeUse] = {}
+    trees: list[ProcessTree] = []
+    python = str(environment() / "bin" / "python")
+    command = [python, "-c", LAUNCH, str(ROOT), "profiling.flwr_child", json.dumps(request)]
+    own = {"FLWR_HOME": request["folder"], "RAY_AUTH_TOKEN": token_hex(32)}
+    with ExitStack() as watching:
+
+        def listen(line: Line) -> None:
+            if line["event"] == "started":
+                trees.append(watching.enter_context(ProcessTree(line["pid"])))
+            elif line["event"] in ("ready", "done"):
+                uses[line["event"]] = trees[0].take()
+
+        return run_child(command, None, 0, QUIET | own, listen), uses
+
+
+def _check(child: Child, clients: int, rounds: int) -> None:
+    if child.outcome != DONE:
+        raise BenchmarkError(f"--peer {FLWR} {child.outcome}")
+    if child.done["clients"] != [clients] * rounds:
+        raise BenchmarkError(
+            f"--peer {FLWR}: {clients} clients expected in each of {rounds} rounds, "
+            f"{child.done['clients']} answered"
+        )
+    if not np.allclose(child.done["added"], rounds * ADDED, rtol=1e-3):
+        raise BenchmarkError(f"--peer {FLWR}: its mean is not that of the answers")
