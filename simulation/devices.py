@@ -23,6 +23,7 @@ class InProcess:
 
     def __init__(self, on: Stage) -> None:
         self._on, self._engine = on, on.open_engine()
+        self._first = Standing(on.first_adapter(self._engine))  # before anybody trains
         self.serve(on.population)
         index = {label: row for row, label in enumerate(on.dataset.task.labels)}
         self._gold = np.array([index[example.label or ""] for example in on.dataset.test])
@@ -35,7 +36,7 @@ class InProcess:
 
     def start(self) -> Standing:
         """The adapter before the first round."""
-        return Standing(self._on.first_adapter(self._engine))
+        return self._first
 
     def train(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
         """Answer training work, in the order asked; a client that fails says so in its report."""
@@ -44,7 +45,7 @@ class InProcess:
             self._engine.load_adapter(state)
             try:
                 yield train_answer(self._engine, self.texts(name), work, name)
-            except (RuntimeError, ValueError, MemoryError) as error:
+            except (RuntimeError, ValueError) as error:
                 reason = f"{name}: {error}"
                 yield Finished(Report(work.work_id, "failed", error=reason[:2000]), None)
 
@@ -53,15 +54,13 @@ class InProcess:
         return [self._on.dataset.train[row] for row in self._clients[name].labelled]
 
     def judge(self, adapter: bytes, arm: str) -> Score:
-        """Score an adapter on a client's own test texts; on all if it has none, or for nobody."""
+        """Score an adapter on a client's own test texts; for nobody, on all."""
         self._engine.load_adapter(decode_adapter(adapter))
-        tests, owned = self._on.dataset.test, self._owned
-        own = owned.get(arm, np.empty(0, np.int32))
-        rows = own if len(own) else np.arange(len(tests))
+        tests = self._on.dataset.test
+        rows = self._owned[arm] if arm else np.arange(len(tests))
         answers = self._engine.predict([tests[row] for row in rows])
         spoken = [tests[row].language for row in rows]
-        if len(own):
-            owned = {arm: np.arange(len(own))}
+        owned = {arm: np.arange(len(rows))} if arm else self._owned
         return score(answers, self._gold[rows], spoken, owned)
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """One experiment, said completely: what is trained, on which texts, dealt out how, for how long.
 
 Everything follows from it: two runs of equal experiments on equal texts and an equal base give
-equal numbers, on this machine or on a Ray cluster. It is also a TOML file:
+equal numbers, in one process, in several or on a Ray cluster of equal processors and libraries. It
+is also a TOML file:
 
     name = "skewed"
     dataset = "ag_news"
@@ -31,6 +32,7 @@ import msgspec
 from coordinator.config import RunConfig
 from edge_client.adapters import AdapterError, parse_adapter
 from edge_client.base import EMBEDDED
+from edge_client.tasks import Task
 from edge_client.wire import Training
 
 if sys.version_info >= (3, 11):
@@ -39,6 +41,7 @@ else:  # pragma: no cover - the same library, before it moved into Python
     import tomli as tomllib
 
 FULL = ("full", "full+head")
+RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before
 Paradigm = Literal["federated", "centralised", "local"]
 
 
@@ -83,8 +86,11 @@ class Deal:
             0 <= self.labelled_clients <= self.clients,
             f"deal.labelled_clients: 0 (all) to the {self.clients} clients",
         )
+        for name in ("gamma", "alpha", "beta", "mixture"):
+            object.__setattr__(self, name, float(getattr(self, name)))
         for name in ("gamma", "alpha", "beta"):
-            _demand(getattr(self, name) > 0.0, f"deal.{name}: above 0, or inf")
+            value = getattr(self, name)
+            _demand(value > 0.0, f"deal.{name} is {value:g}; above 0, or inf")
         _demand(0.0 <= self.mixture <= 1.0, "deal.mixture: 0 to 1")
         skewed = [name for name in ("gamma", "alpha") if getattr(self, name) < math.inf]
         _demand(math.isinf(self.beta) or not skewed, "deal.beta: not together with gamma or alpha")
@@ -97,7 +103,7 @@ class Experiment:
     Attributes:
         name: For people and file names.
         dataset: As `simulation.datasets.read_dataset` takes it.
-        languages: Of a set in several; none means all.
+        languages: Of a set in several, kept sorted; none means all.
         base: `embedded`, a folder or a hub name.
         adapter: Such as `lora:8@q,v`, `prompt:8+head`; or `full`, `full+head`: every weight.
         prompt_init: Text a soft prompt starts from; empty for random words.
@@ -113,7 +119,8 @@ class Experiment:
         test_texts: Of those, how many of each language are asked, drawn; 0 for all (of `dev` 1000).
         seed: Root seed of deal, first adapter, cohorts and the order of texts.
         engine: `auto`, `torch` or `onnx`.
-        dtype: `float32`, or `auto`: whatever a client on this machine would choose.
+        dtype: `float32`, or `auto`: whatever a client on this machine would choose, so that
+            another machine may give other numbers.
         threads: An engine computes with; part of the experiment, since sums depend on it.
 
     Raises:
@@ -136,7 +143,7 @@ class Experiment:
     judged_on: Literal["test", "dev"] = "test"
     test_texts: int = 0
     seed: int = 0
-    engine: str = "auto"
+    engine: Literal["auto", "torch", "onnx"] = "auto"
     dtype: Literal["float32", "auto"] = "float32"
     threads: int = 1
 
@@ -149,6 +156,7 @@ class Experiment:
         _demand(self.test_texts >= 0, "test_texts: 0 (all) or more")
         _demand(0 <= self.seed < 2**63, "seed: 0 to 2^63 - 1")
         _demand(1 <= self.threads <= 1024, "threads: 1 to 1024")
+        object.__setattr__(self, "languages", tuple(sorted(set(self.languages))))
         if self.adapter in FULL:
             return
         try:
@@ -156,14 +164,19 @@ class Experiment:
         except AdapterError as error:
             raise ExperimentError(f"{error}, or {', '.join(FULL)}") from error
 
-    def key(self, base_id: str, dataset_sha256: str) -> str:
-        """Names an experiment's results: equal for experiments that give equal numbers.
+    def key(self, base_id: str, dataset_sha256: str, task: Task, engine: str) -> str:
+        """Names an experiment's results: equal keys give equal numbers.
 
         Args:
             base_id: SHA-256 of the base that `base` was found to be.
             dataset_sha256: Of the texts.
+            task: How they are asked.
+            engine: What `engine` means here.
         """
-        said = asdict(self) | {"base": base_id, "dataset": dataset_sha256}
+        found = {"base": base_id, "dataset": dataset_sha256, "task": asdict(task), "engine": engine}
+        said = asdict(self) | found | {"results": RESULTS_VERSION}
+        if self.adapter not in FULL:
+            said["adapter"] = str(parse_adapter(self.adapter))
         del said["name"]
         text = json.dumps(said, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,10 +1,11 @@
 """Experiments as pictures: accuracy by round, by language and by client, and what it cost."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from simulation.scenario import Measured
+from simulation.scenario import Measured, languages_of
 
 COLOURS = ("#2e7d6b", "#d1603d", "#4b6cb7", "#e0b04c", "#8e6bb0", "#5f6b76", "#a8455b", "#3f9cb5")
 
@@ -25,17 +26,12 @@ def draw(found: Sequence[Measured], folder: Path, title: str) -> list[Path]:
     mpl.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
     written = [_accuracy(found, folder / "accuracy.png", title)]
-    if len(found[0].by_language()) > 1:
+    if len(languages_of(found)) > 1:
         written.append(_languages(found, folder / "languages.png", title))
-    shares = {name_of(item): _by_client(item) for item in found}
+    shares = {item.name: _by_client(item) for item in found}
     if any(len(clients) > 1 for clients in shares.values()):
         written.append(_clients(shares, folder / "clients.png", title))
     return written
-
-
-def name_of(item: Measured) -> str:
-    """A cell's name in a legend."""
-    return f"{item.cell.row}, {item.cell.column}"
 
 
 def _accuracy(found: Sequence[Measured], path: Path, title: str) -> Path:
@@ -57,7 +53,7 @@ def _accuracy(found: Sequence[Measured], path: Path, title: str) -> Path:
         low = [a - b for a, b in zip(mean, spread, strict=True)]
         high = [a + b for a, b in zip(mean, spread, strict=True)]
         rounds = [index for index, _, _ in curve]
-        axes[0].plot(rounds, mean, style, color=colour, label=name_of(item), marker=".")
+        axes[0].plot(rounds, mean, style, color=colour, label=item.name, marker=".")
         axes[0].fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
         for axis, name, unit in ((axes[1], "bytes_up", 1e6), (axes[2], "layer_forwards", 1e3)):
             spent = [_spent(item, name, index) / unit for index in rounds]
@@ -65,7 +61,8 @@ def _accuracy(found: Sequence[Measured], path: Path, title: str) -> Path:
     axes[0].set(xlabel="round", ylabel="accuracy, % (mean, spread over seeds)")
     axes[1].set(xlabel="MB up, all clients together (measured)")
     axes[2].set(xlabel="thousand layer-forwards of training (formula)")
-    figure.legend(loc="lower center", ncols=4, fontsize=8, frameon=False)
+    if trained:
+        figure.legend(loc="lower center", ncols=4, fontsize=8, frameon=False)
     rows = -(-len(trained) // 4)
     figure.tight_layout(rect=(0, 0.06 * rows, 1, 1))
     return _save(figure, path)
@@ -82,16 +79,16 @@ def _spent(item: Measured, name: str, round_index: int) -> float:
 
 def _languages(found: Sequence[Measured], path: Path, title: str) -> Path:
     figure, [axis] = _axes(1, title)
-    languages = list(found[0].by_language())
+    languages = languages_of(found)
     width = 0.8 / len(found)
     for number, item in enumerate(found):
         shares = item.by_language()
         places = [
             place + width * (number - (len(found) - 1) / 2) for place in range(len(languages))
         ]
-        heights = [100 * shares.get(language, 0.0) for language in languages]
+        heights = [100 * shares.get(language, math.nan) for language in languages]
         colour = COLOURS[number % len(COLOURS)]
-        axis.bar(places, heights, width, color=colour, label=name_of(item))
+        axis.bar(places, heights, width, color=colour, label=item.name)
     axis.set_xticks(range(len(languages)), languages)
     axis.set(ylabel="accuracy, % (mean over seeds)")
     axis.legend(fontsize=8, frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1.0))
@@ -118,14 +115,7 @@ def _clients(shares: dict[str, list[float]], path: Path, title: str) -> Path:
 
 def _by_client(item: Measured) -> list[float]:
     """Accuracies of all clients in the end, all seeds together."""
-    found: list[float] = []
-    for result in item.results:
-        scores = result.last()
-        if len(scores) == 1:
-            found += scores[0][1].by_client.values()
-        else:
-            found += [score.accuracy for _, score in scores]
-    return found
+    return [tally.share for result in item.results for tally in result.final().by_client.values()]
 
 
 def _axes(count: int, title: str) -> tuple[Any, list[Any]]:

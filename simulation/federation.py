@@ -13,12 +13,20 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from coordinator.admission import check_update
+from coordinator.admission import Refusal, check_update
 from coordinator.aggregation import apply_delta, weighted_mean
 from coordinator.journal import Answered, Event, Finished, StepClosed, StepOpened
 from coordinator.rounds import Schedule, State, decide, evolve
 from edge_client import state as device
-from edge_client.wire import AdapterState, Report, Work, decode_adapter, encode_adapter, sha256
+from edge_client.wire import (
+    AdapterState,
+    Report,
+    Update,
+    Work,
+    decode_adapter,
+    encode_adapter,
+    sha256,
+)
 from simulation.scoring import Score
 
 
@@ -36,7 +44,7 @@ class Devices(Protocol):
         """Answer training work, in the order asked; a client that fails says so in its report."""
 
     def judge(self, adapter: bytes, arm: str) -> Score:
-        """Score an adapter on a client's own test texts; on all if it has none, or for nobody."""
+        """Score an adapter on a client's own test texts; for nobody, on all."""
 
     def close(self) -> None:
         """Free the engines."""
@@ -161,12 +169,11 @@ class _Run:
             asked = [(name, self._work(opened, work_id)) for work_id, name in opened.members]
             answers = self._devices.train(before, asked)
             for (name, work), finished in zip(asked, answers, strict=True):
-                reports[name] = finished.report
-                answer = Answered(work.work_id, finished.report.outcome, None, 0)
-                self._state = evolve(self._state, answer)
-                if finished.update is not None:
-                    sizes.append(len(finished.update))
-                    update = check_update(finished.update, work.work_id, reference)
+                report, update = _admitted(finished, work, reference)
+                reports[name] = report
+                self._state = evolve(self._state, Answered(work.work_id, report.outcome, None, 0))
+                if update is not None:
+                    sizes.append(len(finished.update or b""))
                     yield update.delta, float(update.num_examples)
             if len(sizes) < max(1, schedule.min_updates):
                 reason = next((report.error for report in reports.values()), "nobody was asked")
@@ -213,3 +220,15 @@ class _Run:
             adapter_sha256=opened.adapter_sha256,
             adapter_bytes=len(self.standing.adapter),
         )
+
+
+def _admitted(
+    finished: device.Finished, work: Work, reference: AdapterState
+) -> tuple[Report, Update | None]:
+    """An answer as the coordinator takes it: an update that cannot be used is a failure."""
+    if finished.update is None:
+        return finished.report, None
+    try:
+        return finished.report, check_update(finished.update, work.work_id, reference)
+    except Refusal as refusal:
+        return Report(work.work_id, "failed", error=refusal.detail), None

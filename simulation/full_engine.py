@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 from transformers.utils import logging as transformers_logging
 
 from edge_client.base import Base
-from edge_client.engine import StepReport, unplanned
+from edge_client.engine import EngineError, StepReport, unplanned
 from edge_client.planner import Plan
 from edge_client.tasks import Task
 from edge_client.texts import Example
@@ -23,6 +23,19 @@ from edge_client.torch_engine import AdamW
 from edge_client.wire import AdapterState, Training, check_same_parameters
 
 ROWS = 32  # texts of full length at once in prediction
+
+
+def check_trainable(base: Base) -> None:
+    """Refuse what has no weights to train, or a head in pieces.
+
+    Raises:
+        EngineError: The base is a pack, or a DistilBERT.
+    """
+    if base.manifest is not None or base.architecture == "distilbert":
+        raise EngineError(
+            f"base {base.name}: full fine-tuning needs a plain folder of BERT, RoBERTa, XLM-R or "
+            "ALBERT"
+        )
 
 
 class FullEngine:
@@ -37,15 +50,11 @@ class FullEngine:
 
     Raises:
         TaskError: A label word is not one token of this base's tokenizer.
-        ValueError: The base is a pack, or a DistilBERT, whose head is in pieces.
+        EngineError: The base is a pack, or a DistilBERT.
     """
 
     def __init__(self, base: Base, task: Task, training: Training, head: bool, seed: int) -> None:
-        if base.manifest is not None or base.architecture == "distilbert":
-            raise ValueError(
-                f"base {base.name}: full fine-tuning needs a plain folder of BERT, RoBERTa, XLM-R "
-                "or ALBERT"
-            )
+        check_trainable(base)
         tokens = Tokens(base.folder)
         limit = min(training.tokens, base.shape.positions)
         self._encoder = Encoder(tokens, task, not head, limit)

@@ -80,7 +80,8 @@ def distance_table(
         table.add_row(language, f"{far:.3f}", *cells, f"{100 * gain:+.1f}")
         rows.append({"language": language, "distance": far, "gain": gain})
     fars, gains = ([float(row[name]) for row in rows] for name in ("distance", "gain"))
-    if len(rows) > 2 and np.std(gains) > 0:
+    table.caption = table_vectors().source
+    if len(rows) >= 8 and np.std(gains) > 0:  # of fewer a correlation says nothing
         slope = float(np.corrcoef(fars, gains)[0, 1])
-        table.caption = f"correlation of distance and gain {slope:+.2f}; {table_vectors().source}"
+        table.caption += f"; correlation of distance and gain {slope:+.2f}"
     return table, rows

@@ -88,7 +88,7 @@ class RayDevices:
             raise _failed(error) from error
 
     def judge(self, adapter: bytes, arm: str) -> Score:
-        """Score an adapter on a client's own test texts; on all if it has none, or for nobody."""
+        """Score an adapter on a client's own test texts; for nobody, on all."""
         scored: Score = self._got(self._workers[0].judge.remote(adapter, arm))
         return scored
 

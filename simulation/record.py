@@ -1,6 +1,7 @@
 """An experiment's results on disk: one row a round, and the adapter to go on from.
 
     OUT/KEY/experiment.json     what was run
+    OUT/KEY/lock                whoever runs it holds this
     OUT/KEY/rows.jsonl          one row a round and arm, written when the round is closed
     OUT/KEY/ARM.HASH.safetensors  the adapter of each arm's last row
 
@@ -8,10 +9,12 @@ An adapter is on disk before its row, and the one before goes after it; so a kil
 where its last whole row ends, and a finished one is not run again.
 """
 
+import fcntl
 import json
+import math
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -20,7 +23,7 @@ from edge_client.state import write_atomically
 from edge_client.wire import sha256
 from simulation.experiment import Experiment
 from simulation.federation import Round, Standing
-from simulation.scoring import Score
+from simulation.scoring import Score, pooled
 
 ROWS = "rows.jsonl"
 
@@ -47,6 +50,7 @@ class Row:
         adapter_sha256: The adapter after it.
         evaluated: The last round whose adapter was scored, -1 for none.
         score: Of this adapter, where it was scored.
+        error: What the first client that failed said; empty if none did.
     """
 
     arm: str
@@ -62,6 +66,7 @@ class Row:
     adapter_sha256: str
     evaluated: int
     score: Score | None = None
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,30 +76,38 @@ class Result:
     experiment: Experiment
     rows: tuple[Row, ...] = field(default=())
 
-    def curve(self) -> list[tuple[int, float]]:
-        """(round, accuracy) where it was scored; of several arms the mean of those scored."""
-        found: dict[int, list[float]] = {}
-        for row in self.rows:
+    def curve(self) -> list[tuple[int, Score]]:
+        """(round, score of all test texts) where every arm has been scored by then."""
+        arms = {row.arm for row in self.rows}
+        latest: dict[str, Score] = {}
+        found: dict[int, Score] = {}
+        for row in sorted(self.rows, key=lambda row: row.round_index):
             if row.score is not None:
-                found.setdefault(row.round_index, []).append(row.score.accuracy)
-        return [(index, sum(shares) / len(shares)) for index, shares in sorted(found.items())]
+                latest[row.arm] = row.score
+                if len(latest) == len(arms):
+                    found[row.round_index] = pooled(list(latest.values()))
+        return list(found.items())
 
-    def last(self) -> list[tuple[str, Score]]:
-        """Each arm's last score."""
-        scores = {row.arm: row.score for row in self.rows if row.score is not None}
-        return list(scores.items())
+    def final(self) -> Score:
+        """In the end: each test text answered once, by the shared adapter or its owner's."""
+        return self.curve()[-1][1]
 
     @property
     def accuracy(self) -> float:
-        """Accuracy in the end; of several arms the mean, each on its own client's test texts."""
-        shares = [score.accuracy for _, score in self.last()]
-        return sum(shares) / len(shares)
+        """Share of right answers among all test texts, in the end."""
+        return self.final().accuracy
 
-    def by_language(self) -> dict[str, float]:
-        """Accuracy in the end by language; a silo that trained alone answers for its own."""
-        if len(self.last()) == 1:
-            return self.last()[0][1].by_language
-        return {arm: score.accuracy for arm, score in self.last()}
+    @property
+    def mean_of_languages(self) -> float:
+        """Mean of the languages' accuracies, in the end; of all texts where none is named."""
+        shares = [tally.share for tally in self.final().by_language.values()]
+        return sum(shares) / len(shares) if shares else self.accuracy
+
+    def failures(self) -> tuple[int, int, str]:
+        """Client-rounds that failed, all that were asked, and the first reason."""
+        failed = sum(row.failed for row in self.rows)
+        reason = next((row.error for row in self.rows if row.error), "")
+        return failed, sum(row.clients for row in self.rows), reason
 
     def total(self, name: str) -> float:
         """Sum of a figure over all rows, such as `bytes_up`."""
@@ -102,21 +115,50 @@ class Result:
 
 
 class Record:
-    """One experiment's folder.
+    """One experiment's folder, for one process at a time; use it in a `with` block.
 
     Args:
         folder: `OUT/KEY`; made where it is not there.
-        experiment: Written down for people.
+        experiment: What is run.
+        facts: What else the numbers come from, written beside it for people.
+
+    Raises:
+        RecordError: Another process has it, or a row in it is damaged.
     """
 
-    def __init__(self, folder: Path, experiment: Experiment) -> None:
+    def __init__(
+        self, folder: Path, experiment: Experiment, facts: Mapping[str, object] | None = None
+    ) -> None:
         self._folder, self._experiment = folder, experiment
         folder.mkdir(parents=True, exist_ok=True)
-        said = json.dumps(asdict(experiment), indent=2, sort_keys=True)
+        self._lock = (folder / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._lock.close()
+            raise RecordError(f"another process runs the experiment in {folder}") from error
+        said = json.dumps(asdict(experiment) | dict(facts or {}), indent=2, sort_keys=True)
         write_atomically(folder / "experiment.json", f"{said}\n".encode())
         self._rows = read_rows(folder)
-        lines = "".join(f"{json.dumps(asdict(row))}\n" for row in self._rows)
-        write_atomically(folder / ROWS, lines.encode())  # without a row that was cut short
+        self._last = {row.arm: row for row in self._rows}
+        path = folder / ROWS
+        if path.is_file() and not path.read_bytes().endswith(b"\n"):  # a row that was cut short
+            lines = "".join(f"{_line(row)}\n" for row in self._rows)
+            write_atomically(path, lines.encode())
+        self._sweep()
+
+    def __enter__(self) -> "Record":
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._lock.close()
+
+    def _sweep(self) -> None:
+        """Adapters that no arm's last row names were on their way when somebody was killed."""
+        named = {self._adapter(arm, row.adapter_sha256) for arm, row in self._last.items()}
+        for path in self._folder.glob("*.safetensors*"):
+            if path not in named:
+                path.unlink()
 
     @property
     def result(self) -> Result:
@@ -129,17 +171,19 @@ class Record:
         Raises:
             RecordError: The adapter of its last row is not there or altered.
         """
-        rows = [row for row in self._rows if row.arm == arm]
-        if not rows:
+        last = self._last.get(arm)
+        if last is None:
             return None
-        path = self._adapter(arm, rows[-1].adapter_sha256)
+        path = self._adapter(arm, last.adapter_sha256)
         body = path.read_bytes() if path.is_file() else b""
-        if sha256(body) != rows[-1].adapter_sha256:
+        if sha256(body) != last.adapter_sha256:
             raise RecordError(f"{path} is missing or altered; delete {self._folder} to run again")
-        return Standing(body, rows[-1].round_index, rows[-1].evaluated)
+        return Standing(body, last.round_index, last.evaluated)
 
     def add(self, arm: str, closed: Round, layer_forwards: int, keep_clients: bool) -> None:
         """Write a round down.
+
+        Nothing travels but where clients train together: elsewhere no bytes are charged.
 
         Args:
             arm: Who trained for itself, or empty.
@@ -148,35 +192,36 @@ class Record:
             keep_clients: Whether the score by client is kept.
         """
         body, name = closed.standing.adapter, sha256(closed.standing.adapter)
-        scored = closed.score
+        scored, is_sent = closed.score, self._experiment.paradigm == "federated"
         if scored is not None and not keep_clients:
-            scored = Score(
-                scored.num_examples, scored.accuracy, scored.loss, scored.by_language, {}
-            )
+            scored = replace(scored, by_client={})
+        loss = closed.loss
         row = Row(
             arm=arm,
             round_index=closed.round_index,
             clients=len(closed.cohort),
             failed=len(closed.errors),
             num_examples=closed.num_examples,
-            loss=closed.loss,
-            bytes_down=closed.bytes_down,
-            bytes_up=closed.bytes_up,
+            loss=loss if loss is not None and math.isfinite(loss) else None,
+            bytes_down=closed.bytes_down if is_sent else 0,
+            bytes_up=closed.bytes_up if is_sent else 0,
             layer_forwards=layer_forwards,
             train_s=closed.train_s,
             adapter_sha256=name,
             evaluated=closed.standing.evaluated,
             score=scored,
+            error=next(iter(closed.errors.values()), ""),
         )
-        before = [old for old in self._rows if old.arm == arm]
+        before = self._last.get(arm)
         write_atomically(self._adapter(arm, name), body)
         with (self._folder / ROWS).open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(asdict(row))}\n")
+            file.write(f"{_line(row)}\n")
             file.flush()
             os.fsync(file.fileno())
         self._rows.append(row)
-        if before and before[-1].adapter_sha256 != name:
-            self._adapter(arm, before[-1].adapter_sha256).unlink(missing_ok=True)
+        self._last[arm] = row
+        if before is not None and before.adapter_sha256 != name:
+            self._adapter(arm, before.adapter_sha256).unlink(missing_ok=True)
 
     def _adapter(self, arm: str, name: str) -> Path:
         return self._folder / f"{arm or 'all'}.{name[:12]}.safetensors"
@@ -201,9 +246,8 @@ def read_rows(folder: Path) -> list[Row]:
     return rows
 
 
-def read_result(folder: Path, experiment: Experiment) -> Result:
-    """What a folder holds of an experiment."""
-    return Result(experiment, tuple(read_rows(folder)))
+def _line(row: Row) -> str:
+    return json.dumps(asdict(row), allow_nan=False)
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:

@@ -20,6 +20,8 @@ class Cell:
         row: What the table's row is called, such as the method.
         column: What its column is called, such as the partition or the language.
         experiment: With any seed.
+        of_languages: Whether its figure is the mean of the languages' accuracies, not that of all
+            texts together.
         published: The paper's accuracy for this cell in per cent, if it is known.
     """
 
@@ -27,6 +29,7 @@ class Cell:
     column: str
     experiment: Experiment
     published: float | None = None
+    of_languages: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,13 @@ class Scenario:
         return replace(self, cells=tuple(cells), notes=(*self.notes, f"--rounds {rounds}"))
 
     def experiments(self, seeds: Sequence[int]) -> list[Experiment]:
-        """Every cell's experiment with every seed, cell by cell."""
+        """Every cell's experiment with every seed (added to its own), cell by cell."""
         return [
-            replace(cell.experiment, seed=seed, name=f"{cell.row} / {cell.column} / seed {seed}")
+            replace(
+                cell.experiment,
+                seed=cell.experiment.seed + seed,
+                name=f"{cell.row}, {cell.column}, seed {cell.experiment.seed + seed}"[:200],
+            )
             for cell in self.cells
             for seed in seeds
         ]
@@ -75,20 +82,38 @@ class Measured:
     cell: Cell
     results: tuple[Result, ...]
 
+    @property
+    def name(self) -> str:
+        """In a legend."""
+        return f"{self.cell.row}, {self.cell.column}"
+
     def accuracy(self) -> tuple[float, float]:
         """Mean and spread over seeds."""
-        return mean_and_spread([result.accuracy for result in self.results])
+        is_mean = self.cell.of_languages
+        return mean_and_spread(
+            [one.mean_of_languages if is_mean else one.accuracy for one in self.results]
+        )
 
     def by_language(self) -> dict[str, float]:
-        """Mean over seeds, by language."""
-        found = [result.by_language() for result in self.results]
-        return {name: mean_and_spread([one[name] for one in found])[0] for name in found[0]}
+        """Mean over the seeds that have it, by language."""
+        found = [result.final().by_language for result in self.results]
+        return {
+            name: mean_and_spread([one[name].share for one in found if name in one])[0]
+            for name in sorted({name for one in found for name in one})
+        }
 
     def curve(self) -> list[tuple[int, float, float]]:
-        """(round, mean, spread) over seeds."""
-        curves = [dict(result.curve()) for result in self.results]
+        """(round, mean, spread) of the accuracy over seeds."""
+        curves = [{n: one.accuracy for n, one in result.curve()} for result in self.results]
         rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
         return [(index, *mean_and_spread([curve[index] for curve in curves])) for index in rounds]
+
+    def failures(self) -> str:
+        """Which client-rounds failed and why, or nothing."""
+        found = [result.failures() for result in self.results]
+        failed, asked = sum(one[0] for one in found), sum(one[1] for one in found)
+        reason = next((one[2] for one in found if one[2]), "")
+        return f"{self.name}: {failed} of {asked} client-rounds failed: {reason}" if failed else ""
 
     def total(self, name: str) -> float:
         """A figure's sum over all rounds, mean over seeds."""
@@ -146,9 +171,14 @@ def _text(item: Measured | None) -> str:
     return text if published is None else f"{text} [{published:.1f}]"
 
 
+def languages_of(found: Sequence[Measured]) -> list[str]:
+    """Every language that some cell was asked in."""
+    return sorted({language for item in found for language in item.by_language()})
+
+
 def language_table(found: Sequence[Measured]) -> Table | None:
     """Accuracy by language, one row a cell; None where no set names languages."""
-    languages = list(found[0].by_language())
+    languages = languages_of(found)
     if len(languages) < 2:
         return None
     table = Table(title="accuracy by language (mean over seeds)", box=SIMPLE_HEAD)
@@ -157,9 +187,9 @@ def language_table(found: Sequence[Measured]) -> Table | None:
         table.add_column(language, justify="right")
     for item in found:
         shares = item.by_language()
-        mean = sum(shares.values()) / len(shares)
+        mean = sum(shares.values()) / len(shares) if shares else None
         row = [percent(shares.get(language)) for language in languages]
-        table.add_row(f"{item.cell.row}, {item.cell.column}", *row, percent(mean))
+        table.add_row(item.name, *row, percent(mean))
     return table
 
 
@@ -173,7 +203,7 @@ def cost_table(found: Sequence[Measured]) -> Table:
         table.add_column(name, justify="right")
     for item in found:
         table.add_row(
-            f"{item.cell.row}, {item.cell.column}",
+            item.name,
             str(item.cell.experiment.rounds),
             f"{item.total('bytes_up') / 1e6:.2f}",
             f"{item.total('bytes_down') / 1e6:.2f}",
@@ -203,6 +233,7 @@ def _plain(item: Measured) -> dict[str, object]:
         "column": item.cell.column,
         "accuracy": round(mean, 4),
         "accuracy_spread": round(spread, 4),
+        "accuracy_is": "mean of languages" if item.cell.of_languages else "of all test texts",
         "accuracy_by_seed": [round(result.accuracy, 4) for result in item.results],
         "accuracy_by_language": {name: round(x, 4) for name, x in item.by_language().items()},
         "published_percent": item.cell.published,

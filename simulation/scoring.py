@@ -1,5 +1,6 @@
-"""How an adapter does on the test texts: of everybody, by language and by client."""
+"""How an adapter does on test texts: counts of right answers, so that parts add up exactly."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,22 +8,41 @@ import numpy as np
 
 
 @dataclass(frozen=True)
+class Tally:
+    """Right answers among those asked."""
+
+    right: int
+    asked: int
+
+    @property
+    def share(self) -> float:
+        """Right of asked, 0 to 1; nan where nothing was asked."""
+        return self.right / self.asked if self.asked else math.nan
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(self.right + other.right, self.asked + other.asked)
+
+
+@dataclass(frozen=True)
 class Score:
-    """Right answers over test texts.
+    """Answers to test texts.
 
     Attributes:
-        num_examples: Texts asked.
-        accuracy: Share whose most probable label is the right one.
-        loss: Mean cross-entropy in nats.
-        by_language: Accuracy by language; empty where the set names none.
-        by_client: Accuracy on each client's own test texts; clients without any are left out.
+        total: Of all texts asked.
+        loss: Mean cross-entropy in nats; None where it is not finite.
+        by_language: By language; empty where the set names none.
+        by_client: By the client whose test text it is; clients without any are left out.
     """
 
-    num_examples: int
-    accuracy: float
-    loss: float
-    by_language: dict[str, float]
-    by_client: dict[str, float]
+    total: Tally
+    loss: float | None
+    by_language: dict[str, Tally]
+    by_client: dict[str, Tally]
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the texts whose most probable label is the right one."""
+        return self.total.share
 
 
 def score(
@@ -31,7 +51,7 @@ def score(
     languages: Sequence[str],
     owned: Mapping[str, np.ndarray],
 ) -> Score:
-    """Compare answers with the right ones.
+    """Compare answers with the right ones; an answer that is no number is wrong.
 
     Args:
         log_probabilities: Shape (texts, labels).
@@ -45,14 +65,46 @@ def score(
     if not len(gold):
         raise ValueError("no labelled test texts to evaluate on")
     is_right = log_probabilities.argmax(axis=1) == gold
-    loss = -log_probabilities[np.arange(len(gold)), gold].mean()
+    is_right &= np.isfinite(log_probabilities).all(axis=1)
+    loss = -float(log_probabilities[np.arange(len(gold)), gold].mean())
     spoken = np.array(languages)
-    by_language = {name: float(is_right[spoken == name].mean()) for name in sorted(set(languages))}
-    by_client = {name: float(is_right[rows].mean()) for name, rows in owned.items() if len(rows)}
+    by_language = {name: _tally(is_right[spoken == name]) for name in sorted(set(languages))}
     return Score(
-        num_examples=len(gold),
-        accuracy=float(is_right.mean()),
-        loss=float(loss),
-        by_language={name: share for name, share in by_language.items() if name},
-        by_client=by_client,
+        total=_tally(is_right),
+        loss=loss if math.isfinite(loss) else None,
+        by_language={name: tally for name, tally in by_language.items() if name},
+        by_client={name: _tally(is_right[rows]) for name, rows in owned.items() if len(rows)},
     )
+
+
+def pooled(scores: Sequence[Score]) -> Score:
+    """One score of several that asked different texts; counts add up, the loss is their mean's.
+
+    Raises:
+        ValueError: No scores.
+    """
+    if not scores:
+        raise ValueError("no score to pool")
+    losses = [(one.loss, one.total.asked) for one in scores]
+    total = _sum([one.total for one in scores])
+    is_known = all(loss is not None for loss, _ in losses)
+    weighted = sum((loss or 0.0) * asked for loss, asked in losses)
+    return Score(
+        total=total,
+        loss=weighted / total.asked if is_known else None,
+        by_language=_by_name([one.by_language for one in scores]),
+        by_client=_by_name([one.by_client for one in scores]),
+    )
+
+
+def _by_name(parts: Sequence[Mapping[str, Tally]]) -> dict[str, Tally]:
+    names = sorted({name for part in parts for name in part})
+    return {name: _sum([part[name] for part in parts if name in part]) for name in names}
+
+
+def _sum(tallies: Sequence[Tally]) -> Tally:
+    return sum(tallies, Tally(0, 0))
+
+
+def _tally(is_right: np.ndarray) -> Tally:
+    return Tally(int(is_right.sum()), len(is_right))

@@ -13,16 +13,29 @@ from coordinator.runs import first_adapter
 from edge_client.adapters import parse_adapter
 from edge_client.base import Base, open_base
 from edge_client.budgeted import open_within
-from edge_client.engine import Engine, open_engine
+from edge_client.engine import Engine, engine_name, installed_engine, open_engine
 from edge_client.seeds import derive_seed
-from edge_client.texts import Example
-from edge_client.wire import PROTOCOL, Work, encode_adapter
+from edge_client.texts import DataError, Example
+from edge_client.wire import PROTOCOL, AdapterState, Work, encode_adapter
 from simulation.datasets import DataSet, read_dataset
 from simulation.experiment import FULL, Experiment
 from simulation.partition import population_of
 from simulation.population import Population, merged
 
 DEV_TEXTS = 1000
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Clients that train one adapter.
+
+    Attributes:
+        name: The one client that trains for itself and is judged by its own texts, or empty.
+        clients: Those with labelled texts; none means that nothing is trained.
+    """
+
+    name: str
+    clients: Population
 
 
 @dataclass(frozen=True)
@@ -44,14 +57,42 @@ class Stage:
     @property
     def key(self) -> str:
         """See `Experiment.key`."""
-        return self.experiment.key(self.base.base_id, self.dataset.sha256)
+        engine = "torch" if self.experiment.adapter in FULL else engine_name(self.experiment.engine)
+        texts, asked = self.dataset.sha256, self.dataset.task
+        return self.experiment.key(self.base.base_id, texts, asked, engine)
 
-    def arms(self) -> list[Population]:
-        """The populations that train one adapter each: one, or with `local` one a client."""
+    def check(self) -> None:
+        """Find out before anything is computed whether all fits together.
+
+        Raises:
+            AdapterError: The adapter does not fit the base.
+            EngineError: The engine is not installed, or cannot train this base.
+            TaskError: A label word is not one token of the base's tokenizer.
+        """
+        installed_engine(self.experiment.engine)
+        if self.experiment.adapter in FULL:
+            from simulation.full_engine import check_trainable
+
+            check_trainable(self.base)
+        else:
+            self._drawn_adapter()
+
+    def arms(self) -> list[Arm]:
+        """Who trains one adapter each: all together, all texts as one client, or every client.
+
+        A client without test texts trains for nobody's sake and is left out of `local`; one
+        without labelled texts keeps the adapter that all start from.
+        """
         able = tuple(client for client in self.population if len(client.labelled))
         if self.experiment.paradigm == "centralised":
-            return [(merged(self.population),)]
-        return [(client,) for client in able] if self.experiment.paradigm == "local" else [able]
+            return [Arm("", (merged(self.population),))]
+        if self.experiment.paradigm == "federated":
+            return [Arm("", able)]
+        return [
+            Arm(client.name, (client,) if len(client.labelled) else ())
+            for client in self.population
+            if len(client.test)
+        ]
 
     def open_engine(self) -> Engine:
         """The engine that all clients take turns at; the caller closes it."""
@@ -74,12 +115,12 @@ class Stage:
         experiment = self.experiment
         if experiment.adapter in FULL:
             return encode_adapter(engine.adapter())
-        spec = parse_adapter(experiment.adapter)
-        return encode_adapter(
-            first_adapter(
-                self.base, spec, self.dataset.task, experiment.prompt_init, experiment.seed
-            )
-        )
+        return encode_adapter(self._drawn_adapter())
+
+    def _drawn_adapter(self) -> AdapterState:
+        said = self.experiment
+        spec = parse_adapter(said.adapter)
+        return first_adapter(self.base, spec, self.dataset.task, said.prompt_init, said.seed)
 
     def template(self) -> Work:
         """Work as every client gets it, round and adapter not filled in."""
@@ -132,16 +173,36 @@ def judged(dataset: DataSet, part: str, per_language: int) -> DataSet:
 
     Args:
         dataset: All texts.
-        part: `test`; or `dev`, training texts, which are not trained on then.
+        part: `test`; or `dev`, training texts, which are not trained on then. Of pairs, no first
+            text is on both sides.
         per_language: How many of each language; 0 for all test texts, or 1000 of `dev`.
+
+    Raises:
+        DataError: `dev` would leave nothing of a language to train on, or the set has pairs in
+            several languages, of which nobody knows what is whose translation.
     """
     if part == "test":
         rows = drawn(dataset.test, per_language or len(dataset.test))
         return replace(dataset, test=tuple(dataset.test[row] for row in rows))
+    has_pairs = any(example.text_b for example in dataset.train)
+    languages = sorted({example.language for example in dataset.train})
+    if has_pairs and len(languages) > 1:
+        raise DataError(f"judged_on = dev: {dataset.name} has pairs; name one of its languages")
     aside = drawn(dataset.train, per_language or DEV_TEXTS)
-    kept = sorted(set(range(len(dataset.train))) - set(aside))
-    train = tuple(dataset.train[row] for row in kept)
-    return replace(dataset, train=train, test=tuple(dataset.train[row] for row in aside))
+    taken = set(aside)
+    firsts = {dataset.train[row].text for row in aside}
+    kept = [
+        example
+        for row, example in enumerate(dataset.train)
+        if row not in taken and not (has_pairs and example.text in firsts)
+    ]
+    for language in languages:
+        if not any(example.language == language for example in kept):
+            raise DataError(
+                f"judged_on = dev leaves no training text of {language or dataset.name}; "
+                "set test_texts to fewer"
+            )
+    return replace(dataset, train=tuple(kept), test=tuple(dataset.train[row] for row in aside))
 
 
 def drawn(texts: Sequence[Example], per_language: int, seed: int = 0) -> list[int]:

@@ -6,7 +6,6 @@ that come with them, their texts' engine and a whole round of real training incl
 """
 
 import gc
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ from simulation.experiment import Deal, Experiment, Rounds, schedule_of
 from simulation.federation import Round, Standing, federate
 from simulation.messages import DATA, LABELS, load_messages
 from simulation.partition import population_of
-from simulation.scoring import Score
+from simulation.scoring import Score, Tally
 from simulation.stage import Stage
 
 ADDED = 0.01
@@ -80,7 +79,7 @@ class Echoes:
 
     def judge(self, adapter: bytes, arm: str) -> Score:
         """Nothing is judged."""
-        return Score(1, math.nan, math.nan, {}, {})
+        return Score(Tally(0, 1), None, {}, {})
 
     def close(self) -> None:
         """Nothing to free."""
@@ -137,7 +136,8 @@ def footprint(clients: int, few: int = 10) -> Footprint:
         Example(m.text, label=m.label, language=m.language) for m in messages if m.split != "test"
     )
     texts = DataSet("hub", TASK, train, train[:100], "embedded", "Apache-2.0", "", ())
-    labelled = min(len(train), max(clients, 2 * few))
+    clients = min(clients, len(train))  # so that each has a text to train on
+    labelled = max(clients, 2 * few)
     deal = Deal(clients=few, labelled=labelled)
     experiment = Experiment(
         name="footprint", dataset="hub", adapter="lora:8", deal=deal, rounds=1, evaluate_every=0

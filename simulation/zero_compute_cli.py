@@ -21,7 +21,7 @@ def zero_compute(
     clients: Annotated[int, typer.Option(min=11, help="All of them in every round.")] = 1000,
     rounds: Annotated[int, typer.Option(min=1)] = 3,
     peer: Annotated[str, typer.Option(help=f"`{FLWR}`: its simulation beside it.")] = "",
-    peer_clients: Annotated[int, typer.Option(help="Fewer for the peer; 0: as many.")] = 0,
+    peer_clients: Annotated[int, typer.Option(min=0, help="Fewer for the peer; 0: as many.")] = 0,
     json_output: Annotated[
         bool, typer.Option("--json", help="Last line of stdout: one JSON object.")
     ] = False,

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.selection import cohort
+from simulation.dataset_tasks import AG_NEWS
 from simulation.experiment import Deal, Experiment, ExperimentError, read_experiment, schedule_of
 
 EXPERIMENT = """
@@ -47,7 +48,7 @@ def test_a_file_says_it_all(tmp_path: Path) -> None:
         ("paradigm = 'swarm'", "Invalid enum value 'swarm'"),
         ("[deal]\nclients = 0", "deal.clients: 1 to 1000000"),
         ("[deal]\nclients = 3\nlabelled_clients = 4", "labelled_clients: 0 .all. to the 3 clients"),
-        ("[deal]\ngamma = 0.0", "deal.gamma: above 0, or inf"),
+        ("[deal]\ngamma = 0.0", "deal.gamma is 0; above 0, or inf"),
         ("[deal]\nbeta = 1.0\nalpha = 1.0", "deal.beta: not together with gamma or alpha"),
         ("[deal]\nwhat = 1", r"\[deal\]: unknown key 'what'"),
         ("[training]\nlr = 0.0", "lr: above 0"),
@@ -66,13 +67,26 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_experiment(tmp_path / "none.toml")
 
 
+def key(experiment: Experiment, texts: str = "texts", engine: str = "torch") -> str:
+    return experiment.key("base", texts, AG_NEWS, engine)
+
+
 def test_the_key_names_what_numbers_depend_on() -> None:
-    first = Experiment("a", "ag_news")
-    assert first.key("base", "texts") == replace(first, name="b", base="moved").key("base", "texts")
+    first = Experiment("a", "ag_news", adapter="lora:8", languages=("b", "a"))
+    same: list[dict[str, Any]] = [{"name": "b"}, {"base": "moved"}, {"adapter": "lora:8@q,v"}]
+    same += [{"languages": ("a", "b")}, {"deal": Deal(gamma=math.inf)}]
+    assert {key(replace(first, **change)) for change in same} == {key(first)}
     changes: list[dict[str, Any]] = [{"seed": 1}, {"deal": Deal(gamma=1.0)}, {"rounds": 9}]
-    others = [replace(first, **change) for change in changes]
-    keys = {one.key("base", "texts") for one in (first, *others)} | {first.key("base", "others")}
-    assert len(keys) == 5
+    others = [key(replace(first, **change)) for change in changes]
+    others += [key(first, texts="other"), key(first, engine="onnx")]
+    asked = replace(AG_NEWS, patterns=AG_NEWS.patterns[::-1])
+    others.append(first.key("base", "texts", asked, "torch"))
+    assert len({*others, key(first)}) == 7
+
+
+def test_whole_numbers_are_numbers() -> None:
+    said = [replace(Experiment("a", "b"), deal=Deal(gamma=gamma)) for gamma in (1, 1.0)]
+    assert key(said[0]) == key(said[1])
 
 
 @given(st.integers(1, 500), st.integers(0, 500))

@@ -1,5 +1,7 @@
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -8,7 +10,7 @@ pytest.importorskip("fastapi")
 from edge_client.base import Base
 from edge_client.state import Finished
 from edge_client.tasks import Task
-from edge_client.wire import Report, Work, decode_adapter
+from edge_client.wire import Report, Update, Work, decode_adapter, encode_update
 from simulation.devices import InProcess
 from simulation.experiment import Rounds, schedule_of
 from simulation.federation import Round, SimulationError, Standing, federate
@@ -57,7 +59,7 @@ def test_rounds_are_scored_when_they_are_due(tiny_base: Base, hub_task: Task) ->
 
 def test_no_rounds_ask_the_base_alone(tiny_base: Base, hub_task: Task) -> None:
     [only] = rounds_of(staged(tiny_base, hub_task, rounds=0))
-    assert only.round_index == 0 and only.score is not None and only.score.num_examples == 12
+    assert only.round_index == 0 and only.score is not None and only.score.total.asked == 12
 
 
 def test_a_mean_of_equal_answers_is_the_answer(tiny_base: Base, hub_task: Task) -> None:
@@ -82,6 +84,27 @@ def test_a_round_without_updates_says_why(tiny_base: Base, hub_task: Task) -> No
     start = Standing(on.first_adapter(on.open_engine()))
     with pytest.raises(SimulationError, match=r"round 1: 0 of 2 clients could .* a: no texts"):
         federate(Rounds(1, 1.0, 0, 0), on.template(), start, ["a", "b"], Failing(b""))
+
+
+class Broken(Echoes):
+    """One client sends what is no number."""
+
+    def train(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+        for finished, (name, work) in zip(super().train(adapter, asked), asked, strict=True):
+            delta = {key: t * np.nan for key, t in decode_adapter(adapter).items()}
+            bad = encode_update(Update(work.work_id, 1, delta))
+            yield replace(finished, update=bad) if name == "b" else finished
+
+
+def test_an_update_that_is_refused_is_a_failure_and_no_more(
+    tiny_base: Base, hub_task: Task
+) -> None:
+    on, seen = staged(tiny_base, hub_task), list[Round]()
+    start = Standing(on.first_adapter(on.open_engine()))
+    names = ["a", "b", "c"]
+    federate(Rounds(1, 1.0, 0, 0), on.template(), start, names, Broken(b""), seen.append)
+    assert list(seen[-1].errors) == ["b"] and "NaN" in seen[-1].errors["b"]
+    assert seen[-1].num_examples == 2
 
 
 def test_nobody_to_ask_is_said(tiny_base: Base, hub_task: Task) -> None:

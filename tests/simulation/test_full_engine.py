@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from edge_client.base import Base
+from edge_client.engine import EngineError
 from edge_client.tasks import Task
 from edge_client.wire import Training
 from simulation.full_engine import FullEngine
@@ -62,5 +63,5 @@ def test_features_and_answers_do_not_depend_on_the_batch(tiny_base: Base, hub_ta
 
 def test_a_distilbert_is_refused(tiny_base: Base, hub_task: Task, tmp_path: Path) -> None:
     base = write_family("distilbert", tiny_base, tmp_path / "base")
-    with pytest.raises(ValueError, match="needs a plain folder of BERT"):
+    with pytest.raises(EngineError, match="needs a plain folder of BERT"):
         FullEngine(base, hub_task, TRAINING, head=False, seed=0)

@@ -1,5 +1,6 @@
 import gzip
 import json
+import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,16 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from edge_client.base import Base
+from edge_client.base import Base, BaseError
+from edge_client.tasks import Task
+from edge_client.texts import DataError, Example
 from simulation.datasets import read_dataset
-from simulation.experiment import Experiment
+from simulation.experiment import Deal, Experiment
+from simulation.federation import SimulationError
 from simulation.record import Record, RecordError, Row, read_rows
 from simulation.runner import Place, run, run_all
 from simulation.stage import judged
-from tests.simulation.experiments import small
+from tests.simulation.experiments import small, texts_of
 
 
 @pytest.fixture
@@ -81,16 +85,71 @@ def test_a_run_cut_anywhere_ends_as_if_it_had_not_been(
     assert len(list(folder.glob("*.safetensors"))) == 1
 
 
+def silos(base: Base, **said: Any) -> Experiment:
+    """A silo a language."""
+    deal = replace(small(base).deal, by="language", clients=0)
+    return news(base, deal=deal, **said)
+
+
 def test_local_clients_train_for_themselves_and_answer_for_their_own(
     tiny_base: Base, place: Place
 ) -> None:
-    deal = replace(small(tiny_base).deal, by="language", clients=0)
-    result = run(news(tiny_base, paradigm="local", deal=deal, evaluate_every=0), place)
-    assert set(result.by_language()) == {"eng", "hau"}
+    result = run(silos(tiny_base, paradigm="local", evaluate_every=0), place)
     scores = {row.arm: row.score for row in result.rows if row.round_index == 2 and row.score}
     assert [list(score.by_language) for score in scores.values()] == [["eng"], ["hau"]]
-    own = [score.accuracy for score in scores.values()]
-    assert result.accuracy == pytest.approx(sum(own) / 2) == sum(result.by_language().values()) / 2
+    right = sum(score.total.right for score in scores.values())
+    assert result.accuracy == right / 8 and result.final().total.asked == 8
+    assert result.total("bytes_up") == 0
+
+
+@pytest.mark.parametrize("adapter", ["lora:2", "full+head"])
+def test_local_clients_all_start_from_the_same(tiny_base: Base, place: Place, adapter: str) -> None:
+    result = run(silos(tiny_base, paradigm="local", rounds=1, adapter=adapter), place)
+    starts = {row.adapter_sha256 for row in result.rows if row.round_index == 0}
+    ends = {row.adapter_sha256 for row in result.rows if row.round_index == 1}
+    assert len(starts) == 1 and len(ends) == 2
+
+
+def test_a_local_client_without_labels_keeps_the_first_adapter(
+    tiny_base: Base, place: Place
+) -> None:
+    deal = Deal(clients=3, labelled=2, labelled_clients=1)
+    result = run(news(tiny_base, paradigm="local", deal=deal), place)
+    assert {row.arm: row.round_index for row in result.rows}["client-0003"] == 0
+    assert result.final().total.asked == 8
+
+
+def test_one_experiment_is_one_processes(tiny_base: Base, place: Place) -> None:
+    result = run(news(tiny_base, rounds=0), place)
+    [folder] = place.out.iterdir()
+    with (
+        Record(folder, result.experiment),
+        pytest.raises(RecordError, match="another process runs the experiment"),
+    ):
+        run(news(tiny_base, rounds=0), place)
+    assert run(news(tiny_base, rounds=0), place).rows == result.rows
+
+
+def test_equal_experiments_are_run_once(tiny_base: Base, place: Place) -> None:
+    asked = [news(tiny_base, name=name) for name in ("one", "two")]
+    one, two = run_all(asked, place, jobs=2)
+    assert one.rows == two.rows and len(one.rows) == 3
+    assert (one.experiment.name, two.experiment.name) == ("one", "two")
+
+
+def test_what_cannot_be_run_is_said_before_anything_is(tiny_base: Base, place: Place) -> None:
+    asked = [news(tiny_base), replace(news(tiny_base), base="nowhere/at/all")]
+    with pytest.raises(BaseError, match="no base at nowhere"):
+        run_all(asked, place)
+    assert not place.out.exists()
+
+
+def test_a_failing_experiment_ends_the_others(tiny_base: Base, place: Place) -> None:
+    endless = news(tiny_base, rounds=10_000, evaluate_every=0)
+    broken = news(tiny_base, training=replace(endless.training, lr=99.0), adapter="full")
+    with pytest.raises(SimulationError, match="could train"):
+        run_all([endless, broken], place, jobs=2)
+    assert not multiprocessing.active_children()
 
 
 def test_centralised_training_is_one_client_with_all_texts(tiny_base: Base, place: Place) -> None:
@@ -111,8 +170,10 @@ def test_an_altered_adapter_is_refused(tiny_base: Base, place: Place) -> None:
     [folder] = place.out.iterdir()
     [adapter] = folder.glob("*.safetensors")
     adapter.write_bytes(adapter.read_bytes()[:-1] + b"!")
-    record = Record(folder, result.experiment)
-    with pytest.raises(RecordError, match="missing or altered; delete"):
+    with (
+        Record(folder, result.experiment) as record,
+        pytest.raises(RecordError, match="missing or altered; delete"),
+    ):
         record.standing("")
 
 
@@ -136,3 +197,17 @@ def test_texts_kept_aside_are_not_trained_on(place: Place) -> None:
     few = judged(texts, "test", per_language=3)
     assert len(few.test) == 6 and few.train == texts.train
     assert judged(texts, "test", 3) == few
+
+
+def test_pairs_kept_aside_share_no_first_text_with_those_trained_on() -> None:
+    pairs = [Example(f"premise {n // 3}", f"hypothesis {n}", "yes", "en") for n in range(30)]
+    words = {"yes": "yes", "no": "no"}
+    task = Task("pairs", ("yes", "no"), ("{text_a} ? [MASK] , {text_b}",), words)
+    texts = replace(texts_of(task), train=tuple(pairs))
+    aside = judged(texts, "dev", per_language=5)
+    assert not {e.text for e in aside.test} & {e.text for e in aside.train}
+    with pytest.raises(DataError, match="leaves no training text of en"):
+        judged(texts, "dev", per_language=30)
+    both = replace(texts, train=(*pairs, Example("a", "b", "no", "fr")))
+    with pytest.raises(DataError, match="name one of its languages"):
+        judged(both, "dev", per_language=5)

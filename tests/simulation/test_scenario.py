@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from edge_client.base import Base
 from simulation import aug_fedprompt, mfpt
 from simulation.cli import app
-from simulation.experiment_cli import play
+from simulation.experiment_report import Order, play
 from simulation.mfpt_tables import distance_table, parse_mixture, traffic_table
 from simulation.record import mean_and_spread
 from simulation.runner import Place, run_all
@@ -77,7 +77,7 @@ def test_tables_give_means_spreads_and_the_papers_figures(
 
 def test_seeds_share_a_cell_and_not_a_result(found: list[Measured]) -> None:
     assert [len(item.results) for item in found] == [2, 2, 2]
-    assert [result.experiment.seed for result in found[0].results] == [0, 1]
+    assert [result.experiment.seed for result in found[0].results] == [7, 8]
     assert [index for index, _, _ in found[0].curve()] == [0, 1]
     assert found[2].total("bytes_up") == 0 < found[0].total("bytes_up")
 
@@ -88,7 +88,7 @@ def test_a_played_scenario_leaves_figures_and_pictures(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    play(scenario_of(tiny_base), SEEDS, place, 1, tmp_path / "told", True)
+    play(scenario_of(tiny_base), Order(SEEDS, place, 1, tmp_path / "told", True))
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told["cells"][0]["published_percent"] == 81.0 and told["seeds"] == [0, 1]
     files = {path.name for path in (tmp_path / "told" / "small").iterdir()}
