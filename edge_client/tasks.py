@@ -6,9 +6,10 @@ in the mask (pattern-exploiting training, Schick & Schuetze 2021, arXiv:2001.076
     Task("agnews", ("sports", "business"), ("[MASK] : {text}",), {"sports": "sports", ...})
 """
 
+import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,3 +119,19 @@ def read_task(path: Path) -> Task:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TaskError(f"{path} is no TOML: {error}") from error
     return task_from_mapping(table, str(path))
+
+
+def task_toml(task: Task) -> str:
+    """The text of a `task.toml`; `read_task` of it, written as UTF-8, gives the task back."""
+
+    def text(value: str | Sequence[str]) -> str:
+        # JSON's strings and lists are also TOML's, but for one character that TOML wants escaped.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+    words = "".join(f"{text(label)} = {text(task.verbalizer[label])}\n" for label in task.labels)
+    head = (
+        f"name = {text(task.name)}\n"
+        f"labels = {text(task.labels)}\n"
+        f"patterns = {text(task.patterns)}\n"
+    )
+    return f"{head}\n[verbalizer]\n{words}"

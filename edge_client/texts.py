@@ -63,7 +63,7 @@ def read_folder(folder: Path, labels: Sequence[str]) -> ClientData:
         return ClientData(tuple(read_file(folder, labels, labelled=True)), (), ())
     if not folder.is_dir():
         raise DataError(f"no data at {folder}; a folder with labelled.csv (text,label) is expected")
-    parts = {part: _find(folder, part) for part in ("labelled", "unlabelled", "test")}
+    parts = {part: find_part(folder, part) for part in ("labelled", "unlabelled", "test")}
     if not parts["labelled"] and not parts["test"]:
         raise DataError(
             f"{folder} holds no labelled.* or test.* (csv, tsv or jsonl, .gz or not); "
@@ -76,7 +76,12 @@ def read_folder(folder: Path, labels: Sequence[str]) -> ClientData:
     return ClientData(read["labelled"], read["unlabelled"], read["test"])
 
 
-def _find(folder: Path, part: str) -> Path | None:
+def find_part(folder: Path, part: str) -> Path | None:
+    """The one file of a folder that is called so, `train` in any format; None if there is none.
+
+    Raises:
+        DataError: There are two.
+    """
     names = [f"{part}{ending}{gz}" for ending in FORMATS for gz in ("", ".gz")]
     found = [folder / name for name in names if (folder / name).is_file()]
     if len(found) > 1:
@@ -114,6 +119,28 @@ def read_file(path: Path, labels: Sequence[str], *, labelled: bool) -> list[Exam
     if not examples:
         raise DataError(f"{path} holds no texts")
     return examples
+
+
+def write_csv(path: Path, examples: Sequence[Example]) -> None:
+    """Write texts as CSV, without a label column where no text has a label.
+
+    Where all texts have a label, or none has, `read_file` gives equal examples back, but for texts
+    of spaces alone, which it leaves out. Equal examples write equal bytes.
+
+    Raises:
+        DataError: A text is no Unicode; half a surrogate pair, say.
+        OSError: The file cannot be written.
+    """
+    columns = ["text", "text_b", "label", "language"]
+    if all(example.label is None for example in examples):
+        columns.remove("label")
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)  # its "\r\n" makes every version quote both characters
+            writer.writerow(columns)
+            writer.writerows([getattr(e, column) for column in columns] for e in examples)
+    except UnicodeEncodeError as error:
+        raise DataError(f"{path}: a text cannot be written as UTF-8: {error.reason}") from error
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -162,10 +189,15 @@ def _jsonl_rows(path: Path, file: TextIO) -> Iterator[tuple[int, dict[str, str]]
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     try:
-        import pyarrow.parquet as parquet
+        import pyarrow
+        from pyarrow import parquet
     except ImportError as error:
         raise DataError(
             f"{path}: pip install pyarrow to read Parquet, or save it as CSV"
         ) from error
-    for number, row in enumerate(parquet.read_table(path).to_pylist(), start=1):
+    try:
+        rows = parquet.read_table(path).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read as Parquet: {error}") from error
+    for number, row in enumerate(rows, start=1):
         yield number, {str(key): str(value) for key, value in row.items() if value is not None}

@@ -19,8 +19,3 @@ def training_layer_forwards(experiment: Experiment, layers: int, num_examples: i
     is_in_layers = experiment.adapter in FULL or parse_adapter(experiment.adapter).is_in_layers
     passes = 3 if is_in_layers else 1  # forward; and back through all layers, if it leads there
     return passes * layers * experiment.training.epochs * num_examples
-
-
-def inference_layer_forwards(layers: int, texts: int) -> int:
-    """Of asking texts once, all layers."""
-    return layers * texts

@@ -1,6 +1,5 @@
 """`smidgen simulate data`: what a data set holds, its licence and checksum; and a copy as files."""
 
-import csv
 import json
 import sys
 from collections import Counter
@@ -13,15 +12,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from edge_client.tasks import Task, TaskError, read_task
-from edge_client.texts import DataError, Example
+from edge_client.tasks import Task, TaskError, read_task, task_toml
+from edge_client.texts import DataError, write_csv
 from simulation.datasets import NAMES, VARIABLE, DataSet, read_dataset, read_local
 from simulation.hub_layouts import LAYOUTS, Layout
 
 
 def data(
     name: Annotated[
-        str, typer.Argument(help=f"{', '.join(NAMES)}, or hub:OWNER/NAME[@REVISION].")
+        str, typer.Argument(help=f"{', '.join(NAMES)}, folder:PATH or hub:OWNER/NAME@REVISION.")
     ] = "",
     folder: Annotated[
         Path | None, typer.Option("--data", help=f"Folder of data sets; else ${VARIABLE}.")
@@ -43,6 +42,15 @@ def data(
 ) -> None:
     """Show a data set: rows by label and language, licence, checksum, what differs."""
     try:
+        hub_only = {"--text": text != "text", "--text-b": text_b, "--label": label != "label"}
+        given: dict[str, object] = {
+            "--task": task,
+            "--test": test,
+            "--languages": languages,
+            "--data": folder,
+        }
+        given |= {**hub_only, "--config": config}
+        _check_together(name, train, [option for option, value in given.items() if value])
         own = read_task(task) if task else None
         if train:
             read = _read_own(name, train, test, own)
@@ -84,16 +92,17 @@ def summary(data: DataSet) -> dict[str, Any]:
 
 
 def write_dataset(out: Path, data: DataSet) -> None:
-    """Write a set as files that `read_local`, a device and other tools read.
+    """Write a set as files that `folder:OUT`, `read_local` and other tools read.
 
     Equal sets write equal bytes. Licence, origin and checksum go along in README.md.
 
     Raises:
+        DataError: A text is no Unicode.
         OSError: The folder cannot be written.
     """
     out.mkdir(parents=True, exist_ok=True)
     for part, examples in (("train", data.train), ("test", data.test)):
-        _write_csv(out / f"{part}.csv", examples)
+        write_csv(out / f"{part}.csv", examples)
     (out / "task.toml").write_text(task_toml(data.task), encoding="utf-8")
     facts = {"licence": data.licence, "origin": data.origin, "sha256": data.sha256}
     head = "".join(f"{key}: {value}\n" for key, value in facts.items())
@@ -101,12 +110,22 @@ def write_dataset(out: Path, data: DataSet) -> None:
     (out / "README.md").write_text(f"---\n{head}---\n# {data.name}\n\n{notes}", encoding="utf-8")
 
 
-def task_toml(task: Task) -> str:
-    """A task as `read_task` reads it back."""
-    labels, patterns = (", ".join(map(_quoted, words)) for words in (task.labels, task.patterns))
-    words = "".join(f"{_quoted(key)} = {_quoted(word)}\n" for key, word in task.verbalizer.items())
-    head = f"name = {_quoted(task.name)}\nlabels = [{labels}]\npatterns = [{patterns}]\n"
-    return f"{head}\n[verbalizer]\n{words}"
+def _check_together(name: str, train: Path | None, given: Sequence[str]) -> None:
+    """Refuse options that would say nothing beside the others."""
+    is_own = train is not None
+    is_hub = name.startswith("hub:") and not is_own
+    is_known = not (is_own or is_hub or name.startswith("folder:"))
+    counts = {
+        "--task": (is_own or is_hub, "without --train FILE or hub:OWNER/NAME"),
+        "--test": (is_own, "without --train FILE"),
+        "--languages": (not is_own, "with --train"),
+        "--data": (is_known, "with a set that is not looked for there"),
+    }
+    of_hub = (is_hub and "--task" in given, "without hub:OWNER/NAME and --task FILE")
+    for option in given:
+        is_read, beside = counts.get(option, of_hub)
+        if not is_read:
+            raise DataError(f"{option} says nothing {beside}; leave it out")
 
 
 def _read_own(name: str, train: Path, test: Path | None, task: Task | None) -> DataSet:
@@ -124,17 +143,6 @@ def _layout(name: str, task: Task, text: str, text_b: str, label: str, config: s
 
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _write_csv(path: Path, examples: Sequence[Example]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["text", "text_b", "label", "language"])
-        writer.writerows([e.text, e.text_b, e.label, e.language] for e in examples)
 
 
 def _print(data: DataSet) -> None:

@@ -57,8 +57,9 @@ YELP = Task(
 )
 MNLI = Task("mnli", tuple(PAIR_WORDS), PAIR_PATTERNS, PAIR_WORDS)
 XNLI = Task("xnli", tuple(PAIR_WORDS), PAIR_PATTERNS, PAIR_WORDS)
-
-
+XNLI_LANGUAGES = (
+    *("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh"),
+)
 NEWS = Task("masakhanews", NEWS_LABELS, NEWS_PATTERNS, {label: label for label in NEWS_LABELS})
 
 

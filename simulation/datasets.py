@@ -1,4 +1,4 @@
-"""Labelled data sets for the experiments, from a folder, from files of one's own or from the hub.
+"""Labelled data sets for the experiments: known ones, files of one's own, any of the hub.
 
 Each comes with its task, where it is from, its licence, a checksum of what was read, and how it
 differs from the set as published. No training text is also a test text.
@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_client.pack import file_sha256
-from edge_client.tasks import Task
-from edge_client.texts import DataError, Example, read_file
-from simulation.dataset_readers import READERS, Parts, likeness
+from edge_client.tasks import Task, TaskError, read_task
+from edge_client.texts import DataError, Example, find_part, read_file
+from simulation.dataset_readers import READERS, Parts, chosen, likeness
 from simulation.provenance import licence_near
 
 NAMES = tuple(sorted(READERS))
 VARIABLE = "SMIDGEN_DATA"
+TASK = "task.toml"
+WRITES = "`smidgen simulate data NAME --out FOLDER` writes a folder as it should be"
 
 
 @dataclass(frozen=True)
@@ -48,28 +50,66 @@ class DataSet:
 
 
 def read_dataset(name: str, where: Path | None = None, languages: Sequence[str] = ()) -> DataSet:
-    """Read a known data set from a folder of data sets.
+    """Read a data set by its name, as an experiment says it.
 
     Args:
-        name: One of `NAMES`, or `hub:OWNER/NAME[@REVISION]`.
-        where: Folder that holds a folder of that name; None takes `$SMIDGEN_DATA`.
+        name: One of `NAMES`; `folder:PATH`, a set of one's own; or `hub:OWNER/NAME[@REVISION]`.
+        where: Folder that holds one of `NAMES`; None takes `$SMIDGEN_DATA`.
         languages: Of a set in several, those wanted; none means all it has.
 
     Raises:
         DataError: No such set, folder, file or language; says what to do.
     """
+    if name.startswith("folder:"):
+        return read_own_folder(Path(name.removeprefix("folder:")), languages)
     if name.startswith("hub:"):
         from simulation.hub import read_hub  # the hub's library is only here where it is wanted
 
         return read_hub(name.removeprefix("hub:"), languages)
     if name not in READERS:
-        raise DataError(f"no data set {name!r}; one of {', '.join(NAMES)}, or hub:OWNER/NAME")
+        known = ", ".join(NAMES)
+        raise DataError(f"no data set {name!r}; one of {known}, folder:PATH or hub:OWNER/NAME")
     folder = _folder(where) / name
     if not folder.is_dir():
         raise DataError(f"no folder {name} in {folder.parent}; put the data set there")
     parts = READERS[name](folder, languages)
     files = {path.relative_to(folder.parent).as_posix(): path for path in parts.files}
     return build(name, parts, f"folder {name}", licence_near(folder), checksum(files))
+
+
+def read_own_folder(folder: Path, languages: Sequence[str] = ()) -> DataSet:
+    """Read a set of one's own: a folder with `train.*`, `test.*` and `task.toml`.
+
+    What `smidgen simulate data --out` writes reads back equal. The checksum is over the three
+    files and not over the folder's name.
+
+    Args:
+        folder: Where they are; the parts as `read_local` takes them.
+        languages: Those wanted; none means all texts. Labels stay those of the task.
+
+    Raises:
+        DataError: A file is missing or cannot be read, or no text is in such a language.
+    """
+    if not folder.is_dir():
+        raise DataError(f"no folder {folder}; {WRITES}")
+    train, test, task_file = find_part(folder, "train"), find_part(folder, "test"), folder / TASK
+    if train is None or test is None or not task_file.is_file():
+        there = {"train.*": train, "test.*": test, TASK: task_file.is_file()}
+        missing = ", ".join(name for name, found in there.items() if not found)
+        raise DataError(f"folder:{folder} has no {missing}; {WRITES}")
+    try:
+        task = read_task(task_file)
+    except TaskError as error:
+        raise DataError(str(error)) from error
+    texts, tests = (read_file(path, task.labels, labelled=True) for path in (train, test))
+    if languages:
+        have = sorted({example.language for example in (*texts, *tests)} - {""})
+        wanted = chosen(f"folder:{folder}", languages, have)
+        texts, tests = ([e for e in part if e.language in wanted] for part in (texts, tests))
+    files = {path.name: path for path in (train, test, task_file)}
+    origin = f"folder {folder.resolve().name}"
+    found = Parts(task, texts, tests, tuple(files.values()))
+    return build(task.name, found, origin, licence_near(folder), checksum(files))
 
 
 def read_local(train: Path, test: Path | None, task: Task) -> DataSet:

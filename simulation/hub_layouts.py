@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from edge_client.tasks import Task
 from edge_client.texts import FORMATS, DataError
-from simulation.dataset_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
+from simulation.dataset_tasks import AG_NEWS, MNLI, NEWS, XNLI, XNLI_LANGUAGES, YAHOO, YELP
 
 LANGUAGE = "{language}"
 
@@ -43,9 +43,6 @@ class Layout:
     is_narrowed: bool = False
 
 
-_XNLI_LANGUAGES = (
-    *("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh"),
-)
 _NEWS_LANGUAGES = (
     *("amh", "eng", "fra", "hau", "ibo", "lin", "lug", "orm"),
     *("pcm", "run", "sna", "som", "swa", "tir", "xho", "yor"),
@@ -73,7 +70,7 @@ LAYOUTS = {
         text=("premise",),
         text_b="hypothesis",
         config=LANGUAGE,
-        languages=_XNLI_LANGUAGES,
+        languages=XNLI_LANGUAGES,
         note="training rows are MultiNLI's, translated by machine",
     ),
     "masakhane/masakhanews": Layout(

@@ -5,13 +5,13 @@ prompts, all weights; each with a classification head, as here.
 """
 
 from edge_client.wire import Training
+from simulation.dataset_tasks import XNLI_LANGUAGES
 from simulation.experiment import FULL, Deal, Experiment, Paradigm
 from simulation.published import MFPT, MFPT_SOURCE, Multilingual
 from simulation.scenario import Cell, Scenario
 
 MASAKHANEWS = ("eng", "fra", "hau", "swa", "yor")
 STAND_INS = ("ibo", "lug", "orm", "run", "sna")  # for XGLUE-NC's en, de, es, fr, ru
-XNLI = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
 PROMPT, LORA = "prompt:8+head", "lora:8+head"
 PROMPT_INIT = "what is this text about"  # the paper starts its prompts from a sentence, too
 NAMES = ("masakhanews", "nc", "xnli", "data-efficiency", "distance")
@@ -102,7 +102,7 @@ def news_classification(base: str, quick: bool) -> Scenario:
 
 def xnli(base: str, quick: bool) -> Scenario:
     """Natural language inference, 15 languages (three with `--quick`)."""
-    languages = ("en", "es", "fr") if quick else XNLI
+    languages = ("en", "es", "fr") if quick else XNLI_LANGUAGES
     texts = 50 if quick else PER_LANGUAGE
     cells = [
         Cell(

@@ -4,8 +4,6 @@ population = few_shot([e.label for e in train], clients=10, ..., tests=len(test)
 write_clients(Path("clients"), train, test, population, task)
 """
 
-import csv
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.seeds import derive_seed
-from edge_client.tasks import Task
-from edge_client.texts import DataError, Example, read_file
+from edge_client.tasks import Task, task_toml
+from edge_client.texts import DataError, Example, read_file, write_csv
 from simulation.experiment import Deal
 from simulation.population import (
     Client,
@@ -148,43 +146,15 @@ def _write_client(
     client: Client,
     task: Task | None,
 ) -> Path:
+    parts = {
+        "labelled": [texts[index] for index in client.labelled],
+        "unlabelled": [replace(texts[index], label=None) for index in client.unlabelled],
+        "test": [tests[index] for index in client.test],
+    }
     folder.mkdir(parents=True)
-    _write(folder / "labelled.csv", [texts[index] for index in client.labelled])
-    unlabelled = [replace(texts[index], label=None) for index in client.unlabelled]
-    _write(folder / "unlabelled.csv", unlabelled)
-    _write(folder / "test.csv", [tests[index] for index in client.test])
+    for part, examples in parts.items():
+        if examples:
+            write_csv(folder / f"{part}.csv", examples)
     if task is not None:
-        (folder / "task.toml").write_text(_toml(task), encoding="utf-8")
+        (folder / "task.toml").write_text(task_toml(task), encoding="utf-8")
     return folder
-
-
-def _write(path: Path, examples: Sequence[Example]) -> None:
-    if not examples:
-        return
-    columns = ["text", "text_b", "label", "language"]
-    if all(example.label is None for example in examples):
-        columns.remove("label")
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)  # its "\r\n" makes every version quote both characters
-        writer.writerow(columns)
-        writer.writerows([getattr(example, column) for column in columns] for example in examples)
-
-
-def _toml(task: Task) -> str:
-    """A `task.toml` that reads back as the task: JSON's strings and lists are also TOML's."""
-
-    def text(value: str | Sequence[str]) -> str:
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-    words = (f"{text(label)} = {text(task.verbalizer[label])}" for label in task.labels)
-    return "\n".join(
-        (
-            f"name = {text(task.name)}",
-            f"labels = {text(task.labels)}",
-            f"patterns = {text(task.patterns)}",
-            "",
-            "[verbalizer]",
-            *words,
-            "",
-        )
-    )

@@ -25,11 +25,6 @@ MFPT_SOURCE = (
 MFPT_TRAFFIC_SOURCE = (
     "Multilingual Federated Prompt Tuning, ICLR'24 (arXiv:2507.03003), 5 clients, 10 rounds"
 )
-FES_SOURCE = "FeS, MobiCom'23 (arXiv:2212.05974) and the plotting code of UbiquitousLearning/FeS"
-FES_TIME_SOURCE = (
-    "FeS, plotting code of UbiquitousLearning/FeS: seconds on a Jetson TX2 by the authors' cost "
-    "model, computed and not measured"
-)
 
 
 @dataclass(frozen=True)
@@ -123,40 +118,6 @@ MFPT_TRAFFIC: Mapping[str, Traffic] = {
     "full": Traffic(None, 110_592),
     "prompt": Traffic(1_202_708, 479),
     "lora": Traffic(1_491_476, 594),
-}
-
-
-@dataclass(frozen=True)
-class Fes:
-    """What FeS costs on one data set, RoBERTa-large, until its target accuracy.
-
-    Attributes:
-        energy_kj: Of the clients.
-        client_mb: Sent and received by one client.
-        seconds: On a Jetson TX2, by the authors' cost model.
-        plain_energy_kj: Of FedFSL, the same without FeS.
-        plain_client_mb: Of FedFSL.
-        plain_seconds: Of FedFSL.
-    """
-
-    energy_kj: int
-    client_mb: int
-    seconds: int
-    plain_energy_kj: int
-    plain_client_mb: int
-    plain_seconds: int
-
-
-FES: Mapping[str, Fes] = {
-    "ag_news": Fes(382, 70, 751, 7_705, 70_000, 43_634),
-    "mnli": Fes(264, 100, 1_307, 10_896, 230_000, 87_798),
-    "yahoo_answers": Fes(1_248, 150, 221, 22_140, 160_000, 10_128),
-    "yelp_review_full": Fes(1_017, 40, 74, 7_856, 120_000, 23_308),
-}
-# Peak memory in GB: FedFSL, FedFSL with biases alone, FeS.
-FES_MEMORY_GB: Mapping[str, tuple[float, float, float]] = {
-    "roberta-large": (10.431, 5.817, 2.323),
-    "roberta-base": (4.289, 2.615, 1.011),
 }
 
 

@@ -63,8 +63,9 @@ def split(
         fields = (_column(data, by), _column(test or [], by)) if by else None
         population = population_of(deal, texts, tests, seed, fields)
         _clear(out)
-        write_clients(out, texts, tests, population, known)
         picture = picture or out / "partition.png"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        write_clients(out, texts, tests, population, known)
         draw_partition(population, _pictured(texts), picture, _title(data, population))
     except (ExperimentError, PopulationError) as error:
         _stop(2, _as_typed(str(error)))

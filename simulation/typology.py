@@ -50,7 +50,7 @@ CC_100 = {
 
 
 class TypologyError(ValueError):
-    """A language without a vector, or a mixture that is none."""
+    """A language without a vector, a mixture that is none, or a vector without a direction."""
 
 
 @dataclass(frozen=True)
@@ -99,21 +99,40 @@ def distance(
         vectors: Whose; None takes our own table's.
 
     Raises:
-        TypologyError: A language without a vector, or no positive weight.
+        TypologyError: A language without a vector, no positive weight, or one that is no number.
     """
     vectors = vectors or table_vectors()
-    if min(pretraining.values(), default=0) < 0 or not any(pretraining.values()):
-        raise TypologyError("a pretraining mixture needs weights, none negative and one positive")
-    total = sum(pretraining.values())
-    mixture = sum(share / total * vectors.of(name) for name, share in pretraining.items())
+    shares = pretraining.values()
+    if not all(math.isfinite(share) and share >= 0 for share in shares) or not any(shares):
+        raise TypologyError(
+            "a pretraining mixture needs finite weights, none negative and one positive"
+        )
+    most = max(shares)
+    mixture = sum(share / most * vectors.of(name) for name, share in pretraining.items())
     return minus_log_cosine(vectors.of(language), np.asarray(mixture))
 
 
 def minus_log_cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """-log of the cosine between two vectors that have no negative element; 0 to infinity."""
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    """-log of the cosine between two vectors that have no negative element; 0 to infinity.
+
+    Raises:
+        TypologyError: A vector is all zeros, or holds a negative, infinite or undefined element.
+    """
+    a, b = _of_largest_one(a), _of_largest_one(b)
     cosine = float(a @ b) / math.sqrt(float(a @ a) * float(b @ b))
     return math.inf if cosine <= 0 else max(0.0, -math.log(cosine))
+
+
+def _of_largest_one(vector: np.ndarray) -> np.ndarray:
+    """A vector's direction, so scaled that no square of an element overflows."""
+    vector = np.asarray(vector, np.float64)
+    largest = float(vector.max(initial=0.0))
+    if not (np.isfinite(vector) & (vector >= 0)).all() or largest == 0.0:
+        raise TypologyError(
+            "a typological vector needs finite elements, none negative, one above 0"
+        )
+    scaled: np.ndarray = vector / largest
+    return scaled
 
 
 @cache

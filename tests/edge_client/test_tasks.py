@@ -1,8 +1,10 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from edge_client.tasks import Task, TaskError, read_task, task_from_mapping
+from edge_client.tasks import Task, TaskError, read_task, task_from_mapping, task_toml
 
 WORDS = {"good": "great", "bad": "terrible"}
 
@@ -51,3 +53,19 @@ def test_an_unknown_key_is_named_with_its_file(tmp_path: Path) -> None:
 def test_a_missing_task_file_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="--task FILE"):
         read_task(tmp_path / "task.toml")
+
+
+UNICODE = st.text(st.characters(codec="utf-8"), max_size=9)
+HARD = ['say "no"', "back\\slash", "naïve 😀", "a.b = #'", "new\r\nline \x00\x7f\x85\u2028"]
+
+
+@given(UNICODE, st.lists(UNICODE.filter(str.strip), min_size=2, max_size=4, unique=True))
+@example("größe", HARD)
+def test_a_task_survives_its_file(
+    tmp_path_factory: pytest.TempPathFactory, name: str, labels: list[str]
+) -> None:
+    patterns = ("[MASK] {text_a} {text_b}", 'it\'s [MASK]: "{text}"\\')
+    task = Task(name, tuple(labels), patterns, dict(zip(labels, labels[::-1], strict=True)))
+    path = tmp_path_factory.mktemp("task") / "task.toml"
+    path.write_text(task_toml(task), encoding="utf-8")
+    assert read_task(path) == task

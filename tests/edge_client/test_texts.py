@@ -2,8 +2,10 @@ import gzip
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from edge_client.texts import DataError, Example, read_file, read_folder
+from edge_client.texts import DataError, Example, read_file, read_folder, write_csv
 
 LABELS = ("good", "bad")
 
@@ -85,3 +87,39 @@ def test_two_files_for_one_part_are_refused(tmp_path: Path) -> None:
 def test_one_labelled_file_stands_for_a_folder(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.csv", "text,label\nx,good\n")
     assert read_folder(path, LABELS).labelled == (Example("x", "", "good"),)
+
+
+# Python 3.10 reads no NUL in CSV.
+UNICODE = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=9)
+TEXTS = st.builds(Example, UNICODE.filter(str.strip), UNICODE, UNICODE.filter(bool), UNICODE)
+BARE = st.builds(Example, UNICODE.filter(str.strip), UNICODE, language=UNICODE)
+
+
+@given(st.lists(TEXTS, min_size=1), st.lists(BARE, min_size=1))
+def test_texts_that_were_written_read_back(
+    tmp_path_factory: pytest.TempPathFactory, labelled: list[Example], bare: list[Example]
+) -> None:
+    path = tmp_path_factory.mktemp("texts") / "a.csv"
+    write_csv(path, labelled)
+    assert read_file(path, (), labelled=True) == labelled
+    write_csv(path, bare)
+    assert read_file(path, (), labelled=False) == bare
+
+
+def test_line_ends_quotes_and_marks_survive_a_file(tmp_path: Path) -> None:
+    hard = (' "quoted", \n two\r\n', "tab\there", "ሰላም", "'", "\ufeffmark", "a,b\r", "x\x85\u2028")
+    texts = [Example(text, text, "a", "amh") for text in hard]
+    write_csv(tmp_path / "a.csv", texts)
+    assert read_file(tmp_path / "a.csv", (), labelled=True) == texts
+
+
+def test_half_a_character_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a\.csv: a text cannot be written as UTF-8: surrogates"):
+        write_csv(tmp_path / "a.csv", [Example("\ud83d")])
+
+
+def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = write(tmp_path / "a.parquet", "no parquet")
+    with pytest.raises(DataError, match=r"a\.parquet cannot be read as Parquet"):
+        read_file(path, (), labelled=True)

@@ -3,14 +3,12 @@ from pathlib import Path
 
 import pytest
 import typer
-from hypothesis import given
-from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from edge_client.tasks import Task, TaskError, read_task
+from edge_client.tasks import Task, TaskError, read_task, task_toml
 from edge_client.texts import Example
-from simulation.data_cli import data, summary, task_toml, write_dataset
-from simulation.datasets import DataSet, read_local
+from simulation.data_cli import data, summary, write_dataset
+from simulation.datasets import DataSet, read_dataset, read_local
 
 APP = typer.Typer()
 APP.command()(data)
@@ -42,24 +40,23 @@ def test_a_set_that_was_written_reads_back(tmp_path: Path) -> None:
     assert again.licence == "cc-by-4.0"
 
 
+def test_a_copy_is_a_data_set_of_ones_own(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "mine", SET)
+    again = read_dataset(f"folder:{tmp_path}/mine")
+    assert (again.name, again.task, again.train, again.test) == (
+        *(SET.name, SET.task, SET.train, SET.test),
+    )
+    assert (again.origin, again.licence) == ("folder mine", "cc-by-4.0")
+    done = RUN.invoke(APP, [f"folder:{tmp_path}/mine", "--languages", "eng", "--json"])
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["languages"] == {"train": {"eng": 1}, "test": {"eng": 1}}
+
+
 def test_equal_sets_write_equal_bytes(tmp_path: Path) -> None:
     for folder in ("x", "y"):
         write_dataset(tmp_path / folder, SET)
     for path in (tmp_path / "x").iterdir():
         assert path.read_bytes() == (tmp_path / "y" / path.name).read_bytes()
-
-
-WORDS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=9)
-
-
-@given(st.lists(WORDS.filter(str.strip), min_size=2, max_size=4, unique=True), WORDS)
-def test_a_task_survives_its_file(
-    tmp_path_factory: pytest.TempPathFactory, labels: list[str], name: str
-) -> None:
-    task = Task(name, tuple(labels), ("{text_a} [MASK] {text_b}",), {x: x for x in labels})
-    path = tmp_path_factory.mktemp("task") / "task.toml"
-    path.write_text(task_toml(task), encoding="utf-8")
-    assert read_task(path) == task
 
 
 def test_the_summary_counts_labels_and_languages() -> None:
@@ -91,6 +88,13 @@ def test_a_copy_is_written_where_asked(tmp_path: Path) -> None:
         (["--train", "x.csv"], "--train needs --task FILE"),
         (["ag_news", "--data", "nowhere"], "no folder ag_news in nowhere"),
         (["--train", "x.csv", "--task", "none.toml"], "no task file at none.toml"),
+        (["ag_news", "--task", "t.toml"], "--task says nothing without --train FILE or hub:"),
+        (["folder:x", "--task", "t.toml"], "--task says nothing without --train FILE or hub:"),
+        (["ag_news", "--text", "title"], "--text says nothing without hub:OWNER/NAME and --task"),
+        (["hub:facebook/xnli", "--config", "en"], "--config says nothing without hub:OWNER/NAME"),
+        (["ag_news", "--test", "t.csv"], "--test says nothing without --train FILE; leave it out"),
+        (["--train", "x.csv", "--languages", "en"], "--languages says nothing with --train"),
+        (["folder:x", "--data", "y"], "--data says nothing with a set that is not looked for"),
     ],
 )
 def test_wrong_use_ends_in_one_line(arguments: list[str], message: str) -> None:

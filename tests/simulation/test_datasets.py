@@ -1,12 +1,13 @@
 import gzip
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.tasks import Task
+from edge_client.tasks import Task, task_toml
 from edge_client.texts import DataError, Example
 from edge_client.tokens import Tokens
 from simulation.dataset_readers import HYPOTHESES, drawn, is_test_premise, likeness
@@ -136,6 +137,49 @@ def test_own_files_are_read_with_their_names_and_checksum(tmp_path: Path) -> Non
     assert [example.text for example in data.train] == ["one"]
     assert (data.name, data.origin) == ("own", "files train.csv, test.jsonl")
     assert data.notes == ("2 training texts left out: they are test texts",)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    folder = tmp_path / "pets"
+    folder.mkdir()
+    rows = b"text,label,language\none,a,eng\ntwo,b,hau\n"
+    (folder / "train.csv.gz").write_bytes(gzip.compress(rows, mtime=0))
+    (folder / "test.jsonl").write_text('{"text": "three", "label": "a", "language": "eng"}\n')
+    (folder / "task.toml").write_text(task_toml(TASK))
+    return folder
+
+
+def test_a_folder_of_ones_own_is_read_in_any_format_and_by_language(own: Path) -> None:
+    data = read_dataset(f"folder:{own}")
+    assert (data.name, data.origin, len(data.train)) == ("own", "folder pets", 2)
+    assert [e.text for e in read_dataset(f"folder:{own}", languages=["eng"]).train] == ["one"]
+    with pytest.raises(DataError, match="pets has no 'swa'; it has eng, hau"):
+        read_dataset(f"folder:{own}", languages=["swa"])
+
+
+def test_a_folder_of_ones_own_is_told_by_its_files_and_not_by_where_it_is(own: Path) -> None:
+    before = read_dataset(f"folder:{own}").sha256
+    moved = own.rename(own.with_name("elsewhere"))
+    assert read_dataset(f"folder:{moved}").sha256 == before
+    (moved / "task.toml").write_text(task_toml(replace(TASK, patterns=("{text} [MASK]",))))
+    assert read_dataset(f"folder:{moved}").sha256 != before
+
+
+def test_what_a_folder_of_ones_own_lacks_is_named(own: Path) -> None:
+    (own / "test.jsonl").unlink()
+    with pytest.raises(DataError, match=r"pets has no test\.\*; `smidgen simulate data NAME"):
+        read_dataset(f"folder:{own}")
+    (own / "task.toml").write_text("labels = [1")
+    (own / "test.jsonl").write_text('{"text": "three", "label": "a"}')
+    with pytest.raises(DataError, match=r"task\.toml is no TOML"):
+        read_dataset(f"folder:{own}")
+    (own / "test.jsonl").unlink()
+    (own / "task.toml").unlink()
+    with pytest.raises(DataError, match=r"pets has no test\.\*, task\.toml; "):
+        read_dataset(f"folder:{own}")
+    with pytest.raises(DataError, match="no folder nowhere; "):
+        read_dataset("folder:nowhere")
 
 
 def test_a_text_kept_back_stays_so_when_the_file_grows(tmp_path: Path) -> None:

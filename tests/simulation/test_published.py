@@ -5,11 +5,11 @@ import pytest
 
 from simulation import published
 from simulation.datasets import NAMES
-from simulation.published import AUG_FEDPROMPT, AUTHORS_RUNS, FES, MFPT, MFPT_TRAFFIC, shown
+from simulation.published import AUG_FEDPROMPT, AUTHORS_RUNS, MFPT, MFPT_TRAFFIC, shown
 
 
 def test_the_tables_speak_of_the_data_sets_we_read() -> None:
-    assert {*AUG_FEDPROMPT, *AUTHORS_RUNS, *FES} <= set(NAMES)
+    assert {*AUG_FEDPROMPT, *AUTHORS_RUNS} <= set(NAMES)
     assert set(MFPT) - {"nc"} <= set(NAMES)
 
 

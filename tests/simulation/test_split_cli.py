@@ -95,6 +95,12 @@ def test_clients_that_cannot_take_part_are_counted(data: Path) -> None:
     assert "4 clients hold neither labelled nor test texts" in result.stdout
 
 
+def test_the_picture_may_go_into_a_folder_that_is_not_there(data: Path) -> None:
+    picture = data.parent / "new" / "folder" / "p.png"
+    assert run(data, "--out", data.parent / "out", "--picture", picture).exit_code == 0
+    assert picture.is_file()
+
+
 def test_its_own_folder_is_made_again_and_no_other(data: Path) -> None:
     out = data.parent / "out"
     assert run(data, "--clients", "9", "--out", out).exit_code == 0
@@ -113,7 +119,7 @@ def test_its_own_folder_is_made_again_and_no_other(data: Path) -> None:
     [
         ("--labels 121", "--labels is 121; 1 to 120 expected, there are 120 training texts"),
         ("--labelled-clients 11", "--labelled-clients: 0 (all) to the 10 clients"),
-        ("--gamma 0", "--gamma: above 0, or inf"),
+        ("--gamma 0", "--gamma is 0; above 0, or inf"),
         ("--clients 0", "--clients: 1 to 1000000"),
         ("--by hospital", "no column 'hospital' to go --by; found text, label, language, home"),
         ("--by home --alpha 1", "--alpha says nothing with --by; leave one out"),

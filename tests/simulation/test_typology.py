@@ -92,10 +92,28 @@ def test_two_letter_codes_are_the_same_languages() -> None:
     assert set(SHORT.values()) == set(LANGUAGES)
 
 
-@pytest.mark.parametrize("mixture", [{}, {"eng": 0.0}, {"eng": 2.0, "fra": -1.0}])
+NO_MIXTURES = [
+    *({}, {"eng": 0.0}, {"eng": 2.0, "fra": -1.0}, {"eng": math.inf}, {"eng": math.nan}),
+    *({"eng": math.nan, "fra": 1.0}, {"fra": 1.0, "eng": math.nan}),
+]
+
+
+@pytest.mark.parametrize("mixture", NO_MIXTURES)
 def test_a_mixture_without_weight_is_refused(mixture: dict[str, float]) -> None:
-    with pytest.raises(TypologyError, match="needs weights, none negative and one positive"):
+    with pytest.raises(TypologyError, match="needs finite weights, none negative and one positive"):
         distance("eng", mixture)
+
+
+@pytest.mark.parametrize("element", [math.nan, math.inf, -1.0, 0.0])
+def test_a_vector_without_a_direction_is_refused(element: float) -> None:
+    with pytest.raises(TypologyError, match="needs finite elements, none negative, one above 0"):
+        minus_log_cosine(np.array([0.0, element]), np.array([1.0, 1.0]))
+
+
+def test_weights_may_be_as_large_as_numbers_are() -> None:
+    assert distance("hau", {"eng": 1e308, "fra": 1e308}) == distance("hau", {"eng": 1, "fra": 1})
+    huge = np.array([1e300, 1e300])
+    assert minus_log_cosine(huge, huge) == pytest.approx(0, abs=1e-12)
 
 
 def test_an_unknown_language_is_named_with_the_known_ones() -> None:
