@@ -11,7 +11,15 @@ from edge_client.tokens import Batch
 from edge_client.wire import Training
 
 KINDS = [kind for kind, (library, _) in INSTALL.items() if find_spec(library)]
-SPECS = ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:4", "bias", "head", "lora:2+head", "prompt:4+head"]
+SPECS = [
+    "lora:4",
+    "lora:2@q,k,v,o,up,down",
+    "prompt:4",
+    "bias",
+    "head",
+    "lora:2+head",
+    "prompt:4+head",
+]
 TEXTS = [
     Example("the front door opened", label="security"),
     Example("parcel at the gate", label="mail"),

@@ -34,7 +34,15 @@ REPEATED = replace(SMALL, architecture="albert", layers=6, stored_layers=1, embe
 DECODER = replace(SMALL, architecture="llama", is_decoder=True, kv_heads=1, rope_theta=1e4)
 AVX512 = nominal_rates({"sse2", "avx2", "avx512f", "avx512_bf16"}, ("bfloat16",), 2)
 NEON = nominal_rates({"asimd"}, (), 4)
-ADAPTERS = ("lora:8", "lora:2@q,k,v,o,up,down", "prompt:16", "bias", "head", "lora:4+head", "prompt:9+head")
+ADAPTERS = (
+    "lora:8",
+    "lora:2@q,k,v,o,up,down",
+    "prompt:16",
+    "bias",
+    "head",
+    "lora:4+head",
+    "prompt:9+head",
+)
 WORKS = st.builds(
     Work,
     st.sampled_from((LARGE, SMALL, REPEATED, DECODER)),
