@@ -23,7 +23,7 @@ demo: install
 	$(VENV)/bin/smidgen demo
 
 test: install
-	$(VENV)/bin/python -m pytest -m "not slow and not gpu"
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
 
 test-slow: install
 	$(VENV)/bin/python -m pytest -m "slow and not gpu"

@@ -4,6 +4,10 @@ import os
 import signal
 from pathlib import Path
 
+# Before torch is loaded: its threads wait for each other without computing. Spinning ones make a
+# test several times slower where something else runs too. The numbers are the same.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import pytest
 from hypothesis import settings
 

@@ -1,6 +1,5 @@
 """Real processes: commands as a person types them, and `kill -9` of a real server."""
 
-import io
 import json
 import re
 import signal
@@ -10,18 +9,17 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
 from coordinator.blobs import read_blob
-from coordinator.cli import app
 from edge_client import wire
 from edge_client.base import Base
 from edge_client.peft_folder import read_peft_folder
+from tests.coordinator.commands import command
 from tests.coordinator.devices import Device, enrol
 
 SMIDGEN = [sys.executable, "-m", "smidgen", "coordinator"]
@@ -30,26 +28,6 @@ name = "hub"
 labels = ["security", "weather"]
 patterns = ["{text} . this is about [MASK] ."]
 """
-
-
-@dataclass
-class Done:
-    """What a command said and its exit code."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def command(*arguments: str) -> Done:
-    """One command in this process, which spares its imports."""
-    code, out, err = 0, io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            app(args=arguments, prog_name="smidgen coordinator")
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-    return Done(code, out.getvalue(), err.getvalue())
 
 
 def created(folder: Path, base: Base, rounds: int) -> str:

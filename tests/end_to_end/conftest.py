@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from edge_client.base import Base
-from simulation.fleet import Fleet, fleet
-
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
+
+from edge_client.base import Base
+from simulation.fleet import Fleet, fleet
+from tests.coordinator import commands
 
 TASK = """
 name = "hub"
@@ -52,9 +53,10 @@ class Scene:
         return subprocess.run(line, capture_output=True, text=True, check=check, timeout=120)
 
     def coordinator_json(self, command: str, *arguments: str) -> dict[str, Any]:
-        """Run a `smidgen coordinator` command on this scene's store; its JSON."""
+        """Run a `smidgen coordinator` command on this scene's store, in this process; its JSON."""
         store = ("--store", str(self.folder / "store"))
-        done = self.smidgen("coordinator", command, *store, *arguments, "--json")
+        done = commands.command(command, *store, *arguments, "--json")
+        assert done.returncode == 0, done.stderr
         answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
         return answer
 

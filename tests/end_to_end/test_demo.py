@@ -1,5 +1,6 @@
 """The demo as a newcomer runs it, smaller; what it leaves behind; and the README's example."""
 
+import csv
 import json
 import os
 import re
@@ -7,12 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from edge_client.tasks import read_task
+from edge_client.texts import Example, read_file
+from simulation.messages import DATA, load_messages
 from tests.conftest import shared
 
 pytest.importorskip("torch")
@@ -43,22 +48,48 @@ def demo(out: Path, *options: str) -> dict[str, Any]:
     return result
 
 
-@pytest.fixture(scope="module", params=[("lora:8", "torch,onnx"), ("prompt:8", "auto")])
+def write_texts(file: Path, texts: Sequence[Example]) -> str:
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        rows = [(example.text, example.label) for example in texts]
+        csv.writer(opened).writerows([("text", "label"), *rows])
+    return str(file)
+
+
+def some_messages(folder: Path) -> list[str]:
+    """A third of the homes' texts to train on and a sixth of their tests, for two devices."""
+    task, size = ("--task", str(DATA / "task.toml")), ("--clients", "2", "--labels", "360")
+    options = [*task, *size]
+    for option, split, every in (("--data", "train", 1), ("--test", "test", 6)):
+        texts = [m for m in load_messages() if m.split == split][::every]
+        examples = [Example(message.text, label=message.label) for message in texts]
+        options += [option, write_texts(folder / f"{split}.csv", examples)]
+    return options
+
+
+@pytest.fixture(scope="module", params=["lora:8", "prompt:8"])
 def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A demo of three rounds: its adapter, its folder, its JSON."""
-    out = tmp_path_factory.mktemp("demo") / "out"
-    adapter, engine = request.param
-    return adapter, out, demo(out, "--rounds", "3", "--adapter", adapter, "--engine", engine)
+    """A demo of two rounds: its adapter, its folder, its JSON.
+
+    LoRA in the four homes it comes with, on both engines; a prompt on fewer texts.
+    """
+    folder = tmp_path_factory.mktemp("demo")
+    is_lora = request.param == "lora:8"
+    more = ["--engine", "torch,onnx"] if is_lora else some_messages(folder)
+    result = demo(folder / "out", "--rounds", "2", "--adapter", request.param, *more)
+    return request.param, folder / "out", result
 
 
 def test_the_demo_ends_with_one_json_object_and_a_chart(finished: Any) -> None:
     adapter, out, result = finished
     assert set(result) >= KEYS
-    assert result["clients"] == 4 and result["rounds"] == 3
-    engines = ["torch", "onnx"] * 2 if adapter == "lora:8" else ["torch"] * 4
-    assert result["engines"] == {f"home-{n}": name for n, name in enumerate(engines, start=1)}
+    if adapter == "lora:8":
+        engines = zip((f"home-{n}" for n in range(1, 5)), ["torch", "onnx"] * 2, strict=True)
+        assert 50_000 < result["bytes_down_per_client_round"] < 250_000
+    else:
+        engines = zip(("client-0001", "client-0002"), ["torch"] * 2, strict=True)
+    assert result["engines"] == dict(engines)
+    assert result["clients"] == len(result["engines"]) and result["rounds"] == 2
     assert result["accuracy_final"] > result["accuracy_zero_shot"]
-    assert 50_000 < result["bytes_down_per_client_round"] < 250_000 or adapter != "lora:8"
     assert (out / "rounds.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -122,8 +153,11 @@ def test_an_unknown_engine_is_named_before_anything_is_deleted(tmp_path: Path) -
 
 def test_a_federated_run_on_real_news_learns(tmp_path: Path) -> None:
     data, base = shared("data", "ag_news"), shared("models", "bert-tiny-mlm")
-    own = ("--data", str(data / "train.csv.gz"), "--test", str(data / "test.csv.gz"))
-    task = ("--task", str(ROOT / "docs" / "examples" / "agnews.toml"), "--base", str(base))
+    agnews = ROOT / "docs" / "examples" / "agnews.toml"
+    tests = read_file(data / "test.csv.gz", read_task(agnews).labels, labelled=True)[::10]
+    test = write_texts(tmp_path / "test.csv", tests)
+    own = ("--data", str(data / "train.csv.gz"), "--test", test)
+    task = ("--task", str(agnews), "--base", str(base))
     size = ("--clients", "2", "--labels", "64", "--rounds", "4")
     result = demo(tmp_path / "demo", *own, *task, *size)
     assert result["accuracy_final"] > result["accuracy_zero_shot"] + 0.05

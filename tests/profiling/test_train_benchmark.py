@@ -37,13 +37,14 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def settings(tiny_base: Base) -> Settings:
     return Settings(str(tiny_base.folder), tokens=32, steps=2, threads=1, memory_budget="1G")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ours(settings: Settings) -> Run:
+    """A run of our engine; a `Run` is frozen, so that all may look at the same."""
     return Benchmark(settings).ours()
 
 
