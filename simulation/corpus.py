@@ -10,7 +10,7 @@ import gzip
 import hashlib
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,6 +25,10 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(])")
 _MARKUP = re.compile(r"redirec|[\[\]{}|*=]|^\W*$", re.IGNORECASE)
 _NO_SPACE_BEFORE = re.compile(r"\s+([.,;:!?%)\]»”])")
 _NO_SPACE_AFTER = re.compile(r"([(\[«“$£])\s+")
+
+
+# folder -> (reader, licence of the text)
+Sources = Mapping[str, tuple[Callable[[Path], Iterator["Passage"]], str]]
 
 
 class CorpusError(ValueError):
@@ -61,7 +65,7 @@ class Corpus:
     Attributes:
         training: Passages to learn from.
         held_out: Passages to be judged by.
-        absent: Sets that `SOURCES` knows and the folder has not.
+        absent: Sets that are known and that the folder has not.
     """
 
     training: tuple[Passage, ...]
@@ -69,19 +73,24 @@ class Corpus:
     absent: tuple[str, ...]
 
 
-def read_corpus(folder: Path) -> Corpus:
+def read_corpus(folder: Path, sources: Sources | None = None) -> Corpus:
     """Read every known set that lies in a folder; absent ones are skipped and named.
+
+    Args:
+        folder: Of folders, one a set.
+        sources: The known sets; those of the embedded base where none are given.
 
     Raises:
         CorpusError: None of the known sets is there, or one of them cannot be read.
     """
-    absent = tuple(source for source in SOURCES if not (folder / source).is_dir())
-    if len(absent) == len(SOURCES):
+    sources = SOURCES if sources is None else sources
+    absent = tuple(source for source in sources if not (folder / source).is_dir())
+    if len(absent) == len(sources):
         raise CorpusError(
-            f"no texts in {folder}; put at least one of these sets there: {', '.join(SOURCES)}"
+            f"no texts in {folder}; put at least one of these sets there: {', '.join(sources)}"
         )
     passages: dict[tuple[str, str], Passage] = {}
-    for source, (reader, _) in SOURCES.items():
+    for source, (reader, _) in sources.items():
         if source in absent:
             continue
         try:
@@ -98,8 +107,13 @@ def read_corpus(folder: Path) -> Corpus:
 
 def passages_of(text: str, limit: int = PASSAGE_WORDS) -> list[str]:
     """Cut a paragraph at sentence ends, into passages of at most `limit` words if they allow."""
+    return grouped(_SENTENCE_END.split(text.strip()), limit)
+
+
+def grouped(sentences: Iterable[str], limit: int = PASSAGE_WORDS) -> list[str]:
+    """Put sentences together, in order, into passages of at most `limit` words if they allow."""
     passages: list[list[str]] = []
-    for sentence in _SENTENCE_END.split(text.strip()):
+    for sentence in sentences:
         words = sentence.split()
         if passages and len(passages[-1]) + len(words) <= limit:
             passages[-1] += words
@@ -116,52 +130,64 @@ def join_tokens(tokens: Sequence[str]) -> str:
     return _NO_SPACE_AFTER.sub(r"\1", _NO_SPACE_BEFORE.sub(r"\1", text)).strip()
 
 
-def _lines(path: Path) -> Iterator[str]:
+def lines_of(path: Path) -> Iterator[str]:
+    """Lines of a gzipped text, line ends kept."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         yield from file
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
+def rows_of(path: Path, delimiter: str = ",") -> Iterator[dict[str, str]]:
+    """Rows of a gzipped table with a header line."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        yield from csv.DictReader(file)
+        yield from csv.DictReader(file, delimiter=delimiter)
 
 
-def _wikitext(folder: Path) -> Iterator[Passage]:
+def wikitext(folder: Path) -> Iterator[Passage]:
+    """WikiText in its tokenised form, headings left out."""
     for path in sorted(folder.glob("*.txt.gz")):
-        for line in _lines(path):
+        for line in lines_of(path):
             if line.strip() and not line.startswith(" = "):
                 for text in passages_of(join_tokens(line.split())):
                     yield Passage(text, "en", folder.name)
 
 
-def _medical(folder: Path) -> Iterator[Passage]:
-    for row in _rows(folder / "parallel.csv.gz"):
+def medical(folder: Path, languages: Sequence[str] = ("es", "fr")) -> Iterator[Passage]:
+    """TICO-19: English, and some of the other columns beside it."""
+    for row in rows_of(folder / "parallel.csv.gz"):
         yield Passage(row["en"], "en", folder.name)
-        for language in ("es", "fr"):
+        for language in languages:
             yield Passage(row[language], language, folder.name, english=row["en"])
 
 
+def is_markup(text: str) -> bool:
+    """Whether a snippet has wiki markup left in it."""
+    return bool(_MARKUP.search(text))
+
+
 def _parallel_news(folder: Path) -> Iterator[Passage]:
-    english = [line.strip() for line in _lines(folder / "en.txt.gz")]
+    english = [line.strip() for line in lines_of(folder / "en.txt.gz")]
     for language in LANGUAGES:
         path = folder / f"{language}.txt.gz"
         if path.is_file():
-            for text, translation in zip(_lines(path), english, strict=True):
+            for text, translation in zip(lines_of(path), english, strict=True):
                 other = "" if language == "en" else translation
                 yield Passage(text.strip(), language, folder.name, english=other)
 
 
 def _snippets(folder: Path) -> Iterator[Passage]:
     for language, limit in SNIPPETS.items():
-        texts = (text for path in sorted(folder.glob(f"{language}.*")) for text in _sentences(path))
-        usable = (t for t in texts if len(t.split()) >= SNIPPET_MIN_WORDS and not _MARKUP.search(t))
+        texts = (
+            text for path in sorted(folder.glob(f"{language}.*")) for text in snippets_of(path)
+        )
+        usable = (t for t in texts if len(t.split()) >= SNIPPET_MIN_WORDS and not is_markup(t))
         for text in islice(usable, limit):
             yield Passage(text, language, folder.name)
 
 
-def _sentences(path: Path) -> Iterator[str]:
+def snippets_of(path: Path) -> Iterator[str]:
+    """Texts of a file with a token and its tag on each line, joined."""
     tokens: list[str] = []
-    for line in _lines(path):
+    for line in lines_of(path):
         if line.strip():
             tokens.append(line.split("\t")[0])
         elif tokens:
@@ -172,15 +198,14 @@ def _sentences(path: Path) -> Iterator[str]:
 
 
 def _sentence_pairs(folder: Path) -> Iterator[Passage]:
-    for row in _rows(folder / "train_9k.csv.gz"):
+    for row in rows_of(folder / "train_9k.csv.gz"):
         for text in passages_of(f"{row['premise']} {row['hypothesis']}"):
             yield Passage(text, "en", folder.name)
 
 
-# folder -> (reader, licence of the text)
-SOURCES: dict[str, tuple[Callable[[Path], Iterator[Passage]], str]] = {
-    "text_wikitext103": (_wikitext, "WikiText-103 (English Wikipedia), CC BY-SA 3.0"),
-    "text_medical_tico19": (_medical, "TICO-19, en es fr, CC0 1.0"),
+SOURCES: Sources = {
+    "text_wikitext103": (wikitext, "WikiText-103 (English Wikipedia), CC BY-SA 3.0"),
+    "text_medical_tico19": (medical, "TICO-19, en es fr, CC0 1.0"),
     "text_wiki_news_parallel": (_parallel_news, "PUD treebanks, en es fr de, CC BY-SA 3.0"),
     "ner_panx": (_snippets, "PAN-X, text only (Wikipedia), en es fr de, CC BY-SA"),
     "mnli": (

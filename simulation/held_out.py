@@ -41,13 +41,27 @@ class MaskedScore:
 
     Attributes:
         masks: Tokens asked for.
+        words: Of which these are the beginnings.
+        characters: That the tokens have together.
         top_1: Share of them that the model puts first.
         perplexity: exp of the mean negative log-probability, over the model's own vocabulary.
     """
 
     masks: int
+    words: int
+    characters: int
     top_1: float
     perplexity: float
+
+    @property
+    def word_perplexity(self) -> float:
+        """exp of the mean negative log-probability of a masked word, given its number of tokens."""
+        return math.exp(math.log(self.perplexity) * self.masks / max(self.words, 1))
+
+    @property
+    def bits_per_character(self) -> float:
+        """Negative log-probability, base 2, for each masked character."""
+        return math.log2(self.perplexity) * self.masks / max(self.characters, 1)
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,7 @@ def masked_score(
     model.eval()
     losses: list[torch.Tensor] = []
     hits: list[torch.Tensor] = []
+    gold: list[torch.Tensor] = []
     for start in range(0, len(texts), 32):
         samples = []
         for words in texts[start : start + 32]:
@@ -86,8 +101,16 @@ def masked_score(
         logits = model.cls(states[reading.rows, reading.columns]).float()
         losses.append(torch.nn.functional.cross_entropy(logits, batch.gold, reduction="none"))
         hits.append(logits.argmax(-1) == batch.gold)
+        gold.append(batch.gold)
     loss, hit = torch.cat(losses), torch.cat(hits)
-    return MaskedScore(len(hit), float(hit.float().mean()), math.exp(float(loss.mean())))
+    asked = [tokenizer.id_to_token(int(index)) or "" for index in torch.cat(gold)]
+    return MaskedScore(
+        masks=len(hit),
+        words=len([token for token in asked if not token.startswith("##")]),
+        characters=sum(1 if token == "[UNK]" else len(token.removeprefix("##")) for token in asked),
+        top_1=float(hit.float().mean()),
+        perplexity=math.exp(float(loss.mean())),
+    )
 
 
 @torch.no_grad()

@@ -27,9 +27,12 @@ class Report:
         passages: How many taught, by language.
         teacher: Name of the teacher's folder, or empty.
         seed: Root seed.
-        steps: Optimizer steps.
+        steps: Optimizer steps, or rounds.
         batch_tokens: Tokens a step, padding included, about.
         course_batches: Different batches; the run walks them again and again.
+        samples: Different texts with masks, in these batches.
+        samples_seen: How many were learned from, repetitions counted.
+        silos: Samples of each silo, by language; empty where the run was not federated.
         elapsed_s: Seconds of training.
         hardware: What it ran on.
         parameters: Of the base.
@@ -46,6 +49,9 @@ class Report:
     steps: int
     batch_tokens: int
     course_batches: int
+    samples: int
+    samples_seen: int
+    silos: dict[str, int]
     elapsed_s: float
     hardware: str
     parameters: int
@@ -55,7 +61,15 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values in base units."""
-        return asdict(self)
+        scores = {
+            language: {
+                **asdict(score),
+                "word_perplexity": score.word_perplexity,
+                "bits_per_character": score.bits_per_character,
+            }
+            for language, score in self.held_out.items()
+        }
+        return {**asdict(self), "held_out": scores}
 
 
 def write_base(student: BertForMaskedLM, tokenizer: Tokenizer, card: str, out: Path) -> None:
@@ -124,13 +138,8 @@ def card_of(report: Report, student: BertForMaskedLM, command: str) -> str:
         "Masked words of held-out text (whole words, 15 %; perplexity over the model's own tokens,",
         "so not to be compared with another vocabulary's):",
         "",
-        "| language | masks | top-1 | perplexity |",
-        "|---|---|---|---|",
-        *(
-            f"| {language} | {score.masks:,} | {score.top_1:.1%} | {score.perplexity:.1f} |"
-            for language, score in report.held_out.items()
-        ),
-        *_news(report),
+        *score_rows(report),
+        *news_rows(report),
         "",
         *_LIMITS,
         "",
@@ -149,7 +158,7 @@ def _making(report: Report) -> list[str]:
         '("a [MASK] news : ...", "topic : [MASK] . ..." and others) around the same texts.',
     ]
     if not report.teacher:
-        return [*lines, "- No teacher: every weight starts from random numbers."]
+        return [*lines, "- No teacher: embeddings start from neighbourhood counts."]
     return [
         *lines,
         f"- Teacher: `{report.teacher}`. Where it knows the masked word as one token, 0.7 of the "
@@ -163,7 +172,21 @@ def _making(report: Report) -> list[str]:
     ]
 
 
-def _news(report: Report) -> list[str]:
+def score_rows(report: Report, with_passages: bool = False) -> list[str]:
+    """A table of what is put under masked words, a line a language."""
+    head = ["language", *(["passages taught"] if with_passages else []), "masks", "top-1"]
+    head += ["perplexity", "a word", "bits a character"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for language, score in report.held_out.items():
+        row = [language, *([f"{report.passages[language]:,}"] if with_passages else [])]
+        row += [f"{score.masks:,}", f"{score.top_1:.1%}", f"{score.perplexity:.1f}"]
+        row += [f"{score.word_perplexity:,.0f}", f"{score.bits_per_character:.2f}"]
+        lines.append("| " + " | ".join(row) + " |")
+    return lines
+
+
+def news_rows(report: Report) -> list[str]:
+    """A table of the zero-shot answers, a line a pattern; empty where none were asked for."""
     if not report.news:
         return []
     return [

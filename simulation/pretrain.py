@@ -9,9 +9,9 @@ The same seed, course and machine give the same weights bit for bit, interrupted
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,61 +21,16 @@ from transformers import BertConfig, BertForMaskedLM
 from edge_client.seeds import derive_seed
 from simulation.course import NOT_SCORED, Batch
 from simulation.distill import Answer, Teacher, principal_embeddings
+from simulation.pretrain_run import Checkpoint, Limits, Run
 
 PEAK_LR = 2e-3
+PEAK_LR_ALONE = 1e-3  # without a teacher
 WARM_UP = 0.05
 WEIGHT_DECAY = 0.01
 TEACHER_SHARE = 0.7  # of the loss where both the text and the teacher know an answer
 CLOZE_WEIGHT = 3.0  # a prompt has one mask, a plain text about eight
 LAYERS_WEIGHT = 4.0
 SPREAD = 0.06  # of random weights; about 1 / sqrt(hidden)
-CHECKPOINT_EVERY_S = 120.0
-
-
-class PretrainError(ValueError):
-    """A training run that cannot be started as asked."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long to train: a number of steps, or of seconds (then the steps depend on the machine).
-
-    Attributes:
-        steps: Optimizer steps in all.
-        seconds: Training time in all, earlier parts of a resumed run included.
-
-    Raises:
-        PretrainError: Neither or both are given, or not positive.
-    """
-
-    steps: int | None = None
-    seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        if (self.steps is None) == (self.seconds is None) or (self.steps or self.seconds or 0) <= 0:
-            raise PretrainError("give either --steps or --minutes, more than 0")
-
-    def progress(self, step: int, elapsed_s: float) -> float:
-        """How much of the run is done, 0 to 1."""
-        done = step / self.steps if self.steps else elapsed_s / (self.seconds or 1.0)
-        return min(done, 1.0)
-
-
-@dataclass(frozen=True)
-class Run:
-    """Where a training run stands.
-
-    Attributes:
-        step: Optimizer steps done.
-        elapsed_s: Seconds of training, all parts of a resumed run together.
-        progress: 0 to 1.
-        loss: Mean loss of the last step, nats a mask.
-    """
-
-    step: int
-    elapsed_s: float
-    progress: float
-    loss: float
 
 
 def new_student(
@@ -197,31 +152,33 @@ def train(
     Raises:
         PretrainError: The checkpoint is of another run.
     """
-    pupil = _Pupil(student, seed, len(course))
-    run = pupil.resume(checkpoint)
-    kept: dict[int, Answer] = {}
-    start, saved, first = time.monotonic() - run.elapsed_s, time.monotonic(), run.step
+    pupil = _Pupil(student, seed, is_taught=teacher is not None)
+    identity = seed, len(course), student.config.vocab_size, student.config.hidden_size
+    kept, run = Checkpoint(checkpoint, identity), Run(0, 0.0, 0.0, math.nan)
+    if before := kept.read():
+        run, parts = before
+        pupil.load(parts)
+    answers: dict[int, Answer] = {}
+    start, first = time.monotonic() - run.elapsed_s, run.step
     while run.progress < 1.0 and (stop_after is None or run.step - first < stop_after):
         index = _order(len(course), run.step // len(course), seed)[run.step % len(course)]
         reading = course[index].teacher
-        if teacher and reading is not None and index not in kept:
-            kept[index] = teacher.ask(reading)
-        loss = pupil.step(course[index], teacher, kept.get(index), run.progress)
+        if teacher and reading is not None and index not in answers:
+            answers[index] = teacher.ask(reading)
+        loss = pupil.step(course[index], teacher, answers.get(index), run.progress)
         elapsed_s = time.monotonic() - start
         run = Run(run.step + 1, elapsed_s, limits.progress(run.step + 1, elapsed_s), loss)
         on_step(run)
-        if time.monotonic() - saved > CHECKPOINT_EVERY_S:
-            pupil.save(checkpoint, run)
-            saved = time.monotonic()
-    pupil.save(checkpoint, run)
+        if kept.is_due:
+            kept.write(run, pupil.parts())
+    kept.write(run, pupil.parts())
     return run
 
 
 class _Pupil:
     """The student with what is needed to train it and gone afterwards."""
 
-    def __init__(self, student: BertForMaskedLM, seed: int, batches: int) -> None:
-        self.identity = [seed, batches, student.config.vocab_size, student.config.hidden_size]
+    def __init__(self, student: BertForMaskedLM, seed: int, is_taught: bool) -> None:
         torch.manual_seed(derive_seed(seed, "bridges"))
         hidden, device = student.config.hidden_size, student.device
         self.student = student.train()
@@ -231,6 +188,7 @@ class _Pupil:
             PEAK_LR,
             (0.9, 0.98),
             weight_decay=WEIGHT_DECAY,
+            fused=not is_taught,  # a tenth of a step; but the embedded base was made without
         )
 
     def step(
@@ -238,7 +196,7 @@ class _Pupil:
     ) -> float:
         """One optimizer step; the loss before it."""
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(progress)
+            group["lr"] = (PEAK_LR if teacher else PEAK_LR_ALONE) * lr_factor(progress)
         probabilities = teacher.probabilities(answer.states) if teacher and answer else None
         device = self.student.device
         with torch.autocast(device.type, torch.bfloat16):
@@ -249,41 +207,32 @@ class _Pupil:
         self.optimizer.step()
         return float(loss.detach())
 
-    def save(self, path: Path, run: Run) -> None:
-        """Replace the checkpoint as a whole."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        state = {
-            "identity": self.identity,
+    def parts(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {
             "model": self.student.state_dict(),
             "bridges": self.bridges.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "run": [run.step, run.elapsed_s, run.progress, run.loss],
         }
-        torch.save(state, partial)
-        partial.replace(path)
 
-    def resume(self, path: Path) -> Run:
-        """Go on from a checkpoint, or start where there is none."""
-        if not path.is_file():
-            return Run(0, 0.0, 0.0, math.nan)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        if state["identity"] != self.identity:
-            raise PretrainError(
-                f"{path} is of a run with other texts or another seed; delete it or choose "
-                "another --out"
-            )
-        self.student.load_state_dict(state["model"])
-        self.bridges.load_state_dict(state["bridges"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        step, elapsed_s, progress, loss = state["run"]
-        return Run(int(step), float(elapsed_s), float(progress), float(loss))
+    def load(self, parts: Mapping[str, Any]) -> None:
+        """Take over what a checkpoint kept."""
+        self.student.load_state_dict(parts["model"])
+        self.bridges.load_state_dict(parts["bridges"])
+        self.optimizer.load_state_dict(parts["optimizer"])
 
 
-def learning_rate(progress: float) -> float:
-    """Linear warm-up, then linear to zero."""
+def samples_seen(course: Sequence[Batch], steps: int, seed: int) -> int:
+    """How many samples the first steps of a run read."""
+    rows = [len(batch.student.ids) for batch in course]
+    epochs, rest = divmod(steps, len(rows))
+    return epochs * sum(rows) + sum(rows[i] for i in _order(len(rows), epochs, seed)[:rest])
+
+
+def lr_factor(progress: float) -> float:
+    """Share of the peak learning rate: linear warm-up, then linear to zero."""
     factor = min((progress + 1e-4) / WARM_UP, (1.0 - progress) / (1.0 - WARM_UP), 1.0)
-    return PEAK_LR * max(factor, 0.0)
+    return max(factor, 0.0)
 
 
 def _order(length: int, epoch: int, seed: int) -> list[int]:

@@ -1,0 +1,192 @@
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from transformers import BertForMaskedLM
+from typer.testing import CliRunner
+
+from edge_client.base import open_base
+from simulation.corpus import Passage
+from simulation.course import build_course
+from simulation.held_out import masked_score
+from simulation.pretrain import new_student
+from simulation.pretrain_cli import pretrain
+from simulation.pretrain_federated import samples_of_rounds, train_federated
+from simulation.pretrain_run import Limits, PretrainError
+from simulation.server_adam import Moments, pseudo_gradient, server_adam
+from simulation.silo import LEAST_SAMPLES, Silo, train_silo
+from simulation.vocabulary import build_vocabulary, wordpiece
+
+WORDS = {"en": ("the", "old", "river", "town", "wins"), "es": ("el", "viejo", "rio", "gana", "y")}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def passages(language: str, number: int) -> list[Passage]:
+    rng = random.Random(number)
+    texts = (" ".join(rng.choices(WORDS[language], k=8)) for _ in range(number))
+    return [Passage(text, language, "made_up") for text in texts]
+
+
+@pytest.fixture(scope="module")
+def federation() -> tuple[Tokenizer, list[Silo]]:
+    texts = {"en": passages("en", 90), "es": passages("es", 30)}
+    tokens, _ = build_vocabulary([p.text for t in texts.values() for p in t], [False] * 120, 300)
+    tokenizer = wordpiece(tokens)
+    return tokenizer, [
+        Silo(language, build_course(own, tokenizer, None, 128, 1, seed=0))
+        for language, own in texts.items()
+    ]
+
+
+def tiny_student(tokenizer: Tokenizer) -> BertForMaskedLM:
+    return new_student(tokenizer.get_vocab_size(), hidden=32, layers=1, seed=3)
+
+
+def test_the_server_s_adam_is_torch_s() -> None:
+    torch.manual_seed(0)
+    theirs = torch.nn.Parameter(torch.randn(5, 3))
+    ours = {"w": theirs.detach().clone()}
+    moments, optimizer = Moments.zero(ours), torch.optim.Adam([theirs], lr=1.0)
+    for server_lr in (3e-4, 2e-4, 1e-4, 5e-5):
+        delta = torch.randn(5, 3)
+        theirs.grad = -delta  # the pseudo-gradient's sign
+        optimizer.param_groups[0]["lr"] = server_lr
+        optimizer.step()
+        ours, moments = server_adam(ours, pseudo_gradient({"w": delta}), moments, server_lr)
+        # the same operations in another order: the last bits
+        torch.testing.assert_close(ours["w"], theirs.detach(), rtol=1e-6, atol=1e-7)
+
+
+@given(st.floats(0.01, 100.0))
+def test_the_size_of_the_pseudo_gradients_does_not_matter(scale: float) -> None:
+    gradient = {"w": torch.tensor([0.3, -2.0, 0.05], dtype=torch.float64)}
+    weights = {"w": torch.zeros(3, dtype=torch.float64)}
+    scaled = {"w": gradient["w"] * scale}
+    once, _ = server_adam(weights, gradient, Moments.zero(weights), 1e-3)
+    again, _ = server_adam(weights, scaled, Moments.zero(weights), 1e-3)
+    torch.testing.assert_close(once, again, rtol=1e-4, atol=0.0)  # eps
+    assert float(once["w"].abs().max()) <= 1e-3
+
+
+def test_a_round_reads_all_of_a_small_silo(federation: tuple[Tokenizer, list[Silo]]) -> None:
+    silo = federation[1][1]
+    assert silo.num_examples < LEAST_SAMPLES
+    assert len(silo.batches_of(1, seed=0)) == len(silo.course)
+
+
+def test_a_round_reads_500_samples_of_a_large_silo_in_an_order_of_its_own(
+    federation: tuple[Tokenizer, list[Silo]],
+) -> None:
+    silo = Silo("en", [batch for _ in range(20) for batch in federation[1][0].course])
+    sizes = [len(batch.student.ids) for batch in silo.batches_of(1, seed=0)]
+    assert sum(sizes) >= LEAST_SAMPLES > sum(sizes[:-1])
+    assert [len(b.gold) for b in silo.batches_of(1, 0)] == [
+        len(b.gold) for b in silo.batches_of(1, 0)
+    ]
+    assert [id(b) for b in silo.batches_of(1, 0)] != [id(b) for b in silo.batches_of(2, 0)]
+
+
+def test_a_delta_is_trained_minus_received(federation: tuple[Tokenizer, list[Silo]]) -> None:
+    tokenizer, silos = federation
+    student = tiny_student(tokenizer)
+    weights = {name: p.detach().clone() for name, p in student.named_parameters()}
+    delta, _ = train_silo(student, weights, silos[0].course[:2])
+    for name, parameter in student.named_parameters():
+        torch.testing.assert_close(weights[name] + delta[name], parameter.detach())
+        assert bool(delta[name].any())
+
+
+def test_federation_lowers_the_perplexity_in_every_silo(
+    federation: tuple[Tokenizer, list[Silo]], tmp_path: Path
+) -> None:
+    tokenizer, silos = federation
+    student = tiny_student(tokenizer)
+    judged = {language: passages(language, 25) for language in WORDS}
+    before = {k: masked_score(student, tokenizer, p).perplexity for k, p in judged.items()}
+    train_federated(student, silos, Limits(steps=10), 0, tmp_path / "c.pt")
+    after = {k: masked_score(student, tokenizer, p).perplexity for k, p in judged.items()}
+    assert all(after[language] < 0.8 * before[language] for language in WORDS)
+
+
+def test_a_resumed_federation_ends_in_the_same_weights(
+    federation: tuple[Tokenizer, list[Silo]], tmp_path: Path
+) -> None:
+    tokenizer, silos = federation
+    whole, parts, again = (tiny_student(tokenizer) for _ in range(3))
+    limits = Limits(steps=4)
+    train_federated(whole, silos, limits, 0, tmp_path / "whole.pt")
+    train_federated(parts, silos, limits, 0, tmp_path / "parts.pt", stop_after=2)
+    run = train_federated(again, silos, limits, 0, tmp_path / "parts.pt")
+    assert run.step == 4 and samples_of_rounds(silos, 4, 0) == 480
+    assert all(
+        torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True)
+    )
+
+
+def test_a_checkpoint_of_other_silos_is_refused(
+    federation: tuple[Tokenizer, list[Silo]], tmp_path: Path
+) -> None:
+    tokenizer, silos = federation
+    limits = Limits(steps=1)
+    train_federated(tiny_student(tokenizer), silos, limits, 0, tmp_path / "c.pt")
+    with pytest.raises(PretrainError, match="delete it or choose another --out"):
+        train_federated(tiny_student(tokenizer), silos[:1], limits, 0, tmp_path / "c.pt")
+
+
+def write_news(data: Path) -> None:
+    folder = data / "text_wiki_news_parallel"
+    folder.mkdir(parents=True)
+    for language in WORDS:
+        with gzip.open(folder / f"{language}.txt.gz", "wt", encoding="utf-8") as file:
+            file.writelines(f"{passage.text}\n" for passage in passages(language, 80))
+
+
+def call(data: Path, out: Path, *more: str) -> tuple[int, str]:
+    app = typer.Typer()
+    app.command()(pretrain)
+    typed = ["--data", str(data), "--out", str(out), "--steps", "2", "--threads", "1", "--json"]
+    result = CliRunner().invoke(app, [*typed, *more])
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("more", [(), ("--federated",)])
+def test_the_command_writes_a_multilingual_base_that_opens(
+    more: tuple[str, ...], tmp_path: Path
+) -> None:
+    write_news(tmp_path / "data")
+    out = tmp_path / "base"
+    code, output = call(tmp_path / "data", out, "--languages", "en,es", *more)
+    assert code == 0, output
+    report = json.loads(output.splitlines()[-1])
+    assert report["steps"] == 2 and bool(report["silos"]) == bool(more)
+    assert report["samples_seen"] > 0
+    card = (out / "README.md").read_text()
+    assert " ".join(("--languages en,es", *more, "--out base")) in card
+    assert ("**Federated**: 2 silos" in card) == bool(more)
+    assert str(tmp_path) not in card
+    assert open_base(str(out)).hidden == 192
+
+
+def test_a_federation_without_languages_is_refused(tmp_path: Path) -> None:
+    code, output = call(tmp_path, tmp_path / "base", "--federated")
+    assert code == 2 and "name them: --languages all" in output
+
+
+def test_a_teacher_of_many_languages_is_refused(tmp_path: Path) -> None:
+    code, output = call(tmp_path, tmp_path / "b", "--teacher", "t", "--languages", "all")
+    assert code == 2 and "leave it out, or --languages" in output
