@@ -24,7 +24,7 @@ from simulation.distill import Answer, Teacher, principal_embeddings
 from simulation.pretrain_run import Checkpoint, Limits, Run
 
 PEAK_LR = 2e-3
-PEAK_LR_ALONE = 1e-3  # without a teacher
+PEAK_LR_ALONE = 7e-4  # without a teacher
 WARM_UP = 0.05
 WEIGHT_DECAY = 0.01
 TEACHER_SHARE = 0.7  # of the loss where both the text and the teacher know an answer
@@ -153,7 +153,7 @@ def train(
         PretrainError: The checkpoint is of another run.
     """
     pupil = _Pupil(student, seed, is_taught=teacher is not None)
-    identity = seed, len(course), student.config.vocab_size, student.config.hidden_size
+    identity = [seed, *identity_of(course), student.config.vocab_size, student.config.hidden_size]
     kept, run = Checkpoint(checkpoint, identity), Run(0, 0.0, 0.0, math.nan)
     if before := kept.read():
         run, parts = before
@@ -220,6 +220,11 @@ class _Pupil:
         self.student.load_state_dict(parts["model"])
         self.bridges.load_state_dict(parts["bridges"])
         self.optimizer.load_state_dict(parts["optimizer"])
+
+
+def identity_of(course: Sequence[Batch]) -> tuple[int, int]:
+    """What tells a course from another: its batches, and the sum of the tokens behind masks."""
+    return len(course), sum(int(batch.gold.sum()) for batch in course)
 
 
 def samples_seen(course: Sequence[Batch], steps: int, seed: int) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from transformers import BertForMaskedLM
 
+from simulation.pretrain import identity_of
 from simulation.pretrain_run import Checkpoint, Limits, Run
 from simulation.server_adam import Moments, State, pseudo_gradient, server_adam
 from simulation.silo import Silo, load_weights, train_silo
@@ -45,8 +46,9 @@ def train_federated(
     Raises:
         PretrainError: The checkpoint is of another run.
     """
+    texts = (number for silo in silos for number in identity_of(silo.course))
     size = student.config.vocab_size, student.config.hidden_size
-    kept = Checkpoint(checkpoint, [seed, *size, *(silo.num_examples for silo in silos)])
+    kept = Checkpoint(checkpoint, [seed, *size, *texts])
     weights = {name: p.detach().clone() for name, p in student.named_parameters()}
     moments, run = Moments.zero(weights), Run(0, 0.0, 0.0, math.nan)
     if before := kept.read():

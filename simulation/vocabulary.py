@@ -148,8 +148,14 @@ def _learned_tokens(texts: Sequence[str], size: int) -> list[str]:
         return []
     tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
     _as_bert(tokenizer)
+    # The trainer numbers inner characters as its hash table gives them, and breaks ties between
+    # merges by number: numbering them beforehand makes equal texts give equal tokens.
+    inner = {f"##{c}" for text in texts for word in words_of(tokenizer, text) for c in word[1:]}
     trainer = WordPieceTrainer(
-        vocab_size=size, min_frequency=2, special_tokens=list(SPECIALS), show_progress=False
+        vocab_size=size,
+        min_frequency=2,
+        special_tokens=[*SPECIALS, *sorted(inner)],
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     return token_list(tokenizer)

@@ -2,6 +2,7 @@ import gzip
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,13 @@ def test_tokens_are_joined_into_text() -> None:
     assert join_tokens(text.split()) == "In 1990, the Red-Green (RG) won 2,000."
 
 
+def test_equal_texts_give_an_equal_vocabulary() -> None:
+    rng = random.Random(0)
+    texts = ["".join(rng.choices("abcdefghijklmnop", k=5)) for _ in range(800)]
+    once, again = (build_vocabulary(texts, [True] * 800, 300)[0] for _ in range(2))
+    assert once == again  # ties between merges included
+
+
 def test_label_words_are_single_tokens() -> None:
     tokens, shared = build_vocabulary(["el rio"], [False], 400)
     tokenizer = wordpiece(tokens)
@@ -212,6 +220,16 @@ def test_a_checkpoint_of_another_seed_is_refused(
     train(tiny_student(len(tokens)), course, None, Limits(steps=1), 0, tmp_path / "c.pt")
     with pytest.raises(PretrainError, match=r"another seed.*delete it"):
         train(tiny_student(len(tokens)), course, None, Limits(steps=1), 1, tmp_path / "c.pt")
+
+
+def test_a_checkpoint_of_other_texts_is_refused(
+    taught: tuple[list[str], Teacher, list[Batch]], tmp_path: Path
+) -> None:
+    tokens, _, course = taught
+    turned = [replace(batch, gold=(batch.gold + 1) % len(tokens)) for batch in course]
+    train(tiny_student(len(tokens)), course, None, Limits(steps=1), 0, tmp_path / "c.pt")
+    with pytest.raises(PretrainError, match="other texts"):
+        train(tiny_student(len(tokens)), turned, None, Limits(steps=1), 0, tmp_path / "c.pt")
 
 
 def test_the_command_writes_a_base_that_opens(teacher_folder: Path, tmp_path: Path) -> None:
