@@ -17,7 +17,6 @@ import pytest
 
 from edge_client.tasks import read_task
 from edge_client.texts import Example, read_file
-from simulation.messages import DATA, load_messages
 from tests.conftest import shared
 
 pytest.importorskip("torch")
@@ -55,41 +54,22 @@ def write_texts(file: Path, texts: Sequence[Example]) -> str:
     return str(file)
 
 
-def some_messages(folder: Path) -> list[str]:
-    """A third of the homes' texts to train on and a sixth of their tests, for two devices."""
-    task, size = ("--task", str(DATA / "task.toml")), ("--clients", "2", "--labels", "360")
-    options = [*task, *size]
-    for option, split, every in (("--data", "train", 1), ("--test", "test", 6)):
-        texts = [m for m in load_messages() if m.split == split][::every]
-        examples = [Example(message.text, label=message.label) for message in texts]
-        options += [option, write_texts(folder / f"{split}.csv", examples)]
-    return options
-
-
-@pytest.fixture(scope="module", params=["lora:8", "prompt:8"])
+@pytest.fixture(scope="module", params=[("lora:8", "torch,onnx"), ("prompt:8", "auto")])
 def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A demo of two rounds: its adapter, its folder, its JSON.
-
-    LoRA in the four homes it comes with, on both engines; a prompt on fewer texts.
-    """
-    folder = tmp_path_factory.mktemp("demo")
-    is_lora = request.param == "lora:8"
-    more = ["--engine", "torch,onnx"] if is_lora else some_messages(folder)
-    result = demo(folder / "out", "--rounds", "2", "--adapter", request.param, *more)
-    return request.param, folder / "out", result
+    """A demo of three rounds: its adapter, its folder, its JSON."""
+    out = tmp_path_factory.mktemp("demo") / "out"
+    adapter, engine = request.param
+    return adapter, out, demo(out, "--rounds", "3", "--adapter", adapter, "--engine", engine)
 
 
 def test_the_demo_ends_with_one_json_object_and_a_chart(finished: Any) -> None:
     adapter, out, result = finished
     assert set(result) >= KEYS
-    if adapter == "lora:8":
-        engines = zip((f"home-{n}" for n in range(1, 5)), ["torch", "onnx"] * 2, strict=True)
-        assert 50_000 < result["bytes_down_per_client_round"] < 250_000
-    else:
-        engines = zip(("client-0001", "client-0002"), ["torch"] * 2, strict=True)
-    assert result["engines"] == dict(engines)
-    assert result["clients"] == len(result["engines"]) and result["rounds"] == 2
+    assert result["clients"] == 4 and result["rounds"] == 3
+    engines = ["torch", "onnx"] * 2 if adapter == "lora:8" else ["torch"] * 4
+    assert result["engines"] == {f"home-{n}": name for n, name in enumerate(engines, start=1)}
     assert result["accuracy_final"] > result["accuracy_zero_shot"]
+    assert 50_000 < result["bytes_down_per_client_round"] < 250_000 or adapter != "lora:8"
     assert (out / "rounds.png").read_bytes()[:4] == b"\x89PNG"
 
 

@@ -19,7 +19,7 @@ TASK = Path(__file__).parents[2] / "docs" / "examples" / "agnews.toml"
 
 
 def test_int8_gives_the_answers_of_float32_on_news(real_base: Base, tmp_path: Path) -> None:
-    news = read_file(shared("data", "ag_news") / "test.csv.gz", (), labelled=False)[:150]
+    news = read_file(shared("data", "ag_news") / "test.csv.gz", (), labelled=False)[:300]
     pack_model(str(real_base.folder), 8, tmp_path / "pack")
     base, training = open_base(str(tmp_path / "pack")), Training(tokens=96)
     spec, plan = parse_adapter("lora:4"), unplanned(real_base.shape, training)

@@ -18,7 +18,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("adapter", ["lora:8", pytest.param("prompt:4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("adapter", ["lora:8", "prompt:4"])
 def test_every_plan_of_a_base_is_exact(tiny_base: Base, adapter: str) -> None:
     arguments = ["gradients", "--base", str(tiny_base.folder), "--bits", "8", "--json"]
     arguments += ["--adapter", adapter]
