@@ -4,6 +4,8 @@ A pattern holds the text once and one mask; the verbalizer names one word per la
 in the mask (pattern-exploiting training, Schick & Schuetze 2021, arXiv:2001.07676). Example:
 
     Task("agnews", ("sports", "business"), ("[MASK] : {text}",), {"sports": "sports", ...})
+
+The tasks that come with smidgen are in `ready_tasks`.
 """
 
 import json
@@ -20,6 +22,7 @@ else:  # pragma: no cover - the same library, before it moved into Python
     import tomli as tomllib
 
 MASK = "[MASK]"
+KEYS = ("name", "labels", "patterns", "verbalizer", "ensemble")
 SLOTS = re.compile(r"(\[MASK\]|\{text(?:_a|_b)?\})")
 
 
@@ -34,9 +37,10 @@ class Task:
     Attributes:
         name: For people and file names.
         labels: In the order of every log-probability row.
-        patterns: Cloze patterns; the first is the one in use. Each holds `{text}` (or `{text_a}`
-            and, for pairs, `{text_b}`) and exactly one `[MASK]`.
-        verbalizer: Label -> label word.
+        patterns: Cloze patterns, see `asked`. Each holds `{text}` (or `{text_a}` and, for pairs,
+            `{text_b}`) and exactly one `[MASK]`.
+        verbalizer: Label -> label word, of one token or several (`Tokens.label_word_ids`).
+        ensemble: Whether all patterns are asked and their answers averaged.
 
     Raises:
         TaskError: Fewer than two labels, a label without a word, two labels with one word, or a
@@ -47,6 +51,7 @@ class Task:
     labels: tuple[str, ...]
     patterns: tuple[str, ...]
     verbalizer: dict[str, str]
+    ensemble: bool = False
 
     def __post_init__(self) -> None:
         if len(set(self.labels)) != len(self.labels) or len(self.labels) < 2:
@@ -70,6 +75,10 @@ class Task:
         """Label words in label order."""
         return tuple(self.verbalizer[label] for label in self.labels)
 
+    def asked(self) -> tuple[str, ...]:
+        """The patterns in use: all of an ensemble's, else the first."""
+        return self.patterns if self.ensemble else self.patterns[:1]
+
 
 def check_pattern(pattern: str) -> None:
     """Refuse a pattern that has not exactly one mask and each text slot once.
@@ -91,9 +100,9 @@ def task_from_mapping(table: Mapping[str, Any], origin: str) -> Task:
     Raises:
         TaskError: A key is missing, unknown or of the wrong kind; names `origin`.
     """
-    unknown = sorted(set(table) - {"name", "labels", "patterns", "verbalizer"})
+    unknown = sorted(set(table) - set(KEYS))
     if unknown:
-        raise TaskError(f"{origin}: unknown key {unknown[0]!r}; name, labels, patterns, verbalizer")
+        raise TaskError(f"{origin}: unknown key {unknown[0]!r}; known are {', '.join(KEYS)}")
     try:
         labels = tuple(str(label) for label in table["labels"])
         patterns = tuple(str(pattern) for pattern in table["patterns"])
@@ -102,8 +111,11 @@ def task_from_mapping(table: Mapping[str, Any], origin: str) -> Task:
         raise TaskError(
             f"{origin}: needs lists `labels` and `patterns`, table `verbalizer`"
         ) from error
+    ensemble = table.get("ensemble", False)
+    if not isinstance(ensemble, bool):
+        raise TaskError(f"{origin}: ensemble is true or false, not {ensemble!r}")
     verbalizer = words or {label: label for label in labels}
-    return Task(str(table.get("name", "task")), labels, patterns, verbalizer)
+    return Task(str(table.get("name", "task")), labels, patterns, verbalizer, ensemble)
 
 
 def read_task(path: Path) -> Task:
@@ -134,4 +146,5 @@ def task_toml(task: Task) -> str:
         f"labels = {text(task.labels)}\n"
         f"patterns = {text(task.patterns)}\n"
     )
+    head += "ensemble = true\n" if task.ensemble else ""
     return f"{head}\n[verbalizer]\n{words}"

@@ -2,19 +2,31 @@
 
 CSV, TSV and JSONL, gzipped or not (Parquet where pyarrow is installed). Columns: `text` (or
 `text_a`, `text_b`), `label`, optional `language` and `id`. Texts never leave this process.
+
+One bad line never stops a client: it is left out, and the log says where and why. A file that is
+useless as a whole is an error.
 """
 
 import csv
 import gzip
 import io
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import logging
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 csv.field_size_limit(16 * 1024 * 1024)
+TOLD = 3  # bad lines of a file that the log shows
+NUL = "\udc00"  # in place of NUL bytes, which Python 3.10's csv does not read
+# What is left of bytes that are no UTF-8, halves of surrogate pairs in JSON, and our NUL.
+NO_TEXT = re.compile("[\ud800-\udfff]")
+Row = Mapping[str, str]
+log = logging.getLogger(__name__)
 
 
 class DataError(ValueError):
@@ -38,6 +50,26 @@ class Example:
     language: str = ""
 
 
+@dataclass
+class LeftOut:
+    """Rows of a file that gave no text.
+
+    Attributes:
+        faults: A line for each bad one: file, line, reason.
+        empty: How many have no text, which is no fault.
+    """
+
+    faults: list[str] = field(default_factory=list)
+    empty: int = 0
+
+    def __str__(self) -> str:
+        """How many of what, and the first bad ones."""
+        more = "; ..." if len(self.faults) > TOLD else ""
+        bad = f"{len(self.faults)} bad ({'; '.join(self.faults[:TOLD])}{more})"
+        parts = [bad] if self.faults else []
+        return ", ".join([*parts, f"{self.empty} without a text"] if self.empty else parts)
+
+
 @dataclass(frozen=True)
 class ClientData:
     """What a device holds.
@@ -57,7 +89,7 @@ def read_folder(folder: Path, labels: Sequence[str]) -> ClientData:
     """Read a client data folder (or one labelled file in its place).
 
     Raises:
-        DataError: Nothing there, a column is missing, or a label is not one of `labels`.
+        DataError: Nothing there, a column is missing, or a file has no text that can be used.
     """
     if folder.is_file():
         return ClientData(tuple(read_file(folder, labels, labelled=True)), (), ())
@@ -90,7 +122,7 @@ def find_part(folder: Path, part: str) -> Path | None:
 
 
 def read_file(path: Path, labels: Sequence[str], *, labelled: bool) -> list[Example]:
-    """Read one file of texts.
+    """Read one file of texts; lines that cannot be used are left out and told in the log.
 
     Args:
         path: The file; its ending says the format.
@@ -98,34 +130,77 @@ def read_file(path: Path, labels: Sequence[str], *, labelled: bool) -> list[Exam
         labelled: Whether a `label` column must be there.
 
     Raises:
-        DataError: Names the file, and the line where it can.
+        DataError: No such format or column, or no line can be used; names the file, and the first
+            bad line.
     """
-    examples = []
-    for line, row in read_rows(path):
-        if "text" not in row and "text_a" not in row:
-            raise DataError(f"{path}: no column `text` (or `text_a`); found {', '.join(row)}")
-        if labelled and "label" not in row:
-            raise DataError(f"{path}: no column `label`; found {', '.join(row)}")
-        text = row.get("text", row.get("text_a")) or ""  # a short CSV row leaves None
-        label = (row["label"] or "") if labelled else None
-        if label is not None and (label not in labels if labels else not label):
-            raise DataError(
-                f"{path}, line {line}: label {label!r} is not one of {', '.join(labels) or 'any'}"
-            )
-        if text.strip():
-            examples.append(
-                Example(text, row.get("text_b") or "", label, row.get("language") or "")
-            )
+    left_out = LeftOut()
+    examples = [example for _, example, _ in read_texts(path, labels, labelled, left_out)]
+    if not examples and left_out.faults:
+        raise DataError(f"{left_out.faults[0]}; no other line of the file can be used either")
     if not examples:
         raise DataError(f"{path} holds no texts")
+    if left_out.faults:
+        log.warning("lines left out: %s", left_out)
+    elif left_out.empty:
+        log.info("%s: lines left out: %s", path, left_out)
     return examples
+
+
+def read_texts(
+    path: Path, labels: Sequence[str], labelled: bool, left_out: LeftOut
+) -> Iterator[tuple[int, Example, Row]]:
+    """The texts of a file one by one, each with its line and all its columns; see `read_file`.
+
+    Args:
+        path: The file.
+        labels: Allowed labels; empty allows any.
+        labelled: Whether a `label` column must be there.
+        left_out: Gets what is left out.
+
+    Raises:
+        DataError: No such format or column, or the file cannot be read at all.
+    """
+    for line, row, unreadable in _rows(path):
+        missing = "" if unreadable else _missing(row, labelled)
+        if missing and _ending(path) != ".jsonl":  # the rows of a table have the same columns
+            raise DataError(f"{path}: {missing}")
+        if fault := unreadable or missing or _fault(row, labels, labelled):
+            left_out.faults.append(f"{path}, line {line}: {fault}")
+        elif not _text(row).strip():
+            left_out.empty += 1
+        else:
+            label = row["label"] if labelled else None
+            language = row.get("language") or ""
+            yield line, Example(_text(row), row.get("text_b") or "", label, language), row
+
+
+def _text(row: Row) -> str:
+    return row.get("text", row.get("text_a")) or ""  # a short CSV row leaves None
+
+
+def _missing(row: Row, labelled: bool) -> str:
+    if "text" not in row and "text_a" not in row:
+        return f"no column `text` (or `text_a`); found {', '.join(row)}"
+    if labelled and "label" not in row:
+        return f"no column `label`; found {', '.join(row)}"
+    return ""
+
+
+def _fault(row: Row, labels: Sequence[str], labelled: bool) -> str:
+    """Why a row cannot be used; empty if it can, or if it holds no text."""
+    if any("\0" in value for value in row.values() if value):
+        return "a NUL byte; text is expected"
+    label = (row["label"] or "") if labelled else None
+    if label is None or not _text(row).strip() or (label in labels if labels else label):
+        return ""
+    return f"label {label[:60]!r} is not one of {', '.join(labels) or 'any'}"
 
 
 def write_csv(path: Path, examples: Sequence[Example]) -> None:
     """Write texts as CSV, without a label column where no text has a label.
 
     Where all texts have a label, or none has, `read_file` gives equal examples back, but for texts
-    of spaces alone, which it leaves out. Equal examples write equal bytes.
+    of spaces alone or with NUL, which it leaves out. Equal examples write equal bytes.
 
     Raises:
         DataError: A text is no Unicode; half a surrogate pair, say.
@@ -147,9 +222,21 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Line number and columns of each row of a file, whatever its columns are called.
 
     Raises:
-        DataError: No such format, or the file cannot be read as it.
+        DataError: No such format, or the file or one of its rows cannot be read as it.
     """
-    ending = Path(path.name.removesuffix(".gz")).suffix
+    for line, row, fault in _rows(path):
+        if fault:
+            raise DataError(f"{path}, line {line}: {fault}")
+        yield line, row
+
+
+def _ending(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).suffix
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, str], str]]:
+    """Line number, columns and what makes them unreadable, which is mostly nothing."""
+    ending = _ending(path)
     if ending == ".parquet":
         yield from _parquet_rows(path)
         return
@@ -157,37 +244,64 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         raise DataError(f"{path}: {', '.join(FORMATS)} (.gz or not) expected")
     try:
         with _open_text(path) as file:
-            yield from _jsonl_rows(path, file) if ending == ".jsonl" else _csv_rows(file, ending)
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+            rows = _jsonl_rows(file) if ending == ".jsonl" else _csv_rows(file, ending)
+            yield from ((line, row, fault or _undecoded(row)) for line, row, fault in rows)
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read as UTF-8 {ending[1:]}: {error}") from error
 
 
+def _undecoded(row: Row) -> str:
+    """What was wrong with the bytes of a row; empty if nothing was."""
+    values = "".join(value for pair in row.items() for value in pair if value)
+    if not (found := set(NO_TEXT.findall(values))):
+        return ""
+    return "a NUL byte; text is expected" if found == {NUL} else "not UTF-8; save it as UTF-8"
+
+
 def _open_text(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return io.TextIOWrapper(gzip.GzipFile(path), encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
+    """A file as text, whatever its bytes are: those that are no UTF-8 become lone surrogates."""
+    file = gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb")
+    return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
-def _csv_rows(file: TextIO, ending: str) -> Iterator[tuple[int, dict[str, str]]]:
-    reader = csv.DictReader(file, delimiter="\t" if ending == ".tsv" else ",")
-    for row in reader:
-        yield reader.line_num, {key: value for key, value in row.items() if isinstance(key, str)}
+def _csv_rows(file: TextIO, ending: str) -> Iterator[tuple[int, dict[str, str], str]]:
+    taken = 0  # lines; the reader's own count leaves out those it cannot read
+
+    def lines() -> Iterator[str]:
+        nonlocal taken
+        for line in file:
+            taken += 1
+            yield line.replace("\0", NUL)
+
+    reader = csv.DictReader(lines(), delimiter="\t" if ending == ".tsv" else ",")
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error as error:  # a field without end
+            yield taken, {}, f"no {ending[1:]}: {error}"
+            continue
+        if row is None:
+            return
+        named = {key: value for key, value in row.items() if isinstance(key, str)}
+        yield taken, named, ""
 
 
-def _jsonl_rows(path: Path, file: TextIO) -> Iterator[tuple[int, dict[str, str]]]:
+def _jsonl_rows(file: TextIO) -> Iterator[tuple[int, dict[str, str], str]]:
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{path}, line {number}: no JSON: {error}") from error
+        except (ValueError, RecursionError) as error:
+            yield number, {}, f"no JSON: {error}"
+            continue
         if not isinstance(row, dict):
-            raise DataError(f"{path}, line {number}: an object with `text` expected")
-        yield number, {str(key): str(value) for key, value in row.items() if value is not None}
+            yield number, {}, "an object with `text` expected"
+            continue
+        yield number, {str(key): str(value) for key, value in row.items() if value is not None}, ""
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, str], str]]:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -200,4 +314,5 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read as Parquet: {error}") from error
     for number, row in enumerate(rows, start=1):
-        yield number, {str(key): str(value) for key, value in row.items() if value is not None}
+        columns = {str(key): "" if value is None else str(value) for key, value in row.items()}
+        yield number, columns, ""

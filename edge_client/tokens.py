@@ -1,12 +1,12 @@
 """Texts and patterns to token ids, with the tokenizer of the base and without transformers.
 
 A prompt is put together from pieces, so that only the text is ever cut to fit: the pattern and
-its mask always stay whole.
+its mask always stay whole. Of a long text no more is read than may fit.
 """
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -14,6 +14,8 @@ import numpy as np
 
 from edge_client.tasks import MASK, SLOTS, Task, TaskError
 from edge_client.texts import Example
+
+CHARACTERS = 64  # of a text read at first for each token wanted; its tokens are seldom longer
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,14 @@ class Batch:
         attention: 1 for real tokens, int64, shape (batch, tokens).
         mask_positions: Where the answer is read, int64, shape (batch,).
         labels: Index of the label, int64, shape (batch,); -1 where unknown.
+        weights: Of each text in the loss, float32, shape (batch,); None: every one has 1.
     """
 
     ids: np.ndarray
     attention: np.ndarray
     mask_positions: np.ndarray
     labels: np.ndarray
+    weights: np.ndarray | None = None
 
 
 class Tokens:
@@ -59,18 +63,28 @@ class Tokens:
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._split: dict[str, list[tuple[str, list[int]]]] = {}
         config_path = folder / "tokenizer_config.json"
         config = json.loads(config_path.read_text()) if config_path.is_file() else {}
         self.mask_id = self._special(config.get("mask_token"), ("[MASK]", "<mask>"))
         self.pad_id = self._special(config.get("pad_token"), ("[PAD]", "<pad>"))
+        self.unknown_id = self._find(config.get("unk_token"), ("[UNK]", "<unk>"))
 
-    def _special(self, configured: object, usual: Sequence[str]) -> int:
+    def _find(self, configured: object, usual: Sequence[str]) -> int | None:
         if isinstance(configured, dict):  # older files keep a whole AddedToken here
             configured = configured.get("content")
         for token in (configured, *usual):
             if isinstance(token, str) and (found := self._tokenizer.token_to_id(token)) is not None:
                 return int(found)
-        raise TaskError(f"the base's tokenizer has no {usual[0]} token; a masked LM is expected")
+        return None
+
+    def _special(self, configured: object, usual: Sequence[str]) -> int:
+        found = self._find(configured, usual)
+        if found is None:
+            raise TaskError(
+                f"the base's tokenizer has no {usual[0]} token; a masked LM is expected"
+            )
+        return found
 
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
@@ -88,23 +102,61 @@ class Tokens:
         """Ids of a text without specials."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def label_word_ids(self, task: Task) -> list[int]:
-        """One token id per label word, in label order.
+    def first_ids(self, text: str, limit: int) -> list[int]:
+        """The first `limit` ids of a text without specials, however long the text is.
+
+        The same as `encode(text)[:limit]` for texts of words, since a text is cut between two.
+        """
+        length = limit * CHARACTERS
+        while length < len(text):
+            ids = self.encode(_whole_words(text[:length]))
+            if len(ids) >= limit:
+                return ids[:limit]
+            length *= 2
+        return self.encode(text)[:limit]
+
+    def label_word_ids(self, task: Task) -> list[list[int]]:
+        """The token ids of each label word, in label order.
+
+        A word of several tokens answers by the mean of their log-probabilities at the one mask
+        (as in OpenPrompt). They share that mask's normalizer, so up to a constant, which the
+        softmax over labels drops, this is the mean of their logits, and that is what one row of
+        the head gives: the mean of the tokens' rows, with the mean of their biases.
 
         Raises:
-            TaskError: A word is more than one token of this tokenizer, or unknown to it.
+            TaskError: A word has no token or one unknown to this tokenizer, or two labels have
+                the same tokens; names task, label and word.
         """
-        ids = []
+        whose: dict[tuple[int, ...], str] = {}
         for label, word in zip(task.labels, task.words(), strict=True):
-            found = self.encode(f" {word}")
-            if len(found) != 1 or found[0] == self._tokenizer.token_to_id("[UNK]"):
-                pieces = self._tokenizer.encode(f" {word}", add_special_tokens=False).tokens
+            ids, named = tuple(self.encode(f" {word}")), f"task {task.name!r}: label word {word!r}"
+            if not ids or self.unknown_id in ids:
                 raise TaskError(
-                    f"task {task.name!r}: label word {word!r} of {label!r} is {pieces} in this "
-                    "base's tokenizer; choose a word that is one token"
+                    f"{named} of {label!r} is unknown to this base's tokenizer; choose another word"
                 )
-            ids.append(found[0])
-        return ids
+            if ids in whose:
+                raise TaskError(
+                    f"{named} of {label!r} is to this base's tokenizer the same as the word of "
+                    f"{whose[ids]!r}; choose another word"
+                )
+            whose[ids] = label
+        return [list(ids) for ids in whose]
+
+    def room(self, pattern: str, limit: int) -> int:
+        """Tokens that a pattern leaves for its texts in a prompt of `limit`, at least one a text.
+
+        Raises:
+            TaskError: Fewer.
+        """
+        parts = self._parts(pattern)
+        texts = sum(_is_text(part) for part, _ in parts)
+        left = limit - sum(len(ids) for _, ids in parts) - sum(map(len, self.frame))
+        if left < texts:
+            raise TaskError(
+                f"pattern {pattern!r} leaves no room for a text in {max(limit, 0)} tokens; shorten "
+                "it or a soft prompt, or raise --tokens"
+            )
+        return left
 
     def cloze(self, pattern: str, example: Example, limit: int) -> Prompt:
         """Fill a pattern; the text is cut so that at most `limit` tokens come out.
@@ -113,33 +165,41 @@ class Tokens:
             TaskError: The pattern alone is longer than `limit`.
         """
         before, after = self.frame
-        pieces = [self._piece(part, example) for part in SLOTS.split(pattern) if part.strip()]
-        fixed = sum(len(ids) for ids, is_text in pieces if not is_text)
-        room = limit - fixed - len(before) - len(after)
-        if room < 1:
-            raise TaskError(f"pattern {pattern!r} leaves no room for a text in {limit} tokens")
-        texts = [len(ids) for ids, is_text in pieces if is_text]
+        room = self.room(pattern, limit)
+        parts = self._parts(pattern)
+        texts = {part: self._text(part, example, room) for part, _ in parts if _is_text(part)}
+        lengths = [len(text) for text in texts.values()]
         ids, mask_position = list(before), 0
-        for piece, is_text in pieces:
-            if piece == [self.mask_id]:
+        for part, piece in parts:
+            if part == MASK:
                 mask_position = len(ids)
-            ids += piece[: _share(room, texts, len(piece))] if is_text else piece
+            text = texts.get(part, [])
+            ids += piece + text[: _share(room, lengths, len(text))]
         return Prompt(ids + after, mask_position)
 
     def plain(self, example: Example, limit: int) -> Prompt:
         """A text (or pair) as a classifier reads it, cut to `limit` tokens; read at position 0."""
         before, after = self.frame
-        ids = self.encode(example.text)
+        ids = self.first_ids(example.text, limit)
         if example.text_b:
-            ids = ids[: limit // 2] + after[-1:] + self.encode(example.text_b)
+            ids = ids[: limit // 2] + after[-1:] + self.first_ids(example.text_b, limit)
         return Prompt(before + ids[: limit - len(before) - len(after)] + after, 0)
 
-    def _piece(self, part: str, example: Example) -> tuple[list[int], bool]:
-        if part == MASK:
-            return [self.mask_id], False
-        if SLOTS.fullmatch(part):
-            return self.encode(" " + (example.text_b if part == "{text_b}" else example.text)), True
-        return self.encode(part.rstrip()), False
+    def _parts(self, pattern: str) -> list[tuple[str, list[int]]]:
+        """A pattern's pieces in order, with their ids; a text's are not known yet."""
+        if pattern not in self._split:
+            parts = [part for part in SLOTS.split(pattern) if part.strip()]
+            self._split[pattern] = [(part, self._fixed(part)) for part in parts]
+        return self._split[pattern]
+
+    def _fixed(self, part: str) -> list[int]:
+        if _is_text(part):
+            return []
+        return [self.mask_id] if part == MASK else self.encode(part.rstrip())
+
+    def _text(self, part: str, example: Example, room: int) -> list[int]:
+        text = example.text_b if part == "{text_b}" else example.text
+        return self.first_ids(f" {text}", room)
 
 
 @dataclass(frozen=True)
@@ -152,6 +212,10 @@ class Encoder:
         cloze: Whether the pattern is filled; else the plain text is read by a classifier.
         limit: Longest input in tokens.
         soft: Tokens of a soft prompt, which come before every text.
+        pattern: Which of the task's patterns is filled.
+
+    Raises:
+        TaskError: A pattern that is asked leaves no room for a text.
     """
 
     tokens: Tokens
@@ -159,11 +223,32 @@ class Encoder:
     cloze: bool
     limit: int
     soft: int = 0
+    pattern: int = 0
+
+    def __post_init__(self) -> None:
+        for pattern in self.task.asked() if self.cloze else ():
+            self.tokens.room(pattern, self.limit)
+
+    def views(self) -> list["Encoder"]:
+        """One encoder for each pattern that is asked; this one alone without an ensemble."""
+        if not (self.cloze and self.task.ensemble):
+            return [self]
+        return [replace(self, pattern=index) for index in range(len(self.task.patterns))]
+
+    def unknown_share(self, example: Example) -> float:
+        """Share of a text's tokens, as far as they are read, that the tokenizer does not know.
+
+        0 to 1; 0 of a text without tokens and where every text has known ones.
+        """
+        texts = example.text, example.text_b
+        ids = [id_ for text in texts for id_ in self.tokens.first_ids(text, self.limit)]
+        unknown = sum(id_ == self.tokens.unknown_id for id_ in ids)
+        return unknown / len(ids) if ids else 0.0
 
     def prompts(self, examples: Sequence[Example]) -> list[Prompt]:
         """Encode texts one by one."""
         if self.cloze:
-            pattern = self.task.patterns[0]
+            pattern = self.task.patterns[self.pattern]
             return [self.tokens.cloze(pattern, example, self.limit) for example in examples]
         return [self.tokens.plain(example, self.limit) for example in examples]
 
@@ -172,7 +257,12 @@ class Encoder:
         index = {label: number for number, label in enumerate(self.task.labels)}
         return [-1 if example.label is None else index[example.label] for example in examples]
 
-    def batch(self, prompts: Sequence[Prompt], labels: Sequence[int]) -> Batch:
+    def batch(
+        self,
+        prompts: Sequence[Prompt],
+        labels: Sequence[int],
+        weights: Sequence[float] | None = None,
+    ) -> Batch:
         """Pad prompts to the longest of them."""
         width = max(len(prompt.ids) for prompt in prompts)
         ids = np.full((len(prompts), width), self.tokens.pad_id, np.int64)
@@ -181,7 +271,8 @@ class Encoder:
             ids[row, : len(prompt.ids)] = prompt.ids
             attention[row, : len(prompt.ids)] = 1
         positions = np.array([prompt.mask_position for prompt in prompts], np.int64)
-        return Batch(ids, attention, positions, np.array(labels, np.int64))
+        weighed = None if weights is None else np.array(weights, np.float32)
+        return Batch(ids, attention, positions, np.array(labels, np.int64), weighed)
 
     def by_length(
         self, examples: Sequence[Example], rows: int, tokens: int
@@ -214,3 +305,13 @@ def _share(room: int, texts: Sequence[int], length: int) -> int:
     half = room // 2
     others = sum(texts) - length
     return min(length, room - others if others < half else max(half, 1))
+
+
+def _is_text(part: str) -> bool:
+    return part != MASK and SLOTS.fullmatch(part) is not None
+
+
+def _whole_words(start: str) -> str:
+    """The start of a longer text without its last word, which may be cut."""
+    words = start.rsplit(None, 1)
+    return words[0] if len(words) == 2 else start

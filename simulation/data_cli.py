@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from edge_client.tasks import Task, TaskError, read_task, task_toml
+from edge_client.ready_tasks import find_task
+from edge_client.tasks import Task, TaskError, task_toml
 from edge_client.texts import DataError, write_csv
 from simulation.datasets import NAMES, VARIABLE, DataSet, read_dataset, read_local
 from simulation.hub_layouts import LAYOUTS, Layout
@@ -51,7 +52,7 @@ def data(
         }
         given |= {**hub_only, "--config": config}
         _check_together(name, train, [option for option, value in given.items() if value])
-        own = read_task(task) if task else None
+        own = find_task(task) if task else None
         if train:
             read = _read_own(name, train, test, own)
         elif own and name.startswith("hub:"):

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge_client.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
 from edge_client.tasks import Task
 from edge_client.texts import DataError, Example, read_rows
-from simulation.dataset_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP, narrowed
+from simulation.dataset_tasks import narrowed
 
 Row = Mapping[str, str]
 _NO_WORD = re.compile(r"[\W_]+")

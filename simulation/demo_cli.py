@@ -16,7 +16,8 @@ from edge_client.adapters import AdapterError, parse_adapter
 from edge_client.base import EMBEDDED, BaseError
 from edge_client.engine import EngineError, installed_engine
 from edge_client.planner import AUTO
-from edge_client.tasks import Task, TaskError, read_task
+from edge_client.ready_tasks import find_task
+from edge_client.tasks import Task, TaskError
 from edge_client.texts import DataError
 from edge_client.trainer import TrainingError
 from edge_client.wire import Training
@@ -106,7 +107,7 @@ def _own_data(
 ) -> list[Path]:
     if task is None:
         raise TaskError("--data needs --task task.toml (labels, patterns, verbalizer)")
-    chosen: Task = read_task(task)
+    chosen: Task = find_task(task)
     return write_split(out, data, test, chosen, clients, labels, seed)
 
 

@@ -13,8 +13,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from edge_client.tasks import TaskError, read_task
-from edge_client.texts import DataError, Example, read_file, read_rows
+from edge_client.ready_tasks import find_task
+from edge_client.tasks import TaskError
+from edge_client.texts import DataError, Example, LeftOut, read_file, read_texts
 from simulation.experiment import Deal, ExperimentError
 from simulation.partition import population_of, write_clients
 from simulation.partition_picture import draw_partition
@@ -57,10 +58,10 @@ def split(
         # Any column goes by the name of the one that experiments know.
         apart: Literal["", "language"] = "language" if by else ""
         deal = Deal(apart, count, labels, labelled_clients, gamma, alpha, beta, mixture)
-        known = read_task(task) if task else None
+        known = find_task(task) if task else None
         asked = known.labels if known else ()
         texts, tests = _read(data, asked), _read(test or [], asked)
-        fields = (_column(data, by), _column(test or [], by)) if by else None
+        fields = (_column(data, by, asked), _column(test or [], by, asked)) if by else None
         population = population_of(deal, texts, tests, seed, fields)
         _clear(out)
         picture = picture or out / "partition.png"
@@ -104,13 +105,11 @@ def _read(paths: Sequence[Path], labels: Sequence[str]) -> list[Example]:
     return [example for path in paths for example in read_file(path, labels, labelled=True)]
 
 
-def _column(paths: Sequence[Path], name: str) -> list[str]:
-    """A column's value of every text, skipping the rows without text that `read_file` skips."""
+def _column(paths: Sequence[Path], name: str, labels: Sequence[str]) -> list[str]:
+    """A column's value of every text that `read_file` reads."""
     values = []
     for path in paths:
-        for line, row in read_rows(path):
-            if not (row.get("text", row.get("text_a")) or "").strip():
-                continue
+        for line, _, row in read_texts(path, labels, True, LeftOut()):
             if name not in row:
                 raise DataError(f"{path}: no column {name!r} to go --by; found {', '.join(row)}")
             if not row[name]:

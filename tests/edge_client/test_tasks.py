@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -50,6 +51,27 @@ def test_an_unknown_key_is_named_with_its_file(tmp_path: Path) -> None:
         read_task(path)
 
 
+def test_an_ensemble_that_is_neither_true_nor_false_is_named() -> None:
+    table = {"labels": ["a", "b"], "patterns": ["[MASK] {text}"], "ensemble": "yes"}
+    with pytest.raises(TaskError, match="here: ensemble is true or false, not 'yes'"):
+        task_from_mapping(table, "here")
+
+
+def test_the_first_pattern_is_asked_and_all_of_an_ensemble() -> None:
+    patterns = ("[MASK] {text}", "{text} [MASK]")
+    assert Task("t", ("good", "bad"), patterns, WORDS).asked() == patterns[:1]
+    assert Task("t", ("good", "bad"), patterns, WORDS, ensemble=True).asked() == patterns
+
+
+def test_a_task_of_before_ensembles_is_read() -> None:
+    body = (
+        b'{"name":"t","labels":["good","bad"],"patterns":["[MASK] {text}"],'
+        b'"verbalizer":{"good":"great","bad":"terrible"}}'
+    )
+    known = Task("t", ("good", "bad"), ("[MASK] {text}",), WORDS)
+    assert msgspec.json.decode(body, type=Task) == known
+
+
 def test_a_missing_task_file_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="--task FILE"):
         read_task(tmp_path / "task.toml")
@@ -59,13 +81,18 @@ UNICODE = st.text(st.characters(codec="utf-8"), max_size=9)
 HARD = ['say "no"', "back\\slash", "naïve 😀", "a.b = #'", "new\r\nline \x00\x7f\x85\u2028"]
 
 
-@given(UNICODE, st.lists(UNICODE.filter(str.strip), min_size=2, max_size=4, unique=True))
-@example("größe", HARD)
+@given(
+    UNICODE,
+    st.lists(UNICODE.filter(str.strip), min_size=2, max_size=4, unique=True),
+    st.booleans(),
+)
+@example("größe", HARD, True)
 def test_a_task_survives_its_file(
-    tmp_path_factory: pytest.TempPathFactory, name: str, labels: list[str]
+    tmp_path_factory: pytest.TempPathFactory, name: str, labels: list[str], ensemble: bool
 ) -> None:
     patterns = ("[MASK] {text_a} {text_b}", 'it\'s [MASK]: "{text}"\\')
-    task = Task(name, tuple(labels), patterns, dict(zip(labels, labels[::-1], strict=True)))
+    words = dict(zip(labels, labels[::-1], strict=True))
+    task = Task(name, tuple(labels), patterns, words, ensemble)
     path = tmp_path_factory.mktemp("task") / "task.toml"
     path.write_text(task_toml(task), encoding="utf-8")
     assert read_task(path) == task

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.texts import DataError, Example, read_file, read_folder, write_csv
+from edge_client.texts import DataError, Example, read_file, read_folder, read_rows, write_csv
 
 LABELS = ("good", "bad")
 
@@ -46,17 +46,97 @@ def test_a_missing_label_column_names_the_columns_found(tmp_path: Path) -> None:
         read_folder(tmp_path, LABELS)
 
 
-def test_an_unknown_label_names_file_and_line(tmp_path: Path) -> None:
-    write(tmp_path / "labelled.csv", "text,label\nx,good\ny,ugly\n")
-    with pytest.raises(DataError, match=r"labelled.csv, line 3: label 'ugly' is not one of"):
-        read_folder(tmp_path, LABELS)
+# One bad line among good ones, its number, and what is said of it.
+BAD = [
+    ("csv", b"text,label\nx,good\ny,ugly\n", 3, "label 'ugly' is not one of good, bad"),
+    ("csv", b"text,label\nx,good\ny\n", 3, "label '' is not one of good, bad"),
+    ("csv", b"text,label\ny,\xff\xfe\nx,good\n", 2, "not UTF-8; save it as UTF-8"),
+    ("csv", b'text,label\n"y\n\xe9",bad\nx,good\n', 3, "not UTF-8; save it as UTF-8"),
+    ("csv", b"text,label\nx,good\ny\0,bad\n", 3, "a NUL byte; text is expected"),
+    ("csv", b"text,label\n" + b"y" * 2**24 + b"y,bad\nx,good\n", 2, "no csv: field larger"),
+    ("tsv", b"text\tlabel\ny\tBad\nx\tgood\n", 2, "label 'Bad' is not one of good, bad"),
+    ("jsonl", b'{"text": "x", "label": "good"}\n{"text": \n', 2, "no JSON: Expecting value"),
+    ("jsonl", b'[1]\n{"text": "x", "label": "good"}\n', 1, "an object with `text` expected"),
+    ("jsonl", b'{"label": "bad"}\n{"text": "x", "label": "good"}\n', 1, "no column `text`"),
+    (
+        "jsonl",
+        b'{"text": "y"}\n{"text": "x", "label": "good"}\n',
+        1,
+        "no column `label`; found text",
+    ),
+    ("jsonl", b"[" * 10**5 + b'\n{"text": "x", "label": "good"}\n', 1, "no JSON: "),
+    ("jsonl", b'{"text": "\\ud83d"}\n{"text": "x", "label": "good"}\n', 1, "not UTF-8"),
+    ("jsonl", b'{"text": "\\u0000", "label": "bad"}\n{"text": "x", "label": "good"}\n', 1, "a NUL"),
+    ("jsonl", b'\xff\xfe\0\n{"text": "x", "label": "good"}\n', 1, "no JSON: "),
+]
 
 
-@pytest.mark.parametrize("labels", [LABELS, ()])
-def test_a_row_without_its_label_names_the_line(tmp_path: Path, labels: tuple[str, ...]) -> None:
-    path = write(tmp_path / "labelled.csv", "text,label\nx,good\ny\n")
-    with pytest.raises(DataError, match=r"line 3: label '' is not one of"):
-        read_file(path, labels, labelled=True)
+@pytest.mark.parametrize(("ending", "body", "line", "reason"), BAD)
+def test_one_bad_line_is_left_out_and_told(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    ending: str,
+    body: bytes,
+    line: int,
+    reason: str,
+) -> None:
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes(body)
+    assert read_file(path, LABELS, labelled=True) == [Example("x", label="good")]
+    (said,) = caplog.messages
+    assert said.startswith(f"lines left out: 1 bad ({path}, line {line}: {reason}")
+    said.encode()  # and nothing of its bytes gets into the log
+
+
+@pytest.mark.parametrize(("ending", "body", "line", "reason"), BAD)
+def test_a_file_of_bad_lines_alone_names_the_first(
+    tmp_path: Path, ending: str, body: bytes, line: int, reason: str
+) -> None:
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes(body.replace(b"x,good", b"x,odd").replace(b"x\tgood", b"x\todd"))
+    path.write_bytes(path.read_bytes().replace(b'"x", "label": "good"', b'"x", "label": "odd"'))
+    with pytest.raises(DataError, match=r"a\.\w+, line \d: .*; no other line of the file can be"):
+        read_file(path, LABELS, labelled=True)
+
+
+def test_the_log_tells_how_many_lines_and_shows_three(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "a.csv", "text,label\n" + "x,ugly\n" * 9 + ",good\n" * 2 + "x,bad\n")
+    assert read_file(path, LABELS, labelled=True) == [Example("x", label="bad")]
+    (said,) = caplog.messages
+    assert said.startswith("lines left out: 9 bad (") and said.endswith("; ...), 2 without a text")
+    assert said.count("a.csv, line ") == 3
+
+
+def test_a_row_without_a_text_is_no_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path / "a.csv", "text,label\n,ugly\n  ,\nx,good\n")
+    assert read_file(path, LABELS, labelled=True) == [Example("x", label="good")]
+    assert not caplog.messages
+
+
+def test_any_label_will_do_where_none_is_asked_for_but_none_at_all(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\nx,ugly\ny,\n")
+    assert read_file(path, (), labelled=True) == [Example("x", label="ugly")]
+
+
+GOOD = Example("x, \n y", label="good")
+
+
+@given(st.lists(st.binary(max_size=12), max_size=6), st.sampled_from(["csv", "tsv", "jsonl"]))
+def test_whatever_bytes_there_are_good_lines_before_them_are_read(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], ending: str
+) -> None:
+    path = tmp_path_factory.mktemp("texts") / f"a.{ending}"
+    good = {
+        "csv": b'text,label\n"x, \n y",good\n',
+        "tsv": b'text\tlabel\n"x, \n y"\tgood\n',
+        "jsonl": b'{"text": "x, \\n y", "label": "good"}\n',
+    }
+    path.write_bytes(good[ending] + b"\n".join(lines))
+    read = read_file(path, LABELS, labelled=True)
+    assert read[0] == GOOD and all(example.label in LABELS for example in read)
+    "".join(example.text for example in read).encode()
 
 
 def test_labels_in_the_unlabelled_file_are_not_read(tmp_path: Path) -> None:
@@ -65,16 +145,27 @@ def test_labels_in_the_unlabelled_file_are_not_read(tmp_path: Path) -> None:
     assert read_folder(tmp_path, LABELS).unlabelled == (Example("y"),)
 
 
-def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
-    (tmp_path / "labelled.csv").write_bytes(b"text,label\n\xff\xfe\x00,good\n")
-    with pytest.raises(DataError, match="cannot be read as UTF-8 csv"):
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
+def test_a_file_that_is_no_utf_8_at_all_is_named(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "labelled.csv").write_bytes("text,label\nx,good\n".encode(encoding))
+    with pytest.raises(DataError, match=r"labelled\.csv, line 2: (not UTF-8|a NUL byte)"):
         read_folder(tmp_path, LABELS)
 
 
-def test_a_broken_json_line_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", '{"text": "x", "label": "good"}\n{"text": \n')
-    with pytest.raises(DataError, match="line 2: no JSON"):
-        read_file(path, LABELS, labelled=True)
+@pytest.mark.parametrize("damage", [slice(None, -9), slice(0, 0)])
+def test_a_broken_gz_is_named(tmp_path: Path, damage: slice) -> None:
+    packed = bytearray(gzip.compress(b"text,label\n" + bytes(range(32, 99)) * 9 + b",good\n"))
+    packed = packed[damage] if damage.stop else packed[:12] + b"\xff" * 9 + packed[21:]
+    (tmp_path / "labelled.csv.gz").write_bytes(packed)
+    with pytest.raises(DataError, match=r"labelled\.csv\.gz cannot be read as UTF-8 csv"):
+        read_folder(tmp_path, LABELS)
+
+
+def test_rows_are_read_all_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"a,b\nx,y\nx,\xff\n")
+    with pytest.raises(DataError, match=r"a\.csv, line 3: not UTF-8"):
+        list(read_rows(path))
 
 
 def test_two_files_for_one_part_are_refused(tmp_path: Path) -> None:
@@ -116,6 +207,16 @@ def test_line_ends_quotes_and_marks_survive_a_file(tmp_path: Path) -> None:
 def test_half_a_character_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.csv: a text cannot be written as UTF-8: surrogates"):
         write_csv(tmp_path / "a.csv", [Example("\ud83d")])
+
+
+def test_a_parquet_row_without_text_or_label_is_left_out(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = {"text": ["x", None, "y"], "label": ["good", "bad", None]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")
+    read = read_file(tmp_path / "a.parquet", LABELS, labelled=True)
+    assert read == [Example("x", label="good")]
 
 
 def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,9 @@
+import time
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge_client.base import Base
 from edge_client.tasks import Task, TaskError
@@ -42,11 +47,100 @@ def test_a_pattern_longer_than_the_limit_is_refused(tiny_base: Base) -> None:
         Tokens(tiny_base.folder).cloze("home " * 30 + "[MASK] {text}", Example("x"), 16)
 
 
-def test_a_label_word_of_several_tokens_is_named(tiny_base: Base) -> None:
-    words = {"a": "security", "b": "counterintuitively"}
-    task = Task("t", ("a", "b"), ("[MASK] {text}",), words)
-    with pytest.raises(TaskError, match=r"'counterintuitively' of 'b' is .* one token"):
+def test_a_literal_mask_in_a_text_is_not_the_patterns(tiny_base: Base) -> None:
+    tokens = Tokens(tiny_base.folder)
+    prompt = tokens.cloze("[MASK] : {text}", Example("[MASK]"), 16)
+    assert prompt.mask_position == len(tokens.frame[0])
+
+
+PATTERNS = ("{text} [MASK] .", "{text_a} ? [MASK] , {text_b}", "home [MASK] {text_b} : {text_a}")
+LENGTHS = st.integers(0, 40)
+
+
+@given(st.sampled_from(PATTERNS), LENGTHS, LENGTHS, st.integers(9, 40))
+def test_texts_are_cut_to_the_limit_and_patterns_stay_whole(
+    tiny_base: Base, pattern: str, first: int, second: int, limit: int
+) -> None:
+    tokens = Tokens(tiny_base.folder)
+    whole = tokens.cloze(pattern, Example("", ""), 64)
+    prompt = tokens.cloze(pattern, Example("rain " * first, "nine " * second), limit)
+    rain, nine = tokens.encode("rain")[0], tokens.encode("nine")[0]
+    assert [id_ for id_ in prompt.ids if id_ not in (rain, nine)] == whole.ids
+    assert prompt.ids[prompt.mask_position] == tokens.mask_id
+    asked = len(whole.ids) + first + second * ("text_b" in pattern)
+    assert len(prompt.ids) <= limit
+    assert len(prompt.ids) == asked or len(prompt.ids) >= limit - 1  # of a pair: two equal halves
+
+
+@pytest.mark.parametrize("is_ensemble", [True, False])
+def test_a_pattern_without_room_is_told_before_any_text(
+    tiny_base: Base, hub_task: Task, is_ensemble: bool
+) -> None:
+    tokens, patterns = Tokens(tiny_base.folder), ("[MASK] {text}", "home " * 30 + "[MASK] {text}")
+    asked = replace(hub_task, patterns=patterns, ensemble=is_ensemble)
+    assert len(Encoder(tokens, asked, False, 16).views()) == 1  # a head asks none
+    if not is_ensemble:
+        assert len(Encoder(tokens, asked, True, 16).views()) == 1
+        return
+    with pytest.raises(TaskError, match=r"'home home .* no room for a text in 16 tokens"):
+        Encoder(tokens, asked, True, 16)
+
+
+def test_a_view_asks_one_pattern_of_an_ensemble(tiny_base: Base, hub_task: Task) -> None:
+    tokens, patterns = Tokens(tiny_base.folder), ("[MASK] : {text}", "{text} [MASK] .")
+    encoder = Encoder(tokens, replace(hub_task, patterns=patterns, ensemble=True), True, 16)
+    prompts = [view.prompts([Example("home")])[0] for view in encoder.views()]
+    assert prompts == [tokens.cloze(pattern, Example("home"), 16) for pattern in patterns]
+
+
+ORDINARY = st.text(st.sampled_from("abcdexyz.,'!?éß日本 \n\t"), max_size=30).map(lambda t: f"{t} ")
+
+
+@given(ORDINARY, st.integers(1, 40), st.integers(1, 400))
+def test_the_start_of_a_long_text_has_the_whole_texts_first_tokens(
+    tiny_base: Base, part: str, limit: int, times: int
+) -> None:
+    tokens, text = Tokens(tiny_base.folder), part * times
+    assert tokens.first_ids(text, limit) == tokens.encode(text)[:limit]
+
+
+@pytest.mark.parametrize("part", ["home ", "x" * 99 + " ", " ", "x"])
+def test_a_text_of_a_megabyte_is_a_prompt_at_once(
+    tiny_base: Base, hub_task: Task, part: str
+) -> None:
+    encoder = Encoder(Tokens(tiny_base.folder), hub_task, True, 32)
+    example = Example(part * (2**20 // len(part)))
+    start = time.process_time()
+    (prompt,) = encoder.prompts([example])
+    assert len(prompt.ids) <= 32 and time.process_time() - start < 5  # all of it took minutes
+
+
+def test_a_label_word_may_be_of_several_tokens(tiny_base: Base) -> None:
+    tokens, words = Tokens(tiny_base.folder), {"a": "security", "b": "good mail", "c": "xyz"}
+    found = tokens.label_word_ids(Task("t", ("a", "b", "c"), ("[MASK] {text}",), words))
+    assert found == [tokens.encode(word) for word in words.values()]
+    assert [len(ids) for ids in found] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("ሰላም", "label word 'ሰላም' of 'b' is unknown to"),
+        ("good ሰላም", "label word 'good ሰላም' of 'b' is unknown to"),
+        ("\u200b", "label word .* of 'b' is unknown to"),
+        ("Security", "label word 'Security' of 'b' is .* same as the word of 'a'"),
+    ],
+)
+def test_a_label_word_that_cannot_answer_is_named(tiny_base: Base, word: str, reason: str) -> None:
+    task = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "security", "b": word})
+    with pytest.raises(TaskError, match=f"task 't': {reason}"):
         Tokens(tiny_base.folder).label_word_ids(task)
+
+
+def test_the_share_of_unknown_tokens_is_of_the_text_alone(tiny_base: Base, hub_task: Task) -> None:
+    encoder = Encoder(Tokens(tiny_base.folder), hub_task, True, 32)
+    texts = Example("home"), Example("ሰላም"), Example("home ሰላም ሰላም", "door"), Example("")
+    assert [encoder.unknown_share(text) for text in texts] == [0.0, 1.0, 0.5, 0.0]
 
 
 def test_a_batch_is_padded_to_its_longest(tiny_base: Base, hub_task: Task) -> None:

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.trainer import epoch_batches
+from edge_client.tokens import Prompt
+from edge_client.trainer import epoch_batches, in_turn
 
 
 @given(st.lists(st.integers(1, 500), max_size=200), st.integers(1, 33), st.integers(0, 2**63 - 1))
@@ -19,3 +20,15 @@ def test_batches_hold_texts_of_similar_length() -> None:
     batches = epoch_batches(lengths, 8, np.random.Generator(np.random.PCG64(0)))
     padded = sum(max(lengths[row] for row in rows) * len(rows) for rows in batches)
     assert padded == pytest.approx(sum(lengths), rel=0.01)
+
+
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 99))
+def test_in_as_many_epochs_as_patterns_each_asks_every_text_once(
+    texts: int, patterns: int, first: int
+) -> None:
+    asked = [[Prompt([text], pattern) for text in range(texts)] for pattern in range(patterns)]
+    epochs = [in_turn(asked, epoch) for epoch in range(first, first + patterns)]
+    for text, prompts in enumerate(zip(*epochs, strict=True)):
+        assert all(prompt.ids == [text] for prompt in prompts)
+        assert sorted(prompt.mask_position for prompt in prompts) == list(range(patterns))
+    assert in_turn(asked, 3)[0].mask_position == 3 % patterns
