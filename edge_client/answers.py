@@ -1,39 +1,93 @@
 """A device's answer to one piece of work, given an engine that holds the adapter to start from.
 
-The client loop and the simulation both answer by these functions, so a simulated device is a real
+The client loop and the simulation both answer by this function, so a simulated device is a real
 one without a network: equal work gives equal bytes.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from edge_client import wire
 from edge_client.engine import Engine
+from edge_client.label_book import Notes, Trained
+from edge_client.labeller import label, pseudo_texts
 from edge_client.seeds import derive_seed
 from edge_client.state import Finished
-from edge_client.texts import Example
+from edge_client.texts import ClientData
 from edge_client.trainer import evaluate, train
 
 
-def train_answer(
-    engine: Engine, labelled: Sequence[Example], work: wire.Work, device_id: str
+def answer(
+    engine: Engine, data: ClientData, work: wire.Work, device_id: str, notes: Notes
 ) -> Finished:
-    """Train as asked; an update with its report, costs not filled in.
+    """Do a piece of work; its report, costs of time and traffic not filled in, and its update.
+
+    Args:
+        engine: Holds the adapter to start from.
+        data: The device's texts.
+        work: What is asked.
+        device_id: The device.
+        notes: What it knows of its unlabelled texts.
 
     Raises:
-        TrainingError: No texts, or the loss is no longer finite.
+        TrainingError: No texts to train on, or the loss is no longer finite.
     """
+    before = engine.layer_forwards
+    if work.kind == "train":
+        finished = _train(engine, data, work, device_id, notes)
+    elif work.kind == "label":
+        finished = _label(engine, data, work, notes)
+    else:
+        finished = _evaluate(engine, data, work)
+    spent = engine.layer_forwards - before
+    if work.kind == "train" and work.labelling is not None:
+        notes.add(Trained(spent))
+    return replace(finished, report=replace(finished.report, layer_forwards=spent))
+
+
+def _train(
+    engine: Engine, data: ClientData, work: wire.Work, device_id: str, notes: Notes
+) -> Finished:
+    """Train on the labelled texts, and on those with a pseudo-label; gold labels come first."""
     seed = derive_seed(work.seed, "train", device_id, work.round_index)
-    trained = train(engine, labelled, work.training, seed)
+    pseudo, weights = pseudo_texts(engine, data, work, notes)
+    weighed = [1.0] * len(data.labelled) + weights if pseudo else None
+    trained = train(engine, [*data.labelled, *pseudo], work.training, seed, weighed)
     update = wire.Update(work.work_id, trained.num_examples, trained.delta)
-    report = wire.Report(work.work_id, "done", trained.num_examples, trained.loss)
+    report = wire.Report(
+        work.work_id, "done", trained.num_examples, trained.loss, pseudo_labels=len(pseudo)
+    )
     return Finished(report, wire.encode_update(update))
 
 
-def evaluate_answer(engine: Engine, test: Sequence[Example], work: wire.Work) -> Finished:
-    """Evaluate as asked; who keeps no texts aside says so and counts nothing."""
-    if not test:
-        return Finished(wire.Report(work.work_id, "done"), None)
-    score = evaluate(engine, test)
-    report = wire.Report(work.work_id, "done", score.num_examples, score.loss)
-    return Finished(replace(report, accuracy=score.accuracy), None)
+def _label(engine: Engine, data: ClientData, work: wire.Work, notes: Notes) -> Finished:
+    """Look for pseudo-labels."""
+    found = label(engine, data, work, notes)
+    report = wire.Report(
+        work.work_id,
+        "done",
+        found.texts_read,
+        labelled=len(data.labelled),
+        pseudo_labels=found.pseudo_labels,
+        confidences=found.confidences,
+    )
+    return Finished(report, None)
+
+
+def _evaluate(engine: Engine, data: ClientData, work: wire.Work) -> Finished:
+    """Evaluate on the texts kept aside; who keeps none says so and counts nothing.
+
+    Where the run labels, it says too how many texts it holds a gold label of.
+    """
+    report = wire.Report(work.work_id, "done")
+    if work.labelling is not None:
+        report = replace(report, labelled=len(data.labelled))
+    if data.test:
+        score = evaluate(engine, data.test)
+        report = replace(
+            report,
+            num_examples=score.num_examples,
+            loss=score.loss,
+            accuracy=score.accuracy,
+            mean_log_probabilities=score.mean_log_probabilities if work.labelling else (),
+        )
+    return Finished(report, None)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edge_client.activation_cache import ActivationCache
 from edge_client.adapters import AdapterSpec
 from edge_client.allocator import trim
 from edge_client.base import Base
@@ -44,6 +45,7 @@ from edge_client.planner import (
 from edge_client.tasks import Task
 from edge_client.texts import Example
 from edge_client.tokens import Batch, Encoder
+from edge_client.watch import Watch
 from edge_client.wire import AdapterState, Training
 
 log = logging.getLogger(__name__)
@@ -84,6 +86,16 @@ class BudgetedEngine:
     def plan(self) -> Plan:
         """How a step is computed now."""
         return self._engine.plan
+
+    @property
+    def layers(self) -> int:
+        """Layers of the base."""
+        return self._engine.layers
+
+    @property
+    def layer_forwards(self) -> int:
+        """Texts times layers computed since the engine was opened; failed steps' too."""
+        return self._engine.layer_forwards
 
     @property
     def budget_bytes(self) -> int:
@@ -182,9 +194,17 @@ class BudgetedEngine:
         """Log-probabilities, float32, shape (texts, labels); each row's exp sums to one."""
         return self._engine.predict(examples)
 
+    def read(self, examples: Sequence[Example], watch: Watch | None = None) -> np.ndarray:
+        """As `predict`, of the encoder's own pattern alone and never in int8; see `Engine`."""
+        return self._engine.read(examples, watch)
+
     def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:
         """Mean token state after encoder layer `layer` (0 = embeddings), shape (texts, hidden)."""
         return self._engine.features(examples, layer)
+
+    def remember(self, cache: ActivationCache | None) -> None:
+        """Keep what the layers below the lowest trained one give; None: no more."""
+        self._engine.remember(cache)
 
     def adapter(self) -> AdapterState:
         """A copy of the adapter, PEFT's own names, float32."""
@@ -227,7 +247,7 @@ def open_within(
     Raises:
         BudgetError: No plan fits.
         EngineError: The engine's libraries are not installed.
-        TaskError: A label word is not one token of this base's tokenizer.
+        TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
     """
     load_engine(kind)  # so that what its libraries take is measured in this process
     trim()

@@ -32,8 +32,10 @@ from edge_client.peft_folder import (
 from edge_client.peft_import import read_peft_adapter
 from edge_client.plan_cli import plan
 from edge_client.planner import AUTO, BudgetError, parse_budget
+from edge_client.ready_tasks import find_task
 from edge_client.seeds import derive_seed
-from edge_client.tasks import Task, TaskError, read_task
+from edge_client.task_cli import tell_patterns, tell_tasks
+from edge_client.tasks import Task, TaskError
 from edge_client.texts import ClientData, DataError, Example, read_folder
 from edge_client.trainer import Evaluation, TrainingError, evaluate, train
 from edge_client.weights import WeightsError
@@ -54,7 +56,8 @@ DataOption = Annotated[
     Path, typer.Option("--data", help="Folder with labelled.csv, test.csv ..., or one file.")
 ]
 TaskOption = Annotated[
-    Path | None, typer.Option("--task", help="task.toml; by default the one in --data.")
+    Path | None,
+    typer.Option("--task", help="task.toml or a ready-made one; by default that in --data."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: one JSON object.")]
 
@@ -197,7 +200,7 @@ def predict(
         Path | None, typer.Option(help="Exported adapter folder, or one PEFT itself saved.")
     ] = None,
     task: Annotated[
-        Path | None, typer.Option(help="task.toml; needed without an exported adapter.")
+        Path | None, typer.Option(help="task.toml or a ready-made one; not with an export.")
     ] = None,
     base: BaseOption = EMBEDDED,
     engine: EngineOption = "auto",
@@ -226,6 +229,29 @@ def predict(
 app.command()(plan)
 
 
+@app.command()
+def tasks(json_output: JsonOption = False) -> None:
+    """List the ready-made tasks, which `--task` knows by name."""
+    tell_tasks(json_output)
+
+
+@app.command()
+def patterns(
+    data: DataOption,
+    task: TaskOption = None,
+    base: BaseOption = EMBEDDED,
+    engine: EngineOption = "auto",
+    write: Annotated[
+        bool, typer.Option("--write", help="Put the best one first in the task.toml.")
+    ] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Ask this device's labelled texts by each pattern of a task: which one is right most often?"""
+    with one_line_errors():
+        chosen, file = _task(task, data), _own_task_file(task, data) if write else None
+        tell_patterns(chosen, data, base, engine, file, json_output)
+
+
 def version() -> str:
     """Version of the installed client."""
     try:
@@ -234,8 +260,22 @@ def version() -> str:
         return "unknown"
 
 
+def _task_file(data: Path) -> Path:
+    return (data if data.is_dir() else data.parent) / "task.toml"
+
+
 def _task(path: Path | None, data: Path) -> Task:
-    return read_task(path or (data if data.is_dir() else data.parent) / "task.toml")
+    return find_task(path or _task_file(data))
+
+
+def _own_task_file(path: Path | None, data: Path) -> Path:
+    """The task file to write: the one that was read, or a new one for a ready-made task."""
+    if path is not None and path.is_file():
+        return path
+    file = _task_file(data)
+    if path is not None and file.exists():
+        raise TaskError(f"--write would replace {file} by --task {path}; leave --task out")
+    return file
 
 
 def _adapter(
@@ -250,7 +290,7 @@ def _adapter(
     if task is None:
         whose = "which labels this adapter has" if folder else "the base alone"
         raise TaskError(f"give --task task.toml for {whose}, or --adapter with an exported adapter")
-    chosen = read_task(task)
+    chosen = find_task(task)
     if folder is None:
         return chosen, parse_adapter("lora:1"), None
     return chosen, *read_peft_adapter(folder, base, len(chosen.labels))

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from edge_client import meters, wire
 from edge_client.adapters import parse_adapter
-from edge_client.answers import evaluate_answer, train_answer
+from edge_client.answers import answer
 from edge_client.base import Base
 from edge_client.budgeted import BudgetedEngine, open_within
+from edge_client.label_book import FileNotes
 from edge_client.meters import WorkMeter
 from edge_client.state import ClientState, Finished, Identity
 from edge_client.texts import ClientData, DataError, read_folder
@@ -199,12 +200,11 @@ class Client:
         with meter.phase("load"):
             engine, data = self._ready(work)
             engine.load_adapter(wire.decode_adapter(body))
-        if work.kind == "evaluate":
-            with meter.phase("evaluate"):
-                return evaluate_answer(engine, data.test, work)
-        with meter.phase("train"):
-            finished = train_answer(engine, data.labelled, work, enrolled.device_id)
-        engine.end_round()
+        notes = FileNotes(self._state.folder / f"labels-{work.run_id}.jsonl")
+        with meter.phase(work.kind):
+            finished = answer(engine, data, work, enrolled.device_id, notes)
+        if work.kind == "train":
+            engine.end_round()
         return finished
 
     def _adapter(self, coordinator: Coordinator, work: wire.Work, meter: WorkMeter) -> bytes:

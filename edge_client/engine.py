@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from edge_client.activation_cache import ActivationCache
 from edge_client.adapters import AdapterSpec
 from edge_client.allocator import use_one_arena
 from edge_client.architectures import Shape
@@ -19,6 +20,7 @@ from edge_client.planner import AUTO, Plan
 from edge_client.tasks import Task
 from edge_client.texts import Example
 from edge_client.tokens import Batch, Encoder
+from edge_client.watch import Watch
 from edge_client.wire import AdapterState, Training
 
 # Engine -> the library it computes with, and how one gets it.
@@ -59,6 +61,19 @@ class Engine(Protocol):
     def plan(self) -> Plan:
         """How a step is computed now."""
 
+    @property
+    def layers(self) -> int:
+        """Layers of the base."""
+
+    @property
+    def layer_forwards(self) -> int:
+        """Computed since the engine was opened: texts times layers.
+
+        One text through one layer counts 1, computed again for backward 1 more, backward 2. Layers
+        that need no backward have none; states that come from a cache cost nothing. The top layer
+        counts as a whole one though only the answer goes all the way through it.
+        """
+
     def use(self, plan: Plan, ceiling_bytes: int | None = None) -> None:
         """Compute the next steps by another plan; the adapter and the optimizer stay.
 
@@ -75,10 +90,33 @@ class Engine(Protocol):
         """
 
     def predict(self, examples: Sequence[Example]) -> np.ndarray:
-        """Log-probabilities, float32, shape (texts, labels); each row's exp sums to one."""
+        """Log-probabilities, float32, shape (texts, labels); each row's exp sums to one.
+
+        Of a task that is an ensemble, the answers of all its patterns, averaged.
+        """
+
+    def read(self, examples: Sequence[Example], watch: Watch | None = None) -> np.ndarray:
+        """As `predict`, of the encoder's own pattern alone and never in int8.
+
+        Args:
+            examples: The texts.
+            watch: Is shown the answers' states on the way, and lets texts go, whose rows are nan.
+                With a cache, layers below the lowest trained one are not shown, but for what they
+                give in the end.
+        """
 
     def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:
         """Mean token state after encoder layer `layer` (0 = embeddings), shape (texts, hidden)."""
+
+    def remember(self, cache: ActivationCache | None) -> None:
+        """Keep what the layers below the lowest trained one give, and read it from there.
+
+        Whatever lies in the cache, results are the same: of the texts' states at the cut, and of
+        features below it, as float16 holds them. Without a cache nothing is rounded.
+
+        Args:
+            cache: Of this base; None: nothing is kept.
+        """
 
     def rest(self) -> None:
         """Give back what only computing needs; the next step takes it again."""
@@ -113,7 +151,7 @@ def open_engine(
 
     Raises:
         EngineError: The engine's libraries are not installed.
-        TaskError: A label word is not one token of this base's tokenizer.
+        TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
     """
     module = load_engine(kind)
     if base.shape.is_decoder:
@@ -123,7 +161,7 @@ def open_engine(
         )
     build = {"torch": "TorchEngine", "onnx": "OnnxEngine"}[engine_name(kind)]
     engine: Engine = getattr(module, build)(
-        base, task, spec, training, plan or unplanned(base.shape, training)
+        base, task, spec, training, plan or unplanned(base.shape, training, spec.top)
     )
     return engine
 
@@ -165,12 +203,18 @@ def load_engine(kind: str) -> Any:
     return import_module(f"edge_client.{name}_engine")
 
 
-def unplanned(shape: Shape, training: Training) -> Plan:
-    """The plan where memory is no matter: float32, whole batches, nothing computed twice."""
+def unplanned(shape: Shape, training: Training, top: int = 0) -> Plan:
+    """The plan where memory is no matter: float32, whole batches, nothing computed twice.
+
+    Args:
+        shape: Of the base.
+        training: Batch and longest input.
+        top: Of the adapter: its top layers, 0 for all.
+    """
     return Plan(
         dtype="float32",
         micro_batch=training.batch,
         recompute=(),
-        depth=shape.layers,
+        depth=top or shape.layers,
         tokens=min(training.tokens, shape.positions),
     )

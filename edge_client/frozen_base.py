@@ -88,11 +88,21 @@ class FrozenBase:
             found.append(self.weights.rows(f"{family.token_types}.weight", [0]))
         return found
 
-    def label_rows(self, words: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """The head's row of each label word, (labels, embedding), and its bias, (labels,)."""
-        bias = next(name for name in self.family.decoder_bias if name in self.weights)
-        rows = self.weights.rows(self.decoder, np.array(words))
-        return rows, self.weights.vector(bias)[list(words)]
+    def label_rows(self, words: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+        """The head's row of each label word, (labels, embedding), and its bias, (labels,).
+
+        Those of a word of several tokens are its tokens' means, see `Tokens.label_word_ids`.
+        """
+        name = next(name for name in self.family.decoder_bias if name in self.weights)
+        ids = [token for word in words for token in word]
+        counts = np.array([len(word) for word in words], np.float32)
+        starts = np.cumsum([0, *(len(word) for word in words[:-1])])
+        rows = self.weights.rows(self.decoder, np.array(ids))
+        bias = self.weights.vector(name)[ids]
+        return (
+            np.add.reduceat(rows, starts, axis=0) / counts[:, None],
+            np.add.reduceat(bias, starts) / counts,
+        )
 
     def release_layer(self, index: int) -> None:
         """Give a layer's pages of the map back; they stay in the page cache while there is room.

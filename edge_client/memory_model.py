@@ -14,6 +14,7 @@ d bytes of a number.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from edge_client.adapters import frozen_layers
 from edge_client.architectures import FAMILIES, Shape, has_bias
 from edge_client.layout import linear_size
 from edge_client.work import Plan as Plan  # what the formulas are of
@@ -118,7 +119,8 @@ def elements(size: tuple[int, int]) -> int:
 
 def lowest_trained(work: Work, plan: Plan) -> int:
     """The lowest computed layer that backward reaches; the number of layers if it reaches none."""
-    return work.shape.layers - (plan.depth if work.spec.is_in_layers else 0)
+    layers = work.shape.layers
+    return max(layers - plan.depth, frozen_layers(work.spec, layers))
 
 
 def stored_bytes(size: tuple[int, int], bits: int) -> int:
@@ -164,9 +166,10 @@ def other_parameters(work: Work) -> int:
 
 def adapter_bytes(work: Work, plan: Plan) -> int:
     """Values, gradients and both moments of what is trained."""
-    layers = min(work.shape.stored_layers, plan.depth)
+    adapted = work.spec.top or work.shape.stored_layers
+    layers = min(adapted, plan.depth)
     trained = layers * layer_parameters(work) + other_parameters(work)
-    resting = (work.shape.stored_layers - layers) * layer_parameters(work)
+    resting = (adapted - layers) * layer_parameters(work)
     return 16 * trained + 12 * resting  # what rests has its moments, but no gradient
 
 

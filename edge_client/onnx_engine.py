@@ -6,14 +6,19 @@ here (docs/decisions/006-graphs-from-code.md), so any pack and any plain folder 
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
 
 import numpy as np
 
+from edge_client.activation_cache import ActivationCache
 from edge_client.adamw import AdamW
 from edge_client.adapters import AdapterSpec, initial_adapter
 from edge_client.base import Base
 from edge_client.device_facts import flags_here, usable_cores
 from edge_client.engine import StepReport
+from edge_client.ensemble import averaged
+from edge_client.frozen_prefix import open_prefix
 from edge_client.onnx_head import log_softmax
 from edge_client.onnx_network import Network
 from edge_client.planner import Plan
@@ -21,6 +26,7 @@ from edge_client.quick_inference import QuickInference, is_worth
 from edge_client.tasks import Task
 from edge_client.texts import Example
 from edge_client.tokens import Batch, Encoder, Tokens
+from edge_client.watch import BatchWatch, Watch
 from edge_client.wire import AdapterState, Training, check_same_parameters
 
 
@@ -41,7 +47,7 @@ class OnnxEngine:
         plan: How a step is computed; `use` changes it.
 
     Raises:
-        TaskError: A label word is not one token of this base's tokenizer.
+        TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
         AdapterError: No adapter of this kind is known for the base's architecture.
     """
 
@@ -68,6 +74,16 @@ class OnnxEngine:
         """How a step is computed now."""
         return self._plan
 
+    @property
+    def layers(self) -> int:
+        """Layers of the base."""
+        return self._network.shape.layers
+
+    @property
+    def layer_forwards(self) -> int:
+        """Texts times layers computed since the engine was opened; see `Engine`."""
+        return self._network.layer_forwards
+
     def use(self, plan: Plan, ceiling_bytes: int | None = None) -> None:
         """Compute the next steps by another plan; the adapter and the optimizer stay."""
         if plan != self._plan:
@@ -88,25 +104,57 @@ class OnnxEngine:
         return self._quick.predict(examples)
 
     def _predict(self, examples: Sequence[Example], is_quick: bool) -> np.ndarray:
-        rows = np.zeros((len(examples), len(self._encoder.task.labels)), np.float32)
-        for chosen, batch in self._batches(examples):
-            rows[chosen] = log_softmax(self._network.logits(batch, is_quick))
+        views = self._encoder.views()
+        return averaged([self._ask(view, examples, is_quick) for view in views])
+
+    def read(self, examples: Sequence[Example], watch: Watch | None = None) -> np.ndarray:
+        """As `predict`, of the encoder's own pattern alone and never in int8; see `Engine`."""
+        return self._ask(self._encoder, examples, False, watch)
+
+    def _ask(
+        self,
+        view: Encoder,
+        examples: Sequence[Example],
+        is_quick: bool,
+        watch: Watch | None = None,
+    ) -> np.ndarray:
+        rows = np.full((len(examples), len(view.task.labels)), np.nan, np.float32)
+        for chosen, batch in self._batches(examples, view):
+            seen = None if watch is None else BatchWatch(watch, chosen)
+            left, logits = self._network.read(batch, is_quick, seen)
+            if len(left):
+                rows[np.array(chosen)[left]] = log_softmax(logits)
         return rows
 
     def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:
         """Mean token state after encoder layer `layer` (0 = embeddings), shape (texts, hidden)."""
         rows = np.zeros((len(examples), self._network.shape.hidden), np.float32)
-        for chosen, batch in self._batches(examples):
-            weights = batch.attention[:, :, None].astype(np.float32)
-            for index, states in enumerate(self._network.states(batch)):
-                if index == layer:
-                    seen = states[:, self._encoder.soft :] * weights
-                    rows[chosen] = seen.sum(axis=1) / weights.sum(axis=1)
-                    break
+        for chosen, batch in self._batches(examples, self._encoder):
+            prefix, out = self._network.prefix, rows[chosen][:, None]  # (B, 1, H)
+            if prefix is not None and 0 < layer <= prefix.layers:
+                prefix.means(batch, layer, self._plan.dtype, partial(self._means, layer), out)
+            else:
+                out[:] = self._means(layer, batch)
+            rows[chosen] = out[:, 0]
         return rows
 
-    def _batches(self, examples: Sequence[Example]) -> Iterator[tuple[list[int], Batch]]:
-        return self._encoder.by_length(examples, self._plan.micro_batch, self._plan.tokens)
+    def _means(self, layer: int, batch: Batch) -> np.ndarray:
+        """Mean token states after a layer, (B, 1, H)."""
+        states = next(islice(self._network.states(batch), layer, None))
+        weights = batch.attention[:, :, None].astype(np.float32)
+        sums = (states[:, self._encoder.soft :] * weights).sum(axis=1, keepdims=True)
+        means: np.ndarray = sums / weights.sum(axis=1, keepdims=True)
+        return means
+
+    def _batches(
+        self, examples: Sequence[Example], view: Encoder
+    ) -> Iterator[tuple[list[int], Batch]]:
+        return view.by_length(examples, self._plan.micro_batch, self._plan.tokens)
+
+    def remember(self, cache: ActivationCache | None) -> None:
+        """Keep what the layers below the lowest trained one give; None: no more."""
+        network = self._network
+        network.prefix = open_prefix(cache, network.spec, network.shape.layers)
 
     def rest(self) -> None:
         """Give back the rooms that steps have used."""

@@ -21,9 +21,14 @@ class Head(Protocol):
         """(B, H) to logits (B, L)."""
 
     def backward(
-        self, top: np.ndarray, labels: np.ndarray, share: float, into: Gradients
+        self,
+        top: np.ndarray,
+        labels: np.ndarray,
+        weights: np.ndarray | None,
+        share: float,
+        into: Gradients,
     ) -> tuple[float, np.ndarray]:
-        """The mean loss in nats, and `share` times its gradient at `top`."""
+        """The mean weighted loss in nats, and `share` times its gradient at `top`."""
 
 
 class Cloze:
@@ -60,12 +65,17 @@ class Cloze:
         return linear(self._bench, self._states(top)[2], self._rows, self._bias)
 
     def backward(
-        self, top: np.ndarray, labels: np.ndarray, share: float, into: Gradients
+        self,
+        top: np.ndarray,
+        labels: np.ndarray,
+        weights: np.ndarray | None,
+        share: float,
+        into: Gradients,
     ) -> tuple[float, np.ndarray]:
-        """The mean loss in nats, and `share` times its gradient at `top`."""
+        """The mean weighted loss in nats, and `share` times its gradient at `top`."""
         inner, active, states = self._states(top)
         logits = linear(self._bench, states, self._rows, self._bias)
-        loss, logits_g = cross_entropy(logits, labels)
+        loss, logits_g = cross_entropy(logits, labels, weights)
         g = linear_back(self._bench, logits_g * np.float32(share), self._rows)
         g = self._activation.backward(inner, self._norm.backward(active, g, g))
         return loss, self._dense.backward(g, np.empty_like(top))
@@ -98,12 +108,17 @@ class Classifier:
         return linear(self._bench, active, *self._parts(1))
 
     def backward(
-        self, top: np.ndarray, labels: np.ndarray, share: float, into: Gradients
+        self,
+        top: np.ndarray,
+        labels: np.ndarray,
+        weights: np.ndarray | None,
+        share: float,
+        into: Gradients,
     ) -> tuple[float, np.ndarray]:
-        """The mean loss in nats, and `share` times its gradient at `top`."""
+        """The mean weighted loss in nats, and `share` times its gradient at `top`."""
         inner = linear(self._bench, top, *self._parts(0))
         active = self._activation.forward(inner, np.empty_like(inner))
-        loss, g = cross_entropy(linear(self._bench, active, *self._parts(1)), labels)
+        loss, g = cross_entropy(linear(self._bench, active, *self._parts(1)), labels, weights)
         g = g * np.float32(share)
         self._gradients(1, active, g, into)
         inner_g = self._activation.backward(inner, linear_back(self._bench, g, self._parts(1)[0]))
@@ -143,9 +158,16 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return rows
 
 
-def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-    """Mean cross-entropy in nats, and its gradient at the logits, (B, L)."""
+def cross_entropy(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
+) -> tuple[float, np.ndarray]:
+    """Mean of the texts' weighted cross-entropies in nats, and its gradient at the logits, (B, L).
+
+    The mean is over the texts, not over their weights; without weights every one has 1.
+    """
     rows, found = np.arange(len(labels)), log_softmax(logits)
-    g = np.exp(found)
+    losses, g = -found[rows, labels], np.exp(found)
     g[rows, labels] -= 1
-    return float(-found[rows, labels].mean()), g / np.float32(len(labels))
+    if weights is not None:
+        losses, g = losses * weights, g * weights[:, None]
+    return float(losses.mean()), g / np.float32(len(labels))

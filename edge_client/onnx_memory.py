@@ -9,6 +9,7 @@ Sizes: N tokens of a micro-batch (prompt included), H hidden, F intermediate; 4 
 
 from dataclasses import dataclass
 
+from edge_client.adapters import frozen_layers
 from edge_client.memory_model import (
     SCORES,
     TOKEN_BYTES,
@@ -49,7 +50,8 @@ def estimate(work: Work, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
     """Estimate a plan's peak.
 
     A smaller micro-batch, more recomputed layers (the lowest first, of two or more) or a smaller
-    depth never give a larger total; nor do inputs kept in half precision, of four layers or more.
+    depth never give a larger total; nor do inputs kept in half precision, of four layers or more
+    (but for an adapter of the top layer alone).
 
     Args:
         work: What is trained.
@@ -96,6 +98,9 @@ def _room_bytes(work: Work, plan: Plan) -> int:
     sizes, lowest = _sizes(work, plan), lowest_trained(work, plan)
     # Two take turns for inputs that do not wait where they lie.
     turns = 2 if plan.is_kept_in_half else min(lowest, 2)
+    cut = frozen_layers(work.spec, work.shape.layers)
+    if 0 < cut < work.shape.layers:  # the states at the cut lie apart from what makes them
+        turns = 3 if plan.is_kept_in_half or cut < lowest else 2
     is_all_kept = lowest == 0 and not plan.recompute
     tape = 0 if is_all_kept else 4 * sizes.state + sizes.inner
     back = 4 * sizes.state if lowest < work.shape.layers else 0  # at q, k, v and the input

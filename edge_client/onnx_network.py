@@ -11,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from edge_client import onnx_graphs as graphs
-from edge_client.adapters import PREFIX, AdapterSpec
+from edge_client.adapters import PREFIX, AdapterSpec, frozen_layers
 from edge_client.base import Base
 from edge_client.frozen_base import FrozenBase
+from edge_client.frozen_prefix import FrozenPrefix, some_of
 from edge_client.onnx_bench import open_bench
 from edge_client.onnx_head import Classifier, Cloze, Head
 from edge_client.onnx_layers import Layer, Pass, Tape
@@ -27,6 +28,7 @@ from edge_client.onnx_operators import (
 )
 from edge_client.planner import Plan
 from edge_client.tokens import Batch
+from edge_client.watch import Watch, going_on
 from edge_client.wire import AdapterState
 
 LOWEST = float(np.finfo(np.float32).min)  # added to the score of a token that is not seen
@@ -44,6 +46,8 @@ class Network:
 
     Attributes:
         adapter: The adapter's arrays; who trains them changes them in place.
+        prefix: Keeps what the layers below all training give; None: they are computed each time.
+        layer_forwards: Texts times layers computed so far; backward counts two.
     """
 
     def __init__(
@@ -51,11 +55,13 @@ class Network:
         base: Base,
         spec: AdapterSpec,
         state: AdapterState,
-        label_words: Sequence[int],
+        label_words: Sequence[Sequence[int]],
         threads: int,
     ) -> None:
         assert not base.shape.is_decoder, "decoders are the torch engine's"
         self.spec, self.shape = spec, base.shape
+        self.prefix: FrozenPrefix | None = None
+        self.layer_forwards = 0
         self.frozen = FrozenBase(base)
         self.adapter = {
             name: np.array(array, np.float32, order="C") for name, array in state.items()
@@ -104,7 +110,7 @@ class Network:
             self._bench,
         )
 
-    def _open_head(self, label_words: Sequence[int]) -> Head:
+    def _open_head(self, label_words: Sequence[Sequence[int]]) -> Head:
         family = self.frozen.family
         if self.spec.head:
             is_relu = self.shape.architecture == "distilbert"
@@ -182,6 +188,7 @@ class Network:
         shape = (run.texts, self.shape.hidden) if is_short else x.shape
         out = self._bench.rooms.take(name or f"x{(index + 1) % 2}", shape)
         self.layer_of(index).forward(self._below(index), x, run, tape, out)
+        self.layer_forwards += run.texts
         self.frozen.release_layer(index)
         return out
 
@@ -209,12 +216,69 @@ class Network:
 
     def logits(self, batch: Batch, is_quick: bool = False) -> np.ndarray:
         """Label logits, (B, labels); quick: a pack of 8 bits is multiplied in int8."""
+        return self.read(batch, is_quick)[1]
+
+    def read(
+        self, batch: Batch, is_quick: bool = False, watch: Watch | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Which texts went all the way, ascending, and their label logits.
+
+        Those that the watch lets go leave the batch; layers below the cut of a `prefix` are not
+        shown to it, and never quick.
+        """
         run = replace(self._pass(batch, slice(None)), is_quick=is_quick)
+        x, _ = self._enter(batch, slice(None), run)
+        rows = np.arange(run.texts)
+        for index in range(self._start, self.shape.layers):
+            if watch is not None and index in watch.layers:
+                left = going_on(watch, index, rows, self._answers(index, x, run))
+                rows, x, run = rows[left], _compacted(run.by_text(x), left), _some_of(run, left)
+            if not len(rows):
+                return rows, np.empty((0, 0), np.float32)
+            x = self._up(index, x, run, self._tape(index, run))
+        return rows, self._head.forward(self._top_norm.forward(x, np.empty_like(x)))
+
+    @property
+    def _start(self) -> int:
+        """The lowest layer that is not behind a prefix."""
+        return 0 if self.prefix is None else self.prefix.layers
+
+    def _enter(
+        self, batch: Batch, rows: slice, run: Pass, is_waiting: bool = False
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """What the lowest layer left to compute gets, and `_embed`'s result.
+
+        With a prefix that is the sum at the cut, (N, H), or (B, H) above all layers; it has a room
+        of its own.
+
+        Args:
+            batch: Encoded texts.
+            rows: The micro-batch.
+            run: Its pass.
+            is_waiting: Whether it lies where it will wait for backward.
+        """
+        is_short = self._start == self.shape.layers
+        shape = (run.texts if is_short else run.rows, self.shape.hidden)
+        is_own = is_waiting or self.prefix is not None
+        x = self._bench.rooms.take(f"{self._start}.x" if is_own else "x0", shape)
+        if self.prefix is None:
+            return x, self._embed(run, x)
+        self.prefix.states(some_of(batch, rows), "float32", self._below_cut, run.by_text(x))
+        return x, None
+
+    def _below_cut(self, batch: Batch) -> np.ndarray:
+        """What the prefix keeps: the sum that its highest layer gives."""
+        run = self._pass(batch, slice(None))
         x = self._bench.rooms.take("x0", (run.rows, self.shape.hidden))
         self._embed(run, x)
-        for index in range(self.shape.layers):
+        for index in range(self._start):
             x = self._up(index, x, run, self._tape(index, run))
-        return self._head.forward(self._top_norm.forward(x, np.empty_like(x)))
+        return run.by_text(x)
+
+    def _answers(self, index: int, x: np.ndarray, run: Pass) -> np.ndarray:
+        """The answers' states after `index` layers, (B, H)."""
+        h = x[run.answers]
+        return self.layer_of(index - 1).output_norm.forward(h, np.empty_like(h))
 
     @property
     def _top_norm(self) -> Norm:
@@ -239,14 +303,13 @@ class Network:
         self, batch: Batch, rows: slice, plan: Plan, share: float, into: Gradients
     ) -> float:
         run, layers = self._pass(batch, rows), self.shape.layers
-        lowest = layers - (plan.depth if self.spec.is_in_layers else 0)
+        lowest = max(layers - plan.depth, frozen_layers(self.spec, layers))
         # An input lies where it will wait, but for one that waits in half precision.
         is_waiting = [index >= lowest and not plan.is_kept_in_half for index in range(layers)]
         names = [f"{index}.x" if waits else None for index, waits in enumerate(is_waiting)]
-        x = self._bench.rooms.take(names[0] or "x0", (run.rows, self.shape.hidden))
-        summed = self._embed(run, x)
+        x, summed = self._enter(batch, rows, run, is_waiting[0])
         tapes: dict[int, Tape] = {}
-        for index, above in enumerate([*names[1:], None]):
+        for index, above in list(enumerate([*names[1:], None]))[self._start :]:
             if plan.is_kept_in_half and index >= lowest:
                 self._put_aside(index, x)
             is_kept = index >= lowest and index not in plan.recompute
@@ -255,7 +318,8 @@ class Network:
             if is_kept:
                 tapes[index] = tape
         top = self._top_norm.forward(x, np.empty_like(x))
-        loss, top_g = self._head.backward(top, batch.labels[rows], share, into)
+        weights = None if batch.weights is None else batch.weights[rows]
+        loss, top_g = self._head.backward(top, batch.labels[rows], weights, share, into)
         if lowest < layers:
             self._top_norm.gradients(top_g, into)
             g = self._top_norm.backward(x, top_g, top_g)
@@ -280,9 +344,11 @@ class Network:
             if tape is None:
                 tape = self._tape(index, run)
                 layer.forward(below, entry, run, tape, None)
+                self.layer_forwards += run.texts
             assert g is not None
             is_needed = index > lowest or self.spec.prompt_tokens > 0
             g = layer.backward(below, entry, run, tape, g, is_needed, into)
+            self.layer_forwards += 2 * run.texts
             self.frozen.release_layer(index)
         return g if self.spec.prompt_tokens else None
 
@@ -310,3 +376,19 @@ class Network:
         self._layers.clear()
         self._bench.close()
         self.frozen.close()
+
+
+def _some_of(run: Pass, rows: np.ndarray) -> Pass:
+    """The pass of some of its texts, whose states lie one behind the other."""
+    assert run.answers is not None
+    positions = run.answers[rows] - run.tokens * rows
+    answers = positions + run.tokens * np.arange(len(rows))
+    mask = None if run.mask is None else run.mask[rows]
+    return replace(run, ids=run.ids[rows], mask=mask, answers=answers)
+
+
+def _compacted(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The states of some texts, (N, H), moved to the front of where all were."""
+    for place, row in enumerate(rows):
+        x[place] = x[row]
+    return x[: len(rows)].reshape(-1, x.shape[2])

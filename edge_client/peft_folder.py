@@ -18,6 +18,7 @@ from edge_client.adapters import (
     AdapterError,
     AdapterSpec,
     head_modules,
+    layers_of,
     parse_adapter,
     target_pattern,
 )
@@ -93,17 +94,18 @@ def peft_config(
         "target_modules": "dummy-target-modules",
     }
     if spec.rank:
-        lora["target_modules"] = target_pattern(spec, architecture)
+        layers = layers_of(state, architecture) if spec.top else None
+        lora["target_modules"] = target_pattern(spec, architecture, layers)
     if spec.bias:
-        lora["target_modules"] = re.escape(_carrier(architecture))
+        lora["target_modules"] = re.escape(_carrier(architecture, state))
     if spec.head:
         lora |= {"task_type": "SEQ_CLS", "modules_to_save": head_modules(architecture)}
     return common | lora
 
 
-def _carrier(architecture: str) -> str:
-    """The linear that carries a bias adapter's LoRA of zeros."""
-    return FAMILIES[architecture].linear(0, "q")
+def _carrier(architecture: str, state: AdapterState) -> str:
+    """The linear that carries a bias adapter's LoRA of zeros, in the lowest of its layers."""
+    return FAMILIES[architecture].linear(layers_of(state, architecture)[0], "q")
 
 
 def peft_state(spec: AdapterSpec, architecture: str, state: AdapterState) -> AdapterState:
@@ -113,7 +115,7 @@ def peft_state(spec: AdapterSpec, architecture: str, state: AdapterState) -> Ada
     """
     if not spec.bias:
         return state
-    module = f"{PREFIX}{_carrier(architecture)}"
+    module = f"{PREFIX}{_carrier(architecture, state)}"
     width = len(state[f"{module}.bias"])  # queries are as many as the states are wide
     renamed = {
         name.replace(f"{module}.bias", f"{module}.base_layer.bias"): tensor

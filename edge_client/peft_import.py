@@ -15,6 +15,7 @@ from edge_client.adapters import (
     AdapterSpec,
     initial_adapter,
     layer_pattern,
+    layers_of,
 )
 from edge_client.architectures import FAMILIES
 from edge_client.base import Base
@@ -28,7 +29,7 @@ def read_peft_adapter(
     """Read `adapter_config.json` and `adapter_model.safetensors` of LoRA or prompt tuning.
 
     Another alpha than 16 (or rank-stabilized LoRA) is folded into LoRA's B, so the adapted model
-    is the same function. Layers without LoRA get one of zeros.
+    is the same function. Linears without LoRA get one of zeros, but in layers below all LoRA.
 
     Args:
         folder: What `PeftModel.save_pretrained` wrote.
@@ -69,7 +70,7 @@ def _lora(
     factor = np.float32(scaling * rank / LORA_ALPHA)
     targets = _targets(state, base)
     has_head = any("lora_" not in name for name in state)
-    spec = AdapterSpec(rank=rank, targets=targets, head=has_head)
+    spec = AdapterSpec(rank=rank, targets=targets, head=has_head, top=_top(state, base))
     zeros = {
         name: np.zeros_like(tensor)
         for name, tensor in initial_adapter(spec, base, 1, 0).items()
@@ -77,6 +78,12 @@ def _lora(
     }
     scaled = {name: t * factor if "lora_B" in name else t for name, t in state.items()}
     return spec, zeros | scaled
+
+
+def _top(state: AdapterState, base: Base) -> int:
+    """How many top layers hold all of the LoRA; 0: all layers."""
+    layers, is_shared = layers_of(state, base.architecture), base.shape.stored_layers < base.layers
+    return 0 if is_shared or not layers or not layers[0] else max(0, base.layers - layers[0])
 
 
 def _targets(state: AdapterState, base: Base) -> tuple[str, ...]:

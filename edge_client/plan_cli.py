@@ -105,7 +105,7 @@ def why(found: Sequence[Option], chosen: Option, budget: int) -> str:
         return f"Chosen: the preferred plan of {len(found)} as it is; it fits {size}."
     needed = size_text(first.predicted_peak_bytes)
     layers = chosen.work.shape.layers
-    if chosen.plan.depth < layers:
+    if chosen.plan.depth < first.plan.depth:
         return (
             f"Chosen: adapters on the top {chosen.plan.depth} of {layers} layers only, since no "
             f"plan that trains all of them fits {size}."

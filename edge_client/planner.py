@@ -112,7 +112,7 @@ def halvings(batch: int) -> list[int]:
 
 
 def depths(work: Work) -> list[int]:
-    """How many top layers may be trained: all, 3/4, 1/2, 1/4, one.
+    """How many top layers may be trained: all that carry an adapter, 3/4, 1/2, 1/4, one.
 
     Only for adapters that sit in the layers and where each layer has its own: a soft prompt lies
     below all layers, and ALBERT's repeated layer has one adapter, whose gradient would be cut.
@@ -121,7 +121,8 @@ def depths(work: Work) -> list[int]:
     in_each = bool(spec.rank or spec.bias) and not spec.prompt_tokens
     if not in_each or work.shape.stored_layers < layers:
         return [layers]
-    found = [layers, *(layers * quarters // 4 for quarters in (3, 2, 1)), 1]
+    deepest = spec.top or layers
+    found = [deepest, *(deepest * quarters // 4 for quarters in (3, 2, 1)), 1]
     return sorted({max(1, depth) for depth in found}, reverse=True)
 
 

@@ -6,19 +6,25 @@ importing them costs 120 MB, half of what a whole training step may take on a sm
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from edge_client.activation_cache import ActivationCache
 from edge_client.adapters import AdapterSpec, initial_adapter
 from edge_client.base import Base
 from edge_client.engine import StepReport
+from edge_client.ensemble import averaged
+from edge_client.frozen_prefix import open_prefix
 from edge_client.planner import Plan
 from edge_client.tasks import Task
 from edge_client.texts import Example
 from edge_client.tokens import Batch, Encoder, Tokens
 from edge_client.torch_network import Network
+from edge_client.watch import BatchWatch, Watch
 from edge_client.wire import AdapterState, Training, check_same_parameters
 
 BETAS, EPS = (0.9, 0.999), 1e-8  # torch.optim.AdamW's defaults
@@ -36,7 +42,7 @@ class TorchEngine:
         device: `cpu` or a CUDA device.
 
     Raises:
-        TaskError: A label word is not one token of this base's tokenizer.
+        TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
         AdapterError: No adapter of this kind is known for the base's architecture.
     """
 
@@ -69,6 +75,16 @@ class TorchEngine:
         """How a step is computed now."""
         return self._plan
 
+    @property
+    def layers(self) -> int:
+        """Layers of the base."""
+        return self._network.shape.layers
+
+    @property
+    def layer_forwards(self) -> int:
+        """Texts times layers computed since the engine was opened; see `Engine`."""
+        return self._network.layer_forwards
+
     def use(self, plan: Plan, ceiling_bytes: int | None = None) -> None:
         """Compute the next steps by another plan; the adapter and the optimizer stay."""
         self._plan, self._network.frozen.ceiling_bytes = plan, ceiling_bytes
@@ -86,29 +102,54 @@ class TorchEngine:
 
     def predict(self, examples: Sequence[Example]) -> np.ndarray:
         """Log-probabilities, float32, shape (texts, labels); each row's exp sums to one."""
-        rows = np.zeros((len(examples), len(self._encoder.task.labels)), np.float32)
-        for chosen, batch in self._batches(examples):
-            logits = self._network.logits(batch, self._plan.dtype)
-            rows[chosen] = torch.log_softmax(logits, dim=-1).cpu().numpy()
+        return averaged([self._ask(view, examples) for view in self._encoder.views()])
+
+    def read(self, examples: Sequence[Example], watch: Watch | None = None) -> np.ndarray:
+        """As `predict`, of the encoder's own pattern alone; see `Engine`."""
+        return self._ask(self._encoder, examples, watch)
+
+    def _ask(
+        self, view: Encoder, examples: Sequence[Example], watch: Watch | None = None
+    ) -> np.ndarray:
+        rows = np.full((len(examples), len(view.task.labels)), np.nan, np.float32)
+        for chosen, batch in self._batches(examples, view):
+            seen = None if watch is None else BatchWatch(watch, chosen)
+            left, logits = self._network.read(batch, self._plan.dtype, seen)
+            if len(left):
+                found = torch.log_softmax(logits, dim=-1).cpu().numpy()
+                rows[np.array(chosen)[left]] = found
         return rows
 
     def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:
         """Mean token state after encoder layer `layer` (0 = embeddings), shape (texts, hidden)."""
         rows = np.zeros((len(examples), self._network.shape.hidden), np.float32)
-        for chosen, batch in self._batches(examples):
-            for index, states in enumerate(self._network.states(batch, self._plan.dtype)):
-                if index == layer:
-                    rows[chosen] = self._mean(states, batch).cpu().numpy()
-                    break
+        for chosen, batch in self._batches(examples, self._encoder):
+            prefix, out = self._network.prefix, rows[chosen][:, None]  # (B, 1, H)
+            if prefix is not None and 0 < layer <= prefix.layers:
+                prefix.means(batch, layer, self._plan.dtype, partial(self._means, layer), out)
+            else:
+                out[:] = self._means(layer, batch)
+            rows[chosen] = out[:, 0]
         return rows
 
-    def _batches(self, examples: Sequence[Example]) -> Iterator[tuple[list[int], Batch]]:
-        return self._encoder.by_length(examples, self._plan.micro_batch, self._plan.tokens)
-
-    def _mean(self, states: Tensor, batch: Batch) -> Tensor:
+    def _means(self, layer: int, batch: Batch) -> np.ndarray:
+        """Mean token states after a layer, (B, 1, H)."""
+        every = self._network.states(batch, self._plan.dtype)
+        states = next(islice(every, layer, None))
         prompt = self._network.spec.prompt_tokens
         weights = torch.from_numpy(batch.attention).to(states.device).unsqueeze(-1).float()
-        return (states[:, prompt:].float() * weights).sum(1) / weights.sum(1)
+        sums = (states[:, prompt:].float() * weights).sum(1)
+        return (sums / weights.sum(1)).unsqueeze(1).cpu().numpy()
+
+    def _batches(
+        self, examples: Sequence[Example], view: Encoder
+    ) -> Iterator[tuple[list[int], Batch]]:
+        return view.by_length(examples, self._plan.micro_batch, self._plan.tokens)
+
+    def remember(self, cache: ActivationCache | None) -> None:
+        """Keep what the layers below the lowest trained one give; None: no more."""
+        network = self._network
+        network.prefix = open_prefix(cache, network.spec, network.shape.layers)
 
     def rest(self) -> None:
         """Give back the room in which weights are made dense."""

@@ -6,17 +6,17 @@ either way (`tests/parity/test_gradients.py`). After a layer its pages of the ma
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edge_client.adapters import PREFIX, AdapterSpec
+from edge_client.adapters import PREFIX, AdapterSpec, frozen_layers
 from edge_client.architectures import FAMILIES, has_bias
 from edge_client.base import Base
 from edge_client.frozen_base import FrozenBase
+from edge_client.frozen_prefix import FrozenPrefix, some_of
 from edge_client.planner import Plan
 from edge_client.tokens import Batch
 from edge_client.torch_layers import (
@@ -25,34 +25,18 @@ from edge_client.torch_layers import (
     Layer,
     Linear,
     Norm,
-    additive_mask,
+    at,
     decoder_layer,
     encoder_layer,
-    rotary_angles,
     streamed_cross_entropy,
 )
 from edge_client.torch_matrices import FrozenMatrix, Scratch
+from edge_client.torch_pass import Pass, open_pass
+from edge_client.watch import Watch, going_on
 from edge_client.wire import AdapterState
 
 # Half precision loses small gradients below 6e-8; scaled by this they are kept.
 LOSS_SCALE = {torch.float16: 1024.0}
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One micro-batch on its way through the layers.
-
-    Attributes:
-        ids: Token ids, (B, T).
-        attention: 1 for real tokens, prompt included, (B, P + T).
-        context: What every layer sees.
-        dtype: Computed in.
-    """
-
-    ids: Tensor
-    attention: Tensor
-    context: Context
-    dtype: torch.dtype
 
 
 class Network:
@@ -64,6 +48,10 @@ class Network:
         state: The adapter's values, PEFT's names.
         label_words: Token ids asked for at the mask; empty for a classifier and for decoders.
         device: `cpu` or a CUDA device.
+
+    Attributes:
+        prefix: Keeps what the layers below all training give; None: they are computed each time.
+        layer_forwards: Texts times layers computed so far; backward counts two.
     """
 
     def __init__(
@@ -71,10 +59,12 @@ class Network:
         base: Base,
         spec: AdapterSpec,
         state: AdapterState,
-        label_words: Sequence[int],
+        label_words: Sequence[Sequence[int]],
         device: str = "cpu",
     ) -> None:
         self.shape, self.spec = base.shape, spec
+        self.prefix: FrozenPrefix | None = None
+        self.layer_forwards = 0
         self.frozen, self.family = FrozenBase(base), FAMILIES[base.architecture]
         self.device, self._scratch = torch.device(device), Scratch()
         self.adapter = {
@@ -130,7 +120,7 @@ class Network:
             self.shape.kv_heads,
         )
 
-    def _open_head(self, label_words: Sequence[int]) -> None:
+    def _open_head(self, label_words: Sequence[Sequence[int]]) -> None:
         family = self.family
         if self.shape.is_decoder:
             self._final_norm = self._norm(family.final_norm)
@@ -147,19 +137,7 @@ class Network:
         return self._layers[self.frozen.stored_layer(index)]
 
     def _pass(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Pass:
-        prompt = self.spec.prompt_tokens
-        ids = torch.from_numpy(batch.ids[rows]).to(self.device)
-        attention = torch.from_numpy(batch.attention[rows]).to(self.device)
-        attention = functional.pad(attention, (prompt, 0), value=1)
-        is_causal = self.shape.is_decoder
-        mask = additive_mask(attention, is_causal, dtype)
-        if is_causal:
-            rotary = rotary_angles(
-                attention.shape[1], self.shape.head_dim, self.shape.rope_theta, self.device, dtype
-            )
-            return Pass(ids, attention, Context(mask, None, rotary), dtype)
-        answers = torch.from_numpy(batch.mask_positions[rows]).to(self.device) + prompt
-        return Pass(ids, attention, Context(mask, answers), dtype)
+        return open_pass(batch, rows, self.shape, self.spec.prompt_tokens, self.device, dtype)
 
     def _embed(self, run: Pass) -> Tensor:
         """Embeddings as the lowest layer sees them, (B, P + T, H); graph only for a prompt."""
@@ -179,6 +157,7 @@ class Network:
     def _through(
         self, index: int, x: Tensor, context: Context, is_value_needed: bool = True
     ) -> Tensor:
+        self.layer_forwards += len(x)
         layer = self.layer_of(index)
         if self.shape.is_decoder:
             return decoder_layer(layer, x, context, is_value_needed)
@@ -224,15 +203,61 @@ class Network:
             else:
                 yield self._final_norm(x) if is_last else x
 
-    @torch.no_grad()
     def logits(self, batch: Batch, dtype: str) -> Tensor:
         """Label logits, float32, (B, labels)."""
+        return self.read(batch, dtype)[1]
+
+    @torch.no_grad()
+    def read(
+        self, batch: Batch, dtype: str, watch: Watch | None = None
+    ) -> tuple[np.ndarray, Tensor]:
+        """Which texts went all the way, ascending, and their label logits, float32.
+
+        Those that the watch lets go leave the batch; layers below the cut of a `prefix` are not
+        shown to it.
+        """
         run = self._pass(batch, slice(None), getattr(torch, dtype))
-        x = self._embed(run)
-        for index in range(self.shape.layers):
+        start, x = self._entry(batch, slice(None), run)
+        rows = np.arange(len(x))
+        for index in range(start, self.shape.layers):
+            if watch is not None and index in watch.layers:
+                left = going_on(watch, index, rows, self._answers(index, x, run))
+                rows, x, run = rows[left], x[left], run.some(left)
+            if not len(rows):
+                return rows, x.new_empty((0, 0), dtype=torch.float32)
             x = self._through(index, x, run.context)
             self.frozen.release_layer(index)
-        return self._top(x).float()
+        return rows, self._top(x).float()
+
+    def _entry(self, batch: Batch, rows: slice, run: Pass) -> tuple[int, Tensor]:
+        """The lowest layer that is left to compute, and what it gets.
+
+        With a prefix that is the sum at the cut, (B, T, H), or (B, 1, H) above all layers.
+        """
+        if self.prefix is None:
+            return 0, self._embed(run)
+        tokens = 1 if self.prefix.is_answer_only else run.ids.shape[1]
+        states = np.empty((len(run.ids), tokens, self.shape.hidden), np.float32)
+        name = str(run.dtype).removeprefix("torch.")
+        part = some_of(batch, rows)
+        self.prefix.states(part, name, lambda some: self._below_cut(some, run.dtype), states)
+        return self.prefix.layers, self._tensor(states).to(run.dtype)
+
+    @torch.no_grad()
+    def _below_cut(self, batch: Batch, dtype: torch.dtype) -> np.ndarray:
+        """What the prefix keeps: the sum that its highest layer gives."""
+        run = self._pass(batch, slice(None), dtype)
+        x = self._embed(run)
+        for index in range(frozen_layers(self.spec, self.shape.layers)):
+            x = self._through(index, x, run.context)
+            self.frozen.release_layer(index)
+        return x.float().cpu().numpy()
+
+    def _answers(self, index: int, x: Tensor, run: Pass) -> np.ndarray:
+        """The answers' states after `index` layers, (B, H)."""
+        assert run.context.answers is not None
+        h = self.layer_of(index - 1).output_norm(at(x, run.context.answers))
+        return h.squeeze(1).float().cpu().numpy()
 
     # Backward
 
@@ -265,14 +290,14 @@ class Network:
     def _backward_part(
         self, batch: Batch, rows: slice, plan: Plan, dtype: torch.dtype, share: float
     ) -> float:
-        run = self._pass(batch, rows, dtype)
-        lowest = self.shape.layers - (plan.depth if self.spec.is_in_layers else 0)
+        run, layers = self._pass(batch, rows, dtype), self.shape.layers
+        lowest = max(layers - plan.depth, frozen_layers(self.spec, layers))
         has_prompt = self.spec.prompt_tokens > 0
         assert not (has_prompt and lowest), "a soft prompt lies below all layers"
         with torch.set_grad_enabled(has_prompt):
-            embedded = self._embed(run)
+            start, embedded = self._entry(batch, rows, run)
         x, tapes = embedded.detach(), []
-        for index in range(self.shape.layers):
+        for index in range(start, layers):
             is_kept = index >= lowest and index not in plan.recompute
             entry = x.requires_grad_(index > lowest or has_prompt)
             with torch.set_grad_enabled(is_kept):
@@ -303,6 +328,7 @@ class Network:
                     out = self._through(index, entry, run.context, is_value_needed=False)
             if out.requires_grad:
                 out.backward(grad)
+                self.layer_forwards += 2 * len(entry)
             self.frozen.release_layer(index)
             if entry.grad is not None:
                 grad = entry.grad
@@ -319,7 +345,13 @@ class Network:
         x = x.requires_grad_()
         with torch.enable_grad():
             labels = torch.from_numpy(batch.labels[rows]).to(self.device)
-            loss = functional.cross_entropy(self._top(x), labels)
+            logits = self._top(x)
+            if batch.weights is None:
+                loss = functional.cross_entropy(logits, labels)
+            else:
+                weights = torch.from_numpy(batch.weights[rows]).to(self.device)
+                losses = functional.cross_entropy(logits, labels, reduction="none")
+                loss = (losses * weights).mean()
             (loss * scale).backward()
         assert x.grad is not None
         return float(loss.detach()), x.grad

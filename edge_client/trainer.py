@@ -8,6 +8,7 @@ import numpy as np
 
 from edge_client.engine import Engine
 from edge_client.texts import Example
+from edge_client.tokens import Prompt
 from edge_client.wire import AdapterState, Training
 
 POOL = 8  # batches among which texts are sorted by length, so that little is padding
@@ -23,7 +24,7 @@ class Trained:
 
     Attributes:
         delta: Trained minus received weights, float32.
-        num_examples: Labelled texts trained on.
+        num_examples: Texts trained on, by their weights, rounded; at least 1.
         loss: Mean cross-entropy over the last epoch, in nats.
     """
 
@@ -40,23 +41,33 @@ class Evaluation:
         num_examples: Texts evaluated.
         accuracy: Share whose most probable label is the right one.
         loss: Mean cross-entropy in nats.
+        mean_log_probabilities: Of each label, over the texts.
     """
 
     num_examples: int
     accuracy: float
     loss: float
+    mean_log_probabilities: tuple[float, ...] = ()
 
 
-def train(engine: Engine, examples: Sequence[Example], training: Training, seed: int) -> Trained:
+def train(
+    engine: Engine,
+    examples: Sequence[Example],
+    training: Training,
+    seed: int,
+    weights: Sequence[float] | None = None,
+) -> Trained:
     """Train the engine's adapter from where it stands.
 
-    Two calls from the same adapter with equal arguments give bitwise equal deltas.
+    Of an ensemble of P patterns, text i is asked by pattern (i + e) mod P in epoch e, from 0. Two
+    calls from the same adapter with equal arguments give bitwise equal deltas.
 
     Args:
         engine: Holds the adapter to start from.
         examples: Labelled texts.
         training: Epochs and batch size.
         seed: For the order of the texts.
+        weights: Of each text in the loss; None: every one has 1.
 
     Raises:
         TrainingError: No texts, or the loss is no longer finite.
@@ -64,15 +75,18 @@ def train(engine: Engine, examples: Sequence[Example], training: Training, seed:
     if not examples:
         raise TrainingError("no labelled texts to train on")
     before = engine.adapter()
-    prompts, labels = engine.encoder.prompts(examples), engine.encoder.labels(examples)
+    asked = [view.prompts(examples) for view in engine.encoder.views()]
+    labels = engine.encoder.labels(examples)
     generator = np.random.Generator(np.random.PCG64(seed))
-    lengths = [len(prompt.ids) for prompt in prompts]
     loss = math.nan
-    for _ in range(training.epochs):
-        total = 0.0
+    for epoch in range(training.epochs):
+        prompts, total = in_turn(asked, epoch), 0.0
+        lengths = [len(prompt.ids) for prompt in prompts]
         for chosen in epoch_batches(lengths, training.batch, generator):
             rows = [prompts[row] for row in chosen]
-            step = engine.train_step(engine.encoder.batch(rows, [labels[row] for row in chosen]))
+            weighed = None if weights is None else [weights[row] for row in chosen]
+            known = [labels[row] for row in chosen]
+            step = engine.train_step(engine.encoder.batch(rows, known, weighed))
             total += step.loss * step.num_examples
         loss = total / len(examples)
         if not math.isfinite(loss):
@@ -80,7 +94,21 @@ def train(engine: Engine, examples: Sequence[Example], training: Training, seed:
                 f"the loss is {loss} with lr {training.lr}; lower the learning rate"
             )
     after = engine.adapter()
-    return Trained({name: after[name] - before[name] for name in before}, len(examples), loss)
+    num_examples = len(examples) if weights is None else max(1, round(sum(weights)))
+    return Trained({name: after[name] - before[name] for name in before}, num_examples, loss)
+
+
+def in_turn(asked: Sequence[Sequence[Prompt]], epoch: int) -> list[Prompt]:
+    """Each text's prompt in an epoch: the patterns take turns over texts and epochs.
+
+    After as many epochs as there are patterns every text was asked by each of them once.
+
+    Args:
+        asked: The prompts of all texts by each pattern.
+        epoch: From 0.
+    """
+    texts = range(len(asked[0]))
+    return [asked[(text + epoch) % len(asked)][text] for text in texts]
 
 
 def epoch_batches(
@@ -113,4 +141,5 @@ def evaluate(engine: Engine, examples: Sequence[Example]) -> Evaluation:
     labels = np.array(engine.encoder.labels(examples))
     right = log_probabilities.argmax(axis=1) == labels
     loss = -log_probabilities[np.arange(len(labels)), labels].mean()
-    return Evaluation(len(examples), float(right.mean()), float(loss))
+    means = tuple(float(mean) for mean in log_probabilities.mean(axis=0, dtype=np.float64))
+    return Evaluation(len(examples), float(right.mean()), float(loss), means)

@@ -1,4 +1,4 @@
-"""The contract between a device and its coordinator, protocol 1.
+"""The contract between a device and its coordinator, protocol 2.
 
 Messages are frozen dataclasses that travel as JSON; adapters and updates travel as safetensors
 files, never as pickle. The device opens every connection:
@@ -26,9 +26,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
+from edge_client.class_balance import Confidences
+from edge_client.labelling import Labelling
 from edge_client.tasks import Task
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_JSON_BYTES = 256 * 1024
 MAX_UPDATE_OVERHEAD_BYTES = 64 * 1024  # what an update may weigh beyond the adapter it answers
 
@@ -137,9 +139,11 @@ class Work:
     Attributes:
         protocol: Version of this contract.
         work_id: Names this work in the answer; unguessable and unique.
-        kind: `train` answers with an update and a report, `evaluate` with a report alone.
+        kind: `train` answers with an update and a report, `label` (look for pseudo-labels) and
+            `evaluate` with a report alone.
         run_id: The run it belongs to.
-        round_index: 1-based server step; 0 is the evaluation before any training.
+        round_index: 1-based server step; of a label work the one it comes before; 0 is the
+            evaluation before any training.
         base_id: SHA-256 of the frozen base.
         adapter_spec: For instance `lora:8@q,v`.
         adapter_sha256: SHA-256 of the adapter file to start from.
@@ -147,11 +151,16 @@ class Work:
         task: Labels, patterns and verbalizer.
         training: How to train.
         seed: Root seed of the run; the device derives its own from it.
+        labelling: How devices find and weigh pseudo-labels; null in a run without.
+        keep: k of this round, as a share of the device's unlabelled texts; of label work.
+        prior: Mean log-probability of each label over the population's evaluation texts by the
+            adapter to label with, in label order; empty where nobody knows. Of label work.
+        thresholds: Least confidence of a pseudo-label, in label order; empty: as `labelling` says.
     """
 
     protocol: int
     work_id: str
-    kind: Literal["train", "evaluate"]
+    kind: Literal["train", "label", "evaluate"]
     run_id: str
     round_index: int
     base_id: str
@@ -161,6 +170,19 @@ class Work:
     task: Task
     training: Training
     seed: int
+    labelling: Labelling | None = None
+    keep: float = 0.0
+    prior: tuple[float, ...] = ()
+    thresholds: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        is_whole = self.kind != "label" or self.labelling is not None
+        _demand(is_whole, "labelling: expected with label work")
+        _demand(0.0 <= self.keep <= 1.0, "keep: 0 to 1")
+        labels = len(self.task.labels)
+        for name in ("prior", "thresholds"):
+            found = len(getattr(self, name))
+            _demand(found in (0, labels), f"{name}: one number a label, {labels}, or none")
 
 
 @dataclass(frozen=True)
@@ -170,15 +192,22 @@ class Report:
     Attributes:
         work_id: The work it answers.
         outcome: `done`, or `failed` with `error` set.
-        num_examples: Texts trained on or evaluated.
+        num_examples: Texts trained on, evaluated, or read for their labels.
         loss: Mean cross-entropy in nats; of the last epoch when training.
         accuracy: Share of right labels over `num_examples` (evaluation), else null.
-        phases_s: Seconds by phase: `wait`, `download`, `load`, `train`, `evaluate`, `upload`.
+        phases_s: Seconds by phase: `wait`, `download`, `load`, `label`, `train`, `evaluate`,
+            `upload`.
         peak_rss_bytes: The process's highest resident set during this work (VmHWM, measured).
         bytes_up: Bytes sent for this work, bodies and headers.
         bytes_down: Bytes received for this work, bodies and headers.
         requests: HTTP requests made for this work, this report not included.
         error: One line for the coordinator's log.
+        labelled: Texts with a gold label that the device holds; null if it does not say.
+        pseudo_labels: Pseudo-labels that the device holds now.
+        confidences: How sure the device is of its unlabelled texts; of label work.
+        mean_log_probabilities: Mean over the texts evaluated, in label order; of evaluation.
+        layer_forwards: Passes of one text through one layer that this work took, counted by the
+            engine.
     """
 
     work_id: str
@@ -192,6 +221,11 @@ class Report:
     bytes_down: int = 0
     requests: int = 0
     error: str = ""
+    labelled: int | None = None
+    pseudo_labels: int = 0
+    confidences: Confidences | None = None
+    mean_log_probabilities: tuple[float, ...] = ()
+    layer_forwards: int = 0
 
     def __post_init__(self) -> None:
         _demand(self.num_examples >= 0, "num_examples: 0 or more")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from edge_client.adapters import AdapterError, AdapterSpec
+from edge_client.adapters import AdapterError, AdapterSpec, check_top
 from edge_client.architectures import Shape
 
 
@@ -45,7 +45,8 @@ class Work:
         engine: What computes it, `torch` or `onnx`.
 
     Raises:
-        AdapterError: A soft prompt that leaves no room for a text.
+        AdapterError: A soft prompt that leaves no room for a text, or top layers that are not
+            there.
     """
 
     shape: Shape
@@ -62,6 +63,7 @@ class Work:
                 f"adapter {self.spec} leaves no room for a text: the base reads "
                 f"{self.shape.positions} tokens; use a shorter prompt"
             )
+        check_top(self.spec, self.shape)
 
     @property
     def longest(self) -> int:

@@ -233,11 +233,11 @@ def our_gradients(
     if device == "onnx":
         import edge_client.onnx_network as onnx_network
 
-        light = onnx_network.Network(base, spec, state, words, threads=2)
+        light = onnx_network.Network(base, spec, state, [[word] for word in words], threads=2)
         yield light.backward
         light.close()
         return
-    network = Network(base, spec, state, words, device)
+    network = Network(base, spec, state, [[word] for word in words], device)
 
     def gradients(batch: Batch, plan: Plan) -> tuple[float, dict[str, np.ndarray]]:
         for tensor in network.adapter.values():

@@ -16,6 +16,7 @@ from edge_client.adapters import (
     LORA_ALPHA,
     AdapterError,
     AdapterSpec,
+    adapted_layers,
     parse_adapter,
     target_pattern,
 )
@@ -178,6 +179,7 @@ class Benchmark:
 
     def _request(self, engine: str, folder: Path) -> Request:
         settings, spec = self.settings, self.settings.spec
+        layers = adapted_layers(spec, self.base.shape.layers)
         return Request(
             engine=engine,
             base=str(folder.resolve()),
@@ -193,7 +195,7 @@ class Benchmark:
             vocabulary=self.base.shape.vocabulary,
             rank=spec.rank,
             alpha=LORA_ALPHA,
-            targets=target_pattern(spec, self.base.architecture),
+            targets=target_pattern(spec, self.base.architecture, layers),
         )
 
     def _run(

@@ -19,6 +19,8 @@ SPECS = [
     "head",
     "lora:2+head",
     "prompt:4+head",
+    "lora:4/top1",
+    "bias/top1+head",
 ]
 TEXTS = [
     Example("the front door opened", label="security"),

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from edge_client.adapters import (
     AdapterError,
     AdapterSpec,
     initial_adapter,
+    layers_of,
     parse_adapter,
 )
 from edge_client.base import Base
@@ -23,6 +26,14 @@ SPECS = st.one_of(
     st.just(AdapterSpec(rank=8, targets=("q", "v"), head=True)),
     st.just(AdapterSpec(prompt_tokens=8, head=True)),
     st.just(AdapterSpec(bias=True, head=True)),
+    st.builds(
+        AdapterSpec,
+        rank=st.just(8),
+        targets=st.just(("q", "v")),
+        top=st.integers(1, 9999),
+        head=st.booleans(),
+    ),
+    st.builds(AdapterSpec, bias=st.just(True), top=st.integers(1, 9999), head=st.booleans()),
 )
 
 
@@ -33,7 +44,10 @@ def test_a_spec_parses_from_its_own_name(spec: AdapterSpec) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "lora", "lora:0", "lora:-1", "lora:8@x", "lora:8@", "head+head", "lora:8+lora:4"],
+    [
+        *("", "lora", "lora:0", "lora:-1", "lora:8@x", "lora:8@", "head+head", "lora:8+lora:4"),
+        *("head/top1", "lora:8/top0", "lora:8/top", "lora:8+head/top2", "bias/top-1", "/top2"),
+    ],
 )
 def test_a_name_outside_the_grammar_shows_it(text: str) -> None:
     with pytest.raises(AdapterError, match=r"lora:R, lora:R@q,v,k,o,up,down, prompt:N"):
@@ -71,3 +85,48 @@ def test_a_prompt_starts_from_the_words_of_its_text(tiny_base: Base) -> None:
     rows = state["prompt_embeddings"]
     assert rows.shape == (5, tiny_base.hidden)
     assert (rows[0] == rows[2]).all() and (rows[1] == rows[3]).all() and (rows[0] != rows[1]).any()
+
+
+# Of the top layers alone
+
+
+@pytest.mark.parametrize("name", ["lora:4@q,up/top1", "bias/top1", "lora:2/top1+head"])
+def test_an_adapter_of_top_layers_is_the_upper_part_of_the_whole_one(
+    tiny_base: Base, name: str
+) -> None:
+    top, whole = (
+        initial_adapter(parse_adapter(text), tiny_base, 6, seed=1)
+        for text in (name, name.replace("/top1", ""))
+    )
+    assert set(top) == {tensor for tensor in whole if ".layer.0." not in tensor}
+    assert all(top[tensor].shape == whole[tensor].shape for tensor in top)
+
+
+def test_as_many_top_layers_as_there_are_is_the_whole_adapter(tiny_base: Base) -> None:
+    top, whole = (
+        initial_adapter(parse_adapter(name), tiny_base, 6, seed=1)
+        for name in ("lora:4/top2", "lora:4")
+    )
+    assert encode_adapter(top) == encode_adapter(whole)
+
+
+def test_a_soft_prompt_of_top_layers_is_refused() -> None:
+    with pytest.raises(AdapterError, match=r"lies below all layers; leave /top2 out"):
+        parse_adapter("prompt:8/top2")
+
+
+def test_more_top_layers_than_there_are_is_told(tiny_base: Base) -> None:
+    with pytest.raises(AdapterError, match=r"the base has 2 layers; leave /top3 out"):
+        initial_adapter(parse_adapter("lora:4/top3"), tiny_base, 6, seed=1)
+
+
+def test_top_layers_of_one_layer_used_again_are_told(tiny_base: Base) -> None:
+    shape = replace(tiny_base.shape, architecture="albert", layers=4, stored_layers=1)
+    with pytest.raises(AdapterError, match="are one layer again and again"):
+        initial_adapter(parse_adapter("bias/top1"), replace(tiny_base, shape=shape), 6, seed=1)
+
+
+def test_the_layers_of_a_state_are_those_of_its_tensors(tiny_base: Base) -> None:
+    for name, expected in (("lora:4", [0, 1]), ("bias/top1", [1]), ("head", []), ("prompt:4", [])):
+        state = initial_adapter(parse_adapter(name), tiny_base, 6, seed=1)
+        assert layers_of(state, "bert") == expected

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edge_client.activation_cache import ActivationCache
 from edge_client.adapters import parse_adapter
 from edge_client.allocator import resident_bytes
 from edge_client.base import Base
@@ -23,6 +24,7 @@ from edge_client.trainer import train
 from edge_client.wire import Training
 from tests.conftest import shared
 from tests.edge_client.engines import KINDS, TEXTS
+from tests.edge_client.test_watch import Recorder
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 
@@ -70,6 +72,18 @@ def test_a_failed_allocation_is_a_smaller_plan_and_the_same_training(
     assert scarce.failures > 0 and engine.plan.micro_batch == 1
     for name, tensor in expected.items():
         np.testing.assert_allclose(delta[name], tensor, atol=2e-5)
+
+
+def test_cache_watch_and_counts_are_the_engines_own(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+) -> None:
+    spec = parse_adapter("lora:4/top1")
+    engine = open_within(kind, tiny_base, hub_task, spec, TRAINING, 2 << 30)
+    engine.remember(ActivationCache(tmp_path, 1 << 20, "base"))
+    first = engine.read(TEXTS)
+    assert engine.layer_forwards == 2 * len(TEXTS) and engine.plan.depth == 1
+    assert (engine.read(TEXTS, Recorder()) == first).all()
+    assert engine.layer_forwards == 3 * len(TEXTS)
 
 
 def plain_start(engine: Any, delta: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

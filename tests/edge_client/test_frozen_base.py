@@ -66,14 +66,26 @@ def test_label_rows_come_with_their_biases(tmp_path: Path) -> None:
     tensors = {"lm_head.decoder.weight": rows, "lm_head.decoder.bias": rows[:, 0] + 1}
     base = other_base(tmp_path, "roberta", tensors)
     untied = replace(base, shape=replace(base.shape, is_tied=False))
-    found, bias = FrozenBase(untied).label_rows([7, 3])
+    found, bias = FrozenBase(untied).label_rows([[7], [3]])
     assert (found == rows[[7, 3]]).all() and bias.tolist() == [29, 13]
+
+
+def test_a_word_of_several_tokens_has_their_mean_row_and_bias(tmp_path: Path) -> None:
+    rows = np.random.Generator(np.random.PCG64(0)).normal(size=(50, 4)).astype(np.float32)
+    tensors = {"lm_head.decoder.weight": rows, "lm_head.decoder.bias": rows[:, 0].copy()}
+    base = other_base(tmp_path, "roberta", tensors)
+    untied = replace(base, shape=replace(base.shape, is_tied=False))
+    found, bias = FrozenBase(untied).label_rows([[7, 3, 3], [5], [9, 8]])
+    assert found.dtype == bias.dtype == np.float32
+    np.testing.assert_allclose(found[[0, 2]], [rows[[7, 3, 3]].mean(0), rows[[9, 8]].mean(0)])
+    np.testing.assert_allclose(bias[[0, 2]], found[[0, 2], 0])
+    assert (found[1] == rows[5]).all() and bias[1] == rows[5, 0]
 
 
 def test_the_word_table_answers_where_the_head_has_no_rows_of_its_own(tiny_base: Base) -> None:
     frozen = FrozenBase(tiny_base)
     assert frozen.decoder == "bert.embeddings.word_embeddings.weight"
-    assert (frozen.label_rows([9])[0] == frozen.words(np.array([[9]]))[0]).all()
+    assert (frozen.label_rows([[9]])[0] == frozen.words(np.array([[9]]))[0]).all()
 
 
 def test_an_alberts_layers_share_what_is_stored(tmp_path: Path) -> None:

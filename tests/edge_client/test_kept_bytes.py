@@ -80,7 +80,7 @@ def test_a_layer_keeps_what_the_formula_says(
     from edge_client.torch_network import Network
 
     spec = parse_adapter(adapter)
-    words = [] if base.shape.is_decoder else [3, 4]
+    words = [] if base.shape.is_decoder else [[3], [4]]
     network = Network(base, spec, initial_adapter(spec, base, 2, 0), words)
     ids = np.full((TEXTS, TOKENS), 5)
     batch = Batch(ids, np.ones_like(ids), np.full(TEXTS, 3), np.zeros(TEXTS, np.int64))

@@ -139,6 +139,18 @@ def test_adapters_below_the_trained_depth_have_no_gradient() -> None:
     assert adapters[0] == 16 * 24 * 2 * 8 * 2048
 
 
+def test_layers_without_an_adapter_cost_none() -> None:
+    work = large("lora:8/top3")
+    three, two = (estimate(work, Plan("float32", 1, (), depth, 8), 0).adapter for depth in (3, 2))
+    assert three == 16 * 3 * layer_parameters(work)
+    assert three - two == 4 * layer_parameters(work)
+
+
+def test_top_layers_that_are_not_there_are_no_work() -> None:
+    with pytest.raises(AdapterError, match="the base has 24 layers"):
+        large("lora:8/top25")
+
+
 def test_a_repeated_layer_has_one_adapter() -> None:
     shape = replace(LARGE, architecture="albert", stored_layers=1, embedding=128)
     work = Work(shape, 8, parse_adapter("lora:8"), 4, 64)

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_client.activation_cache import ActivationCache
 from edge_client.adapters import initial_adapter, parse_adapter
 from edge_client.base import Base
+from edge_client.frozen_prefix import open_prefix
 from edge_client.layout import checked_shape, lay_out
 from edge_client.memory_model import Plan, Work, parts
 from edge_client.onnx_memory import estimate
@@ -174,10 +176,13 @@ def zeros(family: str, layers: int, folder: Path) -> Base:
     return Base(family, folder, "zeros", checked_shape(config), 8)
 
 
-def rooms_after_a_step(base: Base, work: Work, plan: Plan) -> int:
+def rooms_after_a_step(
+    base: Base, work: Work, plan: Plan, cache: ActivationCache | None = None
+) -> int:
     """Bytes of all rooms but the one for a dense matrix."""
     state = initial_adapter(work.spec, base, 2, seed=0)
-    network = Network(base, work.spec, state, [] if work.spec.head else [5, 6], 2)
+    network = Network(base, work.spec, state, [] if work.spec.head else [[5], [6]], 2)
+    network.prefix = open_prefix(cache, work.spec, base.layers)
     ids = np.full((TEXTS, TOKENS), 7)
     attention = np.ones_like(ids)
     attention[1, 30:] = 0
@@ -232,3 +237,40 @@ def test_the_rooms_of_a_step_take_what_the_formula_says(
     # Left out of the formula: what goes on in the top layer, one row a text.
     tops = 4 * plan.micro_batch * (6 * base.shape.hidden + base.shape.intermediate)
     assert 0 <= taken - (said - too_many * state) <= tops
+
+
+# Adapters of top layers with a cache, and how many states the formula says too many.
+CUT = [
+    ("lora:4/top2", replace(WHOLE, depth=2), 0),
+    ("lora:4/top2", replace(WHOLE, depth=2, recompute=(2, 3)), 0),
+    ("lora:4/top2", replace(WHOLE, depth=2, is_kept_in_half=True), 0),
+    ("lora:4/top3", replace(WHOLE, depth=2), 0),
+    ("bias/top3", replace(WHOLE, depth=3, micro_batch=2), 0),
+    ("lora:4/top1", replace(WHOLE, depth=1), 2),
+]
+
+
+@pytest.mark.parametrize(("adapter", "plan", "too_many"), CUT)
+def test_the_rooms_of_a_step_with_a_cache_take_what_the_formula_says(
+    tmp_path: Path, adapter: str, plan: Plan, too_many: int
+) -> None:
+    base, cache = zeros("roberta", 4, tmp_path), ActivationCache(tmp_path, 1 << 20, "zeros")
+    work = Work(base.shape, 8, parse_adapter(adapter), TEXTS, TOKENS, engine="onnx")
+    said = estimate(work, plan, 0).kept
+    state = 4 * plan.micro_batch * TOKENS * base.shape.hidden
+    tops = 4 * plan.micro_batch * (6 * base.shape.hidden + base.shape.intermediate)
+    computed = rooms_after_a_step(base, work, plan, cache)
+    assert 0 <= computed - (said - too_many * state) <= tops
+    assert rooms_after_a_step(base, work, plan, cache) < computed  # what was kept is read
+
+
+@given(st.integers(2, 24), st.sampled_from(["lora:8", "bias"]), st.data())
+def test_plans_of_top_layers_keep_the_laws(top: int, name: str, data: st.DataObject) -> None:
+    work = replace(large(f"{name}/top{top}"), engine="onnx")
+    plan = any_plan(work, data)
+    assert plan.depth <= top
+    fewer = data.draw(st.integers(1, plan.depth))
+    left = tuple(index for index in plan.recompute if index >= LARGE.layers - fewer)
+    assert total(work, replace(plan, depth=fewer, recompute=left)) <= total(work, plan)
+    whole = replace(plan, is_kept_in_half=False)
+    assert total(work, replace(whole, is_kept_in_half=True)) <= total(work, whole)

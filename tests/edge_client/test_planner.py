@@ -202,6 +202,21 @@ def test_micro_batches_are_halvings() -> None:
     assert halvings(8) == [8, 4, 2, 1]
 
 
+def test_an_adapter_of_top_layers_is_planned_no_deeper() -> None:
+    assert depths(large("lora:8/top8")) == [8, 6, 4, 2, 1]
+    assert depths(large("bias/top1+head")) == [1]
+    plan = choose(options_of(large("lora:8/top2")), 8 << 30).plan
+    assert plan.depth == 2 and not plan.recompute
+
+
+def test_fewer_adapted_layers_take_fewer_bytes_and_seconds() -> None:
+    names = ("lora:8/top2", "lora:8/top12", "lora:8")
+    best = [min(options_of(large(name)), key=preference) for name in names]
+    for measure in ("predicted_peak_bytes", "nominal_step_s"):
+        sizes = [getattr(option, measure) for option in best]
+        assert sizes == sorted(sizes) and len(set(sizes)) == 3
+
+
 def test_recomputed_layers_are_the_lowest_trained_ones_in_quarters() -> None:
     found = recomputations(large(), 8)
     assert [len(layers) for layers in found] == [0, 2, 4, 6, 8]

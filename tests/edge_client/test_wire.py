@@ -1,34 +1,73 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client import wire
+from edge_client.labelling import Labelling
 from edge_client.tasks import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
-WORK = wire.Work(1, "w", "train", "r", 2, "base", "lora:8", "sha", 9, TASK, wire.Training(), 7)
+WORK = wire.Work(2, "w", "train", "r", 2, "base", "lora:8", "sha", 9, TASK, wire.Training(), 7)
 
-# Protocol 1 on the wire, byte for byte: a change here needs a new protocol number.
+LABEL_WORK = replace(WORK, kind="label", labelling=Labelling(confidences={"a": 0.8}), keep=8)
+REPORT = wire.Report("w", "done", 5, phases_s={"label": 0.5}, trainable=3, pseudo_labels=2)
+
+# Protocol 2 on the wire, byte for byte: a change here needs a new protocol number.
 GOLDEN_WORK = (
     b'{"adapter_bytes":9,"adapter_sha256":"sha","adapter_spec":"lora:8","base_id":"base",'
-    b'"kind":"train","protocol":1,"round_index":2,"run_id":"r","seed":7,"task":{"labels":'
-    b'["a","b"],"name":"t","patterns":["[MASK] {text}"],"verbalizer":{"a":"good","b":"bad"}},'
-    b'"training":{"batch":8,"epochs":4,"lr":0.005,"tokens":128,"weight_decay":0.0},"work_id":"w"}'
+    b'"keep":0,"kind":"train","labelling":null,"protocol":2,"round_index":2,"run_id":"r","seed":7,'
+    b'"task":{"ensemble":false,"labels":["a","b"],"name":"t","patterns":["[MASK] {text}"],'
+    b'"verbalizer":{"a":"good","b":"bad"}},"training":{"batch":8,"epochs":4,"lr":0.005,'
+    b'"tokens":128,"weight_decay":0.0},"work_id":"w"}'
+)
+GOLDEN_LABELLING = (
+    b'{"class_share":0.0,"compute_share":0.25,"confidence":0.9,"confidences":{"a":0.8},'
+    b'"early_exit":true,"infer_clients":0,"infer_every":1,"is_gated":true,"keep_first":8,'
+    b'"keep_last":64,"read_share":1.0,"weight":1.0}'
+)
+GOLDEN_REPORT = (
+    b'{"accuracy":null,"bytes_down":0,"bytes_up":0,"error":"","layer_forwards":0,"loss":null,'
+    b'"num_examples":5,"outcome":"done","peak_rss_bytes":0,"phases_s":{"label":0.5},'
+    b'"pseudo_labels":2,"requests":0,"trainable":3,"work_id":"w"}'
 )
 GOLDEN_UPDATE = (
     b'\x90\x00\x00\x00\x00\x00\x00\x00{"__metadata__":{"smidgen":"{\\"num_examples\\":3,'
-    b'\\"protocol\\":1,\\"work_id\\":\\"w\\"}"},"x":{"dtype":"F32","shape":[2],'
+    b'\\"protocol\\":2,\\"work_id\\":\\"w\\"}"},"x":{"dtype":"F32","shape":[2],'
     b'"data_offsets":[0,8]}}       \x00\x00\x80\x3f\x00\x00\x00\xc0'
 )
 
 
-def test_work_is_these_bytes_in_protocol_1() -> None:
+def test_work_is_these_bytes_in_protocol_2() -> None:
     assert wire.encode(WORK) == GOLDEN_WORK
     assert wire.decode(GOLDEN_WORK, wire.Work) == WORK
 
 
-def test_an_update_is_these_bytes_in_protocol_1() -> None:
+def test_label_work_is_these_bytes_in_protocol_2() -> None:
+    golden = GOLDEN_WORK.replace(b'"keep":0,"kind":"train"', b'"keep":8,"kind":"label"')
+    golden = golden.replace(b'"labelling":null', b'"labelling":' + GOLDEN_LABELLING)
+    assert wire.encode(LABEL_WORK) == golden
+    assert wire.decode(golden, wire.Work) == LABEL_WORK
+
+
+def test_label_work_says_how() -> None:
+    body = GOLDEN_WORK.replace(b'"kind":"train"', b'"kind":"label"')
+    with pytest.raises(wire.WireError, match="labelling: expected with label work"):
+        wire.decode(body, wire.Work)
+    with pytest.raises(wire.WireError, match="keep: 0 or more"):
+        wire.decode(GOLDEN_WORK.replace(b'"keep":0', b'"keep":-1'), wire.Work)
+
+
+def test_a_report_is_these_bytes_in_protocol_2() -> None:
+    assert wire.encode(REPORT) == GOLDEN_REPORT
+    assert wire.decode(GOLDEN_REPORT, wire.Report) == REPORT
+    old = b'{"outcome":"done","work_id":"w"}'  # what is not said has a value
+    assert wire.decode(old, wire.Report) == wire.Report("w", "done")
+
+
+def test_an_update_is_these_bytes_in_protocol_2() -> None:
     body = wire.encode_update(wire.Update("w", 3, {"x": np.array([1.0, -2.0], np.float32)}))
     assert body == GOLDEN_UPDATE
     update = wire.decode_update(GOLDEN_UPDATE)

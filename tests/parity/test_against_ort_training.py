@@ -35,7 +35,7 @@ def by_torch(
 ) -> Gradients:
     from edge_client.torch_network import Network
 
-    network = Network(base, spec, state, words)
+    network = Network(base, spec, state, [[word] for word in words])
     texts, tokens = batch.ids.shape
     loss = network.backward(batch, Plan("float32", texts, (), base.layers, tokens))
     found = {name: tensor.grad for name, tensor in network.adapter.items()}
@@ -48,7 +48,7 @@ def by_onnx(
 ) -> Gradients:
     from edge_client.onnx_network import Network
 
-    network = Network(base, spec, state, words, threads=2)
+    network = Network(base, spec, state, [[word] for word in words], threads=2)
     texts, tokens = batch.ids.shape
     found = network.backward(batch, Plan("float32", texts, (), base.layers, tokens))
     network.close()

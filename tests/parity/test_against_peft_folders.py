@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters import AdapterError
+from edge_client.adapters import AdapterError, initial_adapter, parse_adapter
 from edge_client.base import Base
 from edge_client.engine import open_engine
 from edge_client.peft_folder import Exported, write_peft_folder
@@ -63,21 +63,34 @@ def test_a_prompt_made_by_peft_gives_the_same_here(
     np.testing.assert_allclose(engine.predict(TEXTS), theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_trained_biases_go_to_peft_and_come_back(
-    real_base: Base, hub_task: Task, tmp_path: Path
+@pytest.mark.parametrize("name", ["bias", "bias/top1", "lora:4/top1", "lora:2@q,up,down/top2"])
+def test_trained_adapters_go_to_peft_and_come_back(
+    real_base: Base, hub_task: Task, tmp_path: Path, name: str
 ) -> None:
-    from edge_client.adapters import parse_adapter
     from edge_client.peft_folder import read_peft_folder
 
-    engine = open_engine("torch", real_base, hub_task, parse_adapter("bias"), Training(lr=0.01))
+    engine = open_engine("torch", real_base, hub_task, parse_adapter(name), Training(lr=0.01))
     train(engine, TEXTS, Training(epochs=4), seed=1)
-    origin = Exported("bias", str(real_base.folder), real_base.base_id, "bert", hub_task)
+    origin = Exported(name, str(real_base.folder), real_base.base_id, "bert", hub_task)
     write_peft_folder(tmp_path, origin, encode_adapter(engine.adapter()))
     assert encode_adapter(read_peft_folder(tmp_path)[1]) == encode_adapter(engine.adapter())
     plain = transformers.AutoModelForMaskedLM.from_pretrained(real_base.folder, dtype=torch.float32)
     adapted = peft.PeftModel.from_pretrained(plain, str(tmp_path)).eval()
     theirs = full_model_rows(adapted, real_base, hub_task, 0)
     np.testing.assert_allclose(engine.predict(TEXTS), theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lora:4/top1", "lora:2@q,up,down/top2", "lora:4/top1+head"])
+def test_an_exported_adapter_of_top_layers_is_read_as_one(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, name: str
+) -> None:
+    state = initial_adapter(parse_adapter(name), tiny_base, 6, seed=3)
+    origin = Exported(name, str(tiny_base.folder), tiny_base.base_id, "bert", hub_task)
+    write_peft_folder(tmp_path, origin, encode_adapter(state))
+    spec, found = read_peft_adapter(tmp_path, tiny_base, 6)
+    # As many top layers as there are is the whole adapter, by either name.
+    assert str(spec) == str(parse_adapter(name.replace("/top2", "")))
+    assert encode_adapter(found) == encode_adapter(state)
 
 
 def test_a_kind_of_adapter_that_is_not_known_is_named(real_base: Base, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The engine computes only what is asked; here against the whole model computing everything."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,10 @@ FAMILIES = ["roberta", "distilbert", "albert"]
 
 
 def full_model_rows(model: object, base: Base, task: Task, virtual: int) -> np.ndarray:
-    """Log-probabilities of the label words from the full logits at all positions."""
+    """Log-probabilities of the label words from the full logits at all positions.
+
+    A word's is the mean of its tokens' among the whole vocabulary.
+    """
     tokens = Tokens(base.folder)
     words, rows = tokens.label_word_ids(task), []
     for example in TEXTS:
@@ -37,8 +41,9 @@ def full_model_rows(model: object, base: Base, task: Task, virtual: int) -> np.n
         ids = torch.tensor([prompt.ids])
         with torch.no_grad():
             logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits  # type: ignore[operator]
-        at_mask = logits[0, prompt.mask_position + virtual, words]
-        rows.append(torch.log_softmax(at_mask, -1).numpy())
+        at_mask = torch.log_softmax(logits[0, prompt.mask_position + virtual], -1)
+        means = torch.stack([at_mask[word].mean() for word in words])
+        rows.append(torch.log_softmax(means, -1).numpy())
     return np.stack(rows)
 
 
@@ -57,6 +62,23 @@ def test_an_exported_adapter_predicts_the_same_in_plain_peft(
     adapted = peft.PeftModel.from_pretrained(plain, str(tmp_path)).eval()
     theirs = full_model_rows(adapted, real_base, hub_task, spec.prompt_tokens)
     # Same weights, same kernels; only padding and the head's row subset differ.
+    np.testing.assert_allclose(engine.predict(TEXTS), theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_word_of_several_tokens_answers_by_their_mean_log_probability(
+    real_base: Base, hub_task: Task, kind: str
+) -> None:
+    words = hub_task.verbalizer | {
+        "mail": "counterintuitive mail",
+        "power": "electric power outage",
+    }
+    asked = replace(hub_task, verbalizer=words)
+    counts = [len(word) for word in Tokens(real_base.folder).label_word_ids(asked)]
+    assert counts[0] == 1 and min(counts[1:3]) > 2
+    engine = open_engine(kind, real_base, asked, parse_adapter("lora:1"), Training())
+    plain = transformers.AutoModelForMaskedLM.from_pretrained(real_base.folder, dtype=torch.float32)
+    theirs = full_model_rows(plain.eval(), real_base, asked, 0)  # LoRA's B is zero
     np.testing.assert_allclose(engine.predict(TEXTS), theirs, rtol=1e-4, atol=1e-5)
 
 

@@ -30,12 +30,16 @@ gradients = pytest.importorskip("profiling.gradients")
 
 WORDS = [1010, 1020, 1030, 1040]
 ADAPTERS = ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:5", "bias", "head", "prompt:3+head"]
+TOPS = ["lora:4/top2", "lora:2@q,o,down/top1+head", "bias/top1"]  # not of ALBERT
 FORMS, SIZES = (4, 8, 16, 32), ((1, 5), (7, 60), (5, 24))
 # Every family with every adapter; stored forms and sizes of a batch go round.
 CASES = [
     (family, adapter, bits, *size)
     for (family, adapter), bits, size in zip(
-        ((family, adapter) for family in ENCODERS for adapter in ADAPTERS),
+        (
+            *((family, adapter) for family in ENCODERS for adapter in ADAPTERS),
+            *zip(("bert", "roberta", "distilbert"), TOPS, strict=True),
+        ),
         cycle(FORMS),
         cycle(SIZES),
         strict=False,
@@ -93,14 +97,14 @@ Read = Callable[[object], np.ndarray]
 def torch_logits(base: Base, spec: object, state: AdapterState, words: list[int]) -> Read:
     from edge_client.torch_network import Network
 
-    network = Network(base, spec, state, words)  # type: ignore[arg-type]
+    network = Network(base, spec, state, [[word] for word in words])  # type: ignore[arg-type]
     return lambda batch: network.logits(batch, "float32").numpy()  # type: ignore[arg-type]
 
 
 def onnx_logits(base: Base, spec: object, state: AdapterState, words: list[int]) -> Read:
     from edge_client.onnx_network import Network
 
-    network = Network(base, spec, state, words, threads=2)  # type: ignore[arg-type]
+    network = Network(base, spec, state, [[word] for word in words], threads=2)  # type: ignore[arg-type]
     return lambda batch: network.logits(batch)  # type: ignore[arg-type]
 
 

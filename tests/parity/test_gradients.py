@@ -54,6 +54,24 @@ def test_every_family_gives_the_gradients_of_plain_peft(
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
 
+@pytest.mark.parametrize(
+    ("family", "adapter"),
+    [
+        ("roberta", "lora:2@q,k,v,o,up,down/top2"),
+        ("distilbert", "lora:4/top1"),
+        ("bert", "bias/top2"),
+    ],
+)
+@pytest.mark.parametrize("device", DEVICES)
+def test_adapters_of_top_layers_have_the_gradients_of_plain_peft(
+    tiny_base: Base, tmp_path: Path, device: str, family: str, adapter: str
+) -> None:
+    base = write_family(family, tiny_base, tmp_path)
+    for error in errors_of(base, adapter, device):
+        assert error.worst_error <= 1e-5, error
+        assert error.loss_error <= 1e-5 and not error.zero_tensors, error
+
+
 @pytest.mark.parametrize("family", FAMILIES[5:])
 @pytest.mark.parametrize("adapter", ADAPTERS[:3])
 def test_a_decoder_gives_the_gradients_of_its_causal_loss(

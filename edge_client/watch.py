@@ -1,0 +1,50 @@
+"""Looking at texts on their way through the layers, and letting those go that need no further."""
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+import numpy as np
+
+
+class Watch(Protocol):
+    """Sees the answers' states after some layers and says which texts are done."""
+
+    @property
+    def layers(self) -> Collection[int]:
+        """After so many layers states are shown; from 1 to one less than there are layers."""
+
+    def see(self, layer: int, rows: Sequence[int], states: np.ndarray) -> np.ndarray:
+        """Which texts need no further layers, bool, (rows,).
+
+        Args:
+            layer: Layers that are behind these texts.
+            rows: Which texts they are.
+            states: The answer token's state after that layer's output norm, float32,
+                (rows, hidden).
+        """
+
+
+class BatchWatch:
+    """A watch over one batch, whose rows it knows by the names they have outside.
+
+    Args:
+        watch: Asked.
+        names: Of the batch's rows, in order.
+    """
+
+    def __init__(self, watch: Watch, names: Sequence[int]) -> None:
+        self._watch, self._names = watch, names
+
+    @property
+    def layers(self) -> Collection[int]:
+        """See `Watch`."""
+        return self._watch.layers
+
+    def see(self, layer: int, rows: Sequence[int], states: np.ndarray) -> np.ndarray:
+        """See `Watch`; `rows` are the batch's own."""
+        return self._watch.see(layer, [self._names[row] for row in rows], states)
+
+
+def going_on(watch: Watch, layer: int, rows: np.ndarray, states: np.ndarray) -> np.ndarray:
+    """Places in `rows` of the texts that go on, ascending."""
+    return np.flatnonzero(~watch.see(layer, rows.tolist(), states))
