@@ -3,11 +3,17 @@
 Pure: a body, its headers and what was asked go in; an update or a `Refusal` comes out.
 """
 
+import math
+
 import numpy as np
 
 from edge_client import wire
 from edge_client.wire import AdapterState, Report, Update, WireError
 
+COUNTS = (
+    *("num_examples", "peak_rss_bytes", "bytes_up", "bytes_down", "requests"),
+    *("labelled", "pseudo_labels", "layer_forwards"),
+)
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -60,18 +66,24 @@ def check_update(body: bytes, work_id: str, adapter: AdapterState) -> Update:
     return update
 
 
-def check_report(report: Report) -> None:
+def check_report(report: Report, num_labels: int) -> None:
     """Refuse figures that cannot be: they are summed up later, where nobody could refuse them.
+
+    Args:
+        report: As it came.
+        num_labels: Labels of the run's task.
 
     Raises:
         Refusal: 422; names the figure.
     """
-    counts = {
-        name: getattr(report, name)
-        for name in ("num_examples", "peak_rss_bytes", "bytes_up", "bytes_down", "requests")
-    }
-    for name, value in counts.items():
+    for name in COUNTS:
+        value = getattr(report, name) or 0  # null where the device does not say
         if not 0 <= value < 2**53:
             raise Refusal(422, f"{name} is not between 0 and 2^53")
     if report.accuracy is not None and not 0.0 <= report.accuracy <= 1.0:
         raise Refusal(422, f"accuracy {report.accuracy:g} is not between 0 and 1")
+    means, told = report.mean_log_probabilities, report.confidences
+    if len(means) not in (0, num_labels) or not all(math.isfinite(mean) for mean in means):
+        raise Refusal(422, f"mean_log_probabilities: {num_labels} numbers, or none, expected")
+    if told is not None and len(told.counts) != num_labels:
+        raise Refusal(422, f"confidences: counts of {num_labels} labels expected")

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from coordinator.auth import draw_secret, hash_secret
 from coordinator.config import ConfigError, RunConfig, read_run_config
-from coordinator.figures import accuracies, rows, weighted, write_jsonl
+from coordinator.figures import accuracies, pseudo_labels, rows, weighted, write_jsonl
 from coordinator.runs import Created, config_of, create_run, find_run
 from coordinator.server import PortError, listen, serve, sole_server, url_of
 from coordinator.service import Service
@@ -73,7 +73,7 @@ def _answer(text: str, answer: dict[str, Any], as_json: bool) -> None:
 def create(
     store: Where,
     file: Annotated[Path | None, typer.Argument(help="Run file; not needed with --task.")] = None,
-    task: Annotated[Path | None, typer.Option(help="Task file.")] = None,
+    task: Annotated[Path | None, typer.Option(help="Task file or ready-made task.")] = None,
     name: Annotated[str | None, typer.Option(help="For people.")] = None,
     base: Annotated[str | None, typer.Option(help="Folder, hub name or `embedded`.")] = None,
     adapter: Annotated[str | None, typer.Option(help="Such as lora:8 or prompt:8.")] = None,
@@ -87,6 +87,14 @@ def create(
     tokens: Annotated[int | None, typer.Option(help="Longest input.")] = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds a step waits.")] = None,
     seed: Annotated[int | None, typer.Option(help="Root seed.")] = None,
+    labelling: Annotated[bool, typer.Option("--labelling", help="Devices label texts.")] = False,
+    infer_every: Annotated[int | None, typer.Option(help="Label every f-th round.")] = None,
+    infer_clients: Annotated[int | None, typer.Option(help="Devices that label; 0: all.")] = None,
+    keep_first: Annotated[
+        float | None, typer.Option(help="Pseudo-labels before round 1, as a share of texts.")
+    ] = None,
+    keep_last: Annotated[float | None, typer.Option(help="The same before the last round.")] = None,
+    confidence: Annotated[float | None, typer.Option(help="Of a pseudo-label.")] = None,
     as_json: Json = False,
 ) -> None:
     """Create a run; prints its id and, this once, its enrolment token."""
@@ -105,6 +113,12 @@ def create(
         "tokens": tokens,
         "deadline_s": deadline,
         "seed": seed,
+        "labelling": labelling,
+        "infer_every": infer_every,
+        "infer_clients": infer_clients,
+        "keep_first": keep_first,
+        "keep_last": keep_last,
+        "confidence": confidence,
     }
     with one_line_errors():
         config = read_run_config(file, flags)
@@ -194,17 +208,25 @@ def figures(
         if out is not None:
             write_jsonl(table, out)
     accuracy, loss = accuracies(table), weighted(table, "train", "loss")
+    labels = pseudo_labels(table)
     if as_json:
         answer = {"run_id": chosen.run_id, "rows": len(table), "out": str(out) if out else None}
-        print(json.dumps(answer | {"accuracy_by_round": accuracy}, sort_keys=True))
+        print(
+            json.dumps(
+                answer | {"accuracy_by_round": accuracy, "pseudo_labels_by_round": labels},
+                sort_keys=True,
+            )
+        )
         return
-    shown = Table("round", "accuracy", "train loss", "works", "failed", "bytes up", "bytes down")
+    columns = ("accuracy", "train loss", "pseudo-labels", "works", "failed")
+    shown = Table("round", *columns, "bytes up", "bytes down")
     for index in sorted({row["round_index"] for row in table}):
         mine = [row for row in table if row["round_index"] == index]
         shown.add_row(
             str(index),
             f"{accuracy[index]:.3f}" if index in accuracy else "",
             f"{loss[index]:.3f}" if index in loss else "",
+            str(labels[index]) if index in labels else "",
             str(len(mine)),
             str(sum(row["outcome"] == "failed" for row in mine)),
             str(sum(row["bytes_up"] for row in mine)),

@@ -3,9 +3,13 @@
 name = "mail"
 adapter = "lora:8@q,v"
 rounds = 20
-task = "task.toml"          # relative to this file; or a [task] table
+task = "task.toml"          # relative to this file; or "agnews"; or a [task] table
 [training]
 lr = 0.002
+[labelling]                 # devices label their own texts; empty for the defaults
+keep_last = 0.5
+
+`docs/examples/run.toml` says every key.
 """
 
 import sys
@@ -19,7 +23,9 @@ import msgspec
 from coordinator.selection import cohort_size
 from edge_client.adapters import parse_adapter
 from edge_client.base import EMBEDDED
-from edge_client.tasks import Task, read_task, task_from_mapping
+from edge_client.labelling import Labelling
+from edge_client.ready_tasks import find_task
+from edge_client.tasks import Task, task_from_mapping
 from edge_client.wire import Training
 
 if sys.version_info >= (3, 11):
@@ -48,8 +54,10 @@ class RunConfig:
         adapter: Adapter spec, such as `lora:8@q,v`.
         prompt_init: Text a soft prompt starts from; empty for random words.
         training: How a device trains in one round.
+        labelling: How devices label their own texts; None if they do not.
         rounds: Server steps until the run is finished.
         fraction: C of FedAvg, share of the devices asked per round, above 0 and at most 1.
+        max_cohort: Most devices asked to train in a round; 0 for no cap.
         min_clients: Devices that must have asked for work before the first round.
         min_updates: Updates without which no round is closed.
         deadline_s: Seconds after which a step stops waiting for those who have not answered.
@@ -68,11 +76,13 @@ class RunConfig:
     training: Training = field(default_factory=Training)
     rounds: int = 10
     fraction: float = 1.0
+    max_cohort: int = 0
     min_clients: int = 2
     min_updates: int = 1
     deadline_s: float = 600.0
     evaluate_every: int = 1
     seed: int = 0
+    labelling: Labelling | None = None
 
     def __post_init__(self) -> None:
         _demand(0 < len(self.name) <= 64 and self.name.isprintable(), "name: 1 to 64 characters")
@@ -80,17 +90,33 @@ class RunConfig:
         parse_adapter(self.adapter)
         _demand(1 <= self.rounds <= 1_000_000, "rounds: 1 to 1000000")
         _demand(0.0 < self.fraction <= 1.0, "fraction: above 0 and at most 1")
+        _demand(0 <= self.max_cohort <= 1_000_000, "max_cohort: 0 to 1000000")
         _demand(self.min_clients >= 1, "min_clients: 1 or more")
         _demand(self.min_updates >= 1, "min_updates: 1 or more")
         _demand(0.0 < self.deadline_s < 1e9, "deadline_s: above 0")
         _demand(self.evaluate_every >= 0, "evaluate_every: 0 or more")
         _demand(0 <= self.seed < 2**63, "seed: 0 to 2^63 - 1")
+        for label in sorted(set(self.labelling.confidences if self.labelling else ())):
+            known = ", ".join(self.task.labels)
+            _demand(
+                label in self.task.labels,
+                f"labelling: confidences: {label!r} is no label of the task; those are {known}",
+            )
         smallest = cohort_size(self.fraction, self.min_clients)
         _demand(
             self.min_updates <= smallest,
             f"min_updates {self.min_updates} is more than the cohort of {smallest} that fraction "
             f"{self.fraction} of min_clients {self.min_clients} gives; lower it or raise those",
         )
+        _demand(
+            not self.max_cohort or self.min_updates <= self.max_cohort,
+            f"min_updates {self.min_updates} is more than max_cohort {self.max_cohort}; lower it",
+        )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of the task."""
+        return self.task.labels
 
 
 def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfig:
@@ -98,8 +124,9 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
 
     Args:
         path: The run file, or None if the flags say everything.
-        overrides: Values by field of `RunConfig` or `Training`; None leaves the file's. `task` is
-            the path of a task file, relative to the working directory.
+        overrides: Values by field of `RunConfig`, `Training` or `Labelling`; None leaves the
+            file's. `task` is a task file, relative to the working directory, or a ready-made one.
+            `labelling` says whether devices label; any of its fields says so too.
 
     Raises:
         ConfigError: The file is missing, no TOML, or has an unknown key or a wrong value.
@@ -108,22 +135,23 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     """
     table = _read_table(path) if path else {}
     origin = str(path) if path else "flags"
-    training = table.get("training", {})
     task = table.get("task")
     _check_keys(table, RunConfig, origin)
-    _check_keys(training, Training, f"{origin}: [training]")
     flags = {key: value for key, value in overrides.items() if value is not None}
-    training_names = {item.name for item in fields(Training)}
-    training = training | {key: flags.pop(key) for key in sorted(training_names & set(flags))}
+    training = _merged(table, "training", Training, flags, origin)
+    is_labelling = flags.pop("labelling", False)
+    labelling = _merged(table, "labelling", Labelling, flags, origin)
     if "task" in flags:
-        task = asdict(read_task(Path(flags.pop("task"))))
+        task = asdict(find_task(flags.pop("task")))
     elif isinstance(task, str):
-        task = asdict(read_task((path or Path()).parent / task))
+        task = asdict(find_task(task, (path or Path()).parent))
     elif isinstance(task, dict):
         task = asdict(task_from_mapping(task, f"{origin}: [task]"))
     else:
         raise ConfigError(f"{origin}: no task; add `task = FILE` or a [task] table, or use --task")
     merged = {"name": task["name"]} | table | flags | {"task": task, "training": training}
+    if is_labelling or labelling or "labelling" in table:
+        merged["labelling"] = labelling
     parse_adapter(merged.get("adapter", RunConfig.adapter))
     try:
         return msgspec.convert(merged, RunConfig)
@@ -138,6 +166,16 @@ def _read_table(path: Path) -> dict[str, Any]:
         raise ConfigError(f"no run file at {path}; write one or give --task FILE") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is no TOML: {error}") from error
+
+
+def _merged(
+    table: Mapping[str, Any], name: str, kind: type[Any], flags: dict[str, Any], origin: str
+) -> dict[str, Any]:
+    """One table of the run file with the flags that override it, which are taken out of `flags`."""
+    inner = table.get(name, {})
+    _check_keys(inner, kind, f"{origin}: [{name}]")
+    names = {item.name for item in fields(kind)}
+    return dict(inner) | {key: flags.pop(key) for key in sorted(names & set(flags))}
 
 
 def _check_keys(table: Any, kind: type[Any], origin: str) -> None:

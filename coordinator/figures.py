@@ -39,7 +39,7 @@ def weighted(table: Sequence[Row], kind: str, name: str) -> dict[int, float]:
 
     Args:
         table: Rows; those late, failed or without the figure do not count.
-        kind: `train` or `evaluate`.
+        kind: `train`, `label` or `evaluate`.
         name: For instance `accuracy`.
     """
     sums: dict[int, tuple[float, float]] = {}
@@ -55,3 +55,12 @@ def weighted(table: Sequence[Row], kind: str, name: str) -> dict[int, float]:
 def accuracies(table: Sequence[Row]) -> dict[int, float]:
     """Share of right labels by round, over all devices' texts; 0 is before any training."""
     return weighted(table, "evaluate", "accuracy")
+
+
+def pseudo_labels(table: Sequence[Row]) -> dict[int, int]:
+    """Pseudo-labels held after the labelling before a round, by those that labelled then."""
+    held: dict[int, int] = {}
+    for row in table:
+        if row["kind"] == "label" and row["outcome"] == "done" and not row["is_late"]:
+            held[row["round_index"]] = held.get(row["round_index"], 0) + row["pseudo_labels"]
+    return held

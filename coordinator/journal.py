@@ -6,16 +6,19 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["train", "evaluate"]
+from edge_client.class_balance import Confidences
+
+Kind = Literal["train", "label", "evaluate"]
 
 
 @dataclass(frozen=True)
 class StepOpened:
-    """Devices are asked to train from, or evaluate, an adapter.
+    """Devices are asked to train from an adapter, to label with it or to evaluate it.
 
     Attributes:
-        kind: `train` or `evaluate`.
-        round_index: 1-based server step; 0 is the evaluation before any training.
+        kind: `train`, `label` or `evaluate`.
+        round_index: 1-based server step; a label step's is that of the training it comes before; 0
+            is the evaluation before any training.
         attempt: 1-based; a training round with too few updates is tried again.
         adapter_sha256: What the members start from.
         members: (work_id, device_id) of everyone asked, by device id.
@@ -38,13 +41,21 @@ class Answered:
         work_id: The work it answers.
         outcome: `done`, or `failed`, which counts as answered too.
         update_sha256: Blob of the update, for training that is done.
-        num_examples: The update's weight in the mean.
+        num_examples: The update's weight in the mean; texts evaluated, or read for their labels.
+        labelled: Texts with a gold label that the device said it holds, if it did.
+        right: Texts of an evaluation that were answered right; None where none were asked.
+        confidences: How sure the device is of its unlabelled texts; of label work.
+        mean_log_probabilities: Of the labels, over the texts evaluated.
     """
 
     work_id: str
     outcome: Literal["done", "failed"]
     update_sha256: str | None
     num_examples: int
+    labelled: int | None = None
+    right: int | None = None
+    confidences: Confidences | None = None
+    mean_log_probabilities: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

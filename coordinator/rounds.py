@@ -1,9 +1,10 @@
 """Rounds as a pure state machine over a journal of events.
 
 A run is a row of steps: evaluate the adapter it starts from (round 0), train round 1, evaluate,
-train round 2 and so on. `evolve` folds an event into the state; `decide` says which event is due
-next. Time, secrets and who is there come in as arguments, so a journal replayed after `kill -9`
-gives the state that was lost.
+train round 2 and so on; with labelling, devices label their texts before rounds 1, 1 + f, ...
+`evolve` folds an event into the state; `decide` says which event is due next. Time, secrets and
+who is there come in as arguments, so a journal replayed after `kill -9` gives the state that was
+lost.
 """
 
 import hashlib
@@ -11,7 +12,6 @@ import hmac
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Protocol
 
 from coordinator.journal import (
     Answered,
@@ -22,39 +22,10 @@ from coordinator.journal import (
     StepClosed,
     StepOpened,
 )
-from coordinator.selection import cohort
-
-
-class Schedule(Protocol):
-    """How the rounds of a run follow each other; see `coordinator.config.RunConfig`."""
-
-    @property
-    def rounds(self) -> int:
-        """Server steps until the run is finished."""
-
-    @property
-    def fraction(self) -> float:
-        """C of FedAvg, share of the devices asked per round."""
-
-    @property
-    def min_clients(self) -> int:
-        """Devices that must be there before the first round."""
-
-    @property
-    def min_updates(self) -> int:
-        """Updates without which no round is closed."""
-
-    @property
-    def deadline_s(self) -> float:
-        """Seconds after which a step stops waiting."""
-
-    @property
-    def evaluate_every(self) -> int:
-        """Rounds between evaluations; 0 for only before the first and after the last."""
-
-    @property
-    def seed(self) -> int:
-        """Root seed of the run."""
+from coordinator.schedule import Schedule
+from coordinator.selection import candidates, cohort, labellers
+from edge_client.class_balance import Confidences, class_thresholds
+from edge_client.labelling import Labelling, keep_in
 
 
 @dataclass(frozen=True)
@@ -88,6 +59,15 @@ class State:
         evaluated: The last round whose adapter was evaluated, -1 for none.
         step: The open step.
         is_finished: Nothing more will be asked.
+        first_sha256: The adapter that the run started from; `adapter_sha256` where not said.
+        evaluated_sha256: The adapter of the round `evaluated`; `first_sha256` where not said.
+        scores: Evaluated round -> (right, asked) over all answers; none where no device keeps texts
+            for it.
+        texts: Device -> texts with a gold label that it last said it holds, in an answer to
+            labelling or evaluation that counts.
+        priors: Evaluated round -> mean log-probability of each label, over its texts.
+        confidences: Device -> how sure it last said it is of its unlabelled texts.
+        labelled: The last round before which devices labelled; 0 for none.
     """
 
     adapter_sha256: str
@@ -95,10 +75,22 @@ class State:
     evaluated: int = -1
     step: Step | None = None
     is_finished: bool = False
+    first_sha256: str = ""
+    evaluated_sha256: str = ""
+    scores: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    texts: Mapping[str, int] = field(default_factory=dict)
+    priors: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    confidences: Mapping[str, Confidences] = field(default_factory=dict)
+    labelled: int = 0
+
+    def __post_init__(self) -> None:
+        first = self.first_sha256 or self.adapter_sha256
+        object.__setattr__(self, "first_sha256", first)
+        object.__setattr__(self, "evaluated_sha256", self.evaluated_sha256 or first)
 
     @property
     def phase(self) -> str:
-        """`waiting` (for devices), `train`, `evaluate` or `finished`."""
+        """`waiting` (for devices), `train`, `label`, `evaluate` or `finished`."""
         if self.is_finished:
             return "finished"
         return self.step.opened.kind if self.step else "waiting"
@@ -125,19 +117,53 @@ def evolve(state: State, event: Event) -> State:
         return replace(state, step=replace(state.step, opened=opened))
     if state.step is None or event.adapter_sha256 is None:
         raise ValueError("StepClosed needs an open step and the adapter after it")
-    closed = state.step.opened
-    if closed.kind == "evaluate":
-        return replace(state, step=None, evaluated=closed.round_index)
-    return replace(
-        state, step=None, round_index=closed.round_index, adapter_sha256=event.adapter_sha256
-    )
+    return _closed(state, state.step, event.adapter_sha256)
 
 
 def _answered(state: State, answer: Answered) -> State:
     step = state.step
     if step is None or answer.work_id not in step.members or answer.work_id in step.answers:
         return state
-    return replace(state, step=replace(step, answers={**step.answers, answer.work_id: answer}))
+    texts = state.texts
+    if step.opened.kind != "train" and answer.labelled is not None:
+        texts = {**texts, step.members[answer.work_id]: answer.labelled}
+    answers = {**step.answers, answer.work_id: answer}
+    return replace(state, step=replace(step, answers=answers), texts=texts)
+
+
+def _closed(state: State, step: Step, adapter_sha256: str) -> State:
+    round_index = step.opened.round_index
+    if step.opened.kind == "train":
+        return replace(state, step=None, round_index=round_index, adapter_sha256=adapter_sha256)
+    if (
+        step.opened.kind == "label"
+    ):  # all at once: who answers first sees what who answers last does
+        told = {name: one.confidences for name, one in step.updates() if one.confidences}
+        merged = {**state.confidences, **told}
+        return replace(state, step=None, labelled=round_index, confidences=merged)
+    asked = [answer for _, answer in step.updates() if answer.right is not None]
+    prior = _mean([(one.mean_log_probabilities, one.num_examples) for one in asked])
+    score = (sum(item.right or 0 for item in asked), sum(item.num_examples for item in asked))
+    return replace(
+        state,
+        step=None,
+        evaluated=round_index,
+        evaluated_sha256=step.opened.adapter_sha256,
+        scores={**state.scores, round_index: score} if score[1] else state.scores,
+        priors={**state.priors, round_index: prior} if prior else state.priors,
+    )
+
+
+def _mean(parts: list[tuple[tuple[float, ...], int]]) -> tuple[float, ...]:
+    """Weighted mean of rows of equal length; of those that say anything."""
+    told = [(row, weight) for row, weight in parts if row and weight]
+    total = sum(weight for _, weight in told)
+    columns = zip(*(row for row, _ in told), strict=True)
+    weights = [weight for _, weight in told]
+    return tuple(
+        sum(value * weight for value, weight in zip(column, weights, strict=True)) / total
+        for column in columns
+    )
 
 
 def replay(adapter_sha256: str, events: Iterable[Event]) -> State:
@@ -163,7 +189,7 @@ def decide(
         return _next_step(config, state, alive, secret, now_s)
     step, opened = state.step, state.step.opened
     is_overdue = now_s >= opened.opened_at_s + config.deadline_s
-    if opened.kind == "evaluate":
+    if opened.kind != "train":
         is_over = step.is_answered or is_overdue
         return StepClosed(state.adapter_sha256, now_s) if is_over else None
     if len(step.updates()) >= config.min_updates:
@@ -184,10 +210,48 @@ def _next_step(
     if is_due and state.evaluated < state.round_index:
         if len(alive) < (config.min_clients if state.round_index == 0 else 1):
             return None
-        return _open(state, "evaluate", state.round_index, 1, sorted(alive), secret, now_s)
+        sha256 = state.adapter_sha256
+        return _open(sha256, "evaluate", state.round_index, 1, sorted(alive), secret, now_s)
     if is_last:
         return Finished(now_s)
+    labelling = config.labelling
+    is_labelled = state.labelled > state.round_index
+    if labelling and not is_labelled and state.round_index % labelling.infer_every == 0:
+        chosen = labellers(alive, labelling.infer_clients, config.seed, state.round_index + 1)
+        sha256 = labels_with(labelling, state)[0]
+        opened = _open(sha256, "label", state.round_index + 1, 1, chosen, secret, now_s)
+        return opened if chosen else None
     return _train(config, state, alive, secret, now_s, 1)
+
+
+def thresholds_before(config: Schedule, state: State, round_index: int) -> tuple[float, ...]:
+    """Least confidence of each class's pseudo-labels in a training round; none without labelling.
+
+    The same from the closing of one label step to that of the next.
+    """
+    if config.labelling is None:
+        return ()
+    told = [state.confidences[name] for name in sorted(state.confidences)]
+    share = keep_in(config.labelling, max(1, round_index), config.rounds)
+    return class_thresholds(told, config.labelling, config.labels, share)
+
+
+def labels_with(labelling: Labelling, state: State) -> tuple[str, int]:
+    """The adapter that devices label with: the capacity gate of AUG-FedPrompt.
+
+    Gated, it is the newest evaluated one if that is right on at least the share of texts that the
+    first one was right on, else the first; a share that nobody could tell is good enough. Ungated,
+    it is the newest one, whatever it does.
+
+    Returns:
+        Its SHA-256, and the round after which it stood.
+    """
+    if not labelling.is_gated:
+        return state.adapter_sha256, state.round_index
+    newest, first = state.scores.get(state.evaluated), state.scores.get(0)
+    if newest and first and newest[0] * first[1] < first[0] * newest[1]:
+        return state.first_sha256, 0
+    return state.evaluated_sha256, max(0, state.evaluated)
 
 
 def _train(
@@ -199,14 +263,18 @@ def _train(
     attempt: int,
 ) -> StepOpened | None:
     round_index = state.round_index + 1
-    chosen = cohort(alive, config.fraction, config.seed, round_index, attempt)
-    if len(chosen) < config.min_updates:
-        return None
-    return _open(state, "train", round_index, attempt, chosen, secret, now_s)
+    names = alive
+    if config.labelling is not None:
+        least = thresholds_before(config, state, round_index)
+        names = candidates(alive, state.texts, state.confidences, least)
+    seed, most = config.seed, config.max_cohort
+    chosen = cohort(names, config.fraction, seed, round_index, attempt, most)
+    opened = _open(state.adapter_sha256, "train", round_index, attempt, chosen, secret, now_s)
+    return opened if len(chosen) >= config.min_updates else None
 
 
 def _open(
-    state: State,
+    adapter_sha256: str,
     kind: Kind,
     round_index: int,
     attempt: int,
@@ -217,7 +285,7 @@ def _open(
     members = tuple(
         (_work_id(secret, kind, round_index, attempt, device_id), device_id) for device_id in chosen
     )
-    return StepOpened(kind, round_index, attempt, state.adapter_sha256, members, now_s)
+    return StepOpened(kind, round_index, attempt, adapter_sha256, members, now_s)
 
 
 def _work_id(secret: str, *work: str | int) -> str:

@@ -13,7 +13,7 @@ from edge_client.base import Base, open_base
 from edge_client.peft_folder import check_exportable
 from edge_client.seeds import derive_seed
 from edge_client.tasks import Task
-from edge_client.tokens import Tokens
+from edge_client.tokens import Encoder, Tokens
 from edge_client.wire import AdapterState, encode, encode_adapter
 
 
@@ -33,12 +33,13 @@ def create_run(store: Store, config: RunConfig, now_s: float) -> Created:
     Raises:
         BaseError: There is no such base.
         AdapterError: The adapter does not fit the base.
-        TaskError: A label word is not one token of the base's tokenizer.
+        TaskError: A label word is unknown to the base's tokenizer, or a pattern too long.
     """
     base = open_base(config.base)
     spec = parse_adapter(config.adapter)
     check_exportable(spec)
-    state = first_adapter(base, spec, config.task, config.prompt_init, config.seed)
+    longest = config.training.tokens
+    state = first_adapter(base, spec, config.task, config.prompt_init, config.seed, longest)
     run = Run(
         run_id=f"r{secrets.token_hex(5)}",
         created_at_s=now_s,
@@ -55,26 +56,30 @@ def create_run(store: Store, config: RunConfig, now_s: float) -> Created:
 
 
 def first_adapter(
-    base: Base, spec: AdapterSpec, task: Task, prompt_init: str, seed: int
+    base: Base, spec: AdapterSpec, task: Task, prompt_init: str, seed: int, longest: int
 ) -> AdapterState:
     """The adapter a run starts from.
 
     Args:
         base: The frozen base.
         spec: The adapter.
-        task: Labels; their words must be known to the base, unless a head is trained.
+        task: Its label words must be known to the base, unless a head is trained, and its
+            patterns leave room for a text.
         prompt_init: Text a soft prompt starts from; empty for random words.
         seed: The run's root seed.
+        longest: Longest input in tokens.
 
     Raises:
         AdapterError: The adapter does not fit the base.
-        TaskError: A label word is not one token of the base's tokenizer.
+        TaskError: A label word is unknown to the base's tokenizer, or a pattern too long.
     """
     tokens = Tokens(base.folder)
+    prompt_ids, draw = tokens.encode(prompt_init), derive_seed(seed, "adapter")
+    state = initial_adapter(spec, base, len(task.labels), draw, prompt_ids)
     if not spec.head:
         tokens.label_word_ids(task)
-    prompt_ids = tokens.encode(prompt_init)
-    return initial_adapter(spec, base, len(task.labels), derive_seed(seed, "adapter"), prompt_ids)
+        Encoder(tokens, task, True, min(longest, base.shape.positions - spec.prompt_tokens))
+    return state
 
 
 def config_of(run: Run) -> RunConfig:

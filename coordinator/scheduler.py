@@ -51,6 +51,7 @@ def _log(live: Live, event: Event) -> None:
         LOG.info("%s: %s%s", live.config.name, text, "" if event.attempt == 1 else ", once more")
     elif isinstance(event, StepClosed) and step is not None:
         done = f"{len(step.updates())} of {len(step.members)} done"
-        LOG.info("%s: round %d: closed, %s", live.config.name, step.opened.round_index, done)
+        text = f"round {step.opened.round_index}: {step.opened.kind} closed, {done}"
+        LOG.info("%s: %s", live.config.name, text)
     elif isinstance(event, Finished):
         LOG.info("%s: finished after %d rounds", live.config.name, live.state.round_index)

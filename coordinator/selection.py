@@ -1,8 +1,9 @@
-"""Which devices are asked this round: a fraction of those that are there, without replacement."""
+"""Which devices are asked: to train a fraction, to label a number, without replacement."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
+from edge_client.class_balance import Confidences
 from edge_client.seeds import derive_seed
 
 
@@ -13,13 +14,18 @@ def cohort_size(fraction: float, population: int) -> int:
 
 
 def cohort(
-    device_ids: Collection[str], fraction: float, seed: int, round_index: int, attempt: int
+    device_ids: Collection[str],
+    fraction: float,
+    seed: int,
+    round_index: int,
+    attempt: int,
+    max_cohort: int = 0,
 ) -> tuple[str, ...]:
     """Draw a round's cohort.
 
     Every device gets a number by hashing, and the smallest win, so the draw does not hang on a
-    generator's version. The order of `device_ids` is no matter, and equal arguments give an equal
-    result.
+    generator's version. The order of `device_ids` is no matter, equal arguments give an equal
+    result, and a smaller `max_cohort` gives a part of the same cohort.
 
     Args:
         device_ids: Who is there; all different.
@@ -27,13 +33,60 @@ def cohort(
         seed: The run's root seed.
         round_index: 1-based.
         attempt: 1-based; another attempt at a round draws anew.
+        max_cohort: Most devices that are chosen; 0 for no cap.
 
     Returns:
         The chosen ids in sorted order; empty only if nobody is there.
     """
+    size = cohort_size(fraction, len(device_ids))
+    size = min(size, max_cohort) if max_cohort else size
+    return _drawn(device_ids, size, seed, "cohort", round_index, attempt)
 
+
+def candidates(
+    device_ids: Collection[str],
+    texts: Mapping[str, int],
+    confidences: Mapping[str, Confidences],
+    thresholds: Sequence[float],
+) -> list[str]:
+    """Who may be asked to train: everybody but those who said that they have no text for it.
+
+    Args:
+        device_ids: Who is there.
+        texts: How many texts with a gold label they hold, of those that said so.
+        confidences: How sure they are of the others, of those that said so.
+        thresholds: Least confidence of a pseudo-label, by label.
+    """
+
+    def is_able(name: str) -> bool:
+        told = confidences.get(name)
+        return texts.get(name) != 0 or (told is not None and told.sure(thresholds) > 0)
+
+    return [name for name in device_ids if is_able(name)]
+
+
+def labellers(
+    device_ids: Collection[str], infer_clients: int, seed: int, round_index: int
+) -> tuple[str, ...]:
+    """Draw the devices that label before a round, by the law of `cohort`.
+
+    Args:
+        device_ids: Who is there; all different.
+        infer_clients: n, how many; 0 for all.
+        seed: The run's root seed.
+        round_index: The training round that follows.
+
+    Returns:
+        The chosen ids in sorted order; empty only if nobody is there.
+    """
+    size = infer_clients or len(device_ids)
+    return _drawn(device_ids, size, seed, "label", round_index)
+
+
+def _drawn(
+    device_ids: Collection[str], size: int, seed: int, *purpose: str | int
+) -> tuple[str, ...]:
     def draw(device_id: str) -> tuple[int, str]:
-        return derive_seed(seed, "cohort", round_index, attempt, device_id), device_id
+        return derive_seed(seed, *purpose, device_id), device_id
 
-    chosen = sorted(device_ids, key=draw)[: cohort_size(fraction, len(device_ids))]
-    return tuple(sorted(chosen))
+    return tuple(sorted(sorted(device_ids, key=draw)[:size]))

@@ -7,13 +7,14 @@ device believes to be safe. Safe to use from several threads; one process per st
 
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from threading import Lock
 
 from coordinator.admission import Refusal, check_digest, check_report, check_update
 from coordinator.auth import draw_secret, hash_secret
+from coordinator.guidance import guidance_of
 from coordinator.journal import Answered, Finished, StepOpened
 from coordinator.ledger import Asked, Ledger, Live
 from coordinator.presence import Presence
@@ -99,6 +100,7 @@ class Service:
         return None
 
     def _work(self, live: Live, opened: StepOpened, work_id: str) -> Work:
+        guidance = guidance_of(live.config, live.state, opened)
         return Work(
             protocol=PROTOCOL,
             work_id=work_id,
@@ -112,6 +114,10 @@ class Service:
             task=live.config.task,
             training=live.config.training,
             seed=live.config.seed,
+            labelling=live.config.labelling,
+            keep=guidance.keep,
+            prior=guidance.prior,
+            thresholds=guidance.thresholds,
         )
 
     def asked(self, device: Device, work_id: str) -> Asked:
@@ -140,7 +146,7 @@ class Service:
         opened = self.asked(device, work_id).opened
         self._presence.saw(device, now_s)
         if opened.kind != "train":
-            raise Refusal(422, f"work {work_id} is an evaluation; a report alone is expected")
+            raise Refusal(422, f"work {work_id} asks to {opened.kind}; a report alone is expected")
         check_digest(body, digest)
         update = check_update(body, work_id, self._adapter(opened.adapter_sha256))
         step = self.run(device.run_id).state.step
@@ -152,19 +158,18 @@ class Service:
         return self._ledger.answer(device.run_id, answer)
 
     def accept_report(self, device: Device, report: Report, now_s: float) -> Receipt:
-        """Keep a report's figures; a failure, or an evaluation, answers its work.
+        """Keep a report's figures; a failure, an evaluation and labelling answer their work.
 
         Raises:
             Refusal: 422 figures that cannot be, 403, 404.
         """
-        check_report(report)
+        check_report(report, len(self.run(device.run_id).config.task.labels))
         opened = self.asked(device, report.work_id).opened
         self._presence.saw(device, now_s)
         if report.outcome == "failed":
             LOG.warning("device %s failed: %r", device.device_id, report.error)
-        if opened.kind == "evaluate" or report.outcome == "failed":
-            answer = Answered(report.work_id, report.outcome, None, report.num_examples)
-            receipt = self._ledger.answer(device.run_id, answer)
+        if opened.kind != "train" or report.outcome == "failed":
+            receipt = self._ledger.answer(device.run_id, _answer(report, opened))
         else:
             is_counted = self._ledger.is_counted(report.work_id)
             receipt = Receipt(is_counted, "" if is_counted else "no update of this work counts")
@@ -244,6 +249,18 @@ class Service:
                     if isinstance(event, Finished):
                         woken |= {Device(run_id, name) for name in alive}
         return woken
+
+
+def _answer(report: Report, opened: StepOpened) -> Answered:
+    answer = Answered(report.work_id, report.outcome, None, report.num_examples)
+    if opened.kind != "train":
+        answer = replace(answer, labelled=report.labelled)
+    if opened.kind == "label":
+        answer = replace(answer, confidences=report.confidences)
+    if opened.kind == "evaluate" and report.accuracy is not None:
+        right, mean = round(report.accuracy * report.num_examples), report.mean_log_probabilities
+        answer = replace(answer, right=right, mean_log_probabilities=mean)
+    return answer
 
 
 def _names(name: str) -> Iterator[str]:

@@ -27,4 +27,5 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "asked": len(state.step.members) if state.step else 0,
         "accuracy_by_round": accuracies(rows(store, run.run_id)),
         "adapter_sha256": state.adapter_sha256,
+        "texts": dict(sorted(state.texts.items())),
     }

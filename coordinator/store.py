@@ -196,8 +196,10 @@ class Store:
         return False
 
     def reports(self, run_id: str) -> list[Mapping[str, Any]]:
-        """A run's report rows by round, step and device."""
-        order = (REPORTS.c.round_index, REPORTS.c.kind.desc(), REPORTS.c.attempt)
+        """A run's report rows by round, step and device, in the order in which they come."""
+        kinds = {"label": 0, "train": 1, "evaluate": 2}
+        place = sql.case(kinds, value=REPORTS.c.kind, else_=len(kinds))
+        order = (REPORTS.c.round_index, place, REPORTS.c.attempt)
         chosen = sql.select(REPORTS).where(REPORTS.c.run_id == run_id)
         return self._rows(chosen.order_by(*order, REPORTS.c.device_id))
 

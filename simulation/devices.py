@@ -1,12 +1,18 @@
 """Virtual devices in this process: one resident engine, clients are indices into shared texts."""
 
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
-from edge_client.answers import train_answer
+from edge_client.activation_cache import ActivationCache
+from edge_client.answers import answer
+from edge_client.label_book import Book, MemoryNotes
 from edge_client.state import Finished
-from edge_client.texts import Example
+from edge_client.texts import ClientData, Example
 from edge_client.wire import Report, Work, decode_adapter
 from simulation.federation import Standing
 from simulation.population import Population, merged
@@ -23,7 +29,15 @@ class InProcess:
 
     def __init__(self, on: Stage) -> None:
         self._on, self._engine = on, on.open_engine()
+        self._open = ExitStack()
+        self._open.callback(self._engine.close)
+        if on.experiment.cache_bytes:
+            folder = tempfile.TemporaryDirectory(prefix="smidgen-activations-")
+            limit, base_id = on.experiment.cache_bytes, on.base.base_id
+            cache = ActivationCache(Path(self._open.enter_context(folder)), limit, base_id)
+            self._engine.remember(cache)
         self._first = Standing(on.first_adapter(self._engine))  # before anybody trains
+        self._books: dict[str, Book] = {}
         self.serve(on.population)
         index = {label: row for row, label in enumerate(on.dataset.task.labels)}
         self._gold = np.array([index[example.label or ""] for example in on.dataset.test])
@@ -38,20 +52,43 @@ class InProcess:
         """The adapter before the first round."""
         return self._first
 
-    def train(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
-        """Answer training work, in the order asked; a client that fails says so in its report."""
+    def notes(self) -> Mapping[str, Book]:
+        """What clients know of their unlabelled texts."""
+        return self._books
+
+    def recall(self, notes: Mapping[str, Book]) -> None:
+        """Go on with notes of another time."""
+        self._books = dict(notes)
+
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+        """Answer training or label work, in the order asked; who fails says so in its report."""
         state = decode_adapter(adapter)
         for name, work in asked:
             self._engine.load_adapter(state)
+            notes = MemoryNotes(self._books.get(name))
             try:
-                yield train_answer(self._engine, self.texts(name), work, name)
+                yield answer(self._engine, self.data(name, work), work, name, notes)
             except (RuntimeError, ValueError) as error:
                 reason = f"{name}: {error}"
                 yield Finished(Report(work.work_id, "failed", error=reason[:2000]), None)
+            if work.labelling is not None:
+                self._books[name] = notes.book
 
-    def texts(self, name: str) -> list[Example]:
-        """A client's labelled texts."""
-        return [self._on.dataset.train[row] for row in self._clients[name].labelled]
+    def data(self, name: str, work: Work) -> ClientData:
+        """A client's texts, the unlabelled ones without their labels and where they are wanted."""
+        client, train = self._clients[name], self._on.dataset.train
+        unlabelled: tuple[Example, ...] = ()
+        if work.labelling is not None:
+            unlabelled = tuple(replace(train[row], label=None) for row in client.unlabelled)
+        return ClientData(tuple(train[row] for row in client.labelled), unlabelled, ())
+
+    def gate(self, adapter: bytes, work: Work) -> Report | None:
+        """Evaluate an adapter as devices do before they label; None where nobody labels."""
+        if work.labelling is None:
+            return None
+        self._engine.load_adapter(decode_adapter(adapter))
+        data = ClientData((), (), self._on.gate)
+        return answer(self._engine, data, work, "gate", MemoryNotes()).report
 
     def judge(self, adapter: bytes, arm: str) -> Score:
         """Score an adapter on a client's own test texts; for nobody, on all."""
@@ -64,5 +101,5 @@ class InProcess:
         return score(answers, self._gold[rows], spoken, owned)
 
     def close(self) -> None:
-        """Free the engine."""
-        self._engine.close()
+        """Free the engine and what it has kept."""
+        self._open.close()

@@ -32,6 +32,7 @@ import msgspec
 from coordinator.config import RunConfig
 from edge_client.adapters import AdapterError, parse_adapter
 from edge_client.base import EMBEDDED
+from edge_client.labelling import Labelling
 from edge_client.tasks import Task
 from edge_client.wire import Training
 
@@ -114,6 +115,10 @@ class Experiment:
         rounds: Server steps; 0 asks the base as it is (zero-shot).
         cohort: Clients asked in a round, of those that hold labelled texts; 0 for all.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
+        labelling: How clients label their own texts; None if they do not.
+        gate_texts: With labelling: training texts kept aside, with their labels, on which adapters
+            are judged before they label (AUG-FedPrompt's capacity gate); nobody trains on them.
+        cache_bytes: Of the disk, for what the layers below the lowest trained one give; 0 for none.
         train_texts: Training texts of each language that there are, drawn by the seed; 0 for all.
         judged_on: `test`, or `dev`: training texts kept aside, to choose settings by.
         test_texts: Of those, how many of each language are asked, drawn; 0 for all (of `dev` 1000).
@@ -139,6 +144,9 @@ class Experiment:
     rounds: int = 10
     cohort: int = 0
     evaluate_every: int = 1
+    labelling: Labelling | None = None
+    gate_texts: int = 64
+    cache_bytes: int = 0
     train_texts: int = 0
     judged_on: Literal["test", "dev"] = "test"
     test_texts: int = 0
@@ -152,6 +160,12 @@ class Experiment:
         _demand(0 <= self.rounds <= 1_000_000, "rounds: 0 to 1000000")
         _demand(self.cohort >= 0, "cohort: 0 (all clients) or more")
         _demand(self.evaluate_every >= 0, "evaluate_every: 0 or more")
+        _demand(self.gate_texts >= 0, "gate_texts: 0 or more")
+        _demand(self.cache_bytes >= 0, "cache_bytes: 0 (none) or more")
+        _demand(
+            self.labelling is None or self.paradigm == "federated",
+            f"labelling: paradigm is {self.paradigm}; federated expected",
+        )
         _demand(self.train_texts >= 0, "train_texts: 0 (all) or more")
         _demand(self.test_texts >= 0, "test_texts: 0 (all) or more")
         _demand(0 <= self.seed < 2**63, "seed: 0 to 2^63 - 1")
@@ -184,7 +198,10 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Rounds:
-    """An experiment's `coordinator.rounds.Schedule` for as many clients as can train."""
+    """An experiment's `coordinator.schedule.Schedule` for as many clients as can train.
+
+    With labelling adapters are evaluated oftener than they are scored: every `score_every` rounds.
+    """
 
     rounds: int
     fraction: float
@@ -193,12 +210,43 @@ class Rounds:
     min_clients: int = 1
     min_updates: int = RunConfig.min_updates
     deadline_s: float = math.inf
+    labelling: Labelling | None = None
+    labels: tuple[str, ...] = ()
+    max_cohort: int = 0
+    score_every: int = 1
+
+    def is_scored(self, round_index: int) -> bool:
+        """Whether an adapter that is evaluated after a round is scored on the test texts too."""
+        every = self.score_every
+        is_due = round_index % every == 0 if every else round_index == 0
+        return is_due or round_index == self.rounds
 
 
-def schedule_of(experiment: Experiment, clients: int) -> Rounds:
-    """When whom is asked: the cohort, or all where fewer clients hold labelled texts."""
+def schedule_of(experiment: Experiment, clients: int, labels: tuple[str, ...] = ()) -> Rounds:
+    """When whom is asked: the cohort, or all where fewer clients hold labelled texts.
+
+    With labelling, adapters are judged at the gate whenever somebody is about to label.
+
+    Args:
+        experiment: What is run.
+        clients: That can train from the beginning.
+        labels: Of the task; needed with labelling.
+    """
+    labelling, seed = experiment.labelling, experiment.seed
+    if labelling is not None:
+        gates, most = labelling.infer_every, experiment.cohort
+        return Rounds(
+            rounds=experiment.rounds,
+            fraction=1.0,
+            evaluate_every=gates,
+            seed=seed,
+            labelling=labelling,
+            labels=labels,
+            max_cohort=most,
+            score_every=experiment.evaluate_every,
+        )
     fraction = min(1.0, experiment.cohort / max(1, clients)) if experiment.cohort else 1.0
-    return Rounds(experiment.rounds, fraction, experiment.evaluate_every, experiment.seed)
+    return Rounds(experiment.rounds, fraction, experiment.evaluate_every, seed)
 
 
 def read_experiment(path: Path) -> Experiment:
@@ -216,6 +264,7 @@ def read_experiment(path: Path) -> Experiment:
     _check_keys(table, Experiment, str(path))
     _check_keys(table.get("deal", {}), Deal, f"{path}: [deal]")
     _check_keys(table.get("training", {}), Training, f"{path}: [training]")
+    _check_keys(table.get("labelling", {}), Labelling, f"{path}: [labelling]")
     try:
         return msgspec.convert({"name": path.stem} | table, Experiment)
     except msgspec.ValidationError as error:

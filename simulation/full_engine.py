@@ -13,13 +13,16 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 from transformers.utils import logging as transformers_logging
 
+from edge_client.activation_cache import ActivationCache
 from edge_client.base import Base
 from edge_client.engine import EngineError, StepReport, unplanned
+from edge_client.ensemble import averaged
 from edge_client.planner import Plan
 from edge_client.tasks import Task
 from edge_client.texts import Example
 from edge_client.tokens import Batch, Encoder, Tokens
 from edge_client.torch_engine import AdamW
+from edge_client.watch import Watch
 from edge_client.wire import AdapterState, Training, check_same_parameters
 
 ROWS = 32  # texts of full length at once in prediction
@@ -49,7 +52,7 @@ class FullEngine:
         seed: Of the head's first weights.
 
     Raises:
-        TaskError: A label word is not one token of this base's tokenizer.
+        TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
         EngineError: The base is a pack, or a DistilBERT.
     """
 
@@ -59,7 +62,8 @@ class FullEngine:
         limit = min(training.tokens, base.shape.positions)
         self._encoder = Encoder(tokens, task, not head, limit)
         self._training, self._plan, self._head = training, unplanned(base.shape, training), head
-        self._words = torch.tensor([] if head else tokens.label_word_ids(task), dtype=torch.int64)
+        self._layers, self._layer_forwards = base.shape.layers, 0
+        self._words = [] if head else tokens.label_word_ids(task)
         torch.manual_seed(seed)
         transformers_logging.disable_progress_bar()
         auto: Any = AutoModelForSequenceClassification if head else AutoModelForMaskedLM
@@ -81,6 +85,16 @@ class FullEngine:
         """Float32, whole batches, nothing computed twice."""
         return self._plan
 
+    @property
+    def layers(self) -> int:
+        """Layers of the base."""
+        return self._layers
+
+    @property
+    def layer_forwards(self) -> int:
+        """Texts times layers computed since the engine was opened; see `Engine`."""
+        return self._layer_forwards
+
     def use(self, plan: Plan, ceiling_bytes: int | None = None) -> None:
         """Compute by another plan: there is only one here."""
         self._plan = plan
@@ -93,10 +107,12 @@ class FullEngine:
         loss = torch.nn.functional.cross_entropy(self._logits(batch), labels)
         loss.backward()
         self._optimizer.step()
+        self._layer_forwards += 2 * self._layers * len(labels)
         return StepReport(float(loss.detach()), len(batch.labels))
 
     def _logits(self, batch: Batch) -> torch.Tensor:
         """Label logits, (B, labels)."""
+        self._layer_forwards += self._layers * len(batch.ids)
         ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
         if self._head:
             logits: torch.Tensor = self._model(ids, attention).logits
@@ -105,7 +121,7 @@ class FullEngine:
         states = self._model.base_model(ids, attention)[0]  # (B, T, H)
         rows, places = torch.arange(len(ids)), torch.from_numpy(batch.mask_positions)
         answers: torch.Tensor = self._language_head()(states[rows, places])
-        return answers[:, self._words]
+        return torch.stack([answers[:, word].mean(dim=1) for word in self._words], dim=1)
 
     def _language_head(self) -> Any:
         """The module from token states to the vocabulary: what is not the encoder."""
@@ -113,28 +129,47 @@ class FullEngine:
         [head] = [part for name, part in self._model.named_children() if name != encoder]
         return head
 
-    @torch.no_grad()
     def predict(self, examples: Sequence[Example]) -> np.ndarray:
         """Log-probabilities, float32, shape (texts, labels); each row's exp sums to one."""
-        rows = np.zeros((len(examples), len(self._encoder.task.labels)), np.float32)
-        for chosen, batch in self._batches(examples):
+        return averaged([self._ask(view, examples) for view in self._encoder.views()])
+
+    @torch.no_grad()
+    def _ask(self, view: Encoder, examples: Sequence[Example]) -> np.ndarray:
+        rows = np.zeros((len(examples), len(view.task.labels)), np.float32)
+        for chosen, batch in self._batches(examples, view):
             rows[chosen] = torch.log_softmax(self._logits(batch), dim=-1).numpy()
         return rows
+
+    def read(self, examples: Sequence[Example], watch: Watch | None = None) -> np.ndarray:
+        """As `predict`, of the encoder's own pattern alone.
+
+        Raises:
+            EngineError: A watch is given: no text leaves transformers' own module early.
+        """
+        if watch is not None:
+            raise EngineError("full fine-tuning reads texts whole; early exit needs an adapter")
+        return self._ask(self._encoder, examples)
 
     @torch.no_grad()
     def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:
         """Mean token state after encoder layer `layer` (0 = embeddings), shape (texts, hidden)."""
         rows = np.zeros((len(examples), self._model.config.hidden_size), np.float32)
-        for chosen, batch in self._batches(examples):
+        for chosen, batch in self._batches(examples, self._encoder):
             ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
             found = self._model.base_model(ids, attention, output_hidden_states=True)
+            self._layer_forwards += self._layers * len(ids)
             weights = attention.unsqueeze(-1).float()
             mean = (found.hidden_states[layer] * weights).sum(1) / weights.sum(1)
             rows[chosen] = mean.numpy()
         return rows
 
-    def _batches(self, examples: Sequence[Example]) -> Iterator[tuple[list[int], Batch]]:
-        return self._encoder.by_length(examples, ROWS, self._plan.tokens)
+    def _batches(
+        self, examples: Sequence[Example], view: Encoder
+    ) -> Iterator[tuple[list[int], Batch]]:
+        return view.by_length(examples, ROWS, self._plan.tokens)
+
+    def remember(self, cache: ActivationCache | None) -> None:
+        """Nothing is kept, since every layer is trained."""
 
     def rest(self) -> None:
         """Nothing to give back."""

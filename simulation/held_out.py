@@ -120,7 +120,7 @@ def label_log_probabilities(
     """Log-probability of each label word under the mask, shape (texts, labels)."""
     asked = Task(task.name, task.labels, (pattern,), task.verbalizer)
     encoder = Encoder(tokens, asked, cloze=True, limit=LONGEST)
-    words = torch.tensor(tokens.label_word_ids(asked))
+    words = tokens.label_word_ids(asked)
     model.eval()
     rows = []
     for start in range(0, len(texts), 32):
@@ -130,7 +130,8 @@ def label_log_probabilities(
         attention = torch.from_numpy(batch.attention).to(model.device)
         states = model.bert(input_ids=ids, attention_mask=attention)[0]
         at_mask = states[torch.arange(len(ids)), torch.from_numpy(batch.mask_positions)]
-        rows.append(model.cls(at_mask).float().log_softmax(-1).cpu()[:, words].numpy())
+        answers = model.cls(at_mask).float().log_softmax(-1).cpu().numpy()
+        rows.append(np.stack([answers[:, word].mean(axis=1) for word in words], axis=1))
     return np.concatenate(rows)
 
 

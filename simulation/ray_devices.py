@@ -13,12 +13,13 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from edge_client.device_facts import usable_cores
+from edge_client.label_book import Book
 from edge_client.state import Finished
-from edge_client.wire import Work
+from edge_client.wire import Report, Work
 from simulation.devices import InProcess
 from simulation.federation import SimulationError, Standing
 from simulation.scoring import Score
@@ -39,9 +40,17 @@ class _Worker:
     def __init__(self, on: Stage) -> None:
         self._devices = InProcess(on)
 
-    def train(self, adapter: bytes, name: str, work: Work) -> Finished:
-        """One client's work."""
-        return next(self._devices.train(adapter, [(name, work)]))
+    def do(
+        self, adapter: bytes, name: str, work: Work, book: Book | None
+    ) -> tuple[Finished, Book | None]:
+        """One client's work, and what it knows of its unlabelled texts after it."""
+        self._devices.recall({} if book is None else {name: book})
+        finished = next(self._devices.do(adapter, [(name, work)]))
+        return finished, self._devices.notes().get(name)
+
+    def gate(self, adapter: bytes, work: Work) -> Report | None:
+        """An adapter's evaluation before label work."""
+        return self._devices.gate(adapter, work)
 
     def judge(self, adapter: bytes, arm: str) -> Score:
         """An adapter's score."""
@@ -72,6 +81,7 @@ class RayDevices:
         worker: Any = ray.remote(num_cpus=threads)(_Worker)
         shared = ray.put(on)
         self._workers = [worker.remote(shared) for _ in range(count)]
+        self._books: dict[str, Book] = {}
         self._pool = ray.util.ActorPool(self._workers)
 
     def start(self) -> Standing:
@@ -79,13 +89,31 @@ class RayDevices:
         standing: Standing = self._got(self._workers[0].start.remote())
         return standing
 
-    def train(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
-        """Answer training work, in the order asked; a client that fails says so in its report."""
-        body = self._ray.put(adapter)
+    def notes(self) -> Mapping[str, Book]:
+        """What clients know of their unlabelled texts."""
+        return self._books
+
+    def recall(self, notes: Mapping[str, Book]) -> None:
+        """Go on with notes of another time."""
+        self._books = dict(notes)
+
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+        """Answer training or label work, in the order asked; who fails says so in its report."""
+        body, names = self._ray.put(adapter), [name for name, _ in asked]
+        known = [(name, work, self._books.get(name)) for name, work in asked]
         try:
-            yield from self._pool.map(lambda one, work: one.train.remote(body, *work), asked)
+            answers = self._pool.map(lambda one, work: one.do.remote(body, *work), known)
+            for name, (finished, book) in zip(names, answers, strict=True):
+                if book is not None:
+                    self._books[name] = book
+                yield finished
         except self._ray.exceptions.RayError as error:
             raise _failed(error) from error
+
+    def gate(self, adapter: bytes, work: Work) -> Report | None:
+        """Evaluate an adapter as devices do before they label; None where nobody labels."""
+        report: Report | None = self._got(self._workers[0].gate.remote(adapter, work))
+        return report
 
     def judge(self, adapter: bytes, arm: str) -> Score:
         """Score an adapter on a client's own test texts; for nobody, on all."""

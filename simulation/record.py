@@ -4,6 +4,7 @@
     OUT/KEY/lock                whoever runs it holds this
     OUT/KEY/rows.jsonl          one row a round and arm, written when the round is closed
     OUT/KEY/ARM.HASH.safetensors  the adapter of each arm's last row
+    OUT/KEY/ARM.HASH.memory     what else is known then, of a run that labels
 
 An adapter is on disk before its row, and the one before goes after it; so a killed run goes on
 where its last whole row ends, and a finished one is not run again.
@@ -22,14 +23,39 @@ import msgspec
 from edge_client.state import write_atomically
 from edge_client.wire import sha256
 from simulation.experiment import Experiment
-from simulation.federation import Round, Standing
-from simulation.scoring import Score, pooled
+from simulation.federation import Looking, Round, Standing
+from simulation.scoring import Score, Tally, pooled
 
 ROWS = "rows.jsonl"
 
 
 class RecordError(ValueError):
     """Results on disk that cannot be gone on from; names the file."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The label step before a round; see `simulation.federation.Looking`.
+
+    Attributes:
+        clients: Asked.
+        texts_read: By them.
+        label_forwards: Layer-forwards of reading them.
+        gate_forwards: Of the evaluation before.
+        gate_accuracy: What that found.
+        used_round: The round whose adapter labelled.
+        thresholds: Least confidence by class.
+        held: Pseudo-labels of all clients after it, and how many of them are right.
+    """
+
+    clients: int
+    texts_read: int
+    label_forwards: int
+    gate_forwards: int
+    gate_accuracy: float | None
+    used_round: int
+    thresholds: tuple[float, ...]
+    held: Tally
 
 
 @dataclass(frozen=True)
@@ -45,12 +71,13 @@ class Row:
         loss: Mean training loss, nats.
         bytes_down: Adapters handed out, encoded.
         bytes_up: Updates handed in, encoded.
-        layer_forwards: Of training, all clients together; see `simulation.compute`.
+        layer_forwards: Of training, all clients together, counted by the engines.
         train_s: Seconds of training and aggregation on this machine (measured).
         adapter_sha256: The adapter after it.
         evaluated: The last round whose adapter was scored, -1 for none.
         score: Of this adapter, where it was scored.
         error: What the first client that failed said; empty if none did.
+        labels: The label step before it, if there was one.
     """
 
     arm: str
@@ -67,6 +94,14 @@ class Row:
     evaluated: int
     score: Score | None = None
     error: str = ""
+    labels: Labels | None = None
+
+    @property
+    def all_forwards(self) -> int:
+        """Layer-forwards of training, labelling and the gate."""
+        labels = self.labels
+        spent = labels.label_forwards + labels.gate_forwards if labels else 0
+        return self.layer_forwards + spent
 
 
 @dataclass(frozen=True)
@@ -156,9 +191,11 @@ class Record:
     def _sweep(self) -> None:
         """Adapters that no arm's last row names were on their way when somebody was killed."""
         named = {self._adapter(arm, row.adapter_sha256) for arm, row in self._last.items()}
-        for path in self._folder.glob("*.safetensors*"):
-            if path not in named:
-                path.unlink()
+        named |= {memory_of(path) for path in named}
+        for kind in ("safetensors", "memory"):
+            for path in self._folder.glob(f"*.{kind}*"):
+                if path not in named:
+                    path.unlink()
 
     @property
     def result(self) -> Result:
@@ -178,9 +215,13 @@ class Record:
         body = path.read_bytes() if path.is_file() else b""
         if sha256(body) != last.adapter_sha256:
             raise RecordError(f"{path} is missing or altered; delete {self._folder} to run again")
-        return Standing(body, last.round_index, last.evaluated)
+        beside = memory_of(path)
+        memory = beside.read_bytes() if beside.is_file() else b""
+        if self._experiment.labelling is not None and not memory:
+            raise RecordError(f"{beside} is missing; delete {self._folder} to run again")
+        return Standing(body, last.round_index, last.evaluated, memory)
 
-    def add(self, arm: str, closed: Round, layer_forwards: int, keep_clients: bool) -> None:
+    def add(self, arm: str, closed: Round, keep_clients: bool, held: Tally | None = None) -> None:
         """Write a round down.
 
         Nothing travels but where clients train together: elsewhere no bytes are charged.
@@ -188,8 +229,8 @@ class Record:
         Args:
             arm: Who trained for itself, or empty.
             closed: The round.
-            layer_forwards: Of its training.
             keep_clients: Whether the score by client is kept.
+            held: Right ones among the pseudo-labels, where it had a label step.
         """
         body, name = closed.standing.adapter, sha256(closed.standing.adapter)
         scored, is_sent = closed.score, self._experiment.paradigm == "federated"
@@ -205,14 +246,17 @@ class Record:
             loss=loss if loss is not None and math.isfinite(loss) else None,
             bytes_down=closed.bytes_down if is_sent else 0,
             bytes_up=closed.bytes_up if is_sent else 0,
-            layer_forwards=layer_forwards,
+            layer_forwards=closed.layer_forwards,
             train_s=closed.train_s,
             adapter_sha256=name,
             evaluated=closed.standing.evaluated,
             score=scored,
             error=next(iter(closed.errors.values()), ""),
+            labels=_labels(closed.looking, held),
         )
         before = self._last.get(arm)
+        if closed.standing.memory:
+            write_atomically(memory_of(self._adapter(arm, name)), closed.standing.memory)
         write_atomically(self._adapter(arm, name), body)
         with (self._folder / ROWS).open("a", encoding="utf-8") as file:
             file.write(f"{_line(row)}\n")
@@ -221,10 +265,32 @@ class Record:
         self._rows.append(row)
         self._last[arm] = row
         if before is not None and before.adapter_sha256 != name:
-            self._adapter(arm, before.adapter_sha256).unlink(missing_ok=True)
+            old = self._adapter(arm, before.adapter_sha256)
+            old.unlink(missing_ok=True)
+            memory_of(old).unlink(missing_ok=True)
 
     def _adapter(self, arm: str, name: str) -> Path:
         return self._folder / f"{arm or 'all'}.{name[:12]}.safetensors"
+
+
+def memory_of(adapter: Path) -> Path:
+    """Where what is known beside an adapter lies."""
+    return adapter.with_suffix(".memory")
+
+
+def _labels(looking: Looking | None, held: Tally | None) -> Labels | None:
+    if looking is None or held is None:
+        return None
+    return Labels(
+        clients=looking.cohort,
+        texts_read=looking.texts_read,
+        label_forwards=looking.label_forwards,
+        gate_forwards=looking.gate_forwards,
+        gate_accuracy=looking.gate_accuracy,
+        used_round=looking.used_round,
+        thresholds=looking.thresholds,
+        held=held,
+    )
 
 
 def read_rows(folder: Path) -> list[Row]:

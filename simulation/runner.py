@@ -16,10 +16,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from simulation.compute import training_layer_forwards
+from edge_client.labelling import keep_in
 from simulation.devices import InProcess
 from simulation.experiment import Experiment, Rounds, schedule_of
 from simulation.federation import Devices, Round, SimulationError, federate
+from simulation.pseudo_score import PseudoScore
 from simulation.record import ROWS, Record, Result
 from simulation.stage import Arm, Stage, stage
 
@@ -160,7 +161,7 @@ def _open_arms(on: Stage, record: Record) -> list[Arm]:
 
 def _rounds(on: Stage, arm: Arm) -> Rounds:
     """An arm's schedule; without labelled texts its first adapter is judged, and that is all."""
-    schedule = schedule_of(on.experiment, len(arm.clients))
+    schedule = schedule_of(on.experiment, len(arm.clients), on.dataset.task.labels)
     return schedule if arm.clients or not arm.name else replace(schedule, rounds=0)
 
 
@@ -170,14 +171,19 @@ def _run_arm(
     experiment, names = on.experiment, [client.name for client in arm.clients]
 
     def keep(closed: Round) -> None:
-        forwards = training_layer_forwards(experiment, on.base.layers, closed.num_examples)
-        record.add(arm.name, closed, forwards, keep_clients=len(on.population) <= FEW_CLIENTS)
+        held = None
+        if pseudo is not None and closed.looking is not None and experiment.labelling is not None:
+            share = keep_in(experiment.labelling, closed.round_index, experiment.rounds)
+            held = pseudo.tally(devices.notes(), closed.looking, share)
+        record.add(arm.name, closed, len(on.population) <= FEW_CLIENTS, held)
         on_round(closed)
 
+    pseudo = PseudoScore(on) if experiment.labelling is not None else None
     start = record.standing(arm.name) or devices.start()
     schedule = _rounds(on, arm)
     present = names if schedule.rounds else ["whoever judges"]
-    federate(schedule, on.template(), start, present, devices, keep, arm.name)
+    texts = {client.name: len(client.labelled) for client in arm.clients}
+    federate(schedule, on.template(), start, present, devices, keep, arm.name, texts)
 
 
 def _devices(on: Stage, place: Place) -> Devices:

@@ -47,12 +47,14 @@ class Stage:
         base: Its base.
         dataset: Its texts; of the test texts those that are asked.
         population: Its clients.
+        gate: Texts on which adapters are judged before they label; nobody's, and not trained on.
     """
 
     experiment: Experiment
     base: Base
     dataset: DataSet
     population: Population
+    gate: tuple[Example, ...] = ()
 
     @property
     def key(self) -> str:
@@ -67,7 +69,7 @@ class Stage:
         Raises:
             AdapterError: The adapter does not fit the base.
             EngineError: The engine is not installed, or cannot train this base.
-            TaskError: A label word is not one token of the base's tokenizer.
+            TaskError: A label word is unknown to the base's tokenizer, or a pattern too long.
         """
         installed_engine(self.experiment.engine)
         if self.experiment.adapter in FULL:
@@ -83,7 +85,12 @@ class Stage:
         A client without test texts trains for nobody's sake and is left out of `local`; one
         without labelled texts keeps the adapter that all start from.
         """
-        able = tuple(client for client in self.population if len(client.labelled))
+        is_labelling = self.experiment.labelling is not None
+        able = tuple(
+            client
+            for client in self.population
+            if len(client.labelled) or (is_labelling and len(client.unlabelled))
+        )
         if self.experiment.paradigm == "centralised":
             return [Arm("", (merged(self.population),))]
         if self.experiment.paradigm == "federated":
@@ -119,8 +126,8 @@ class Stage:
 
     def _drawn_adapter(self) -> AdapterState:
         said = self.experiment
-        spec = parse_adapter(said.adapter)
-        return first_adapter(self.base, spec, self.dataset.task, said.prompt_init, said.seed)
+        spec, task, longest = parse_adapter(said.adapter), self.dataset.task, said.training.tokens
+        return first_adapter(self.base, spec, task, said.prompt_init, said.seed, longest)
 
     def template(self) -> Work:
         """Work as every client gets it, round and adapter not filled in."""
@@ -138,6 +145,7 @@ class Stage:
             task=self.dataset.task,
             training=experiment.training,
             seed=experiment.seed,
+            labelling=experiment.labelling,
         )
 
 
@@ -159,13 +167,24 @@ def stage(experiment: Experiment, data: Path | None) -> Stage:
         seed = derive_seed(experiment.seed, "train texts")
         rows = drawn(dataset.train, experiment.train_texts, seed)
         dataset = replace(dataset, train=tuple(dataset.train[row] for row in rows))
+    gate: tuple[Example, ...] = ()
+    if experiment.labelling is not None:
+        dataset, gate = gated(dataset, experiment.gate_texts, experiment.seed)
     population = population_of(experiment.deal, dataset.train, dataset.test, experiment.seed)
-    return Stage(experiment, _base(experiment.base), dataset, population)
+    return Stage(experiment, _base(experiment.base), dataset, population, gate)
 
 
 # One process runs many experiments on the same base and texts; both never change.
 _base = lru_cache(maxsize=4)(open_base)
 _dataset = lru_cache(maxsize=8)(read_dataset)
+
+
+def gated(dataset: DataSet, texts: int, seed: int) -> tuple[DataSet, tuple[Example, ...]]:
+    """A set without some of its training texts, and those; drawn by the seed."""
+    generator = np.random.Generator(np.random.PCG64(derive_seed(seed, "gate")))
+    chosen = set(generator.permutation(len(dataset.train))[:texts].tolist())
+    kept = tuple(one for row, one in enumerate(dataset.train) if row not in chosen)
+    return replace(dataset, train=kept), tuple(dataset.train[row] for row in sorted(chosen))
 
 
 def judged(dataset: DataSet, part: str, per_language: int) -> DataSet:

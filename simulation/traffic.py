@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.adapters import PREFIX, AdapterSpec, parse_adapter, target_pattern
+from edge_client.adapters import PREFIX, AdapterSpec, adapted_layers, parse_adapter, target_pattern
 from edge_client.architectures import FAMILIES
 from edge_client.layout import checked_shape, tensors_of
 from edge_client.random_models import hub_config
@@ -115,7 +115,8 @@ def shapes_of(spec: AdapterSpec, config: Mapping[str, Any], num_labels: int) -> 
     shape = checked_shape(config)
     shapes: Shapes = {}
     if spec.rank:
-        pattern = re.compile(target_pattern(spec, shape.architecture) + r"\.weight")
+        layers = adapted_layers(spec, shape.layers)
+        pattern = re.compile(target_pattern(spec, shape.architecture, layers) + r"\.weight")
         for name, (rows, columns) in _matching(config, pattern):
             module = PREFIX + name.removesuffix(".weight")
             shapes[f"{module}.lora_A.weight"] = (spec.rank, columns)

@@ -7,13 +7,14 @@ that come with them, their texts' engine and a whole round of real training incl
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.runs import first_adapter
 from edge_client.adapters import parse_adapter
 from edge_client.allocator import resident_bytes, trim
 from edge_client.base import EMBEDDED, open_base
+from edge_client.label_book import Book
 from edge_client.meters import peak_rss_bytes
 from edge_client.state import Finished
 from edge_client.tasks import Task
@@ -69,7 +70,18 @@ class Echoes:
         """The adapter before the first round."""
         return Standing(self._adapter)
 
-    def train(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+    def notes(self) -> Mapping[str, Book]:
+        """Nothing is noted."""
+        return {}
+
+    def recall(self, notes: Mapping[str, Book]) -> None:
+        """Nothing is noted."""
+
+    def gate(self, adapter: bytes, work: Work) -> Report | None:
+        """Nobody labels."""
+        return None
+
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
         """Answer without computing."""
         for _, work in asked:
             state = decode_adapter(adapter)  # as every device does for itself
@@ -87,7 +99,7 @@ class Echoes:
 
 def first_state() -> AdapterState:
     """The embedded base's `lora:8`, as a run starts from it."""
-    return first_adapter(open_base(EMBEDDED), parse_adapter("lora:8"), TASK, "", 0)
+    return first_adapter(open_base(EMBEDDED), parse_adapter("lora:8"), TASK, "", 0, Training.tokens)
 
 
 def zero_rounds(clients: int, rounds: int) -> ZeroRounds:

@@ -17,12 +17,16 @@ MAY_IMPORT = {
     "simulation": {"edge_client", "coordinator", "profiling"},
 }
 # What the server may know of the device: the contract, and what names and draws an adapter.
-CONTRACT = {"adapters", "architectures", "base", "peft_folder", "seeds", "tasks", "tokens", "wire"}
+CONTRACT = {
+    *("adapters", "architectures", "base", "labelling", "peft_folder"),
+    *("ready_tasks", "seeds", "tasks", "tokens", "wire"),
+}
 COMPUTES = {
     "edge_client/torch_engine.py",
     "edge_client/torch_layers.py",
     "edge_client/torch_matrices.py",
     "edge_client/torch_network.py",
+    "edge_client/torch_pass.py",
     "profiling/gradients.py",
     "profiling/peer_checkpoint.py",
     "profiling/peers.py",

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 import numpy as np
@@ -62,11 +62,18 @@ class Device:
         assert response.status_code == 200, response.text
         return wire.decode(response.content, Receipt)
 
+    def labelled(self, work: Work) -> Report:
+        """A device with two gold texts that finds as many pseudo-labels as it may hold."""
+        report = Report(work.work_id, "done", 30, layer_forwards=60)
+        return replace(report, labelled=2, pseudo_labels=1)
+
     def do(self, work: Work) -> None:
         """Do one piece of work and answer it."""
         if work.kind == "train":
             assert self.put(work.work_id, self.update(work)).status_code == 200
             self.report(Report(work.work_id, "done", 8, loss=1.0, bytes_up=100, requests=3))
+        elif work.kind == "label":
+            self.report(self.labelled(work))
         else:
             self.report(Report(work.work_id, "done", 4, accuracy=0.25 * min(4, work.round_index)))
 

@@ -110,7 +110,7 @@ def test_a_name_that_is_taken_gets_a_number(start: Start) -> None:
 
 def test_a_wrong_token_or_protocol_does_not_enrol(start: Start) -> None:
     live = start()
-    for protocol, token, status in ((1, "wrong", 401), (2, live.token, 422)):
+    for protocol, token, status in ((2, "wrong", 401), (1, live.token, 422)):
         body = wire.encode(Enrol(protocol, token, "hub", FACTS))
         assert live.http.post("/v1/enrol", content=body).status_code == status
     assert live.store.devices() == {}

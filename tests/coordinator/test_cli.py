@@ -30,12 +30,12 @@ patterns = ["{text} . this is about [MASK] ."]
 """
 
 
-def created(folder: Path, base: Base, rounds: int) -> str:
+def created(folder: Path, base: Base, rounds: int, *flags: str) -> str:
     """Create a run of two devices; its token."""
     (folder / "task.toml").write_text(TASK)
     what = ("--base", str(base.folder), "--adapter", "lora:2", "--rounds", str(rounds))
     task = ("--task", str(folder / "task.toml"))
-    done = command("create", "--store", str(folder / "store"), *what, *task, "--json")
+    done = command("create", "--store", str(folder / "store"), *what, *task, *flags, "--json")
     assert done.returncode == 0, done.stderr
     return str(json.loads(done.stdout.splitlines()[-1])["token"])
 
@@ -74,14 +74,14 @@ def exported(folder: Path) -> bytes:
     return (folder / "out" / "adapter_model.safetensors").read_bytes()
 
 
-def undisturbed(folder: Path, base: Base) -> bytes:
+def undisturbed(folder: Path, base: Base, rounds: int = 3) -> bytes:
     folder.mkdir()
-    token = created(folder, base, rounds=3)
+    token = created(folder, base, rounds)
     with server(folder, "--port", "0") as (_, url), httpx.Client(base_url=url, timeout=30) as http:
         devices = [enrol(http, token, name) for name in ("a", "b")]
         devices[0].poll()
         devices[1].poll()
-        take_turns(devices, works=14)  # 3 trainings and 4 evaluations of two devices
+        take_turns(devices, works=4 * rounds + 2)  # trainings and evaluations of two devices
         assert devices[0].poll(10.0).status_code == 410
     return exported(folder)
 
@@ -113,6 +113,32 @@ def test_kill_9_in_every_phase_changes_no_byte(tmp_path: Path, tiny_base: Base) 
     with server(folder, "--port", port) as (_, url), httpx.Client(base_url=url, timeout=30) as http:
         assert Device(http, keys[0].enrolled).poll(10.0).status_code == 410
     assert exported(folder) == expected
+
+
+def test_kill_9_amid_labelling_asks_nobody_twice(tmp_path: Path, tiny_base: Base) -> None:
+    expected = undisturbed(tmp_path / "calm", tiny_base, rounds=1)
+    folder = tmp_path / "stormy"
+    folder.mkdir()
+    token = created(folder, tiny_base, 1, "--labelling", "--keep-last", "3")
+    with (
+        server(folder, "--port", "0") as (process, url),
+        httpx.Client(base_url=url, timeout=30) as http,
+    ):
+        devices = [enrol(http, token, name) for name in ("a", "b")]
+        devices[0].poll()
+        devices[1].poll()
+        take_turns(devices, works=3)  # both evaluate, one labels
+        asked = devices[1].work()
+        process.kill()
+        process.wait()
+    with server(folder, "--port", "0") as (_, url), httpx.Client(base_url=url, timeout=30) as http:
+        a, b = [Device(http, device.enrolled) for device in devices]
+        assert a.poll().status_code == 204 and b.work() == asked and asked.keep == 3
+        take_turns([b, a], works=5)
+        assert a.poll(10.0).status_code == 410
+    assert exported(folder) == expected
+    figures = command("figures", "--store", str(folder / "store"), "--json").stdout
+    assert json.loads(figures)["pseudo_labels_by_round"] == {"1": 6}
 
 
 def works_through(url: str, device: Device) -> None:
@@ -238,6 +264,7 @@ def test_wrong_input_is_one_line_and_code_2(tmp_path: Path, tiny_base: Base) -> 
             ("create", *store, *task, "--base", "./none"): "no base at ./none",
             ("create", *store, *task, "--adapter", "lorra"): "adapter 'lorra' is not one of",
             ("create", *store, *task, "--rounds", "0"): "rounds: 1 to",
+            ("create", *store, *task, "--confidence", "2"): "confidence: above 0",
             ("status", "--store", str(tmp_path / "none")): "no store at",
             ("export", *store, "--run", "other", "--out", str(tmp_path / "x")): "no run 'other'",
         }

@@ -1,10 +1,15 @@
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from coordinator.config import ConfigError, read_run_config
+from coordinator.config import ConfigError, RunConfig, read_run_config
 from edge_client.adapters import AdapterError
+from edge_client.labelling import Labelling
 from edge_client.tasks import TaskError
+from edge_client.wire import Training, encode
 
 TASK = 'labels = ["mail", "power"]\npatterns = ["{text} [MASK]"]\n'
 
@@ -31,6 +36,46 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
     assert (config.rounds, config.training.lr, config.training.batch) == (5, 0.2, 2)
 
 
+def test_a_labelling_table_lets_devices_label(tmp_path: Path) -> None:
+    path = written(tmp_path, 'task = "task.toml"\n[labelling]\nkeep_last = 9\nconfidence = 0.7\n')
+    assert read_run_config(path, {}).labelling == Labelling(keep_last=9, confidence=0.7)
+    flags = {"confidence": 0.8, "labelling": True, "infer_every": None}
+    assert read_run_config(path, flags).labelling == Labelling(keep_last=9, confidence=0.8)
+
+
+@pytest.mark.parametrize(
+    ("table", "flags", "labelling"),
+    [
+        ("", {}, None),
+        ("", {"labelling": False}, None),
+        ("", {"labelling": True}, Labelling()),
+        ("", {"keep_first": 0}, Labelling(keep_first=0)),
+        ("[labelling]", {"labelling": False}, Labelling()),
+    ],
+)
+def test_labelling_is_on_where_a_table_or_a_flag_says_so(
+    tmp_path: Path, table: str, flags: dict[str, Any], labelling: Labelling | None
+) -> None:
+    path = written(tmp_path, f'task = "task.toml"\n{table}\n')
+    assert read_run_config(path, flags).labelling == labelling
+
+
+def test_a_stored_run_gives_its_labelling_back(tmp_path: Path) -> None:
+    text = 'task = "task.toml"\nmax_cohort = 3\n[labelling.confidences]\nmail = 0.8\n'
+    config = read_run_config(written(tmp_path, text), {})
+    assert config.labelling == Labelling(confidences={"mail": 0.8})
+    assert msgspec.json.decode(encode(config), type=RunConfig) == config
+
+
+def test_the_example_says_every_key_and_its_default() -> None:
+    path = Path(__file__).parents[2] / "docs" / "examples" / "run.toml"
+    config, text = read_run_config(path, {}), path.read_text()
+    assert config.labelling == Labelling() and config.training == Training()
+    for kind in (Labelling, Training):
+        for item in fields(kind):
+            assert f"\n{item.name} = " in text
+
+
 def test_flags_alone_are_a_run(tmp_path: Path) -> None:
     written(tmp_path, "")
     config = read_run_config(None, {"task": str(tmp_path / "task.toml")})
@@ -46,11 +91,17 @@ def test_flags_alone_are_a_run(tmp_path: Path) -> None:
         ("fraction = 1.5", "fraction: above 0"),
         ("fraction = nan", "fraction: above 0"),
         ("min_updates = 3", "cohort of 2"),
+        ("min_updates = 2\nmax_cohort = 1", "min_updates 2 is more than max_cohort 1"),
+        ("max_cohort = -1", "max_cohort: 0 to"),
         ("deadline_s = 0", "deadline_s"),
         ('name = "a\\nb"', "name: 1 to 64"),
         ("training = 3", r"\[training\]: a table is expected"),
         ("training = {lrr = 1}", r"\[training\]: unknown key 'lrr'"),
         ("training = {lr = 0}", "lr: above 0"),
+        ("labelling = true", r"\[labelling\]: a table is expected"),
+        ("labelling = {keep = 1}", r"\[labelling\]: unknown key 'keep'; known are infer_every, "),
+        ("labelling = {weight = 0.0}", "weight: above 0"),
+        ("labelling = {confidences = {spam = 0.5}}", "'spam' is no label .* those are mail, power"),
         ("rounds = ", "is no TOML"),
     ],
 )

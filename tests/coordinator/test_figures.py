@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coordinator.figures import accuracies, weighted, write_jsonl
+from coordinator.figures import accuracies, pseudo_labels, weighted, write_jsonl
 
 
 def row(**fields: Any) -> dict[str, Any]:
@@ -27,6 +27,18 @@ def test_late_failed_and_empty_rows_do_not_count() -> None:
     assert accuracies(table) == {1: 0.5}
     assert weighted(table, "train", "accuracy") == {1: 1.0}
     assert accuracies([]) == {}
+
+
+def test_pseudo_labels_are_counted_by_the_round_that_follows() -> None:
+    table = [
+        row(kind="label", pseudo_labels=3),
+        row(kind="label", pseudo_labels=2),
+        row(kind="label", pseudo_labels=9, is_late=True),
+        row(kind="label", pseudo_labels=9, outcome="failed"),
+        row(kind="train", pseudo_labels=9),
+        row(kind="label", round_index=3, pseudo_labels=4),
+    ]
+    assert pseudo_labels(table) == {1: 5, 3: 4}
 
 
 def test_a_row_is_a_line(tmp_path: Path) -> None:

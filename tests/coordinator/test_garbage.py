@@ -146,6 +146,9 @@ def test_strange_requests_are_refused(target: Target) -> None:
         {"accuracy": -1e300},
         {"peak_rss_bytes": -5},
         {"bytes_up": 2**60},
+        {"labelled": -1},
+        {"pseudo_labels": 2**53},
+        {"layer_forwards": -1},
     ],
 )
 def test_figures_that_cannot_be_are_refused(target: Target, figures: dict[str, float]) -> None:

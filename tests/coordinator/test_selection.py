@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.selection import cohort, cohort_size
+from coordinator.selection import candidates, cohort, cohort_size, labellers
 
 IDS = st.lists(st.text(min_size=1, max_size=8), unique=True, min_size=1, max_size=30)
 FRACTIONS = st.floats(min_value=0.01, max_value=1.0)
@@ -45,3 +45,27 @@ def test_every_device_has_its_turn() -> None:
 
 def test_nobody_there_is_an_empty_cohort() -> None:
     assert cohort([], 0.5, 0, 1, 1) == ()
+
+
+@given(IDS, FRACTIONS, st.integers(1, 40))
+def test_a_cap_keeps_a_part_of_the_same_cohort(ids: list[str], fraction: float, most: int) -> None:
+    free, capped = cohort(ids, fraction, 7, 1, 1), cohort(ids, fraction, 7, 1, 1, most)
+    assert set(capped) <= set(free) and len(capped) == min(most, len(free))
+
+
+@given(IDS, st.integers(0, 40), st.randoms())
+def test_labellers_are_a_number_in_any_order(ids, infer_clients, random) -> None:  # type: ignore[no-untyped-def]
+    chosen = labellers(ids, infer_clients, 7, 3)
+    assert chosen == labellers(random.sample(ids, len(ids)), infer_clients, 7, 3)
+    assert len(set(chosen)) == min(infer_clients or len(ids), len(ids)) and set(chosen) <= set(ids)
+
+
+def test_labellers_are_drawn_anew_and_not_as_the_cohort_is() -> None:
+    ids = [f"device-{number}" for number in range(40)]
+    draws = [labellers(ids, 10, 0, index) for index in range(1, 6)]
+    draws += [cohort(ids, 0.25, 0, index, 1) for index in range(1, 6)]
+    assert len(set(draws)) == 10
+
+
+def test_who_has_no_text_to_train_on_is_no_candidate() -> None:
+    assert candidates(["a", "b", "c"], {"a": 0, "b": 3, "gone": 0}, {}, ()) == ["b", "c"]

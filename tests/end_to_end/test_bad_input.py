@@ -66,11 +66,12 @@ def test_a_csv_without_the_label_column(scene: Scene) -> None:
     assert "no column `label`" in refused(scene, *client(scene, "http://127.0.0.1:9", data))
 
 
-def test_an_unknown_label(scene: Scene, url: str) -> None:
+def test_a_file_of_unknown_labels(scene: Scene, url: str) -> None:
     data = scene.data("x")
-    (data / "labelled.csv").write_text("text,label\nx,weather\ny,wether\n")
+    (data / "labelled.csv").write_text("text,label\nx,rain\ny,wether\n")
     said = refused(scene, *client(scene, url, data, "--token", scene.token))
-    assert "labelled.csv, line 3: label 'wether' is not one of security, weather, family" in said
+    assert "labelled.csv, line 2: label 'rain' is not one of security, weather, family" in said
+    assert "no other line of the file can be used" in said
 
 
 def test_a_port_in_use(scene: Scene) -> None:

@@ -74,7 +74,7 @@ def test_a_mean_of_equal_answers_is_the_answer(tiny_base: Base, hub_task: Task) 
 class Failing(Echoes):
     """Nobody can train."""
 
-    def train(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
         for name, work in asked:
             yield Finished(Report(work.work_id, "failed", error=f"{name}: no texts"), None)
 
@@ -89,8 +89,8 @@ def test_a_round_without_updates_says_why(tiny_base: Base, hub_task: Task) -> No
 class Broken(Echoes):
     """One client sends what is no number."""
 
-    def train(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
-        for finished, (name, work) in zip(super().train(adapter, asked), asked, strict=True):
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+        for finished, (name, work) in zip(super().do(adapter, asked), asked, strict=True):
             delta = {key: t * np.nan for key, t in decode_adapter(adapter).items()}
             bad = encode_update(Update(work.work_id, 1, delta))
             yield replace(finished, update=bad) if name == "b" else finished

@@ -9,12 +9,14 @@ pytest.importorskip("transformers")
 import torch
 import transformers
 
+from edge_client.activation_cache import ActivationCache
 from edge_client.base import Base
 from edge_client.engine import EngineError
 from edge_client.tasks import Task
 from edge_client.wire import Training
 from simulation.full_engine import FullEngine
 from tests.edge_client.engines import TEXTS, batch_of
+from tests.edge_client.test_watch import Recorder
 from tests.families import write_family
 
 TRAINING = Training(lr=1e-3, tokens=48)
@@ -28,7 +30,7 @@ def test_answers_are_the_whole_models_at_the_mask(
     engine = FullEngine(base, hub_task, TRAINING, head=False, seed=0)
     model = transformers.AutoModelForMaskedLM.from_pretrained(base.folder).eval()
     batch = batch_of(engine)
-    words = engine.encoder.tokens.label_word_ids(hub_task)
+    words = [word for [word] in engine.encoder.tokens.label_word_ids(hub_task)]
     with torch.no_grad():
         logits = model(torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)).logits
     theirs = logits[range(len(TEXTS)), batch.mask_positions][:, words].log_softmax(-1)
@@ -65,3 +67,22 @@ def test_a_distilbert_is_refused(tiny_base: Base, hub_task: Task, tmp_path: Path
     base = write_family("distilbert", tiny_base, tmp_path / "base")
     with pytest.raises(EngineError, match="needs a plain folder of BERT"):
         FullEngine(base, hub_task, TRAINING, head=False, seed=0)
+
+
+def test_every_layer_counts_forward_and_back(tiny_base: Base, hub_task: Task) -> None:
+    engine = FullEngine(tiny_base, hub_task, TRAINING, head=False, seed=0)
+    engine.train_step(batch_of(engine))
+    assert engine.layer_forwards == 3 * tiny_base.layers * len(TEXTS)
+    engine.predict(TEXTS)
+    assert engine.layer_forwards == 4 * tiny_base.layers * len(TEXTS)
+
+
+def test_texts_are_read_whole_or_not_at_all(
+    tiny_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
+    engine = FullEngine(tiny_base, hub_task, TRAINING, head=False, seed=0)
+    plain = engine.predict(TEXTS)
+    engine.remember(ActivationCache(tmp_path, 1 << 20, "base"))
+    assert (engine.read(TEXTS) == plain).all() and (engine.predict(TEXTS) == plain).all()
+    with pytest.raises(EngineError, match="early exit needs an adapter"):
+        engine.read(TEXTS, Recorder())

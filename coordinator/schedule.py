@@ -1,0 +1,49 @@
+"""What the state machine of a run is told of its configuration."""
+
+from typing import Protocol
+
+from edge_client.labelling import Labelling
+
+
+class Schedule(Protocol):
+    """How the rounds of a run follow each other; see `coordinator.config.RunConfig`."""
+
+    @property
+    def rounds(self) -> int:
+        """Server steps until the run is finished."""
+
+    @property
+    def fraction(self) -> float:
+        """C of FedAvg, share of the devices asked per round."""
+
+    @property
+    def max_cohort(self) -> int:
+        """Most devices asked to train in a round; 0 for no cap."""
+
+    @property
+    def min_clients(self) -> int:
+        """Devices that must be there before the first round."""
+
+    @property
+    def min_updates(self) -> int:
+        """Updates without which no round is closed."""
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds after which a step stops waiting."""
+
+    @property
+    def evaluate_every(self) -> int:
+        """Rounds between evaluations; 0 for only before the first and after the last."""
+
+    @property
+    def labelling(self) -> Labelling | None:
+        """When devices label their texts, if they do."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of the task."""
+
+    @property
+    def seed(self) -> int:
+        """Root seed of the run."""

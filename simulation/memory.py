@@ -1,0 +1,63 @@
+"""What a run that labels must know, beside its adapter, to go on where it was; as bytes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from coordinator.rounds import State
+from edge_client.class_balance import Confidences
+from edge_client.label_book import Book
+from edge_client.wire import Report
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The fields are those of `coordinator.rounds.State`, the clients' books, and the last gate."""
+
+    scores: dict[int, tuple[int, int]]
+    priors: dict[int, tuple[float, ...]]
+    texts: dict[str, int]
+    confidences: dict[str, Confidences]
+    labelled: int
+    books: dict[str, Book]
+    gate: Report
+
+
+def remembered(state: State, books: Mapping[str, Book], gate: Report) -> bytes:
+    """All there is to know.
+
+    Args:
+        state: Between two steps.
+        books: Of clients that have labelled.
+        gate: The last evaluation.
+    """
+    memory = Memory(
+        dict(state.scores),
+        dict(state.priors),
+        dict(state.texts),
+        dict(state.confidences),
+        state.labelled,
+        dict(books),
+        gate,
+    )
+    return msgspec.json.encode(memory)
+
+
+def recalled(memory: bytes, state: State) -> tuple[State, dict[str, Book], Report]:
+    """The inverse of `remembered`, for every state between two steps.
+
+    Args:
+        memory: What `remembered` gave.
+        state: Adapters and rounds.
+    """
+    found = msgspec.json.decode(memory, type=Memory)
+    known = replace(
+        state,
+        scores=found.scores,
+        priors=found.priors,
+        texts=found.texts,
+        confidences=found.confidences,
+        labelled=found.labelled,
+    )
+    return known, found.books, found.gate

@@ -1,0 +1,46 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator.config import read_run_config
+from coordinator.runs import create_run
+from coordinator.store import Store
+from edge_client.base import Base
+from edge_client.ready_tasks import READY
+from edge_client.tasks import TaskError, task_toml
+
+
+def create(folder: Path, base: Base, **flags: object) -> None:
+    config = read_run_config(None, {"base": str(base.folder), "task": "agnews", **flags})
+    create_run(Store(folder / "store"), config, 0.0)
+
+
+def test_a_ready_made_task_goes_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('task = "yelp-f"\n')
+    assert read_run_config(tmp_path / "run.toml", {}).task == READY["yelp-f"]
+    assert read_run_config(tmp_path / "run.toml", {"task": "xnli"}).task == READY["xnli"]
+
+
+def test_an_ensemble_survives_a_run_file(tmp_path: Path) -> None:
+    asked = replace(READY["agnews"], ensemble=True)
+    (tmp_path / "task.toml").write_text(task_toml(asked))
+    (tmp_path / "run.toml").write_text('task = "task.toml"\n')
+    assert read_run_config(tmp_path / "run.toml", {}).task == asked
+
+
+def test_a_run_whose_pattern_leaves_no_room_is_refused(tmp_path: Path, tiny_base: Base) -> None:
+    task, pattern = tmp_path / "task.toml", "this is about the [MASK] : {text}"
+    task.write_text(task_toml(replace(READY["agnews"], patterns=(pattern,))))
+    create(tmp_path, tiny_base, task=str(task), tokens=9)
+    with pytest.raises(TaskError, match=r"'this is about .* no room for a text in 8 tokens"):
+        create(tmp_path, tiny_base, task=str(task), tokens=8)
+    create(tmp_path, tiny_base, task=str(task), tokens=8, adapter="head")  # asks no pattern
+
+
+def test_a_run_whose_label_word_is_unknown_is_refused(tmp_path: Path, tiny_base: Base) -> None:
+    words = READY["agnews"].verbalizer | {"world": "ሰላም"}
+    task = tmp_path / "task.toml"
+    task.write_text(task_toml(replace(READY["agnews"], verbalizer=words)), encoding="utf-8")
+    with pytest.raises(TaskError, match="label word 'ሰላም' of 'world' is unknown"):
+        create(tmp_path, tiny_base, task=str(task))
