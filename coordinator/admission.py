@@ -3,8 +3,6 @@
 Pure: a body, its headers and what was asked go in; an update or a `Refusal` comes out.
 """
 
-import math
-
 import numpy as np
 
 from edge_client import wire
@@ -83,7 +81,8 @@ def check_report(report: Report, num_labels: int) -> None:
     if report.accuracy is not None and not 0.0 <= report.accuracy <= 1.0:
         raise Refusal(422, f"accuracy {report.accuracy:g} is not between 0 and 1")
     means, told = report.mean_log_probabilities, report.confidences
-    if len(means) not in (0, num_labels) or not all(math.isfinite(mean) for mean in means):
+    # Within float32's range their weighted sum is finite, and so is the prior that devices get.
+    if len(means) not in (0, num_labels) or not all(abs(mean) <= FLOAT32_MAX for mean in means):
         raise Refusal(422, f"mean_log_probabilities: {num_labels} numbers, or none, expected")
     if told is not None and len(told.counts) != num_labels:
         raise Refusal(422, f"confidences: counts of {num_labels} labels expected")

@@ -179,9 +179,12 @@ def status(store: Where, run: Which = None, as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(newest | {"runs": table}, sort_keys=True))
         return
-    shown = Table("run", "name", "phase", "rounds", "devices", "answered", "accuracy")
+    shown = Table(
+        "run", "name", "phase", "rounds", "devices", "answered", "accuracy", "pseudo-labels"
+    )
     for item in table:
         last = list(item["accuracy_by_round"].values())[-1:]
+        held = list(item["pseudo_labels_by_round"].values())[-1:]
         shown.add_row(
             item["run_id"],
             item["name"],
@@ -190,6 +193,7 @@ def status(store: Where, run: Which = None, as_json: Json = False) -> None:
             str(len(item["devices"])),
             f"{item['answers']} of {item['asked']}",
             f"{last[0]:.3f}" if last else "",
+            f"{held[0]}" if held else "",
         )
     Console().print(shown)
 

@@ -4,12 +4,17 @@ A device sees its own few texts; how sure the model is of each class in general,
 of each class there are already, it can only be told.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from coordinator.journal import StepOpened
 from coordinator.rounds import State, labels_with, thresholds_before
 from coordinator.schedule import Schedule
 from edge_client.labelling import keep_in
+
+FEWEST, TIMES = 8, 4
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,7 @@ class Guidance:
     keep: float = 0.0
     prior: tuple[float, ...] = ()
     thresholds: tuple[float, ...] = ()
+    most: int = 0
 
 
 def guidance_of(schedule: Schedule, state: State, opened: StepOpened) -> Guidance:
@@ -34,7 +40,28 @@ def guidance_of(schedule: Schedule, state: State, opened: StepOpened) -> Guidanc
         return Guidance()
     keep = keep_in(labelling, max(1, opened.round_index), schedule.rounds)
     thresholds = thresholds_before(schedule, state, opened.round_index)
-    if opened.kind != "label":
+    if opened.kind == "train":
+        return Guidance(keep, (), thresholds, most_of_a_class(state, thresholds))
+    if opened.kind == "evaluate":
         return Guidance(keep, (), thresholds)
     _, evaluated = labels_with(labelling, state)
     return Guidance(keep, state.priors.get(evaluated, ()), thresholds)
+
+
+def most_of_a_class(state: State, thresholds: Sequence[float]) -> int:
+    """Most texts of one class that a device trains on in a round.
+
+    Four times what the median device can train on, and not fewer than 8: a device that holds far
+    more of one class than others hold of all would answer for everybody.
+
+    Args:
+        state: What devices said.
+        thresholds: Least confidence of a pseudo-label, by label.
+    """
+    found = []
+    for name in state.texts.keys() | state.confidences.keys():
+        told = state.confidences.get(name)
+        texts = state.texts.get(name, 0) + (told.sure(thresholds) if told else 0)
+        if texts:
+            found.append(texts)
+    return max(FEWEST, TIMES * math.ceil(median(found))) if found else 0

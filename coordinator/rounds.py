@@ -135,9 +135,8 @@ def _closed(state: State, step: Step, adapter_sha256: str) -> State:
     round_index = step.opened.round_index
     if step.opened.kind == "train":
         return replace(state, step=None, round_index=round_index, adapter_sha256=adapter_sha256)
-    if (
-        step.opened.kind == "label"
-    ):  # all at once: who answers first sees what who answers last does
+    if step.opened.kind == "label":
+        # All at once: who answers first sees what who answers last does.
         told = {name: one.confidences for name, one in step.updates() if one.confidences}
         merged = {**state.confidences, **told}
         return replace(state, step=None, labelled=round_index, confidences=merged)
@@ -227,7 +226,8 @@ def _next_step(
 def thresholds_before(config: Schedule, state: State, round_index: int) -> tuple[float, ...]:
     """Least confidence of each class's pseudo-labels in a training round; none without labelling.
 
-    The same from the closing of one label step to that of the next.
+    By what devices told in the label steps closed so far and by k of the round: whoever is asked
+    in one step is told the same.
     """
     if config.labelling is None:
         return ()

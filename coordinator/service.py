@@ -118,6 +118,7 @@ class Service:
             keep=guidance.keep,
             prior=guidance.prior,
             thresholds=guidance.thresholds,
+            most=guidance.most,
         )
 
     def asked(self, device: Device, work_id: str) -> Asked:

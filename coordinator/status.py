@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from coordinator.figures import accuracies, rows
+from coordinator.figures import accuracies, pseudo_labels, rows
 from coordinator.rounds import State, replay
 from coordinator.runs import config_of
 from coordinator.store import Run, Store
@@ -16,6 +16,7 @@ def state_of(store: Store, run: Run) -> State:
 def status_of(store: Store, run: Run) -> dict[str, Any]:
     """What `smidgen coordinator status` says of a run; holds no secret."""
     state, config = state_of(store, run), config_of(run)
+    table = rows(store, run.run_id)
     return {
         "run_id": run.run_id,
         "name": config.name,
@@ -25,7 +26,8 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "devices": sorted(d.device_id for d in store.devices() if d.run_id == run.run_id),
         "answers": len(state.step.answers) if state.step else 0,
         "asked": len(state.step.members) if state.step else 0,
-        "accuracy_by_round": accuracies(rows(store, run.run_id)),
+        "accuracy_by_round": accuracies(table),
+        "pseudo_labels_by_round": pseudo_labels(table),
         "adapter_sha256": state.adapter_sha256,
         "texts": dict(sorted(state.texts.items())),
     }

@@ -4,12 +4,16 @@ The client loop and the simulation both answer by this function, so a simulated 
 one without a network: equal work gives equal bytes.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from edge_client import wire
 from edge_client.engine import Engine
 from edge_client.label_book import Notes, Trained
-from edge_client.labeller import label, pseudo_texts
+from edge_client.labeller import label, pseudo_texts, training_forwards
 from edge_client.seeds import derive_seed
 from edge_client.state import Finished
 from edge_client.texts import ClientData
@@ -40,7 +44,8 @@ def answer(
         finished = _evaluate(engine, data, work)
     spent = engine.layer_forwards - before
     if work.kind == "train" and work.labelling is not None:
-        notes.add(Trained(spent))
+        planned = training_forwards(engine, work, finished.report.num_examples)
+        notes.add(Trained(work.work_id, planned))
     return replace(finished, report=replace(finished.report, layer_forwards=spent))
 
 
@@ -50,13 +55,40 @@ def _train(
     """Train on the labelled texts, and on those with a pseudo-label; gold labels come first."""
     seed = derive_seed(work.seed, "train", device_id, work.round_index)
     pseudo, weights = pseudo_texts(engine, data, work, notes)
-    weighed = [1.0] * len(data.labelled) + weights if pseudo else None
-    trained = train(engine, [*data.labelled, *pseudo], work.training, seed, weighed)
+    texts, weighed = [*data.labelled, *pseudo], [1.0] * len(data.labelled) + weights
+    rows = drawn([text.label for text in texts], work.most, seed)
+    trained = train(
+        engine,
+        [texts[row] for row in rows],
+        work.training,
+        seed,
+        [weighed[row] for row in rows] if pseudo else None,
+    )
     update = wire.Update(work.work_id, trained.num_examples, trained.delta)
     report = wire.Report(
         work.work_id, "done", trained.num_examples, trained.loss, pseudo_labels=len(pseudo)
     )
     return Finished(report, wire.encode_update(update))
+
+
+def drawn(labels: Sequence[str | None], most: int, seed: int) -> list[int]:
+    """Rows to train on: of each label all, or as many as may be, drawn; ascending.
+
+    Args:
+        labels: Of all texts.
+        most: Of one label; 0 for no cap.
+        seed: Of the work.
+    """
+    if not most:
+        return list(range(len(labels)))
+    generator = np.random.Generator(np.random.PCG64(derive_seed(seed, "drawn")))
+    counts: Counter[str | None] = Counter()
+    kept = []
+    for row in generator.permutation(len(labels)).tolist():
+        if counts[labels[row]] < most:
+            counts[labels[row]] += 1
+            kept.append(row)
+    return sorted(kept)
 
 
 def _label(engine: Engine, data: ClientData, work: wire.Work, notes: Notes) -> Finished:

@@ -7,8 +7,8 @@ classes are held about equally often over the population. Counts are all that le
 
 Like FlexMatch (Zhang et al. 2021, arXiv:2110.08263) a class that is harder to be sure of gets a
 lower threshold, down to a floor; like CReST (Wei et al. 2021, arXiv:2102.09559) a class that is
-easy gets a higher one. `Labelling.confidence` sets the pace: as many of each class as the surest
-class has above it, and not more than the curriculum allows.
+easy gets a higher one. The curriculum says how many of each class are held; beyond its first step
+the surest class must have as many above `Labelling.confidence`.
 """
 
 import math
@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from edge_client.labelling import Labelling
+from edge_client.labelling import Labelling, share_of
 
 BINS = 40
 WIDTH = 0.3  # of a bin, in log-odds; the first one begins at a confidence of 0.5
@@ -57,12 +57,15 @@ def bin_above(confidence: float) -> int:
 
 
 def bin_of(confidence: float) -> int:
-    """The bin of a confidence; -1 below 0.5. Bins grow with confidence, the last has no end."""
-    return bisect_right(STARTS, confidence) - 1
+    """The bin of a confidence; -1 below 0.5 or NaN. Bins grow with it, the last has no end."""
+    return bisect_right(STARTS, confidence) - 1 if confidence >= STARTS[0] else -1
 
 
 def as_bin(confidence: float) -> float:
-    """A threshold moved up to the start of a bin, so that counts say exactly what is above it."""
+    """A threshold moved up to the start of a bin, so that counts say exactly what is above it.
+
+    Only one beyond the start of the last bin moves down, to it.
+    """
     return STARTS[min(BINS - 1, bin_above(confidence))]
 
 
@@ -89,11 +92,11 @@ def class_thresholds(
 ) -> tuple[float, ...]:
     """Least confidence of each class's pseudo-labels, for the whole population.
 
-    Every class gets the same quota: `share` of all texts, divided by the classes; or, if that is
-    fewer, what the class that has most above `confidence` has there. A class's threshold is the
-    highest bin above which it has its quota; where it has not as many, `class_floor` (or its
-    `confidence`, if that is lower still). With `class_floor` equal to `confidence` no class falls
-    below `confidence`.
+    Every class gets the same quota: `share` of all texts, divided by the classes; but what is more
+    than `keep_first` of them must be backed by as many texts above `confidence` in the class that
+    has most there. A class's threshold is the highest bin above which it has its quota; where it
+    has not as many, `class_floor` (or its `confidence`, if that is lower still). With `class_floor`
+    equal to `confidence` no class falls below `confidence`.
 
     Args:
         told: What each device said last.
@@ -115,9 +118,10 @@ def class_thresholds(
     if not texts:
         return tuple(least)
     sure = [sum(row[bin_above(one) :]) for row, one in zip(total, least, strict=True)]
-    quota = min(math.ceil(share * texts / len(labels)), max(sure))
-    if not quota:
-        return tuple(least)
+    first, grown = (
+        -(-share_of(part, texts) // len(labels)) for part in (labelling.keep_first, share)
+    )
+    quota = max(min(first, grown), min(grown, max(sure)))
     return tuple(
         _threshold(row, quota, min(as_bin(labelling.class_floor), one))
         for row, one in zip(total, least, strict=True)

@@ -21,6 +21,7 @@ from edge_client.adapters import AdapterError, AdapterSpec, initial_adapter, par
 from edge_client.base import EMBEDDED, Base, BaseError, open_base
 from edge_client.budgeted import open_within
 from edge_client.engine import ENGINE_HELP, Engine, EngineError
+from edge_client.label_cli import Asked, tell_labels
 from edge_client.meters import peak_rss_bytes
 from edge_client.peft_folder import (
     Exported,
@@ -31,12 +32,13 @@ from edge_client.peft_folder import (
 )
 from edge_client.peft_import import read_peft_adapter
 from edge_client.plan_cli import plan
-from edge_client.planner import AUTO, BudgetError, parse_budget
+from edge_client.planner import AUTO, BudgetError, parse_budget, parse_cache_size
 from edge_client.ready_tasks import find_task
 from edge_client.seeds import derive_seed
+from edge_client.state import StateError
 from edge_client.task_cli import tell_patterns, tell_tasks
 from edge_client.tasks import Task, TaskError
-from edge_client.texts import ClientData, DataError, Example, read_folder
+from edge_client.texts import ClientData, DataError, Example, check_folder, read_folder
 from edge_client.trainer import Evaluation, TrainingError, evaluate, train
 from edge_client.weights import WeightsError
 from edge_client.wire import AdapterState, Training, WireError, encode_adapter
@@ -103,6 +105,9 @@ def run(
         Path | None, typer.Option(help="State folder; ~/.local/state/smidgen/NAME by default.")
     ] = None,
     name: Annotated[str, typer.Option(help="The device's name; the host's by default.")] = "",
+    cache_size: Annotated[
+        str, typer.Option(help="Disk for what frozen layers give, such as 1G; 0: none.")
+    ] = "256M",
     patience: Annotated[
         float, typer.Option(help="Seconds the coordinator may be absent at the start.")
     ] = 10.0,
@@ -110,13 +115,13 @@ def run(
 ) -> None:
     """Join a run and serve it until it is finished."""
     from edge_client.client import Client, ClientError, Settings
-    from edge_client.state import ClientState, StateError
+    from edge_client.state import ClientState
     from edge_client.transport import TransportError
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     with one_line_errors(ClientError, StateError, TransportError):
-        read_folder(data, ())  # a folder that cannot serve is told before anybody is asked
+        check_folder(data)  # a folder that cannot serve is told before anybody is asked
         name = name or socket.gethostname()
         settings = Settings(
             url=coordinator.rstrip("/"),
@@ -126,6 +131,7 @@ def run(
             base=open_base(base),
             engine=engine,
             budget_bytes=parse_budget(memory_budget),
+            cache_bytes=parse_cache_size(cache_size),
             version=version(),
             patience_s=patience,
         )
@@ -250,6 +256,27 @@ def patterns(
     with one_line_errors():
         chosen, file = _task(task, data), _own_task_file(task, data) if write else None
         tell_patterns(chosen, data, base, engine, file, json_output)
+
+
+@app.command()
+def labels(
+    state: Annotated[Path, typer.Option(help="State folder of a client that runs no more.")],
+    data: Annotated[Path | None, typer.Option(help="The device's texts, to show them.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run", help="By default the newest.")] = None,
+    revoke: Annotated[
+        str | None, typer.Option(help="Id of a text whose label is taken back for good.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="JSONL file of the surest labels; needs --data.")
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Least one of a label written to --out.")
+    ] = 0.9,
+    json_output: JsonOption = False,
+) -> None:
+    """List how this device has read its unlabelled texts; take a label back; write them out."""
+    with one_line_errors(StateError):
+        tell_labels(Asked(state, run_id, data, revoke, out, confidence), json_output)
 
 
 def version() -> str:

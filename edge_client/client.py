@@ -1,6 +1,6 @@
 """The client loop: ask for work, do it, answer, ask again; every step survives a power cut.
 
-    enrol -> wait -> download -> load -> train or evaluate -> upload -> report -> wait ...
+    enrol -> wait -> download -> load -> label, train or evaluate -> upload -> report -> wait ...
 
 Finished work lies in the outbox before it is sent; work that was cut short is handed out again and
 gives the same bytes, for its seeds depend on run, device and round alone.
@@ -13,12 +13,16 @@ from functools import partial
 from pathlib import Path
 
 from edge_client import meters, wire
-from edge_client.adapters import parse_adapter
+from edge_client.activation_cache import ActivationCache
+from edge_client.adapters import frozen_layers, parse_adapter
 from edge_client.answers import answer
 from edge_client.base import Base
 from edge_client.budgeted import BudgetedEngine, open_within
-from edge_client.label_book import FileNotes
+from edge_client.engine import Engine
+from edge_client.label_book import FileNotes, Notes
+from edge_client.labeller import texts_to_label
 from edge_client.meters import WorkMeter
+from edge_client.pseudo_labels import text_id
 from edge_client.state import ClientState, Finished, Identity
 from edge_client.texts import ClientData, DataError, read_folder
 from edge_client.transport import Coordinator, Refused, RunFinished, TransportError, patiently
@@ -42,6 +46,7 @@ class Settings:
         base: The frozen base on this device.
         engine: `auto`, `torch` or `onnx`.
         budget_bytes: Memory this process may take; None: 60 % of what is available.
+        cache_bytes: Disk that results of frozen layers may take; 0: none are kept.
         version: Of the client, for the coordinator's list.
         wait_s: Length of one long poll.
         patience_s: How long the coordinator may be absent at the start; later it is waited for.
@@ -54,6 +59,7 @@ class Settings:
     base: Base
     engine: str = "auto"
     budget_bytes: int | None = None
+    cache_bytes: int = 256 << 20
     version: str = ""
     wait_s: float = 25.0
     patience_s: float = 10.0
@@ -87,6 +93,7 @@ class Client:
         self._engine: BudgetedEngine | None = None
         self._engine_for: tuple[object, ...] = ()
         self._data: ClientData | None = None
+        self._notes: FileNotes | None = None
 
     def run(self) -> Summary:
         """Serve the run until it is finished.
@@ -108,7 +115,7 @@ class Client:
                     work = self._next_work(coordinator, meter)
                 if work is not None:
                     finished = self._do(coordinator, enrolled, work, meter)
-                    self._state.keep_finished(finished)
+                    self._keep(finished)
                     self._deliver(coordinator, finished, meter)
                     works, failures = works + 1, failures + (finished.report.outcome == "failed")
         except RunFinished:
@@ -182,9 +189,11 @@ class Client:
             failed = wire.Report(work.work_id, "failed", error=str(error)[:2000])
             self._deliver(coordinator, Finished(failed, None), meter)
             raise
-        except (RuntimeError, ValueError, MemoryError) as error:
+        except (RuntimeError, ValueError, MemoryError, OSError) as error:
             if isinstance(error, TransportError):
                 raise
+            if isinstance(error, OSError):  # a line cut short is mended when notes are opened again
+                self._notes = None
             reason = f"{type(error).__name__}: {error}"
             log.error("round %d: %s failed: %s", work.round_index, work.kind, reason)
             return Finished(wire.Report(work.work_id, "failed", error=reason[:2000]), None)
@@ -200,7 +209,7 @@ class Client:
         with meter.phase("load"):
             engine, data = self._ready(work)
             engine.load_adapter(wire.decode_adapter(body))
-        notes = FileNotes(self._state.folder / f"labels-{work.run_id}.jsonl")
+            notes = self._known(engine, data, work)
         with meter.phase(work.kind):
             finished = answer(engine, data, work, enrolled.device_id, notes)
         if work.kind == "train":
@@ -222,6 +231,11 @@ class Client:
                 self._engine.close()
                 self._engine = None
             self._data = read_folder(self._settings.data, work.task.labels)
+            if work.labelling is None and not (self._data.labelled or self._data.test):
+                raise DataError(
+                    f"{self._settings.data} holds unlabelled texts alone, and in this run devices "
+                    "do not label; put a labelled.csv with columns text,label there"
+                )
             spec = parse_adapter(work.adapter_spec)
             self._engine = open_within(
                 self._settings.engine,
@@ -232,9 +246,34 @@ class Client:
                 self._settings.budget_bytes,
                 self._state.folder,
             )
+            if self._settings.cache_bytes and frozen_layers(spec, self._engine.layers):
+                self._engine.remember(self._open_cache())
             log.info("plan: %s", self._engine.plan)
             self._engine_for = needed
         return self._engine, self._data
+
+    def _open_cache(self) -> ActivationCache:
+        folder = self._state.folder / "activations"
+        return ActivationCache(folder, self._settings.cache_bytes, self._settings.base.base_id)
+
+    def _known(self, engine: BudgetedEngine, data: ClientData, work: wire.Work) -> FileNotes:
+        """What is known of the unlabelled texts; opened once, when it is told which are not read.
+
+        Raises:
+            OSError: The file cannot be read, or not be mended.
+        """
+        if self._notes is None:
+            self._notes = FileNotes(self._state.labels(work.run_id))
+            if work.labelling is not None and (told := not_read(engine, data, self._notes)):
+                log.warning("unlabelled texts that are not read: %s", told)
+        return self._notes
+
+    def _keep(self, finished: Finished) -> None:
+        """Put finished work in the outbox; on a full disk it has to do without."""
+        try:
+            self._state.keep_finished(finished)
+        except OSError as error:
+            log.warning("%s is not kept until it is sent: %s", finished.report.work_id, error)
 
     def _deliver(self, coordinator: Coordinator, finished: Finished, meter: WorkMeter) -> None:
         """Send update and report until they are acknowledged, then forget them."""
@@ -257,6 +296,21 @@ class Client:
         self._state.forget_finished(report.work_id)
 
 
+def not_read(engine: Engine, data: ClientData, notes: Notes) -> str:
+    """How many of a device's unlabelled texts are never read, and why; empty if all are."""
+    names = [text_id(example) for example in data.unlabelled]
+    once, gold = set(names), {text_id(example) for example in data.labelled}
+    readable = texts_to_label(engine, data, notes)
+    revoked = (once - gold) & notes.book.revoked
+    counts = {
+        "there more than once": len(names) - len(once),
+        "labelled by hand": len(once & gold),
+        "whose label was taken back": len(revoked),
+        "mostly of tokens the base does not know": len(once - gold - revoked) - len(readable),
+    }
+    return ", ".join(f"{count} {why}" for why, count in counts.items() if count)
+
+
 def with_costs(report: wire.Report, meter: WorkMeter) -> wire.Report:
     """A report with what its work cost so far."""
     return replace(
@@ -275,6 +329,8 @@ def in_short(report: wire.Report) -> str:
         return f"told the coordinator that it failed: {report.error}"
     seconds = sum(spent for phase, spent in report.phases_s.items() if phase != "wait")
     gave = f"loss {report.loss:.3f}" if report.loss is not None else "done"
+    if report.pseudo_labels:
+        gave += f", {report.pseudo_labels} pseudo-labels"
     if report.accuracy is not None:
         gave += f", accuracy {report.accuracy:.3f}"
     return (

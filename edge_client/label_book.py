@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -61,12 +61,14 @@ class Read:
 
 @dataclass(frozen=True)
 class Trained:
-    """A training that is done.
+    """A training that is done; the same work done again counts once.
 
     Attributes:
+        work_id: The work.
         layer_forwards: It took.
     """
 
+    work_id: str
     layer_forwards: int
 
 
@@ -88,34 +90,43 @@ class Book:
     Attributes:
         readings: The newest of each text, by id.
         opened: The last label work that was begun.
-        done: Texts of its queue that are read.
+        reads: How many texts of its queue were read at once, one number a reading.
         sketches: Of the adapters that readings are of, by SHA-256.
         revoked: Texts that get no pseudo-label.
         labelling_forwards: Layer-forwards of labelling so far.
         training_forwards: Of training so far.
+        trained: The last work that was training.
     """
 
     readings: dict[str, Reading] = field(default_factory=dict)
     opened: Opened | None = None
-    done: int = 0
+    reads: list[int] = field(default_factory=list)
     sketches: dict[str, tuple[float, ...]] = field(default_factory=dict)
     revoked: set[str] = field(default_factory=set)
     labelling_forwards: int = 0
     training_forwards: int = 0
+    trained: str = ""
+
+    @property
+    def done(self) -> int:
+        """Texts of the last work's queue that are read."""
+        return sum(self.reads)
 
     def fold(self, event: Event) -> None:
         """Take an event in."""
         if isinstance(event, Opened):
-            self.opened, self.done = event, 0
+            self.opened, self.reads = event, []
             used = {reading.adapter_sha256 for reading in self.readings.values()}
             self.sketches = {key: row for key, row in self.sketches.items() if key in used}
             self.sketches[event.adapter_sha256] = event.sketch
         elif isinstance(event, Read):
             self.readings.update(event.readings)
-            self.done += len(event.readings)
+            self.reads.append(len(event.readings))
             self.labelling_forwards += event.layer_forwards
         elif isinstance(event, Trained):
-            self.training_forwards += event.layer_forwards
+            if event.work_id != self.trained:
+                self.training_forwards += event.layer_forwards
+            self.trained = event.work_id
         else:
             self.revoked.add(event.text_id)
             self.readings.pop(event.text_id, None)
@@ -157,7 +168,7 @@ class FileNotes:
         try:
             for line in lines[:-1]:
                 self._take(line)
-        except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:  # msgspec's are ValueErrors
             log.warning("%s is damaged and put aside as .bad; texts are read anew: %s", path, error)
             path.replace(path.with_name(f"{path.name}.bad"))
             self.book, lines = Book(), [b""]
@@ -165,7 +176,7 @@ class FileNotes:
             self._compact()
 
     def _take(self, line: bytes) -> None:
-        fields = msgspec.json.decode(line)
+        fields = msgspec.json.decode(line, type=dict[str, Any])
         kind = fields.pop("event")
         if kind == "Book":
             self.book = msgspec.convert(fields, Book)

@@ -7,6 +7,7 @@ when training comes, by the thresholds that go with that work (`pseudo_texts`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -68,21 +69,23 @@ def label(engine: Engine, data: ClientData, work: Work, notes: Notes) -> Labelle
     thresholds = thresholds_of(work)
     limit = keep_of(said, work.keep, len(texts))
     opened = _opened(engine, texts, work, notes)
-    planned = _planned(engine, work, len(data.labelled) + limit)
-    reader = _Reader(engine, data, work)
-    reader.learn_again([texts[name] for name in opened.queue[: notes.book.done] if name in texts])
+    planned = training_forwards(engine, work, len(data.labelled) + limit)
+    reader, price = None, engine.layers * len(engine.encoder.views())  # of a text, at most
     while notes.book.done < len(opened.queue):
         if len(chosen(_fresh(notes, said), thresholds, limit, said.class_share)) >= limit:
             break
         spent = notes.book.labelling_forwards, notes.book.training_forwards
         left = affordable(said.compute_share, *spent, planned)
-        most = int(min(left, CHUNK * engine.layers)) // engine.layers
+        most = int(min(left, CHUNK * price)) // price
         names = opened.queue[notes.book.done :][:most]
         if not names:
             break
-        before = engine.layer_forwards
+        if reader is None:
+            reader = _Reader(engine, data, work)
+            known = [texts[name] for name in opened.queue[: notes.book.done]]
+            reader.learn_again(known, notes.book.reads)
         readings = reader.read([texts[name] for name in names], names)
-        notes.add(Read(readings, engine.layer_forwards - before))
+        notes.add(Read(readings, _reading_forwards(engine, work, readings, notes)))
     return _told(notes, texts, work, thresholds, limit, engine.layer_forwards - start)
 
 
@@ -138,11 +141,12 @@ def _fresh(notes: Notes, said: Labelling) -> dict[str, Reading]:
 
 
 def _opened(engine: Engine, texts: Mapping[str, Example], work: Work, notes: Notes) -> Opened:
-    """This work's queue: as it was when the work was first begun."""
-    book, said = notes.book, _labelling(work)
-    if book.opened is not None and book.opened.work_id == work.work_id:
-        return book.opened
-    known = book.opened.order if book.opened else ()
+    """This work's queue: as it was when the work was first begun, unless texts of it are gone."""
+    book, said, known = notes.book, _labelling(work), tuple[str, ...]()
+    if book.opened is not None:
+        if book.opened.work_id == work.work_id and texts.keys() >= set(book.opened.queue):
+            return book.opened
+        known = book.opened.order
     order = known if set(known) == set(texts) else _ordered(engine, texts)
     sketch = sketch_of(engine.adapter())
     sketches = book.sketches | {work.adapter_sha256: sketch}
@@ -150,8 +154,9 @@ def _opened(engine: Engine, texts: Mapping[str, Example], work: Work, notes: Not
     def is_fresh(sha256: str) -> bool:
         return sha256 in sketches and moved(sketches[sha256], sketch) <= said.hardly_moved
 
-    names = queue(order, book.readings, thresholds_of(work), is_fresh, said.read_share)
-    opened = Opened(work.work_id, work.adapter_sha256, tuple(names), tuple(order), sketch)
+    adapter, least = work.adapter_sha256, thresholds_of(work)
+    names = queue(order, book.readings, least, is_fresh, adapter, said.read_share)
+    opened = Opened(work.work_id, adapter, tuple(names), tuple(order), sketch)
     notes.add(opened)
     return opened
 
@@ -164,8 +169,21 @@ def _ordered(engine: Engine, texts: Mapping[str, Example]) -> tuple[str, ...]:
     return tuple(names[row] for row in vote_k(engine.features(list(texts.values()), 0)))
 
 
-def _planned(engine: Engine, work: Work, num_examples: int) -> int:
-    """Layer-forwards of the training that follows."""
+def _reading_forwards(
+    engine: Engine, work: Work, readings: Mapping[str, Reading], notes: Notes
+) -> int:
+    """Layer-forwards of readings, by rule: what a cache holds after a kill must change no label.
+
+    The frozen layers of a text that was read before cost nothing.
+    """
+    frozen = frozen_layers(parse_adapter(work.adapter_spec), engine.layers)
+    known = sum(name in notes.book.readings for name in readings)
+    through = sum(reading.layers for reading in readings.values()) - frozen * known
+    return through * len(engine.encoder.views())
+
+
+def training_forwards(engine: Engine, work: Work, num_examples: int) -> int:
+    """Layer-forwards of a training, by rule: the same in every plan, whatever a cache holds."""
     spec = parse_adapter(work.adapter_spec)
     trained = engine.layers - frozen_layers(spec, engine.layers)
     passes = 3 * trained if spec.is_in_layers else engine.layers
@@ -191,23 +209,24 @@ class _Reader:
             return 1.0
         return temperature_of(self._engine.predict(aside), gold, self._work.prior)
 
-    def learn_again(self, examples: Sequence[Example]) -> None:
-        """Learn from what was read before the work was cut short, as was done then."""
-        for start in range(0, len(examples), CHUNK):
+    def learn_again(self, examples: Sequence[Example], reads: Sequence[int]) -> None:
+        """Learn from what was read before the work was cut short, as many at once as then."""
+        for end, count in zip(accumulate(reads), reads, strict=True):
             if self._exits is None or not self._exits.is_learning:
                 return
-            self._rows(examples[start : start + CHUNK])
+            self._rows(examples[end - count : end])
 
     def _rows(self, examples: Sequence[Example]) -> tuple[np.ndarray, list[int]]:
-        layers = self._engine.layers
+        """Log-probabilities without the prior: exits must agree on labels, which are told so."""
+        layers, prior = self._engine.layers, np.array(self._work.prior or 0.0)
         if self._exits is None:
-            return self._engine.predict(examples), [layers] * len(examples)
-        return self._exits.settle(self._engine.read(examples, self._exits), layers)
+            return self._engine.predict(examples) - prior, [layers] * len(examples)
+        return self._exits.settle(self._engine.read(examples, self._exits) - prior, layers)
 
     def read(self, examples: Sequence[Example], names: Sequence[str]) -> dict[str, Reading]:
-        """Read some texts."""
+        """Read some texts; one whose answer is no number is sure of nothing."""
         rows, went = self._rows(examples)
-        answers = calibrated(rows, self._work.prior, self._temperature)
+        answers = np.nan_to_num(calibrated(rows, (), self._temperature))
         return {
             name: Reading(
                 self._work.task.labels[int(answer.argmax())],

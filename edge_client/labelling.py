@@ -95,7 +95,12 @@ def keep_in(labelling: Labelling, round_index: int, rounds: int) -> float:
     return first + (last - first) * grown if grown < 1.0 else last
 
 
+def share_of(share: float, texts: int) -> int:
+    """So many of the texts, rounded up; who wrote 0.07 of 100 means 7, as in `selection`."""
+    return math.ceil(share * texts - 1e-9)
+
+
 def keep_of(labelling: Labelling, share: float, texts: int) -> int:
     """How many pseudo-labels a device with so many unlabelled texts may hold: at least one."""
-    most = max(1, math.ceil(share * texts))
+    most = max(1, share_of(share, texts))
     return min(most, labelling.keep_per_client) if labelling.keep_per_client else most

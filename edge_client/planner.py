@@ -233,11 +233,24 @@ def parse_budget(text: str) -> int | None:
     """
     if text == AUTO:
         return None
+    return _bytes("--memory-budget", text, AUTO)
+
+
+def parse_cache_size(text: str) -> int:
+    """Bytes of a size as `parse_budget` reads it, or of `0`.
+
+    Raises:
+        BudgetError: Anything else; the message says what was expected.
+    """
+    return 0 if text == "0" else _bytes("--cache-size", text, "0 for none")
+
+
+def _bytes(option: str, text: str, other: str) -> int:
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([MmGg])", text)
     size = int(float(match[1]) * MIB * (1024 if match[2] in "Gg" else 1)) if match else 0
     if size < MIB:
         raise BudgetError(
-            f"--memory-budget {text!r} is not a size; expected such as 512M, 1.5G or {AUTO}"
+            f"{option} {text!r} is not a size; expected such as 512M, 1.5G or {other}"
         )
     return size
 

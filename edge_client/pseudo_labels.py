@@ -131,8 +131,8 @@ def chosen(
 ) -> dict[str, Reading]:
     """The pseudo-labels: the surest readings that are sure enough.
 
-    A smaller limit gives a part of what a larger one gives, and so does a higher threshold where
-    no class is capped. The order of the readings is no matter.
+    Where no class is capped, a smaller limit gives a part of what a larger one gives, and so does
+    a higher threshold. The order of the readings is no matter.
 
     Args:
         readings: By text id.
@@ -155,6 +155,7 @@ def queue(
     readings: Mapping[str, Reading],
     thresholds: Mapping[str, float],
     is_fresh: Callable[[str], bool],
+    adapter_sha256: str,
     read_share: float = 1.0,
 ) -> list[str]:
     """Which texts to read now, the most telling first.
@@ -168,6 +169,7 @@ def queue(
         readings: What was read before.
         thresholds: Least confidence by label.
         is_fresh: Whether the adapter of a SHA-256 has hardly moved since.
+        adapter_sha256: The adapter to read with.
         read_share: Most of all texts that are read, rounded up.
     """
     unread, stale = [], []
@@ -175,9 +177,10 @@ def queue(
         reading = readings.get(name)
         if reading is None:
             unread.append(name)
-        elif not is_fresh(reading.adapter_sha256) or (
-            reading.confidence < thresholds.get(reading.label, math.inf)
-        ):
+            continue
+        is_sure = reading.confidence >= thresholds.get(reading.label, math.inf)
+        is_done = reading.adapter_sha256 == adapter_sha256
+        if not is_done and not (is_sure and is_fresh(reading.adapter_sha256)):
             stale.append(name)
     return [*unread, *stale][: math.ceil(read_share * len(order))]
 

@@ -3,6 +3,8 @@
 device.json            who the coordinator knows this device as, with its key (mode 0600)
 adapters/SHA.st        the adapter last received, so that the same hash is not fetched twice
 outbox/WORK.json, .st  a finished report and update until the coordinator has acknowledged them
+labels-RUN.jsonl       what it has read of its unlabelled texts, see `edge_client.label_book`
+activations/           what frozen layers gave, see `edge_client.activation_cache`
 
 Files are written beside their name, flushed to the disk and renamed, so a power cut leaves the old
 file or the new one.
@@ -96,7 +98,8 @@ class ClientState:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise StateError(
-                    f"another client runs on state folder {self.folder}; give --state another"
+                    f"another client runs on state folder {self.folder}; stop it or give --state "
+                    "another"
                 ) from error
             yield
 
@@ -116,6 +119,10 @@ class ClientState:
         """Remember who this device is."""
         body = json.dumps(asdict(identity), sort_keys=True).encode()
         write_atomically(self.folder / "device.json", body, mode=0o600)
+
+    def labels(self, run_id: str) -> Path:
+        """The file of what this device has read of its texts in a run."""
+        return self.folder / f"labels-{run_id}.jsonl"
 
     def adapter(self, digest: str) -> bytes | None:
         """The adapter of this hash, if it was kept whole."""

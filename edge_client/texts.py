@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+PARTS = ("labelled", "unlabelled", "test")
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 csv.field_size_limit(16 * 1024 * 1024)
 TOLD = 3  # bad lines of a file that the log shows
@@ -91,21 +92,38 @@ def read_folder(folder: Path, labels: Sequence[str]) -> ClientData:
     Raises:
         DataError: Nothing there, a column is missing, or a file has no text that can be used.
     """
+    read = {
+        part: tuple(read_file(path, labels, labelled=part != "unlabelled"))
+        for part, path in _parts(folder).items()
+    }
+    return ClientData(*(read.get(part, ()) for part in PARTS))
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that is of no use; of each file no more is read than its first good lines.
+
+    Raises:
+        DataError: As by `read_folder`, whatever the labels are.
+    """
+    for part, path in _parts(folder).items():
+        left_out = LeftOut()
+        if next(read_texts(path, (), part != "unlabelled", left_out), None) is None:
+            raise _useless(path, left_out)
+
+
+def _parts(folder: Path) -> dict[str, Path]:
+    """The files of a client data folder by what they hold."""
     if folder.is_file():
-        return ClientData(tuple(read_file(folder, labels, labelled=True)), (), ())
+        return {"labelled": folder}
     if not folder.is_dir():
         raise DataError(f"no data at {folder}; a folder with labelled.csv (text,label) is expected")
-    parts = {part: find_part(folder, part) for part in ("labelled", "unlabelled", "test")}
-    if not parts["labelled"] and not parts["test"]:
+    found = {part: path for part in PARTS if (path := find_part(folder, part))}
+    if not found:
         raise DataError(
-            f"{folder} holds no labelled.* or test.* (csv, tsv or jsonl, .gz or not); "
-            "put a labelled.csv with columns text,label there"
+            f"{folder} holds no labelled.*, unlabelled.* or test.* (csv, tsv or jsonl, .gz or "
+            "not); put a labelled.csv with columns text,label there"
         )
-    read = {
-        part: tuple(read_file(path, labels, labelled=part != "unlabelled")) if path else ()
-        for part, path in parts.items()
-    }
-    return ClientData(read["labelled"], read["unlabelled"], read["test"])
+    return found
 
 
 def find_part(folder: Path, part: str) -> Path | None:
@@ -135,15 +153,19 @@ def read_file(path: Path, labels: Sequence[str], *, labelled: bool) -> list[Exam
     """
     left_out = LeftOut()
     examples = [example for _, example, _ in read_texts(path, labels, labelled, left_out)]
-    if not examples and left_out.faults:
-        raise DataError(f"{left_out.faults[0]}; no other line of the file can be used either")
     if not examples:
-        raise DataError(f"{path} holds no texts")
+        raise _useless(path, left_out)
     if left_out.faults:
         log.warning("lines left out: %s", left_out)
     elif left_out.empty:
         log.info("%s: lines left out: %s", path, left_out)
     return examples
+
+
+def _useless(path: Path, left_out: LeftOut) -> DataError:
+    if left_out.faults:
+        return DataError(f"{left_out.faults[0]}; no other line of the file can be used either")
+    return DataError(f"{path} holds no texts")
 
 
 def read_texts(

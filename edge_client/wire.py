@@ -152,10 +152,11 @@ class Work:
         training: How to train.
         seed: Root seed of the run; the device derives its own from it.
         labelling: How devices find and weigh pseudo-labels; null in a run without.
-        keep: k of this round, as a share of the device's unlabelled texts; of label work.
+        keep: k of this round, as a share of the device's unlabelled texts; 0 without labelling.
         prior: Mean log-probability of each label over the population's evaluation texts by the
             adapter to label with, in label order; empty where nobody knows. Of label work.
         thresholds: Least confidence of a pseudo-label, in label order; empty: as `labelling` says.
+        most: Texts of one class that a device trains on, drawn anew in every round; 0 for no cap.
     """
 
     protocol: int
@@ -174,11 +175,13 @@ class Work:
     keep: float = 0.0
     prior: tuple[float, ...] = ()
     thresholds: tuple[float, ...] = ()
+    most: int = 0
 
     def __post_init__(self) -> None:
         is_whole = self.kind != "label" or self.labelling is not None
         _demand(is_whole, "labelling: expected with label work")
         _demand(0.0 <= self.keep <= 1.0, "keep: 0 to 1")
+        _demand(self.most >= 0, "most: 0 or more")
         labels = len(self.task.labels)
         for name in ("prior", "thresholds"):
             found = len(getattr(self, name))

@@ -16,6 +16,7 @@ COLOURS = {
     "wait": "#c9ced6",
     "download": "#7fb3d5",
     "load": "#b39ddb",
+    "label": "#8d9f4f",
     "train": "#2e7d6b",
     "evaluate": "#e0b04c",
     "upload": "#d1603d",
@@ -28,12 +29,14 @@ def percent(share: float | None) -> str:
 
 
 def rounds_table(costs: Sequence[RoundCost]) -> Table:
-    """One row a round."""
+    """One row a round; two columns more where devices labelled."""
     table = Table(title="what each round gave and cost (medians over clients, measured)")
     names = ("round", "accuracy", "loss", "clients", "train s", "kB up", "kB down", "peak MB")
-    for name in names:
+    is_labelled = any(cost.labellers for cost in costs)
+    for name in (*names, *(("labels", "label s") if is_labelled else ())):
         table.add_column(name, justify="right", no_wrap=True)
     for cost in costs:
+        labels = (f"{cost.pseudo_labels}", f"{cost.phases_s.get('label', 0.0):.2f}")
         table.add_row(
             "zero-shot" if cost.round_index == 0 else str(cost.round_index),
             percent(cost.accuracy),
@@ -43,6 +46,7 @@ def rounds_table(costs: Sequence[RoundCost]) -> Table:
             f"{cost.bytes_up / 1000:.1f}",
             f"{cost.bytes_down / 1000:.1f}",
             f"{cost.peak_rss_bytes / 1e6:.0f}",
+            *((labels if cost.labellers else ("-", "-")) if is_labelled else ()),
         )
     return table
 

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 Figure = dict[str, Any]
-PHASES = ("wait", "download", "load", "train", "evaluate", "upload")
+PHASES = ("wait", "download", "load", "label", "train", "evaluate", "upload")
 
 
 class FiguresError(ValueError):
@@ -28,7 +28,10 @@ class RoundCost:
         accuracy: Mean over clients weighted by test texts, or None where none was evaluated.
         loss: Mean training loss over clients weighted by labelled texts, in nats, or None.
         clients: Clients whose update counted; a late one's costs are still in the medians.
-        phases_s: Median seconds a client by phase, training work only.
+        labellers: Clients that labelled before the round; a late one's costs still count.
+        pseudo_labels: Those they then held, all together.
+        layer_forwards: Median a client, all its work of the round.
+        phases_s: Median seconds a client by phase, training work only; `label` of label work.
         bytes_up: Median bytes sent a client, all its work of the round.
         bytes_down: Median bytes received a client, all its work of the round. A round's adapter
             is fetched once: by its evaluation, if there is one, else by the next training.
@@ -40,6 +43,9 @@ class RoundCost:
     accuracy: float | None
     loss: float | None
     clients: int
+    labellers: int
+    pseudo_labels: int
+    layer_forwards: int
     phases_s: dict[str, float]
     bytes_up: int
     bytes_down: int
@@ -82,16 +88,21 @@ def _cost(figures: Sequence[Figure], round_index: int) -> RoundCost:
     done = [figure for figure in figures if figure["outcome"] == "done"]
     trained = [figure for figure in done if figure["kind"] == "train"]
     evaluated = [figure for figure in done if figure["kind"] == "evaluate"]
-    phases = {
-        name: median(figure["phases_s"].get(name, 0.0) for figure in trained)
-        for name in PHASES
-        if any(name in figure["phases_s"] for figure in trained)
-    }
+    labelled = [figure for figure in done if figure["kind"] == "label"]
+    counted = [figure for figure in labelled if not figure.get("is_late")]
+    phases = {}
+    for name in PHASES:
+        asked = labelled if name == "label" else trained
+        if any(name in figure["phases_s"] for figure in asked):
+            phases[name] = median(figure["phases_s"].get(name, 0.0) for figure in asked)
     return RoundCost(
         round_index=round_index,
         accuracy=weighted(evaluated, "accuracy"),
         loss=weighted(trained, "loss"),
         clients=sum(not figure.get("is_late") for figure in trained),
+        labellers=len(counted),
+        pseudo_labels=sum(figure["pseudo_labels"] for figure in counted),
+        layer_forwards=_median_by_device(done, "layer_forwards"),
         phases_s=phases,
         bytes_up=_median_by_device(done, "bytes_up"),
         bytes_down=_median_by_device(done, "bytes_down"),
@@ -103,7 +114,7 @@ def _cost(figures: Sequence[Figure], round_index: int) -> RoundCost:
 def _median_by_device(figures: Sequence[Figure], name: str) -> int:
     totals: dict[str, int] = {}
     for figure in figures:
-        totals[figure["device_id"]] = totals.get(figure["device_id"], 0) + figure[name]
+        totals[figure["device_id"]] = totals.get(figure["device_id"], 0) + figure.get(name, 0)
     return int(median(totals.values())) if totals else 0
 
 

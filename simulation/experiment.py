@@ -23,7 +23,7 @@ import hashlib
 import json
 import math
 import sys
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -163,6 +163,10 @@ class Experiment:
         _demand(self.gate_texts >= 0, "gate_texts: 0 or more")
         _demand(self.cache_bytes >= 0, "cache_bytes: 0 (none) or more")
         _demand(
+            self.labelling is None or self.adapter not in FULL,
+            f"labelling: adapter is {self.adapter}; one that leaves the base as it is expected",
+        )
+        _demand(
             self.labelling is None or self.paradigm == "federated",
             f"labelling: paradigm is {self.paradigm}; federated expected",
         )
@@ -187,7 +191,8 @@ class Experiment:
             task: How they are asked.
             engine: What `engine` means here.
         """
-        found = {"base": base_id, "dataset": dataset_sha256, "task": asdict(task), "engine": engine}
+        asked = asdict(replace(task, patterns=task.asked()))
+        found = {"base": base_id, "dataset": dataset_sha256, "task": asked, "engine": engine}
         said = asdict(self) | found | {"results": RESULTS_VERSION}
         if self.adapter not in FULL:
             said["adapter"] = str(parse_adapter(self.adapter))

@@ -18,7 +18,7 @@ from edge_client.base import EMBEDDED, BaseError
 from edge_client.engine import EngineError
 from edge_client.tasks import TaskError
 from edge_client.texts import DataError
-from simulation import aug_fedprompt, mfpt
+from simulation import aug_fedprompt, labelling_cost, mfpt
 from simulation.experiment import ExperimentError, read_experiment
 from simulation.experiment_report import Order, play
 from simulation.federation import SimulationError
@@ -33,6 +33,7 @@ EXPECTED = (
     *(AdapterError, BaseError, DataError, EngineError, ExperimentError),
     *(PopulationError, RecordError, TaskError, TypologyError),
 )
+AUG_NAMES = (*aug_fedprompt.NAMES, "cost")
 MFPT_NAMES = (*mfpt.NAMES, "traffic")
 BaseOption = Annotated[str, typer.Option(help="Folder, hub name, or `embedded`.")]
 DataOption = Annotated[
@@ -51,7 +52,9 @@ OUT = Path("smidgen-results")
 
 
 def aug_fedprompt_command(
-    name: Annotated[str, typer.Argument(metavar="SCENARIO", help="table2, fig2 (skew), fig4.")],
+    name: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="table2, fig2 (skew), fig4, cost.")
+    ],
     base: BaseOption = EMBEDDED,
     dataset: Annotated[str, typer.Option(help=", ".join(aug_fedprompt.LABELS))] = "ag_news",
     adapter: Annotated[str, typer.Option(help="Of the cloze rows: lora:8, full ...")] = "lora:8",
@@ -65,12 +68,16 @@ def aug_fedprompt_command(
     json_output: JsonOption = False,
 ) -> None:
     """Few-shot federated NLP: cloze against a head, skew, numbers of labels."""
-    _one_of("SCENARIO", name, aug_fedprompt.NAMES)
+    _one_of("SCENARIO", name, AUG_NAMES)
     _one_of("--dataset", dataset, tuple(aug_fedprompt.LABELS))
     with one_line_errors(out):
-        chosen = aug_fedprompt.scenario(name, base, dataset, adapter, quick).lasting(rounds)
+        asked = (base, dataset, adapter, quick)
+        is_cost = name == "cost"
+        chosen = labelling_cost.cost(*asked) if is_cost else aug_fedprompt.scenario(name, *asked)
         place = Place(data, out / "experiments", ray)
-        play(chosen, Order(range(1 if quick else seeds), place, jobs, out, json_output))
+        more = {"cost": labelling_cost.cost_table, "table2": labelling_cost.label_table}.get(name)
+        order = Order(range(1 if quick else seeds), place, jobs, out, json_output)
+        play(chosen.lasting(rounds), order, more)
 
 
 def mfpt_command(

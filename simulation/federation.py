@@ -323,6 +323,7 @@ class _Run:
             keep=guidance.keep,
             prior=guidance.prior,
             thresholds=guidance.thresholds,
+            most=guidance.most,
         )
 
 

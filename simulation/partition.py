@@ -80,8 +80,8 @@ def write_clients(
     """Write each client's texts to a folder of its name.
 
     `labelled.csv`, `unlabelled.csv` (without a label) and `test.csv` read back as the same
-    examples; a part without texts is no file. Without the first and the last of them the folder is
-    written all the same, but `read_folder`, and so a client, refuses it.
+    examples; a part without texts is no file. Without the first and the last of them a client takes
+    part only in a run in which devices label.
 
     Args:
         out: Parent of the folders.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 UNKNOWN = "not known"
+UNPACED_SHARE = 0.874  # of a client's compute that AUG-FedPrompt's labelling takes (its section 4)
 AUG_FEDPROMPT_SOURCE = (
     "AUG-FedPrompt, EuroMLSys'23 (arXiv:2212.00192), table 2, RoBERTa-large, 32 labelled of 1,000 "
     "clients, 5 a round; head columns could not be read"

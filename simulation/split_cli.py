@@ -148,8 +148,7 @@ def _summary(population: Population, texts: Sequence[Example]) -> dict[str, Any]
     return {
         "clients": len(population),
         "clients_labelled": sum(count > 0 for count in known),
-        # `read_folder` needs one of the two.
-        "clients_refused": sum(not (len(c.labelled) or len(c.test)) for c in population),
+        "clients_unlabelled": sum(not (len(c.labelled) or len(c.test)) for c in population),
         "labelled": sum(known),
         "labelled_most": max(known),
         "labelled_by_label": {str(label): count for label, count in sorted(by_label.items())},
@@ -180,10 +179,10 @@ def _tell(summary: dict[str, Any], out: Path, picture: Path, console: Console) -
     for name, value in rows:
         table.add_row(name, f"{value:,}")
     console.print(table)
-    if refused := summary["clients_refused"]:
+    if unlabelled := summary["clients_unlabelled"]:
         console.print(
-            f"{refused:,} clients hold neither labelled nor test texts and cannot take part; "
-            "--test FILE gives them some",
+            f"{unlabelled:,} clients hold unlabelled texts alone and take part in a run with "
+            "[labelling] only; --test FILE gives them some",
             soft_wrap=True,
         )
     console.print(f"folders  {out}\npicture  {picture}", highlight=False, soft_wrap=True)

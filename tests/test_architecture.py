@@ -18,7 +18,7 @@ MAY_IMPORT = {
 }
 # What the server may know of the device: the contract, and what names and draws an adapter.
 CONTRACT = {
-    *("adapters", "architectures", "base", "labelling", "peft_folder"),
+    *("adapters", "architectures", "base", "class_balance", "labelling", "peft_folder"),
     *("ready_tasks", "seeds", "tasks", "tokens", "wire"),
 }
 COMPUTES = {

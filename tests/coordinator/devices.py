@@ -9,6 +9,8 @@ import httpx
 import numpy as np
 
 from edge_client import wire
+from edge_client.class_balance import counted
+from edge_client.labelling import keep_of
 from edge_client.wire import Enrol, Enrolled, Receipt, Report, Update, Work
 
 FACTS = wire.DeviceFacts("test", 1, 1, "3.11", "0")
@@ -63,9 +65,12 @@ class Device:
         return wire.decode(response.content, Receipt)
 
     def labelled(self, work: Work) -> Report:
-        """A device with two gold texts that finds as many pseudo-labels as it may hold."""
-        report = Report(work.work_id, "done", 30, layer_forwards=60)
-        return replace(report, labelled=2, pseudo_labels=1)
+        """A device with two gold texts and 30 others, sure of all; it holds as many as it may."""
+        assert work.labelling is not None
+        held, labels = keep_of(work.labelling, work.keep, 30), len(work.task.labels)
+        told = counted(30, [index % labels for index in range(30)], [0.95] * 30, labels)
+        report = Report(work.work_id, "done", 30, layer_forwards=60, confidences=told)
+        return replace(report, labelled=2, pseudo_labels=held)
 
     def do(self, work: Work) -> None:
         """Do one piece of work and answer it."""

@@ -119,7 +119,7 @@ def test_kill_9_amid_labelling_asks_nobody_twice(tmp_path: Path, tiny_base: Base
     expected = undisturbed(tmp_path / "calm", tiny_base, rounds=1)
     folder = tmp_path / "stormy"
     folder.mkdir()
-    token = created(folder, tiny_base, 1, "--labelling", "--keep-last", "3")
+    token = created(folder, tiny_base, 1, "--labelling", "--keep-last", "0.3")
     with (
         server(folder, "--port", "0") as (process, url),
         httpx.Client(base_url=url, timeout=30) as http,
@@ -133,12 +133,15 @@ def test_kill_9_amid_labelling_asks_nobody_twice(tmp_path: Path, tiny_base: Base
         process.wait()
     with server(folder, "--port", "0") as (_, url), httpx.Client(base_url=url, timeout=30) as http:
         a, b = [Device(http, device.enrolled) for device in devices]
-        assert a.poll().status_code == 204 and b.work() == asked and asked.keep == 3
+        assert a.poll().status_code == 204 and b.work() == asked and asked.keep == 0.3
         take_turns([b, a], works=5)
         assert a.poll(10.0).status_code == 410
     assert exported(folder) == expected
     figures = command("figures", "--store", str(folder / "store"), "--json").stdout
-    assert json.loads(figures)["pseudo_labels_by_round"] == {"1": 6}
+    assert json.loads(figures)["pseudo_labels_by_round"] == {"1": 18}
+    assert "18" in command("figures", "--store", str(folder / "store")).stdout
+    status = command("status", "--store", str(folder / "store"), "--json").stdout
+    assert json.loads(status)["pseudo_labels_by_round"] == {"1": 18}
 
 
 def works_through(url: str, device: Device) -> None:
@@ -264,7 +267,7 @@ def test_wrong_input_is_one_line_and_code_2(tmp_path: Path, tiny_base: Base) -> 
             ("create", *store, *task, "--base", "./none"): "no base at ./none",
             ("create", *store, *task, "--adapter", "lorra"): "adapter 'lorra' is not one of",
             ("create", *store, *task, "--rounds", "0"): "rounds: 1 to",
-            ("create", *store, *task, "--confidence", "2"): "confidence: above 0",
+            ("create", *store, *task, "--confidence", "2"): "confidence: 0.5 to below 1",
             ("status", "--store", str(tmp_path / "none")): "no store at",
             ("export", *store, "--run", "other", "--out", str(tmp_path / "x")): "no run 'other'",
         }

@@ -37,10 +37,10 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
 
 
 def test_a_labelling_table_lets_devices_label(tmp_path: Path) -> None:
-    path = written(tmp_path, 'task = "task.toml"\n[labelling]\nkeep_last = 9\nconfidence = 0.7\n')
-    assert read_run_config(path, {}).labelling == Labelling(keep_last=9, confidence=0.7)
+    path = written(tmp_path, 'task = "task.toml"\n[labelling]\nkeep_last = 0.9\nconfidence = 0.7\n')
+    assert read_run_config(path, {}).labelling == Labelling(keep_last=0.9, confidence=0.7)
     flags = {"confidence": 0.8, "labelling": True, "infer_every": None}
-    assert read_run_config(path, flags).labelling == Labelling(keep_last=9, confidence=0.8)
+    assert read_run_config(path, flags).labelling == Labelling(keep_last=0.9, confidence=0.8)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_labelling_table_lets_devices_label(tmp_path: Path) -> None:
         ("", {}, None),
         ("", {"labelling": False}, None),
         ("", {"labelling": True}, Labelling()),
-        ("", {"keep_first": 0}, Labelling(keep_first=0)),
+        ("", {"keep_first": 0.2}, Labelling(keep_first=0.2)),
         ("[labelling]", {"labelling": False}, Labelling()),
     ],
 )
@@ -101,6 +101,8 @@ def test_flags_alone_are_a_run(tmp_path: Path) -> None:
         ("labelling = true", r"\[labelling\]: a table is expected"),
         ("labelling = {keep = 1}", r"\[labelling\]: unknown key 'keep'; known are infer_every, "),
         ("labelling = {weight = 0.0}", "weight: above 0"),
+        ("labelling = {keep_first = 8}", "keep_first: above 0 and at most 1"),
+        ("labelling = {class_floor = 0.2}", "class_floor: 0.5 to below 1"),
         ("labelling = {confidences = {spam = 0.5}}", "'spam' is no label .* those are mail, power"),
         ("rounds = ", "is no TOML"),
     ],

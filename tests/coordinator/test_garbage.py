@@ -3,7 +3,9 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +16,7 @@ from coordinator.config import RunConfig
 from coordinator.store import Store
 from edge_client import wire
 from edge_client.base import Base
+from edge_client.class_balance import BINS
 from edge_client.tasks import Task
 from edge_client.wire import Work
 from tests.coordinator.conftest import serving
@@ -47,7 +50,9 @@ JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(["protocol", "token", "name", "facts", "work_id", "outcome", "loss"]),
+            st.sampled_from(
+                ["protocol", "token", "name", "facts", "work_id", "outcome", "loss", "counts"]
+            ),
             inner,
             max_size=7,
         )
@@ -74,6 +79,19 @@ def test_garbage_is_no_report(target: Target, body: bytes) -> None:
     device, work, _ = target
     path = f"/v1/work/{work.work_id}/report"
     assert_refused(device.http.post(path, content=body, headers=device.headers))
+
+
+@BOUNDED
+@given(st.sampled_from(["confidences", "mean_log_probabilities"]), JSON)
+def test_garbage_about_texts_is_a_receipt_or_refused(
+    target: Target, name: str, value: object
+) -> None:
+    device, work, _ = target
+    body = json.dumps({"work_id": work.work_id, "outcome": "done", name: value}).encode()
+    path = f"/v1/work/{work.work_id}/report"
+    response = device.http.post(path, content=body, headers=device.headers)
+    if response.status_code != 200:  # null, an empty list or two numbers
+        assert_refused(response)
 
 
 def header(text: object) -> bytes:
@@ -138,6 +156,9 @@ def test_strange_requests_are_refused(target: Target) -> None:
     assert_refused(device.http.get("/v1/runs/%00%ff"))
 
 
+NONE = [0] * BINS
+
+
 @pytest.mark.parametrize(
     "figures",
     [
@@ -147,15 +168,31 @@ def test_strange_requests_are_refused(target: Target) -> None:
         {"peak_rss_bytes": -5},
         {"bytes_up": 2**60},
         {"labelled": -1},
+        {"confidences": {"texts": 1, "counts": [NONE]}},
+        {"confidences": {"texts": 1, "counts": [NONE] * 3}},
+        {"confidences": {"texts": 1, "counts": [NONE, NONE[1:]]}},
+        {"confidences": {"texts": 1, "counts": [NONE, [*NONE, 0]]}},
+        {"confidences": {"texts": 1, "counts": [NONE, [-1, *NONE[1:]]]}},
+        {"confidences": {"texts": 1, "counts": [NONE, [nan, *NONE[1:]]]}},
+        {"confidences": {"texts": 1, "counts": [NONE, [2**53, *NONE[1:]]]}},
+        {"confidences": {"texts": -1, "counts": [NONE] * 2}},
+        {"confidences": {"texts": 1e300, "counts": [NONE] * 2}},
+        {"mean_log_probabilities": [-1.0]},
+        {"mean_log_probabilities": [-1.0] * 3},
+        {"mean_log_probabilities": [-1.0, nan]},
+        {"mean_log_probabilities": [-1.0, -inf]},
+        {"mean_log_probabilities": [-1.0, None]},
         {"pseudo_labels": 2**53},
         {"layer_forwards": -1},
     ],
 )
-def test_figures_that_cannot_be_are_refused(target: Target, figures: dict[str, float]) -> None:
+def test_figures_that_cannot_be_are_refused(target: Target, figures: dict[str, Any]) -> None:
     device, work, _ = target
     body = json.dumps({"work_id": work.work_id, "outcome": "failed"} | figures).encode()
     path = f"/v1/work/{work.work_id}/report"
-    assert_refused(device.http.post(path, content=body, headers=device.headers))
+    response = device.http.post(path, content=body, headers=device.headers)
+    assert_refused(response)
+    assert response.status_code == 422
 
 
 def test_the_right_update_is_still_welcome(target: Target) -> None:

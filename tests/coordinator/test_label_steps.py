@@ -1,5 +1,6 @@
 """The state machine with labelling: when it is due, who is asked, and with which adapter."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
@@ -10,22 +11,41 @@ from hypothesis import strategies as st
 
 from coordinator.config import RunConfig
 from coordinator.journal import Answered, Event, StepClosed, StepOpened, decode_event, encode_event
-from coordinator.rounds import State, decide, evolve, labels_with, replay
+from coordinator.rounds import (
+    State,
+    decide,
+    evolve,
+    labels_with,
+    replay,
+    thresholds_before,
+)
+from edge_client.class_balance import Confidences, counted
 from edge_client.labelling import Labelling
 from tests.coordinator.test_rounds import CONFIG, DEVICES, answered, proceed
 
 LABELLING = Labelling()
+MEANS = st.floats(-20.0, 0.0)
+# How sure a device may be of up to four texts that it has read and two that it has not.
+TOLD = st.lists(st.tuples(st.integers(0, 1), st.floats(0.0, 1.0)), max_size=4).map(
+    lambda pairs: told_of(*pairs)
+)
 PACED = replace(CONFIG, labelling=LABELLING)
 FEWER = settings(max_examples=50)
 Says = Callable[[StepOpened, str, str], Answered]
+
+
+def told_of(*pairs: tuple[int, float]) -> Confidences:
+    """What a device says that is so sure of these labels, and holds two more texts."""
+    labels, confidences = [label for label, _ in pairs], [sure for _, sure in pairs]
+    return counted(len(pairs) + 2, labels, confidences, 2)
 
 
 def says(opened: StepOpened, work_id: str, device_id: str) -> Answered:
     """A device that has texts, and answers evaluations better from round to round."""
     done = answered(work_id, device_id)
     if opened.kind == "evaluate":
-        return replace(done, update_sha256=None, trainable=1, right=min(4, opened.round_index))
-    return replace(done, update_sha256=None, trainable=3) if opened.kind == "label" else done
+        return replace(done, update_sha256=None, labelled=1, right=min(4, opened.round_index))
+    return replace(done, update_sha256=None, labelled=3) if opened.kind == "label" else done
 
 
 def run(config: RunConfig, say: Says = says, until: str = "") -> tuple[State, list[Event]]:
@@ -87,8 +107,10 @@ def interleaved(draw: st.DrawFn) -> list[Event]:
             told = st.one_of(st.none(), st.integers(0, 2))
             answer = replace(
                 answered(work_id, device_id, draw(st.sampled_from(["done", "done", "failed"]))),
-                trainable=draw(told),
+                labelled=draw(told),
                 right=draw(told),
+                confidences=draw(st.none() | TOLD),
+                mean_log_probabilities=draw(st.just(()) | st.tuples(MEANS, MEANS)),
             )
             after = evolve(state, answer)
             log += [answer] if after != state else []
@@ -112,7 +134,10 @@ def test_nobody_known_to_have_no_text_is_asked_to_train(log: list[Event]) -> Non
     state = State("first")
     for event in log:
         if isinstance(event, StepOpened) and event.kind == "train":
-            assert all(state.texts.get(device_id) != 0 for _, device_id in event.members)
+            least = thresholds_before(PACED, state, event.round_index)
+            for _, device_id in event.members:
+                sure = state.confidences.get(device_id, told_of()).sure(least)
+                assert state.texts.get(device_id) != 0 or sure > 0
             assert state.labelled > state.round_index - 3 and event.members
         state = evolve(state, event)
 
@@ -143,8 +168,8 @@ def test_the_gate_asks_whether_the_newest_evaluated_adapter_does_worse(
     scores: dict[int, tuple[int, int]], adapter: str
 ) -> None:
     state = State("fifth", 5, 4, first_sha256="first", evaluated_sha256="fourth", scores=scores)
-    assert labels_with(LABELLING, state) == adapter
-    assert labels_with(replace(LABELLING, is_gated=False), state) == "fifth"
+    assert labels_with(LABELLING, state) == (adapter, 4 if adapter == "fourth" else 0)
+    assert labels_with(replace(LABELLING, is_gated=False), state) == ("fifth", 5)
 
 
 def test_an_adapter_that_does_worse_does_not_label() -> None:
@@ -170,18 +195,18 @@ def test_scores_are_sums_over_those_that_keep_texts() -> None:
 
 
 def say_texts(**texts: int) -> Says:
-    """Devices that can train on so many texts after labelling, and on none before."""
+    """Devices with so many gold labels after labelling, none before, and sure of nothing."""
 
     def say(step: StepOpened, work_id: str, device_id: str) -> Answered:
         answer = says(step, work_id, device_id)
         if step.kind == "train":
             return answer
-        return replace(answer, trainable=texts[device_id] if step.kind == "label" else 0)
+        return replace(answer, labelled=texts[device_id] if step.kind == "label" else 0)
 
     return say
 
 
-def test_devices_that_found_labels_are_asked_to_train() -> None:
+def test_devices_with_a_gold_label_are_asked_to_train() -> None:
     config = replace(PACED, rounds=1)
     _, log = run(config, say_texts(a=2, b=0, c=1))
     assert [name for _, name in opened(log, "train")[0].members] == ["a", "c"]
@@ -203,7 +228,7 @@ def test_a_failed_training_says_nothing_about_texts() -> None:
     state, _ = run(PACED, until="train")
     assert state.step is not None
     work_id, device_id = next(iter(state.step.members.items()))
-    failed = Answered(work_id, "failed", None, 0, trainable=0)
+    failed = Answered(work_id, "failed", None, 0, labelled=0)
     assert evolve(state, failed).texts[device_id] == 3
 
 
@@ -226,9 +251,21 @@ def test_only_so_many_devices_label_and_train() -> None:
     assert {len(step.members) for step in opened(log, "train")} == {1}
 
 
-def test_an_older_journal_still_holds() -> None:
-    line = (
-        '{"event": "Answered", "num_examples": 4, "outcome": "done", "update_sha256": null, '
-        '"work_id": "w"}'
-    )
-    assert decode_event(line) == Answered("w", "done", None, 4)
+NEW_FIELDS = ("labelled", "right", "confidences", "mean_log_probabilities")
+
+
+def as_older(event: Event) -> str:
+    """The event as it was written before devices told how sure they are."""
+    fields = json.loads(encode_event(event))
+    if fields["event"] == "Answered":
+        fields = {name: fields[name] for name in fields if name not in NEW_FIELDS}
+        fields["trainable"] = 3
+    return json.dumps(fields)
+
+
+@pytest.mark.parametrize("config", [CONFIG, PACED])
+def test_an_older_journal_still_replays(config: RunConfig) -> None:
+    state, log = run(config)
+    again = replay("first", [decode_event(as_older(event)) for event in log])
+    assert again == replace(state, texts={}, scores={})
+    assert again.is_finished and not again.confidences and not again.priors

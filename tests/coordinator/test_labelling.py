@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from coordinator.figures import pseudo_labels, rows
 from coordinator.status import status_of
+from edge_client.class_balance import STARTS, as_bin, bin_of, counted
 from edge_client.labelling import Labelling
 from edge_client.wire import Report, Work
 from tests.coordinator.conftest import Live
@@ -13,7 +14,7 @@ from tests.coordinator.devices import Device
 from tests.coordinator.test_app import trained
 
 Start = Callable[..., Live]
-LABELLING = Labelling(infer_every=2, keep_first=4, keep_last=8)
+LABELLING = Labelling(infer_every=2, keep_first=0.1, keep_last=0.5)
 
 
 def test_a_run_with_labelling_from_enrolment_to_the_end(start: Start) -> None:
@@ -22,7 +23,7 @@ def test_a_run_with_labelling_from_enrolment_to_the_end(start: Start) -> None:
         # 4 evaluations, 3 trainings, labelling before rounds 1 and 3
         assert list(pool.map(Device.until_finished, live.enrol("a", "b"))) == [9, 9]
     table = rows(live.store, live.run_id)
-    assert pseudo_labels(table) == {1: 8, 3: 16}
+    assert pseudo_labels(table) == {1: 6, 3: 30}  # of 30 texts each
     kinds = [row["kind"] for row in table if row["device_id"] == "a" and row["round_index"] == 3]
     assert kinds == ["label", "train", "evaluate"]
     assert {row["layer_forwards"] for row in table if row["kind"] == "label"} == {60}
@@ -33,12 +34,33 @@ def test_label_work_says_how_and_with_which_adapter(start: Start) -> None:
     a, b = trained(live, "a", "b")
     work = a.work()
     first = live.service.run(live.run_id).run.adapter_sha256
-    assert (work.kind, work.round_index, work.keep) == ("label", 1, 4)
+    assert (work.kind, work.round_index, work.keep) == ("label", 1, 0.1)
     assert work.labelling == LABELLING and work.adapter_sha256 == first
     a.do(work)
     b.do(b.work())
     work = a.work()
-    assert (work.kind, work.keep, work.labelling) == ("train", 0, LABELLING)
+    assert (work.kind, work.keep, work.labelling) == ("train", 0.1, LABELLING)
+
+
+def test_devices_are_told_of_the_population(start: Start) -> None:
+    live = start(labelling=Labelling())
+    a, b = devices = live.enrol("a", "b")
+    for device in devices:
+        device.poll()
+    labels = len(a.work().task.labels)
+    for device, texts, mean in zip(devices, (4, 12), (-1.0, -3.0), strict=True):
+        report = Report(device.work().work_id, "done", texts, accuracy=0.5)
+        device.report(replace(report, mean_log_probabilities=(mean,) * labels))
+    works = [a.work(), b.work()]
+    a.do(works[0])
+    assert b.work() == works[1]  # what a said is nobody's to know yet
+    b.do(works[1])
+    for work in works:
+        assert (work.kind, work.prior, work.keep) == ("label", (-2.5,) * labels, 0.1)
+        assert work.thresholds == (as_bin(0.9),) * labels
+    sure = STARTS[bin_of(0.95)]  # all texts of both devices
+    assert [a.work().thresholds, b.work().thresholds] == [(sure,) * labels] * 2
+    assert (a.work().kind, a.work().prior, a.work().keep) == ("train", (), 0.1)
 
 
 def test_label_work_is_answered_by_a_report_alone(start: Start) -> None:
@@ -48,17 +70,18 @@ def test_label_work_is_answered_by_a_report_alone(start: Start) -> None:
     response = a.put(work.work_id, a.update(work))
     assert response.status_code == 422 and "asks to label" in response.json()["detail"]
     assert a.report(a.labelled(work)).accepted and a.report(a.labelled(work)).accepted
-    assert not a.report(Report(work.work_id, "done", trainable=99)).accepted
+    assert not a.report(Report(work.work_id, "done", labelled=99)).accepted
     assert a.poll().status_code == 204
 
 
-def test_who_found_no_label_is_not_asked_to_train(start: Start) -> None:
+def test_who_has_no_gold_label_and_is_sure_of_nothing_is_not_asked_to_train(start: Start) -> None:
     live = start(rounds=1, labelling=LABELLING)
     a, b = trained(live, "a", "b")
-    a.report(replace(a.labelled(a.work()), trainable=0, pseudo_labels=0))
+    report = replace(a.labelled(a.work()), labelled=0, pseudo_labels=0)
+    a.report(replace(report, confidences=counted(30, [0], [0.6], len(a.work().task.labels))))
     b.do(b.work())
     assert b.work().kind == "train" and a.poll().status_code == 204
-    assert status_of(live.store, live.service.run(live.run_id).run)["texts"] == {"a": 0, "b": 10}
+    assert status_of(live.store, live.service.run(live.run_id).run)["texts"] == {"a": 0, "b": 2}
 
 
 def test_a_failed_labelling_costs_nobody_a_place(start: Start) -> None:

@@ -20,6 +20,7 @@ from edge_client.planner import (
     next_smaller,
     options,
     parse_budget,
+    parse_cache_size,
     plans,
     preference,
     recomputations,
@@ -340,3 +341,14 @@ def test_auto_is_sixty_percent_of_what_is_available() -> None:
 def test_options_keep_the_order_of_preference() -> None:
     found = options_of(Work(LARGE, 8, parse_adapter("bias"), 3, 100))
     assert found == sorted(found, key=preference)
+
+
+@pytest.mark.parametrize(("text", "size"), [("0", 0), ("256M", 256 * MIB), ("1.5g", 1536 * MIB)])
+def test_a_cache_size_may_be_none(text: str, size: int) -> None:
+    assert parse_cache_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["auto", "", "00", "0M", "256", "-1G"])
+def test_a_cache_size_is_a_size(text: str) -> None:
+    with pytest.raises(BudgetError, match=r"--cache-size .* is not a size; .* or 0 for none"):
+        parse_cache_size(text)

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.texts import DataError, Example, read_file, read_folder, read_rows, write_csv
+from edge_client.texts import (
+    DataError,
+    Example,
+    check_folder,
+    read_file,
+    read_folder,
+    read_rows,
+    write_csv,
+)
 
 LABELS = ("good", "bad")
 
@@ -137,6 +145,18 @@ def test_whatever_bytes_there_are_good_lines_before_them_are_read(
     read = read_file(path, LABELS, labelled=True)
     assert read[0] == GOOD and all(example.label in LABELS for example in read)
     "".join(example.text for example in read).encode()
+
+
+def test_a_folder_is_checked_no_further_than_its_first_good_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "labelled.csv", "text,label\ny\nx,any\n")
+    write(tmp_path / "unlabelled.jsonl", "{\n")
+    with pytest.raises(DataError, match=r"unlabelled\.jsonl, line 1: no JSON"):
+        check_folder(tmp_path)
+    write(tmp_path / "unlabelled.jsonl", '{"text": "x"}\n{\n')
+    check_folder(tmp_path)
+    assert not caplog.records
 
 
 def test_labels_in_the_unlabelled_file_are_not_read(tmp_path: Path) -> None:

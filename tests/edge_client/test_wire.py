@@ -6,33 +6,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client import wire
+from edge_client.class_balance import counted
 from edge_client.labelling import Labelling
 from edge_client.tasks import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
 WORK = wire.Work(2, "w", "train", "r", 2, "base", "lora:8", "sha", 9, TASK, wire.Training(), 7)
 
-LABEL_WORK = replace(WORK, kind="label", labelling=Labelling(confidences={"a": 0.8}), keep=8)
-REPORT = wire.Report("w", "done", 5, phases_s={"label": 0.5}, trainable=3, pseudo_labels=2)
+LABEL_WORK = replace(
+    WORK,
+    kind="label",
+    labelling=Labelling(confidences={"a": 0.8}),
+    keep=0.25,
+    prior=(-0.5, -1.5),
+    thresholds=(0.5, 0.75),
+)
+REPORT = wire.Report("w", "done", 5, phases_s={"label": 0.5}, labelled=3, pseudo_labels=2)
+TOLD = counted(9, [0, 1, 1, 0], [1.0, 0.5, 0.501, 0.499], 2)
 
 # Protocol 2 on the wire, byte for byte: a change here needs a new protocol number.
 GOLDEN_WORK = (
     b'{"adapter_bytes":9,"adapter_sha256":"sha","adapter_spec":"lora:8","base_id":"base",'
-    b'"keep":0,"kind":"train","labelling":null,"protocol":2,"round_index":2,"run_id":"r","seed":7,'
-    b'"task":{"ensemble":false,"labels":["a","b"],"name":"t","patterns":["[MASK] {text}"],'
-    b'"verbalizer":{"a":"good","b":"bad"}},"training":{"batch":8,"epochs":4,"lr":0.005,'
-    b'"tokens":128,"weight_decay":0.0},"work_id":"w"}'
+    b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":2,"round_index":2,'
+    b'"run_id":"r","seed":7,"task":{"ensemble":false,"labels":["a","b"],"name":"t",'
+    b'"patterns":["[MASK] {text}"],"verbalizer":{"a":"good","b":"bad"}},"thresholds":[],'
+    b'"training":{"batch":8,"epochs":4,"lr":0.005,"tokens":128,"weight_decay":0.0},"work_id":"w"}'
 )
 GOLDEN_LABELLING = (
-    b'{"class_share":0.0,"compute_share":0.25,"confidence":0.9,"confidences":{"a":0.8},'
-    b'"early_exit":true,"infer_clients":0,"infer_every":1,"is_gated":true,"keep_first":8,'
-    b'"keep_last":64,"read_share":1.0,"weight":1.0}'
+    b'{"class_floor":0.5,"class_share":1.0,"compute_share":0.25,"confidence":0.9,'
+    b'"confidences":{"a":0.8},"early_exit":true,"hardly_moved":0.1,"infer_clients":0,'
+    b'"infer_every":1,"is_gated":true,"keep_first":0.1,"keep_last":0.5,"keep_per_client":0,'
+    b'"read_share":1.0,"weight":1.0}'
 )
 GOLDEN_REPORT = (
-    b'{"accuracy":null,"bytes_down":0,"bytes_up":0,"error":"","layer_forwards":0,"loss":null,'
-    b'"num_examples":5,"outcome":"done","peak_rss_bytes":0,"phases_s":{"label":0.5},'
-    b'"pseudo_labels":2,"requests":0,"trainable":3,"work_id":"w"}'
+    b'{"accuracy":null,"bytes_down":0,"bytes_up":0,"confidences":null,"error":"","labelled":3,'
+    b'"layer_forwards":0,"loss":null,"mean_log_probabilities":[],"num_examples":5,'
+    b'"outcome":"done","peak_rss_bytes":0,"phases_s":{"label":0.5},"pseudo_labels":2,'
+    b'"requests":0,"work_id":"w"}'
 )
+# Forty counts a label; the last bin holds the surest.
+GOLDEN_TOLD = b'{"counts":[[' + b"0," * 39 + b"1],[2" + b",0" * 39 + b']],"texts":9}'
 GOLDEN_UPDATE = (
     b'\x90\x00\x00\x00\x00\x00\x00\x00{"__metadata__":{"smidgen":"{\\"num_examples\\":3,'
     b'\\"protocol\\":2,\\"work_id\\":\\"w\\"}"},"x":{"dtype":"F32","shape":[2],'
@@ -46,8 +59,10 @@ def test_work_is_these_bytes_in_protocol_2() -> None:
 
 
 def test_label_work_is_these_bytes_in_protocol_2() -> None:
-    golden = GOLDEN_WORK.replace(b'"keep":0,"kind":"train"', b'"keep":8,"kind":"label"')
+    golden = GOLDEN_WORK.replace(b'"keep":0.0,"kind":"train"', b'"keep":0.25,"kind":"label"')
     golden = golden.replace(b'"labelling":null', b'"labelling":' + GOLDEN_LABELLING)
+    golden = golden.replace(b'"prior":[]', b'"prior":[-0.5,-1.5]')
+    golden = golden.replace(b'"thresholds":[]', b'"thresholds":[0.5,0.75]')
     assert wire.encode(LABEL_WORK) == golden
     assert wire.decode(golden, wire.Work) == LABEL_WORK
 
@@ -56,8 +71,17 @@ def test_label_work_says_how() -> None:
     body = GOLDEN_WORK.replace(b'"kind":"train"', b'"kind":"label"')
     with pytest.raises(wire.WireError, match="labelling: expected with label work"):
         wire.decode(body, wire.Work)
-    with pytest.raises(wire.WireError, match="keep: 0 or more"):
-        wire.decode(GOLDEN_WORK.replace(b'"keep":0', b'"keep":-1'), wire.Work)
+    for keep in (b"-1", b"1.5", b"8"):
+        with pytest.raises(wire.WireError, match="keep: 0 to 1"):
+            wire.decode(GOLDEN_WORK.replace(b'"keep":0.0', b'"keep":' + keep), wire.Work)
+
+
+@pytest.mark.parametrize("name", ["prior", "thresholds"])
+@pytest.mark.parametrize("numbers", [b"[0.5]", b"[0.5,0.5,0.5]"])
+def test_what_is_said_of_labels_is_said_of_each(name: str, numbers: bytes) -> None:
+    said = f'"{name}":'.encode()
+    with pytest.raises(wire.WireError, match=f"{name}: one number a label, 2, or none"):
+        wire.decode(GOLDEN_WORK.replace(said + b"[]", said + numbers), wire.Work)
 
 
 def test_a_report_is_these_bytes_in_protocol_2() -> None:
@@ -65,6 +89,42 @@ def test_a_report_is_these_bytes_in_protocol_2() -> None:
     assert wire.decode(GOLDEN_REPORT, wire.Report) == REPORT
     old = b'{"outcome":"done","work_id":"w"}'  # what is not said has a value
     assert wire.decode(old, wire.Report) == wire.Report("w", "done")
+
+
+def test_how_sure_a_device_is_is_these_bytes_in_protocol_2() -> None:
+    report = replace(REPORT, confidences=TOLD, mean_log_probabilities=(-0.5, -1.5))
+    golden = GOLDEN_REPORT.replace(b'"confidences":null', b'"confidences":' + GOLDEN_TOLD)
+    golden = golden.replace(b'"mean_log_probabilities":[]', b'"mean_log_probabilities":[-0.5,-1.5]')
+    assert wire.encode(report) == golden
+    assert wire.decode(golden, wire.Report) == report
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        GOLDEN_TOLD.replace(b"0,", b"", 1),
+        GOLDEN_TOLD.replace(b"0,", b"0,0,", 1),
+        GOLDEN_TOLD.replace(b"0,", b"-1,", 1),
+        GOLDEN_TOLD.replace(b"0,", b"0.5,", 1),
+        GOLDEN_TOLD.replace(b"0,", b"9007199254740992,", 1),
+        GOLDEN_TOLD.replace(b"0,", b"NaN,", 1),
+        GOLDEN_TOLD.replace(b"9", b"-9"),
+        b'{"counts":[[]],"texts":9}',
+        b'{"counts":[]}',
+    ],
+)
+def test_counts_that_cannot_be_are_no_report(told: bytes) -> None:
+    with pytest.raises(wire.WireError):
+        wire.decode(
+            GOLDEN_REPORT.replace(b'"confidences":null', b'"confidences":' + told), wire.Report
+        )
+
+
+@pytest.mark.parametrize("mean", [b"NaN", b"1e999", b"-Infinity", b"null", b'"0"'])
+def test_means_are_finite_numbers(mean: bytes) -> None:
+    means = b'"mean_log_probabilities":'
+    with pytest.raises(wire.WireError):
+        wire.decode(GOLDEN_REPORT.replace(means + b"[]", means + b"[" + mean + b"]"), wire.Report)
 
 
 def test_an_update_is_these_bytes_in_protocol_2() -> None:

@@ -95,3 +95,43 @@ def test_a_device_that_the_coordinator_forgot(scene: Scene, url: str) -> None:
     identity.write_text(identity.read_text().replace('"device_key": "', '"device_key": "no'))
     said = refused(scene, *client(scene, url, scene.data("x")))
     assert "delete its state folder" in said
+
+
+UNLABELLED = [
+    b"text",
+    b"rain at noon",
+    b"   ",
+    b"gate " * (1 << 18),
+    b"\xff\xfe\x00binary",
+    "\u1230\u120b\u121d \u12c8\u12f3\u1304".encode(),
+    b"rain  at noon",
+    b"rain today",
+]
+
+
+def test_unlabelled_texts_of_every_kind_stop_no_client(scene: Scene) -> None:
+    scene.create(1, 1, 1, "--labelling")
+    (scene.data("x") / "unlabelled.csv").write_bytes(b"\n".join(UNLABELLED))
+    scene.client("x", scene.serve(), "--engine", "onnx")
+    scene.finish()
+    said = scene.log("x")
+    assert said.count("lines left out") == 1 and "Traceback" not in said
+    assert "unlabelled.csv, line 5: not UTF-8; save it as UTF-8), 1 without a text" in said
+    assert (
+        "unlabelled texts that are not read: 1 there more than once, 1 labelled by hand, "
+        "1 mostly of tokens the base does not know" in said
+    )
+    assert "2 texts, done" in said  # the rain and the megabyte
+
+
+def test_unlabelled_texts_alone_in_a_run_that_does_not_label(scene: Scene, url: str) -> None:
+    data = scene.folder / "alone"
+    data.mkdir()
+    (data / "unlabelled.csv").write_text("text\nrain\n")
+    said = refused(scene, *client(scene, url, data, "--token", scene.token))
+    assert "in this run devices do not label; put a labelled.csv" in said
+
+
+def test_a_cache_size_that_is_none(scene: Scene) -> None:
+    more = client(scene, "http://127.0.0.1:9", scene.data("x"), "--cache-size", "auto")
+    assert "--cache-size 'auto' is not a size; expected such as 512M" in refused(scene, *more)

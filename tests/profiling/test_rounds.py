@@ -46,6 +46,20 @@ def test_a_late_answer_has_its_costs_but_no_say_in_the_mean() -> None:
     assert (cost.loss, cost.accuracy, cost.clients, cost.bytes_up) == (1.0, 0.5, 1, 20)
 
 
+def test_label_work_has_its_own_phase_and_counts() -> None:
+    def found(device_id: str, seconds: float, **more: Any) -> dict[str, Any]:
+        return figure(1, "label", device_id, phases_s={"label": seconds, "load": 9.0}, **more)
+
+    figures = [
+        found("a", 2.0, pseudo_labels=3, layer_forwards=10),
+        found("b", 4.0, pseudo_labels=5, layer_forwards=30, is_late=True),
+        figure(1, "train", "a", phases_s={"train": 1.0, "load": 0.5}, layer_forwards=50),
+    ]
+    (cost,) = cost_by_round(figures)
+    assert (cost.labellers, cost.pseudo_labels, cost.layer_forwards) == (1, 3, 45)
+    assert cost.phases_s == {"load": 0.5, "label": 3.0, "train": 1.0}
+
+
 def test_a_line_that_is_no_figure_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rounds.jsonl"
     path.write_text(json.dumps(figure(0, "evaluate", "a")) + "\n{}\n")
@@ -64,6 +78,8 @@ def test_a_chart_is_drawn_for_a_run_that_only_evaluated(tmp_path: Path) -> None:
     from profiling.report import draw_rounds, rounds_table
 
     costs = cost_by_round([figure(0, "evaluate", "a", accuracy=0.5)])
+    labelled = cost_by_round([figure(1, "label", "a", pseudo_labels=7)])
     draw_rounds(costs, tmp_path / "chart.png", "title", [("alone", 0.4)])
     assert (tmp_path / "chart.png").read_bytes()[:4] == b"\x89PNG"
     assert rounds_table(costs).row_count == 1
+    assert [len(rounds_table(found).columns) for found in (costs, labelled)] == [8, 10]

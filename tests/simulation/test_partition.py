@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from edge_client.tasks import Task, read_task
-from edge_client.texts import DataError, Example, read_file, read_folder
+from edge_client.texts import ClientData, DataError, Example, read_file, read_folder
 from simulation.experiment import Deal
 from simulation.partition import population_of, write_clients, write_split
 from simulation.partition_picture import count, draw_partition
@@ -79,14 +79,11 @@ def test_every_folder_holds_the_task(tmp_path: Path) -> None:
     assert read_task(folder / "task.toml") == TASK
 
 
-def test_a_part_without_texts_is_no_file_and_unlabelled_texts_alone_are_refused(
-    tmp_path: Path,
-) -> None:
+def test_a_part_without_texts_is_no_file(tmp_path: Path) -> None:
     client = Client("c", NONE, np.array([0]), NONE)
     (folder,) = write_clients(tmp_path, [Example("x", label="a")], [], (client,), None)
     assert [path.name for path in folder.iterdir()] == ["unlabelled.csv"]
-    with pytest.raises(DataError, match=r"holds no labelled\.\* or test\.\*"):
-        read_folder(folder, TASK.labels)
+    assert read_folder(folder, TASK.labels) == ClientData((), (Example("x"),), ())
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/tmp", "a\0"])

@@ -1,6 +1,7 @@
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ from coordinator.figures import accuracies, rows
 from coordinator.store import Store
 from edge_client.base import Base
 from edge_client.client import Client, Settings
+from edge_client.labelling import Labelling
 from edge_client.state import ClientState
 from edge_client.tasks import Task
 from edge_client.wire import sha256
 from simulation.devices import InProcess
-from simulation.experiment import schedule_of
+from simulation.experiment import Deal, schedule_of
 from simulation.federation import Round, federate
 from simulation.partition import write_clients
 from simulation.stage import Stage
@@ -36,9 +38,11 @@ def over_http(on: Stage, tmp_path: Path) -> tuple[str, dict[int, float]]:
         adapter=asked.adapter,
         training=asked.training,
         rounds=asked.rounds,
-        fraction=asked.cohort / 3,
+        fraction=1.0 if asked.labelling else asked.cohort / 3,
+        max_cohort=asked.cohort,
         min_clients=3,
         seed=asked.seed,
+        labelling=asked.labelling,
     )
     write_clients(tmp_path / "data", on.dataset.train, on.dataset.test, on.population, config.task)
     with closing(Store(tmp_path / "store")) as store, serving(store, config) as live:
@@ -59,6 +63,29 @@ def client_of(on: Stage, url: object, token: str, name: str, folder: Path) -> Ca
     data, kind = folder / "data" / name, on.experiment.engine
     settings = Settings(str(url), token, name, data, on.base, kind, wait_s=1.0)
     return Client(settings, ClientState(folder / "state" / name)).run
+
+
+LABELLING = Labelling(
+    keep_first=0.5, keep_last=1.0, confidence=0.5, compute_share=1.0, early_exit=False
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pseudo_labels_are_the_same_over_http(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+) -> None:
+    deal = Deal(clients=3, labelled=8, labelled_clients=1)
+    said = {"engine": kind, "dtype": "auto", "deal": deal, "labelling": LABELLING, "rounds": 3}
+    on, seen = staged(tiny_base, hub_task, **said), list[Round]()
+    on = replace(on, gate=on.dataset.test)
+    names, texts = [c.name for c in on.population], {c.name: len(c.labelled) for c in on.population}
+    schedule = schedule_of(on.experiment, len(names), hub_task.labels)
+    with closing(InProcess(on)) as devices:
+        start = devices.start()
+        last = federate(schedule, on.template(), start, names, devices, seen.append, texts=texts)
+    assert sha256(last.adapter) == over_http(on, tmp_path)[0]
+    assert seen[-1].looking and seen[-1].looking.texts_read and sum(texts.values()) == 8
+    assert any(client not in ("client-0001",) for closed in seen for client in closed.cohort)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -58,7 +58,7 @@ def test_few_shot_folders_hold_what_the_last_line_says(data: Path) -> None:
     assert sum(len(client.labelled) for client in found) == summary["labelled"] == 12
     assert sum(len(client.unlabelled) for client in found) == summary["unlabelled"] == 108
     assert sum(len(client.test) for client in found) == summary["test"] == 120
-    assert summary["clients_refused"] == 0
+    assert summary["clients_unlabelled"] == 0
     assert Path(summary["picture"]).read_bytes().startswith(b"\x89PNG")
 
 
@@ -89,10 +89,10 @@ def test_several_files_are_one_set_and_the_same_twice(data: Path) -> None:
         assert (outs[0] / file).read_bytes() == (outs[1] / file).read_bytes()
 
 
-def test_clients_that_cannot_take_part_are_counted(data: Path) -> None:
+def test_clients_of_unlabelled_texts_alone_are_counted(data: Path) -> None:
     few = ("--clients", "6", "--labels", "4", "--labelled-clients", "2")
     result = run(data, *few, "--out", data.parent / "out")
-    assert "4 clients hold neither labelled nor test texts" in result.stdout
+    assert "4 clients hold unlabelled texts alone" in result.stdout
 
 
 def test_the_picture_may_go_into_a_folder_that_is_not_there(data: Path) -> None:

@@ -1,0 +1,231 @@
+"""Notes on disk: what is there after restarts, kills and damage; and how far adapters are apart."""
+
+import json
+import logging
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_client.label_book import (
+    MOST_BYTES,
+    Book,
+    Event,
+    FileNotes,
+    MemoryNotes,
+    Opened,
+    Read,
+    Revoked,
+    Trained,
+    moved,
+    sketch_of,
+)
+from edge_client.pseudo_labels import Reading
+from edge_client.wire import AdapterState
+
+names = st.text("abc", min_size=1, max_size=3)
+adapters = st.sampled_from(("old", "new"))
+sketches = st.tuples(st.floats(-1e6, 1e6, width=32), st.floats(-1.0, 1.0, width=32))
+readings = st.builds(
+    Reading,
+    label=st.sampled_from(("mail", "Société & \u2028")),
+    confidence=st.floats(0.0, 1.0),
+    round_index=st.integers(0, 99),
+    adapter_sha256=adapters,
+    layers=st.integers(1, 12),
+)
+events = st.one_of(
+    st.builds(
+        Opened,
+        names,
+        adapters,
+        st.lists(names, max_size=3).map(tuple),
+        st.lists(names, max_size=3).map(tuple),
+        sketches,
+    ),
+    st.builds(Read, st.dictionaries(names, readings, max_size=4), st.integers(0, 10**9)),
+    st.builds(Trained, st.integers(0, 10**9)),
+    st.builds(Revoked, names),
+)
+READING = Reading("mail", 0.75, 3, "new", 2)
+
+
+def folded(told: list[Event]) -> Book:
+    notes = MemoryNotes()
+    for event in told:
+        notes.add(event)
+    return notes.book
+
+
+def written(path: Path, told: list[Event]) -> Book:
+    notes = FileNotes(path)
+    for event in told:
+        notes.add(event)
+    return notes.book
+
+
+TOLD: list[Event] = [
+    Opened("work", "new", ("a", "b"), ("b", "a"), (0.5, -1.0)),
+    Read({"a": READING}, 16),
+    Trained(40),
+]
+
+
+@given(st.lists(events, max_size=12), st.integers(0, 12))
+@settings(max_examples=40)
+def test_a_file_gives_the_book_of_its_events(told: list[Event], restart: int) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "labels.jsonl"
+        written(path, told[:restart])
+        assert written(path, told[restart:]) == folded(told)
+        assert FileNotes(path).book == folded(told)
+
+
+@given(st.lists(events, max_size=8), st.lists(events, max_size=4))
+@settings(max_examples=25)
+def test_a_file_that_is_written_anew_has_the_same_book(
+    told: list[Event], later: list[Event]
+) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "labels.jsonl"
+        written(path, told)
+        with path.open("ab") as file:
+            file.write(b"{")  # cut short: nothing may be appended to it
+        assert FileNotes(path).book == folded(told)
+        assert path.read_bytes().count(b"\n") == 1
+        assert written(path, later) == folded([*told, *later])
+
+
+def test_a_file_that_has_grown_is_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    written(path, TOLD)
+    times = 2 * MOST_BYTES // path.stat().st_size
+    path.write_bytes(path.read_bytes() * times)
+    assert FileNotes(path).book == folded(TOLD * times)
+    assert path.read_bytes().count(b"\n") == 1 and path.stat().st_size < 1000
+    assert FileNotes(path).book == folded(TOLD * times)
+
+
+def test_a_line_that_was_cut_short_is_left_out_wherever_it_was_cut(tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    written(path, TOLD)
+    whole = path.read_bytes()
+    before = whole[:-1].rindex(b"\n") + 1
+    for end in range(before, len(whole)):
+        path.write_bytes(whole[:end])
+        assert FileNotes(path).book == folded(TOLD[:-1])
+        assert written(path, [Trained(1)]) == folded([*TOLD[:-1], Trained(1)])
+        assert FileNotes(path).book == folded([*TOLD[:-1], Trained(1)])
+
+
+DAMAGE = [
+    b"\x00\x00\x00",
+    b"null",
+    b"7",
+    b"[]",
+    b"{}",
+    b"",
+    b'{"event": "Gone"}',
+    b'{"event": ["Read"]}',
+    b'{"event": "Trained", "layer_forwards": "many"}',
+    b'{"event": "Trained"}',
+    b'{"event": "Book", "readings": 3}',
+    b'{"event": "Revoked", "text_id": "\xff"}',
+]
+
+
+@pytest.mark.parametrize("line", DAMAGE)
+def test_a_damaged_file_is_put_aside_and_begun_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, line: bytes
+) -> None:
+    path = tmp_path / "labels.jsonl"
+    written(path, TOLD)
+    damaged = line + b"\n" + path.read_bytes()
+    path.write_bytes(damaged)
+    with caplog.at_level(logging.WARNING):
+        notes = FileNotes(path)
+    assert notes.book == Book() and "damaged and put aside" in caplog.text
+    assert path.with_name("labels.jsonl.bad").read_bytes() == damaged
+    notes.add(TOLD[0])
+    assert FileNotes(path).book == folded(TOLD[:1])
+
+
+def test_nothing_is_written_before_there_is_something_to_note(tmp_path: Path) -> None:
+    assert FileNotes(tmp_path / "labels.jsonl").book == Book()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_event_is_one_line_of_json(tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    written(path, TOLD)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["event"] for row in rows] == ["Opened", "Read", "Trained"]
+    assert rows[1]["readings"]["a"]["confidence"] == 0.75
+
+
+def test_a_revoked_label_is_gone_and_stays_known_as_revoked() -> None:
+    book = folded([*TOLD, Revoked("a")])
+    assert not book.readings and book.revoked == {"a"}
+
+
+def test_work_that_is_opened_starts_to_count_and_drops_what_no_reading_needs() -> None:
+    book = folded(TOLD)
+    assert (book.done, book.labelling_forwards, book.training_forwards) == (1, 16, 40)
+    book.fold(Opened("second", "third", (), (), (2.0,)))
+    assert book.done == 0 and set(book.sketches) == {"new", "third"}
+    book.fold(Read({"a": Reading("mail", 0.9, 4, "third", 2)}, 2))
+    book.fold(Opened("fourth", "fifth", (), (), (3.0,)))
+    assert set(book.sketches) == {"third", "fifth"} and book.labelling_forwards == 18
+
+
+# How far adapters are apart
+
+
+def adapter(seed: int, size: float = 1.0) -> AdapterState:
+    generator = np.random.Generator(np.random.PCG64(seed))
+    shapes = {"a": (8, 192), "b": (192, 8), "c": (192,)}
+    return {
+        name: (size * generator.standard_normal(shape)).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+
+def added(first: AdapterState, second: AdapterState) -> AdapterState:
+    return {name: first[name] + second[name] for name in first}
+
+
+def norm(state: AdapterState) -> float:
+    return float(
+        np.sqrt(sum(np.square(tensor, dtype=np.float64).sum() for tensor in state.values()))
+    )
+
+
+@pytest.mark.parametrize("size", [0.01, 0.1, 1.0])
+def test_sketches_are_as_far_apart_as_adapters(size: float) -> None:
+    """Their distance squared has a spread of sqrt(2 / 256), so a distance one of 4 %."""
+    ratios = []
+    for seed in range(40):
+        before, change = adapter(seed), adapter(seed + 1000, size)
+        after = added(before, change)
+        found = moved(sketch_of(before), sketch_of(after))
+        ratios.append(found / (norm(change) / norm(after)))
+    assert np.abs(np.array(ratios) - 1.0).max() < 0.25
+    assert np.mean(ratios) == pytest.approx(1.0, abs=0.03)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=10)
+def test_an_adapter_has_not_moved_from_itself(seed: int) -> None:
+    state = adapter(seed)
+    sketch = sketch_of(state)
+    assert moved(sketch, sketch_of(dict(reversed(state.items())))) == 0.0
+    assert sketch == tuple(json.loads(json.dumps(sketch)))
+
+
+def test_from_and_to_nothing_is_told() -> None:
+    zero, some = sketch_of({"a": np.zeros(4, np.float32)}), sketch_of(adapter(1))
+    assert moved(zero, zero) == 0.0 and moved(some, zero) == np.inf
+    assert moved(zero, some) == 1.0

@@ -1,0 +1,76 @@
+"""Vote-k: an order of texts by whom they stand for."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_client.text_choice import NEIGHBOURS, vote_k
+
+RHO = 10.0
+
+
+def points(seed: int, texts: int, hidden: int = 3) -> np.ndarray:
+    return np.random.Generator(np.random.PCG64(seed)).standard_normal((texts, hidden))
+
+
+def neighbours(features: np.ndarray) -> list[list[int]]:
+    """Of each text, as the docstring says, one by one."""
+    count = min(NEIGHBOURS, max(1, len(features) // 4), max(0, len(features) - 1))
+    unit = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(np.float32)
+    alike = unit @ unit.T
+    found = []
+    for text in range(len(features)):
+        others = [other for other in range(len(features)) if other != text]
+        found.append(sorted(others, key=lambda other: -alike[text, other])[:count])
+    return found
+
+
+def score(text: int, chosen: list[int], near: list[list[int]]) -> float:
+    """Su et al. 2022, section 3.1, word by word."""
+    voters = [v for v in range(len(near)) if v not in chosen and text in near[v]]
+    return sum(RHO ** -len(set(near[v]) & set(chosen)) for v in voters)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 24))
+@settings(max_examples=40)
+def test_every_next_text_has_the_highest_score_of_those_left(seed: int, texts: int) -> None:
+    features = points(seed, texts)
+    order, near = vote_k(features), neighbours(features)
+    assert sorted(order) == list(range(texts))
+    for place, text in enumerate(order):
+        scores = {left: score(left, order[:place], near) for left in order[place:]}
+        best = max(scores.values())
+        assert scores[text] >= best - 1e-9
+
+
+def test_of_each_cluster_one_comes_before_a_second_of_any() -> None:
+    generator = np.random.Generator(np.random.PCG64(0))
+    cluster = generator.permutation(np.arange(40) % 4)
+    features = 20.0 * np.eye(4)[cluster] + 0.5 * generator.standard_normal((40, 4))
+    assert set(cluster[vote_k(features)[:4]]) == set(range(4))
+
+
+def test_equal_features_give_an_equal_order_and_are_left_as_they_were() -> None:
+    features = points(3, 60)
+    before = features.copy()
+    assert vote_k(features) == vote_k(features.copy()) == vote_k(7.0 * features)
+    assert (features == before).all()
+
+
+def test_ties_go_to_the_earlier_text() -> None:
+    """Three pairs of equal texts: each votes for its twin alone."""
+    assert vote_k(np.repeat(np.eye(3), 2, axis=0)) == [0, 2, 4, 1, 3, 5]
+
+
+@pytest.mark.parametrize("texts", [0, 1, 2, 3])
+def test_a_few_texts_come_all(texts: int) -> None:
+    assert sorted(vote_k(points(1, texts))) == list(range(texts))
+
+
+def test_texts_without_a_direction_come_too() -> None:
+    assert sorted(vote_k(np.zeros((9, 4)))) == list(range(9))
+
+
+def test_more_texts_than_are_compared_at_once_come_once_each() -> None:
+    assert sorted(vote_k(points(5, 1100, 8))) == list(range(1100))

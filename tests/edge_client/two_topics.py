@@ -1,0 +1,87 @@
+"""A device whose texts are of two topics, and engines that can tell them apart."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from edge_client.adapters import initial_adapter, parse_adapter
+from edge_client.base import Base
+from edge_client.engine import Engine, open_engine
+from edge_client.label_book import Book, MemoryNotes
+from edge_client.labeller import label
+from edge_client.labelling import Labelling
+from edge_client.tasks import Task
+from edge_client.texts import ClientData, Example
+from edge_client.trainer import train
+from edge_client.wire import PROTOCOL, Training, Work
+
+TASK = Task(
+    "two",
+    ("mail", "weather"),
+    ("{text} . this is about [MASK] .",),
+    {"mail": "mail", "weather": "weather"},
+)
+TOPICS = {
+    "mail": ["parcel", "gate", "door", "camera", "front", "opened"],
+    "weather": ["storm", "rain", "heating", "units", "power", "noon"],
+}
+FILLING = (
+    *("the", "a", "is", "was", "this", "of", "at", "on", "in", "to", "and", "you", "for", "with"),
+    *("home", "today", "seven", "nine", "twelve"),
+)
+TRAINING = Training(epochs=4, batch=8, lr=0.02, tokens=48)
+ALL = Labelling(
+    compute_share=1.0, confidence=0.99, class_floor=0.99, keep_first=1.0, keep_last=1.0
+)  # everything is read
+
+
+def texts_of(count: int, seed: int) -> tuple[Example, ...]:
+    """Texts of two topics in turn."""
+    generator, found = np.random.Generator(np.random.PCG64(seed)), []
+    for number in range(count):
+        topic = TASK.labels[number % 2]
+        words = [*generator.choice(TOPICS[topic], 3), *generator.choice(FILLING, 2)]
+        found.append(Example(" ".join(generator.permutation(words)), label=topic))
+    return tuple(found)
+
+
+def unlabelled(count: int) -> tuple[Example, ...]:
+    return tuple(replace(text, label=None) for text in texts_of(count, 0))
+
+
+DATA = ClientData((), unlabelled(72), ())
+
+
+def trained(kind: str, base: Base, name: str = "lora:4") -> Engine:
+    """An engine that can tell the topics apart, so that texts leave early."""
+    spec = parse_adapter(name)
+    engine = open_engine(kind, base, TASK, spec, TRAINING)
+    engine.load_adapter(initial_adapter(spec, base, 2, seed=3))
+    train(engine, texts_of(24, 9), TRAINING, seed=1)
+    return engine
+
+
+def work_of(said: Labelling = ALL, **changes: object) -> Work:
+    work = Work(
+        protocol=PROTOCOL,
+        work_id="work-1",
+        kind="label",
+        run_id="run",
+        round_index=1,
+        base_id="base",
+        adapter_spec="lora:4",
+        adapter_sha256="a" * 64,
+        adapter_bytes=1,
+        task=TASK,
+        training=TRAINING,
+        seed=1,
+        labelling=said,
+        keep=1.0,
+    )
+    return replace(work, **changes)  # type: ignore[arg-type]
+
+
+def straight(engine: Engine, work: Work) -> tuple[Book, int]:
+    notes, before = MemoryNotes(), engine.layer_forwards
+    label(engine, DATA, work, notes)
+    return notes.book, engine.layer_forwards - before

@@ -1,0 +1,118 @@
+"""Devices that label their own texts: real processes, one of them killed, one on a full disk."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edge_client.base import EMBEDDED, open_base
+from simulation.messages import DATA, Message, load_messages
+from tests.end_to_end.conftest import Scene, wait_for
+
+WRITERS = {"b": "hub-05", "c": "hub-09"}  # as English as those of the labels
+CHUNKS = 15  # of the unlabelled texts of a device
+LABELLING = """
+[labelling]
+keep_last = 0.3
+confidence = 0.6
+compute_share = 0.1
+"""
+
+
+def write(path: Path, messages: Sequence[Message], *columns: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = [[getattr(message, column) for column in columns] for message in messages]
+        csv.writer(file).writerows([columns, *rows])
+
+
+def write_devices(folder: Path) -> None:
+    """Device `a` holds every label and every test text; the others have unlabelled texts alone."""
+    messages = [message for message in load_messages() if message.language == "en"]
+    for part, split in (("labelled", "train"), ("test", "test")):
+        some = [message for message in messages if message.split == split][::6]
+        write(folder / "a" / f"{part}.csv", some, "text", "label")
+    for name, device in WRITERS.items():
+        own = [message for message in messages if message.device == device]
+        write(folder / name / "unlabelled.csv", own[: 8 * CHUNKS], "text")
+
+
+def begin(scene: Scene) -> str:
+    """Create and serve a run in which three devices label; its URL."""
+    write_devices(scene.folder / "own")
+    scene.base = open_base(EMBEDDED)
+    file = scene.folder / "run.toml"
+    file.write_text(LABELLING)
+    adapter = ("--adapter", "lora:8/top2", "--lr", "0.005", "--batch", "8")
+    scene.create(2, 3, 4, "--task", str(DATA / "task.toml"), *adapter, str(file))
+    return scene.serve()
+
+
+def join(scene: Scene, name: str, url: str) -> None:
+    data = str(scene.folder / "own" / name)
+    cache = ("--cache-size", "0") if name == "c" else ()
+    scene.client(name, url, "--engine", "onnx", "--data", data, *cache)
+
+
+def figures(scene: Scene) -> list[dict[str, Any]]:
+    """What the coordinator knows of each piece of work, but what it took."""
+    out = scene.folder / "rounds.jsonl"
+    scene.coordinator_json("figures", "--out", str(out))
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    names = ("round_index", "kind", "device_id", "num_examples", "labelled", "pseudo_labels")
+    return [{name: row[name] for name in (*names, "loss", "confidences", "error")} for row in rows]
+
+
+def readings(scene: Scene, name: str) -> Any:
+    state = ("--state", str(scene.folder / "state" / name))
+    texts = ("--data", str(scene.folder / "own" / name))
+    done = scene.smidgen("client", "labels", *state, *texts, "--json")
+    return json.loads(done.stdout)["labels"]
+
+
+def federate(scene: Scene, *, is_killed: bool) -> None:
+    """Run it to its end; device `b` may be killed while it labels, and starts again."""
+    url = begin(scene)
+    for name in ("a", *WRITERS):
+        join(scene, name, url)
+    if is_killed:
+        book = scene.folder / "state" / "b" / f"labels-{scene.run_id}.jsonl"
+        wait_for(lambda: book.is_file() and '"Read"' in book.read_text(), scene.fleet.check)
+        scene.kill("b")
+        assert book.read_text().count('"Read"') < CHUNKS
+        join(scene, "b", url)
+    scene.finish()
+
+
+def test_a_device_killed_while_it_labels_changes_no_byte(scene: Scene, other_scene: Scene) -> None:
+    federate(other_scene, is_killed=False)
+    federate(scene, is_killed=True)
+    assert scene.adapter() == other_scene.adapter()
+    assert figures(scene) == figures(other_scene)
+    assert readings(scene, "b") == readings(other_scene, "b")
+    trained = [row for row in figures(scene) if row["kind"] == "train" and row["device_id"] != "a"]
+    assert len(trained) == 4
+    assert all(0 < row["num_examples"] <= row["pseudo_labels"] for row in trained)
+    assert any((scene.folder / "state" / "b" / "activations").rglob("*"))
+    assert not (scene.folder / "state" / "c" / "activations").exists()
+
+
+def test_a_full_disk_and_a_damaged_file_stop_no_client(scene: Scene) -> None:
+    scene.create(1, 3, 1, "--labelling", "--confidence", "0.5")
+    url = scene.serve()
+    file = f"labels-{scene.run_id}.jsonl"
+    for name in ("b", "c"):
+        (scene.folder / "state" / name).mkdir(parents=True)
+        (scene.data(name) / "unlabelled.csv").write_text("text\nrain\nthe gate\n")
+    (scene.folder / "state" / "b" / file).symlink_to("/dev/full")
+    (scene.folder / "state" / "c" / file).write_bytes(b'{"event": "\xff"}\n')
+    for name in ("a", "b", "c"):
+        scene.client(name, url, "--engine", "onnx")
+    scene.finish()
+    work = {(row["device_id"], row["kind"]): row for row in figures(scene)}
+    assert "No space left" in work["b", "label"]["error"]
+    assert scene.log("b").count("round 1: label failed") == 1
+    assert work["c", "label"]["num_examples"] == 2 and work["a", "label"]["num_examples"] == 0
+    assert scene.log("c").count("put aside as .bad") == 1
+    assert "Traceback" not in scene.log("b") + scene.log("c")

@@ -1,0 +1,131 @@
+"""Weighted losses and their gradients on both engines, against plain torch in double precision.
+
+The loss is the mean over the texts of weight times cross-entropy: over texts, not over weights.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edge_client.adapters import parse_adapter
+from edge_client.base import Base
+from edge_client.planner import Plan
+from edge_client.tokens import Batch
+from edge_client.wire import AdapterState
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+gradients = pytest.importorskip("profiling.gradients")
+
+WORDS = [1010, 1020, 1030, 1040]
+ADAPTERS = ["lora:4", "prompt:4", "bias"]
+DEVICES = {"torch": "cpu", "onnx": "onnx"}  # as `our_gradients` calls them
+WEIGHTS = (0.25, 1.0, 0.0, 0.6, 0.05)
+WHOLE, SPLIT = Plan("float32", 5, (), 2, 24), Plan("float32", 2, (0,), 2, 24)
+Step = Callable[[Batch, Plan], tuple[float, AdapterState]]
+
+
+def batch_of(base: Base, weights: tuple[float, ...] | None = WEIGHTS) -> Batch:
+    plain = gradients.random_batch(base, len(WEIGHTS), 24, labels=4, seed=3)
+    weighed = None if weights is None else np.array(weights, np.float32)
+    batch: Batch = replace(plain, weights=weighed)
+    return batch
+
+
+def stepping(base: Base, name: str, kind: str) -> tuple[Step, AdapterState]:
+    spec = parse_adapter(name)
+    state: AdapterState = gradients.random_adapter(spec, base, labels=4, seed=1)
+    words = [] if spec.head else WORDS
+
+    def step(batch: Batch, plan: Plan) -> tuple[float, AdapterState]:
+        with gradients.our_gradients(base, spec, state, words, DEVICES[kind]) as compute:
+            found: tuple[float, AdapterState] = compute(batch, plan)
+        return found
+
+    return step, state
+
+
+def expected(
+    base: Base, name: str, batch: Batch, state: AdapterState
+) -> tuple[float, AdapterState]:
+    """The mean over texts of weight times cross-entropy, by Hugging Face and PEFT in float64."""
+    spec = parse_adapter(name)
+    model = gradients.reference_model(base, spec, state)
+    ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
+    logits = model(input_ids=ids, attention_mask=attention).logits
+    places = torch.from_numpy(batch.mask_positions) + spec.prompt_tokens
+    answers = logits[torch.arange(len(ids)), places][:, WORDS].log_softmax(dim=1)
+    labels = torch.from_numpy(batch.labels)
+    losses = -answers[torch.arange(len(ids)), labels]
+    assert batch.weights is not None
+    loss = (losses * torch.from_numpy(batch.weights).double()).sum() / len(ids)
+    loss.backward()
+    return float(loss.detach()), {
+        gradients._plain(place): tensor.grad.numpy()
+        for place, tensor in model.named_parameters()
+        if tensor.grad is not None
+    }
+
+
+def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
+    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_weighted_loss_and_gradients_are_those_of_plain_torch(
+    tiny_base: Base, name: str, kind: str
+) -> None:
+    batch = batch_of(tiny_base)
+    step, state = stepping(tiny_base, name, kind)
+    wanted_loss, wanted = expected(tiny_base, name, batch, state)
+    for plan in (WHOLE, SPLIT) if name != "prompt:4" else (WHOLE, replace(SPLIT, recompute=())):
+        loss, found = step(batch, plan)
+        assert loss == pytest.approx(wanted_loss, rel=1e-5) and set(found) <= set(wanted)
+        for place, gradient in found.items():
+            assert distance(gradient, wanted[place]) <= 1e-5, place
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+@pytest.mark.parametrize("name", [*ADAPTERS, "head", "lora:2+head"])
+def test_weights_of_one_are_no_weights_bit_by_bit(tiny_base: Base, name: str, kind: str) -> None:
+    """Of the gradients; of the loss but the last bit, since torch adds it up in another order."""
+    step, _ = stepping(tiny_base, name, kind)
+    plain_loss, plain = step(batch_of(tiny_base, None), WHOLE)
+    loss, found = step(batch_of(tiny_base, (1.0,) * len(WEIGHTS)), WHOLE)
+    assert loss == (plain_loss if kind == "onnx" else pytest.approx(plain_loss, rel=2e-7))
+    assert all((found[place] == gradient).all() for place, gradient in plain.items())
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+@pytest.mark.parametrize("name", ["lora:4", "head", "bias/top1+head"])
+def test_a_text_without_weight_changes_nothing(tiny_base: Base, name: str, kind: str) -> None:
+    step, _ = stepping(tiny_base, name, kind)
+    batch, other = batch_of(tiny_base), batch_of(tiny_base)
+    other.ids[2, 5:9] += 7
+    other.labels[2] = 3 - other.labels[2]
+    loss, found = step(batch, WHOLE)
+    assert step(other, WHOLE)[0] == loss
+    for place, gradient in step(other, WHOLE)[1].items():
+        np.testing.assert_allclose(gradient, found[place], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+@pytest.mark.parametrize("name", ["head", "lora:2+head"])
+def test_weights_are_linear_in_the_gradient_of_a_classifier(
+    tiny_base: Base, name: str, kind: str
+) -> None:
+    """No reference has this classifier: each text's own gradient, times its weight, adds up."""
+    step, _ = stepping(tiny_base, name, kind)
+    total, sums = 0.0, dict[str, np.ndarray]()
+    for row, weight in enumerate(WEIGHTS):
+        alone = tuple(float(other == row) for other in range(len(WEIGHTS)))
+        loss, found = step(batch_of(tiny_base, alone), WHOLE)
+        total += weight * loss
+        for place, gradient in found.items():
+            sums[place] = sums.get(place, 0.0) + weight * gradient.astype(np.float64)
+    loss, found = step(batch_of(tiny_base), WHOLE)
+    assert loss == pytest.approx(total, rel=1e-5)
+    assert max(distance(found[place], sums[place]) for place in sums) <= 1e-5
