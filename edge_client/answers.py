@@ -43,9 +43,6 @@ def answer(
     else:
         finished = _evaluate(engine, data, work)
     spent = engine.layer_forwards - before
-    if work.kind == "train" and work.labelling is not None:
-        planned = training_forwards(engine, work, finished.report.num_examples)
-        notes.add(Trained(work.work_id, planned))
     return replace(finished, report=replace(finished.report, layer_forwards=spent))
 
 
@@ -56,7 +53,7 @@ def _train(
     seed = derive_seed(work.seed, "train", device_id, work.round_index)
     pseudo, weights = pseudo_texts(engine, data, work, notes)
     texts, weighed = [*data.labelled, *pseudo], [1.0] * len(data.labelled) + weights
-    rows = drawn([text.label for text in texts], work.most, seed)
+    rows = drawn([text.label for text in texts], len(data.labelled), work.most, seed)
     trained = train(
         engine,
         [texts[row] for row in rows],
@@ -64,6 +61,8 @@ def _train(
         seed,
         [weighed[row] for row in rows] if pseudo else None,
     )
+    if work.labelling is not None:
+        notes.add(Trained(work.work_id, training_forwards(engine, work, len(rows))))
     update = wire.Update(work.work_id, trained.num_examples, trained.delta)
     report = wire.Report(
         work.work_id, "done", trained.num_examples, trained.loss, pseudo_labels=len(pseudo)
@@ -71,11 +70,14 @@ def _train(
     return Finished(report, wire.encode_update(update))
 
 
-def drawn(labels: Sequence[str | None], most: int, seed: int) -> list[int]:
+def drawn(labels: Sequence[str | None], gold: int, most: int, seed: int) -> list[int]:
     """Rows to train on: of each label all, or as many as may be, drawn; ascending.
 
+    Gold labels win: of a label nothing else is drawn while there is a gold one left.
+
     Args:
-        labels: Of all texts.
+        labels: Of all texts, those with a gold label first.
+        gold: How many these are.
         most: Of one label; 0 for no cap.
         seed: Of the work.
     """
@@ -84,7 +86,8 @@ def drawn(labels: Sequence[str | None], most: int, seed: int) -> list[int]:
     generator = np.random.Generator(np.random.PCG64(derive_seed(seed, "drawn")))
     counts: Counter[str | None] = Counter()
     kept = []
-    for row in generator.permutation(len(labels)).tolist():
+    order = generator.permutation(len(labels)).tolist()
+    for row in sorted(order, key=lambda row: row >= gold):  # stable
         if counts[labels[row]] < most:
             counts[labels[row]] += 1
             kept.append(row)

@@ -13,7 +13,7 @@ import numpy as np
 
 from edge_client.adapters import frozen_layers, parse_adapter
 from edge_client.class_balance import Confidences, as_bin, counted
-from edge_client.early_exit import EarlyExit, layers_to_try
+from edge_client.early_exit import WORTH, EarlyExit, layers_to_try, learnt_first
 from edge_client.engine import Engine
 from edge_client.label_book import Notes, Opened, Read, moved, sketch_of
 from edge_client.labelling import Labelling, keep_of
@@ -81,7 +81,7 @@ def label(engine: Engine, data: ClientData, work: Work, notes: Notes) -> Labelle
         if not names:
             break
         if reader is None:
-            reader = _Reader(engine, data, work)
+            reader = _Reader(engine, data, work, len(opened.queue))
             known = [texts[name] for name in opened.queue[: notes.book.done]]
             reader.learn_again(known, notes.book.reads)
         readings = reader.read([texts[name] for name in names], names)
@@ -156,6 +156,8 @@ def _opened(engine: Engine, texts: Mapping[str, Example], work: Work, notes: Not
 
     adapter, least = work.adapter_sha256, thresholds_of(work)
     names = queue(order, book.readings, least, is_fresh, adapter, said.read_share)
+    if _exits_early(work):
+        names = learnt_first(names)
     opened = Opened(work.work_id, adapter, tuple(names), tuple(order), sketch)
     notes.add(opened)
     return opened
@@ -190,13 +192,18 @@ def training_forwards(engine: Engine, work: Work, num_examples: int) -> int:
     return work.training.epochs * num_examples * passes
 
 
+def _exits_early(work: Work) -> bool:
+    """Whether texts may be read no further than needed; an ensemble's patterns are read in full."""
+    return _labelling(work).early_exit and not work.task.ensemble
+
+
 class _Reader:
     """Reads texts; the first ones in full, to learn where others may leave."""
 
-    def __init__(self, engine: Engine, data: ClientData, work: Work) -> None:
+    def __init__(self, engine: Engine, data: ClientData, work: Work, texts: int) -> None:
         self._engine, self._work = engine, work
         frozen = frozen_layers(parse_adapter(work.adapter_spec), engine.layers)
-        is_worth = _labelling(work).early_exit and not work.task.ensemble
+        is_worth = _exits_early(work) and texts >= WORTH
         ways = layers_to_try(frozen, engine.layers) if is_worth else ()
         self._exits = EarlyExit(ways) if ways else None
         self._temperature = self._fitted(data)

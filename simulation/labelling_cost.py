@@ -259,9 +259,11 @@ def label_table(found: Sequence[Measured]) -> tuple[Table, list[dict[str, Any]]]
     for item in found:
         if item.cell.experiment.labelling is not None:
             rows += _by_round(item)
+    named = ""
     for row in rows:
+        name, named = "" if row["row"] == named else row["row"], row["row"]
         table.add_row(
-            row["row"],
+            name,
             str(row["round"]),
             f"{row['held']:.0f}",
             f"{100 * row['right']:.1f} %" if row["right"] is not None else "-",

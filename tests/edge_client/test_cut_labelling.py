@@ -4,13 +4,14 @@ import signal
 import subprocess
 import sys
 import time
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from edge_client.activation_cache import ActivationCache
 from edge_client.base import Base
+from edge_client.early_exit import FEWEST
 from edge_client.label_book import Book, Event, FileNotes, MemoryNotes, Revoked
 from edge_client.labeller import CHUNK, label
 from edge_client.pseudo_labels import text_id
@@ -18,6 +19,7 @@ from tests.edge_client.engines import KINDS
 from tests.edge_client.two_topics import (
     ALL,
     DATA,
+    MANY,
     TRAINING,
     straight,
     trained,
@@ -45,24 +47,26 @@ class CutNotes(MemoryNotes):
 
 
 @each_kind
-@pytest.mark.parametrize("name", ["lora:4", "lora:4/top1"])
-@pytest.mark.parametrize("early_exit", [False, True])
+@pytest.mark.parametrize(
+    ("name", "early_exit"), [("lora:4", False), ("lora:4/top1", False), ("lora:4/top1", True)]
+)
 def test_work_cut_after_every_chunk_gives_the_same_and_reads_nothing_twice(
     tiny_base: Base, kind: str, name: str, early_exit: bool
 ) -> None:
     engine = trained(kind, tiny_base, name)
     work = work_of(replace(ALL, early_exit=early_exit), adapter_spec=name)
-    expected, cost = straight(engine, work)
+    data = MANY if early_exit else DATA
+    expected, cost = straight(engine, work, data)
     notes, before, learnt = CutNotes(Book(), is_kept=True), engine.layer_forwards, 0
-    for _ in range(1 + len(DATA.unlabelled) // CHUNK):
-        learnt += min(notes.book.done, 32) if early_exit else 0
+    for _ in range(1 + len(data.unlabelled) // CHUNK):
+        learnt += min(notes.book.done, FEWEST) if early_exit else 0
         with pytest.raises(Cut):
-            label(engine, DATA, work, notes)
-    assert label(engine, DATA, work, notes).layer_forwards == 0
+            label(engine, data, work, notes)
+    assert label(engine, data, work, notes).layer_forwards == 0
     assert notes.book == expected
     assert engine.layer_forwards - before == cost + learnt * engine.layers
     layers = [reading.layers for reading in expected.readings.values()]
-    assert (min(layers) < engine.layers) == early_exit and len(layers) == 72
+    assert (min(layers) < engine.layers) == early_exit and len(layers) == len(data.unlabelled)
 
 
 @each_kind
@@ -79,26 +83,23 @@ def test_what_was_not_noted_is_read_again(tiny_base: Base, kind: str) -> None:
 
 
 @each_kind
-def test_exits_are_learnt_again_from_chunks_that_were_small(
-    tiny_base: Base, tmp_path: Path, kind: str
-) -> None:
-    """Where a cache makes texts cheap, the last of a budget is spent on a few texts at a time."""
-    said, books = replace(ALL, compute_share=0.145), []
-    for name in ("straight", "cut"):
-        engine = trained(kind, tiny_base, "lora:4/top1")
-        engine.remember(ActivationCache(tmp_path / name, 1 << 20, "base"))
-        engine.predict(DATA.unlabelled)
-        work = work_of(said, adapter_spec="lora:4/top1", training=replace(TRAINING, epochs=1))
-        notes = MemoryNotes() if name == "straight" else CutNotes(Book(), is_kept=True)
-        for _ in range(200):
-            try:
-                label(engine, DATA, work, notes)
-                break
-            except Cut:
-                continue
-        books.append(notes.book)
-    assert set(books[0].reads) > {CHUNK} and books[0].done > 32
-    assert books[0] == books[1]
+def test_exits_are_learnt_again_from_chunks_that_were_small(tiny_base: Base, kind: str) -> None:
+    """Texts read before are cheaper, so the last of a budget is spent on a few at a time."""
+    engine = trained(kind, tiny_base, "lora:4/top1")
+    training = replace(TRAINING, epochs=1)
+    first, _ = straight(engine, work_of(adapter_spec="lora:4/top1"), MANY)
+    ratio = (first.labelling_forwards + 136.5) / (3 * len(MANY.unlabelled))
+    said = replace(ALL, compute_share=ratio / (1.0 + ratio))
+    again = {"work_id": "work-2", "adapter_sha256": "b" * 64, "training": training}
+    work = work_of(said, adapter_spec="lora:4/top1", **again)
+    expected, notes = MemoryNotes(deepcopy(first)), CutNotes(deepcopy(first), is_kept=True)
+    label(engine, MANY, work, expected)
+    assert set(expected.book.reads) > {CHUNK} and expected.book.done > FEWEST
+    for _ in range(1 + len(expected.book.reads)):
+        with pytest.raises(Cut):
+            label(engine, MANY, work, notes)
+    label(engine, MANY, work, notes)
+    assert notes.book == expected.book
 
 
 CHILD = """

@@ -12,9 +12,11 @@ from edge_client.base import open_base
 from edge_client.early_exit import (
     FEWEST,
     MOST_EXITS,
+    WORTH,
     EarlyExit,
     fitted,
     layers_to_try,
+    learnt_first,
 )
 from edge_client.engine import Engine, open_engine
 from edge_client.label_book import MemoryNotes
@@ -110,9 +112,9 @@ def test_who_leaves_has_a_normalized_answer_and_its_layer() -> None:
 def test_where_nothing_can_be_learnt_nobody_leaves() -> None:
     engine, watch = Linear(4, 200), EarlyExit((1, 2))
     engine.answers = drawn(1004, 200)[1]
-    watch.settle(engine.read(slice(0, 100), watch), 3)
+    watch.settle(engine.read(slice(0, 150), watch), 3)
     assert not watch.is_learning and watch.layers == ()
-    rows = engine.read(slice(100, 200), watch)
+    rows = engine.read(slice(150, 200), watch)
     assert not np.isnan(rows).any() and set(watch.settle(rows, 3)[1]) == {3}
 
 
@@ -156,3 +158,11 @@ def test_labels_of_news_are_those_of_all_layers(
     saved = 1 - found.layer_forwards / (engine.layers * len(texts))
     print(f"{(full == early).mean():.4f} of the labels agree; {saved:.3f} of layer-forwards saved")
     assert (full == early).mean() >= 0.99 and saved >= 0.0
+
+
+def test_texts_to_learn_from_come_first_and_evenly() -> None:
+    names = [str(number) for number in range(WORTH)]
+    found = learnt_first(names)
+    assert sorted(found, key=int) == names and found[0] == "0" and found[FEWEST - 1] == names[-1]
+    gaps = {int(b) - int(a) for a, b in pairwise(found[:FEWEST])}
+    assert gaps == {2, 3} and learnt_first(names[1:]) == names[1:]

@@ -47,7 +47,7 @@ events = st.one_of(
         sketches,
     ),
     st.builds(Read, st.dictionaries(names, readings, max_size=4), st.integers(0, 10**9)),
-    st.builds(Trained, st.integers(0, 10**9)),
+    st.builds(Trained, names, st.integers(0, 10**9)),
     st.builds(Revoked, names),
 )
 READING = Reading("mail", 0.75, 3, "new", 2)
@@ -70,7 +70,7 @@ def written(path: Path, told: list[Event]) -> Book:
 TOLD: list[Event] = [
     Opened("work", "new", ("a", "b"), ("b", "a"), (0.5, -1.0)),
     Read({"a": READING}, 16),
-    Trained(40),
+    Trained("first", 40),
 ]
 
 
@@ -117,8 +117,8 @@ def test_a_line_that_was_cut_short_is_left_out_wherever_it_was_cut(tmp_path: Pat
     for end in range(before, len(whole)):
         path.write_bytes(whole[:end])
         assert FileNotes(path).book == folded(TOLD[:-1])
-        assert written(path, [Trained(1)]) == folded([*TOLD[:-1], Trained(1)])
-        assert FileNotes(path).book == folded([*TOLD[:-1], Trained(1)])
+        assert written(path, [Trained("second", 1)]) == folded([*TOLD[:-1], Trained("second", 1)])
+        assert FileNotes(path).book == folded([*TOLD[:-1], Trained("second", 1)])
 
 
 DAMAGE = [
@@ -130,7 +130,7 @@ DAMAGE = [
     b"",
     b'{"event": "Gone"}',
     b'{"event": ["Read"]}',
-    b'{"event": "Trained", "layer_forwards": "many"}',
+    b'{"event": "Trained", "work_id": "", "layer_forwards": "many"}',
     b'{"event": "Trained"}',
     b'{"event": "Book", "readings": 3}',
     b'{"event": "Revoked", "text_id": "\xff"}',
@@ -169,6 +169,11 @@ def test_an_event_is_one_line_of_json(tmp_path: Path) -> None:
 def test_a_revoked_label_is_gone_and_stays_known_as_revoked() -> None:
     book = folded([*TOLD, Revoked("a")])
     assert not book.readings and book.revoked == {"a"}
+
+
+def test_training_done_again_after_a_kill_counts_once() -> None:
+    book = folded([*TOLD, Trained("first", 40), Trained("second", 5)])
+    assert book.training_forwards == 45
 
 
 def test_work_that_is_opened_starts_to_count_and_drops_what_no_reading_needs() -> None:

@@ -117,7 +117,7 @@ def test_labelling_never_takes_more_than_its_share(tiny_base: Base, seed: int) -
         )
         label(engine, DATA, work, notes)
         texts = int(np.ceil(work.keep * len(DATA.unlabelled)))
-        notes.add(WasTrained(work.training.epochs * texts * 3 * engine.layers))
+        notes.add(WasTrained(work.work_id, work.training.epochs * texts * 3 * engine.layers))
         spent = notes.book.labelling_forwards
         assert spent <= share * (spent + notes.book.training_forwards) + 1e-6
     assert spent > 0

@@ -6,6 +6,7 @@ import numpy as np
 
 from edge_client.adapters import initial_adapter, parse_adapter
 from edge_client.base import Base
+from edge_client.early_exit import WORTH
 from edge_client.engine import Engine, open_engine
 from edge_client.label_book import Book, MemoryNotes
 from edge_client.labeller import label
@@ -50,6 +51,7 @@ def unlabelled(count: int) -> tuple[Example, ...]:
 
 
 DATA = ClientData((), unlabelled(72), ())
+MANY = ClientData((), unlabelled(WORTH + 16), ())  # so many that texts may leave early
 
 
 def trained(kind: str, base: Base, name: str = "lora:4") -> Engine:
@@ -81,7 +83,7 @@ def work_of(said: Labelling = ALL, **changes: object) -> Work:
     return replace(work, **changes)  # type: ignore[arg-type]
 
 
-def straight(engine: Engine, work: Work) -> tuple[Book, int]:
+def straight(engine: Engine, work: Work, data: ClientData = DATA) -> tuple[Book, int]:
     notes, before = MemoryNotes(), engine.layer_forwards
-    label(engine, DATA, work, notes)
+    label(engine, data, work, notes)
     return notes.book, engine.layer_forwards - before
