@@ -102,6 +102,11 @@ class Looking:
     used_round: int
     thresholds: tuple[float, ...]
 
+    @property
+    def forwards(self) -> int:
+        """Layer-forwards of labelling and of the evaluation before it."""
+        return self.label_forwards + self.gate_forwards
+
 
 @dataclass(frozen=True)
 class Round:

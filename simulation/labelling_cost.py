@@ -129,7 +129,7 @@ class Spent:
 
 def spent(rows: Sequence[Row]) -> Spent:
     """What rounds took."""
-    labels = [row.labels for row in rows if row.labels is not None]
+    labels = [row.labels.looking for row in rows if row.labels is not None]
     return Spent(
         sum(one.label_forwards for one in labels),
         sum(one.gate_forwards for one in labels),
@@ -291,14 +291,16 @@ def _by_round(item: Measured) -> list[dict[str, Any]]:
             spent([row for row in one.rows if row.round_index <= index]) for one in item.results
         ]
         right = [one.held.share for one in steps if one.held.asked]
-        gates = [one.gate_accuracy for one in steps if one.gate_accuracy is not None]
+        gates = [
+            one.looking.gate_accuracy for one in steps if one.looking.gate_accuracy is not None
+        ]
         rows.append(
             {
                 "row": item.name,
                 "round": index,
                 "held": _mean([float(one.held.asked) for one in steps]),
                 "right": _mean(right),
-                "texts_read": _mean([float(one.texts_read) for one in steps]),
+                "texts_read": _mean([float(one.looking.texts_read) for one in steps]),
                 "gate": _mean(gates),
                 "labelling_share": _mean([one.labelling_share for one in so_far]),
             }

@@ -35,26 +35,14 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True)
 class Labels:
-    """The label step before a round; see `simulation.federation.Looking`.
+    """The label step before a round, and what it left.
 
     Attributes:
-        clients: Asked.
-        texts_read: By them.
-        label_forwards: Layer-forwards of reading them.
-        gate_forwards: Of the evaluation before.
-        gate_accuracy: What that found.
-        used_round: The round whose adapter labelled.
-        thresholds: Least confidence by class.
+        looking: What it gave and cost.
         held: Pseudo-labels of all clients after it, and how many of them are right.
     """
 
-    clients: int
-    texts_read: int
-    label_forwards: int
-    gate_forwards: int
-    gate_accuracy: float | None
-    used_round: int
-    thresholds: tuple[float, ...]
+    looking: Looking
     held: Tally
 
 
@@ -100,8 +88,7 @@ class Row:
     def all_forwards(self) -> int:
         """Layer-forwards of training, labelling and the gate."""
         labels = self.labels
-        spent = labels.label_forwards + labels.gate_forwards if labels else 0
-        return self.layer_forwards + spent
+        return self.layer_forwards + (labels.looking.forwards if labels else 0)
 
 
 @dataclass(frozen=True)
@@ -252,7 +239,7 @@ class Record:
             evaluated=closed.standing.evaluated,
             score=scored,
             error=next(iter(closed.errors.values()), ""),
-            labels=_labels(closed.looking, held),
+            labels=Labels(closed.looking, held) if closed.looking and held else None,
         )
         before = self._last.get(arm)
         if closed.standing.memory:
@@ -276,21 +263,6 @@ class Record:
 def memory_of(adapter: Path) -> Path:
     """Where what is known beside an adapter lies."""
     return adapter.with_suffix(".memory")
-
-
-def _labels(looking: Looking | None, held: Tally | None) -> Labels | None:
-    if looking is None or held is None:
-        return None
-    return Labels(
-        clients=looking.cohort,
-        texts_read=looking.texts_read,
-        label_forwards=looking.label_forwards,
-        gate_forwards=looking.gate_forwards,
-        gate_accuracy=looking.gate_accuracy,
-        used_round=looking.used_round,
-        thresholds=looking.thresholds,
-        held=held,
-    )
 
 
 def read_rows(folder: Path) -> list[Row]:

@@ -45,7 +45,8 @@ def labelled(base: Base, **said: Any) -> Experiment:
 def test_clients_without_labels_train_on_what_they_found(tiny_base: Base, place: Place) -> None:  # noqa: F811
     result = run(labelled(tiny_base), place)
     steps = [row.labels for row in result.rows if row.labels]
-    assert len(steps) == 3 and all(step.gate_forwards for step in steps) and steps[0].texts_read
+    assert len(steps) == 3 and all(step.looking.gate_forwards for step in steps)
+    assert steps[0].looking.texts_read
     assert result.rows[-1].clients == 4 and result.rows[-1].labels == steps[-1]
     assert 0 <= steps[-1].held.right <= steps[-1].held.asked
 
