@@ -66,13 +66,13 @@ class InProcess:
         for name, work in asked:
             self._engine.load_adapter(state)
             notes = MemoryNotes(self._books.get(name))
+            if work.labelling is not None:
+                self._books[name] = notes.book  # before it is answered: who asks may not come back
             try:
                 yield answer(self._engine, self.data(name, work), work, name, notes)
             except (RuntimeError, ValueError) as error:
                 reason = f"{name}: {error}"
                 yield Finished(Report(work.work_id, "failed", error=reason[:2000]), None)
-            if work.labelling is not None:
-                self._books[name] = notes.book
 
     def data(self, name: str, work: Work) -> ClientData:
         """A client's texts, the unlabelled ones without their labels and where they are wanted."""
