@@ -14,7 +14,7 @@ from coordinator.rounds import State, labels_with, thresholds_before
 from coordinator.schedule import Schedule
 from edge_client.labelling import keep_in
 
-FEWEST, TIMES = 8, 4
+FEWEST = 8
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ def guidance_of(schedule: Schedule, state: State, opened: StepOpened) -> Guidanc
 def most_of_a_class(state: State, thresholds: Sequence[float]) -> int:
     """Most texts of one class that a device trains on in a round.
 
-    Four times what the median device can train on, and not fewer than 8: a device that holds far
-    more of one class than others hold of all would answer for everybody.
+    What the median device can train on in all, and not fewer than 8: a device that holds far more
+    of one class than others hold of all would answer for everybody.
 
     Args:
         state: What devices said.
@@ -64,4 +64,4 @@ def most_of_a_class(state: State, thresholds: Sequence[float]) -> int:
         texts = state.texts.get(name, 0) + (told.sure(thresholds) if told else 0)
         if texts:
             found.append(texts)
-    return max(FEWEST, TIMES * math.ceil(median(found))) if found else 0
+    return max(FEWEST, math.ceil(median(found))) if found else 0

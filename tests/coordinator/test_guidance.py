@@ -196,7 +196,7 @@ def test_who_has_no_gold_label_is_asked_to_train_if_it_is_sure_enough(
 
 def test_no_device_trains_on_far_more_of_a_class_than_others_hold() -> None:
     least = (0.9, 0.9)
-    even = State("first", texts=dict.fromkeys("abc", 5))
+    even = State("first", texts=dict.fromkeys("abc", 20))
     assert most_of_a_class(even, least) == 20
     skewed = State("first", texts={"a": 64, "b": 1, "c": 2, "d": 0})
     assert most_of_a_class(skewed, least) == 8
