@@ -205,7 +205,8 @@ class Experiment:
 class Rounds:
     """An experiment's `coordinator.schedule.Schedule` for as many clients as can train.
 
-    With labelling adapters are evaluated oftener than they are scored: every `score_every` rounds.
+    With labelling adapters are evaluated whenever they are scored (every `score_every` rounds) or
+    may be labelled with.
     """
 
     rounds: int
@@ -220,6 +221,11 @@ class Rounds:
     max_cohort: int = 0
     score_every: int = 1
 
+    def is_gated(self, round_index: int) -> bool:
+        """Whether clients label right after a round, so that its adapter is judged before."""
+        every = self.labelling.infer_every if self.labelling else 0
+        return every > 0 and round_index % every == 0 and round_index < self.rounds
+
     def is_scored(self, round_index: int) -> bool:
         """Whether an adapter that is evaluated after a round is scored on the test texts too."""
         every = self.score_every
@@ -230,7 +236,7 @@ class Rounds:
 def schedule_of(experiment: Experiment, clients: int, labels: tuple[str, ...] = ()) -> Rounds:
     """When whom is asked: the cohort, or all where fewer clients hold labelled texts.
 
-    With labelling, adapters are judged at the gate whenever somebody is about to label.
+    With labelling, adapters are evaluated whenever somebody is about to label too.
 
     Args:
         experiment: What is run.
@@ -239,7 +245,8 @@ def schedule_of(experiment: Experiment, clients: int, labels: tuple[str, ...] = 
     """
     labelling, seed = experiment.labelling, experiment.seed
     if labelling is not None:
-        gates, most = labelling.infer_every, experiment.cohort
+        gates = math.gcd(labelling.infer_every, experiment.evaluate_every)
+        most = experiment.cohort
         return Rounds(
             rounds=experiment.rounds,
             fraction=1.0,

@@ -302,7 +302,9 @@ class _Run:
         """One evaluation step; the round it belongs to, with its score if it is scored."""
         adapter, round_index = self.standing.adapter, opened.round_index
         work_id, _ = opened.members[0]
-        report = self._devices.gate(adapter, self._work(opened, work_id))
+        report = None
+        if self._schedule.is_gated(round_index):
+            report = self._devices.gate(adapter, self._work(opened, work_id))
         if report is not None:
             self._gate = report
             self._state = evolve(self._state, gate_answer(work_id, report))
