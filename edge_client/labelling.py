@@ -48,7 +48,7 @@ class Labelling:
     keep_last: float = 0.5
     keep_per_client: int = 0
     confidence: float = 0.9
-    confidences: dict[str, float] = field(default_factory=dict)
+    confidences: dict[str, float] = field(default_factory=dict, hash=False)
     class_floor: float = 0.5
     class_share: float = 1.0
     read_share: float = 1.0
