@@ -1,6 +1,7 @@
 """What a device knows of its unlabelled texts, kept over restarts: one line of JSON an event.
 
-    STATE/labels.jsonl   Opened, Read ..., Closed; a new file with the sum replaces it when it grows
+    STATE/labels-RUN.jsonl   Opened, Read ..., Trained, Revoked; one line with the sum of them all
+                             replaces them when it grows
 
 A reading is on disk before the next texts are read, so work that was cut short goes on where it
 was and gives the labels that it would have given. A last line that was cut short is left out.
