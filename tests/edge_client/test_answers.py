@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edge_client.adapters import initial_adapter, parse_adapter
-from edge_client.answers import answer, drawn
+from edge_client.answers import answer
 from edge_client.base import Base
 from edge_client.engine import Engine, open_engine
 from edge_client.label_book import MemoryNotes, Opened, Read
@@ -160,13 +160,3 @@ def test_who_keeps_no_texts_aside_tells_no_prior(
     report = answer(engine, data, work_of("evaluate", hub_task), "hub-1", MemoryNotes()).report
     assert report.num_examples == 0 and report.mean_log_probabilities == ()
     assert report.labelled == 3 and report.layer_forwards == 0
-
-
-def test_of_a_class_that_is_capped_gold_labels_are_drawn_first() -> None:
-    labels = ["a"] * 4 + ["b"] + ["a"] * 40 + ["b"]  # five gold ones, then pseudo-labels
-    for seed in range(5):
-        rows = drawn(labels, 5, 8, seed)
-        assert rows[:5] == [0, 1, 2, 3, 4] and rows[-1] == 45 and len(rows) == 10
-        assert rows == drawn(labels, 5, 8, seed)
-    assert len({tuple(drawn(labels, 5, 8, seed)) for seed in range(5)}) > 1
-    assert drawn(labels, 5, 0, 1) == list(range(46))
