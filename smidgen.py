@@ -15,7 +15,11 @@ COMMANDS = {
         "four devices and a coordinator on this machine, 3 minutes",
         "simulate",
     ),
-    "pack": ("edge_client.pack_cli", "make a base pack of a model, for devices to map", "torch"),
+    "pack": (
+        "edge_client.commands.pack",
+        "make a base pack of a model, for devices to map",
+        "torch",
+    ),
     "client": ("edge_client.cli", "run on a device: join a run, or train alone", "torch"),
     "coordinator": (
         "coordinator.cli",

@@ -5,8 +5,8 @@ Pure: a body, its headers and what was asked go in; an update or a `Refusal` com
 
 import numpy as np
 
-from edge_client import wire
-from edge_client.wire import AdapterState, Report, Update, WireError
+from edge_client.wire import messages as wire
+from edge_client.wire.messages import AdapterState, Report, Update, WireError
 
 COUNTS = (
     *("num_examples", "peak_rss_bytes", "bytes_up", "bytes_down", "requests"),

@@ -1,4 +1,4 @@
-"""The routes of `edge_client.wire`, and the driver that lets rounds proceed.
+"""The routes of `edge_client.wire.messages`, and the driver that lets rounds proceed.
 
 Bytes are checked by `wire` and `admission`, not by the web framework: a request from outside ends
 in an answer, or in 4xx with one line of detail. Store work runs in threads, waiting does not.
@@ -24,7 +24,7 @@ from coordinator.auth import bearer
 from coordinator.polls import Bells, heard
 from coordinator.service import Service
 from coordinator.store import Device
-from edge_client.wire import (
+from edge_client.wire.messages import (
     MAX_JSON_BYTES,
     MAX_UPDATE_OVERHEAD_BYTES,
     Enrol,
@@ -171,7 +171,7 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
 
 
 def _takes(kind: type[Any]) -> dict[str, Any]:
-    note = {"type": "object", "description": f"`{kind.__name__}` of edge_client/wire.py"}
+    note = {"type": "object", "description": f"`{kind.__name__}` of edge_client/wire/messages.py"}
     return {"requestBody": {"content": {"application/json": {"schema": note}}, "required": True}}
 
 

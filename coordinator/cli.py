@@ -25,10 +25,10 @@ from coordinator.server import PortError, listen, serve, sole_server, url_of
 from coordinator.service import Service
 from coordinator.status import state_of, status_of
 from coordinator.store import DATABASE, Store, StoreError
-from edge_client.adapters import AdapterError
-from edge_client.base import BaseError
-from edge_client.peft_folder import Exported, write_peft_folder
-from edge_client.tasks import TaskError
+from edge_client.adapters.peft_folder import Exported, write_peft_folder
+from edge_client.adapters.spec import AdapterError
+from edge_client.bases.base import BaseError
+from edge_client.texts.tasks import TaskError
 
 EXPECTED = (ConfigError, TaskError, AdapterError, BaseError, StoreError, PortError)
 

@@ -21,12 +21,12 @@ from typing import Any
 import msgspec
 
 from coordinator.selection import cohort_size
-from edge_client.adapters import parse_adapter
-from edge_client.base import EMBEDDED
-from edge_client.labelling import Labelling
-from edge_client.ready_tasks import find_task
-from edge_client.tasks import Task, task_from_mapping
-from edge_client.wire import Training
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import EMBEDDED
+from edge_client.texts.ready_tasks import find_task
+from edge_client.texts.tasks import Task, task_from_mapping
+from edge_client.wire.labelling import Labelling
+from edge_client.wire.messages import Training
 
 if sys.version_info >= (3, 11):
     import tomllib

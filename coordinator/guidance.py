@@ -12,14 +12,14 @@ from statistics import median
 from coordinator.journal import StepOpened
 from coordinator.rounds import State, labels_with, thresholds_before
 from coordinator.schedule import Schedule
-from edge_client.labelling import keep_in
+from edge_client.wire.labelling import keep_in
 
 FEWEST = 8
 
 
 @dataclass(frozen=True)
 class Guidance:
-    """For one step; the fields are those of `edge_client.wire.Work`."""
+    """For one step; the fields are those of `edge_client.wire.messages.Work`."""
 
     keep: float = 0.0
     prior: tuple[float, ...] = ()

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from edge_client.class_balance import Confidences
+from edge_client.wire.confidences import Confidences
 
 Kind = Literal["train", "label", "evaluate"]
 

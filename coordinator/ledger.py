@@ -12,7 +12,7 @@ from coordinator.journal import Answered, Event, Resumed, StepClosed, StepOpened
 from coordinator.rounds import State, evolve
 from coordinator.runs import config_of
 from coordinator.store import Device, Run, Store
-from edge_client.wire import Receipt
+from edge_client.wire.messages import Receipt
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from coordinator.journal import (
 )
 from coordinator.schedule import Schedule
 from coordinator.selection import candidates, cohort, labellers
-from edge_client.class_balance import Confidences, class_thresholds
-from edge_client.labelling import Labelling, keep_in
+from edge_client.wire.confidences import Confidences, class_thresholds
+from edge_client.wire.labelling import Labelling, keep_in
 
 
 @dataclass(frozen=True)

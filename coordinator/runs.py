@@ -8,13 +8,13 @@ import msgspec
 from coordinator.auth import draw_secret, hash_secret
 from coordinator.config import RunConfig
 from coordinator.store import Run, Store, StoreError
-from edge_client.adapters import AdapterSpec, initial_adapter, parse_adapter
-from edge_client.base import Base, open_base
-from edge_client.peft_folder import check_exportable
-from edge_client.seeds import derive_seed
-from edge_client.tasks import Task
-from edge_client.tokens import Encoder, Tokens
-from edge_client.wire import AdapterState, encode, encode_adapter
+from edge_client.adapters.peft_folder import check_exportable
+from edge_client.adapters.spec import AdapterSpec, initial_adapter, parse_adapter
+from edge_client.bases.base import Base, open_base
+from edge_client.texts.tasks import Task
+from edge_client.texts.tokens import Encoder, Tokens
+from edge_client.wire.messages import AdapterState, encode, encode_adapter
+from edge_client.wire.seeds import derive_seed
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from edge_client.labelling import Labelling
+from edge_client.wire.labelling import Labelling
 
 
 class Schedule(Protocol):

@@ -9,7 +9,7 @@ from coordinator.journal import Event, Finished, StepClosed, StepOpened
 from coordinator.ledger import Ledger, Live
 from coordinator.rounds import Step, decide
 from coordinator.store import Store
-from edge_client.wire import decode_adapter, decode_update, encode_adapter
+from edge_client.wire.messages import decode_adapter, decode_update, encode_adapter
 
 LOG = logging.getLogger(__name__)
 

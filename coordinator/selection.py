@@ -3,8 +3,8 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from edge_client.class_balance import Confidences
-from edge_client.seeds import derive_seed
+from edge_client.wire.confidences import Confidences
+from edge_client.wire.seeds import derive_seed
 
 
 def cohort_size(fraction: float, population: int) -> int:

@@ -20,7 +20,7 @@ from coordinator.ledger import Asked, Ledger, Live
 from coordinator.presence import Presence
 from coordinator.scheduler import proceed
 from coordinator.store import Device, Store
-from edge_client.wire import (
+from edge_client.wire.messages import (
     PROTOCOL,
     AdapterState,
     Enrol,

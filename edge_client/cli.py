@@ -17,31 +17,31 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from edge_client.adapters import AdapterError, AdapterSpec, initial_adapter, parse_adapter
-from edge_client.base import EMBEDDED, Base, BaseError, open_base
-from edge_client.budgeted import open_within
-from edge_client.engine import ENGINE_HELP, Engine, EngineError
-from edge_client.label_cli import Asked, tell_labels
-from edge_client.meters import peak_rss_bytes
-from edge_client.peft_folder import (
+from edge_client.adapters.peft_folder import (
     Exported,
     check_exportable,
     is_exported,
     read_peft_folder,
     write_peft_folder,
 )
-from edge_client.peft_import import read_peft_adapter
-from edge_client.plan_cli import plan
-from edge_client.planner import AUTO, BudgetError, parse_budget, parse_cache_size
-from edge_client.ready_tasks import find_task
-from edge_client.seeds import derive_seed
-from edge_client.state import StateError
-from edge_client.task_cli import tell_patterns, tell_tasks
-from edge_client.tasks import Task, TaskError
-from edge_client.texts import ClientData, DataError, Example, check_folder, read_folder
-from edge_client.trainer import Evaluation, TrainingError, evaluate, train
-from edge_client.weights import WeightsError
-from edge_client.wire import AdapterState, Training, WireError, encode_adapter
+from edge_client.adapters.peft_import import read_peft_adapter
+from edge_client.adapters.spec import AdapterError, AdapterSpec, initial_adapter, parse_adapter
+from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
+from edge_client.bases.weights import WeightsError
+from edge_client.client.meter import peak_rss_bytes
+from edge_client.client.state import StateError
+from edge_client.commands.labels import Asked, tell_labels
+from edge_client.commands.patterns import tell_patterns, tell_tasks
+from edge_client.commands.plan import plan
+from edge_client.engine.budgeted import open_within
+from edge_client.engine.engine import ENGINE_HELP, Engine, EngineError
+from edge_client.engine.trainer import Evaluation, TrainingError, evaluate, train
+from edge_client.planning.planner import AUTO, BudgetError, parse_budget, parse_cache_size
+from edge_client.texts.examples import ClientData, DataError, Example, check_folder, read_folder
+from edge_client.texts.ready_tasks import find_task
+from edge_client.texts.tasks import Task, TaskError
+from edge_client.wire.messages import AdapterState, Training, WireError, encode_adapter
+from edge_client.wire.seeds import derive_seed
 
 app = typer.Typer(
     help="Run on a device: join a run, train alone, use an adapter.",
@@ -114,9 +114,9 @@ def run(
     json_output: JsonOption = False,
 ) -> None:
     """Join a run and serve it until it is finished."""
-    from edge_client.client import Client, ClientError, Settings
-    from edge_client.state import ClientState
-    from edge_client.transport import TransportError
+    from edge_client.client.loop import Client, ClientError, Settings
+    from edge_client.client.state import ClientState
+    from edge_client.client.transport import TransportError
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from edge_client.base import EMBEDDED, Base, BaseError, open_base
-from edge_client.tasks import TaskError
-from edge_client.tokens import Tokens
+from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
+from edge_client.texts.tasks import TaskError
+from edge_client.texts.tokens import Tokens
 
 BITS = (4, 8, 16)
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}

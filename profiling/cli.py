@@ -12,8 +12,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from edge_client.engine import ENGINE_HELP
-from edge_client.planner import AUTO, BudgetError, parse_budget
+from edge_client.engine.engine import ENGINE_HELP
+from edge_client.planning.planner import AUTO, BudgetError, parse_budget
 from profiling.benchmark_bases import BenchmarkError
 from profiling.child import Line
 from profiling.exactness import Question, compare

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from edge_client.adapters import AdapterError, parse_adapter
-from edge_client.engine import INSTALL
+from edge_client.adapters.spec import AdapterError, parse_adapter
+from edge_client.engine.engine import INSTALL
 from profiling.benchmark_bases import OFFLINE, BenchmarkError, find_base, label_words
 from profiling.child import DONE, Line, run_child, silent
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.meters import usable_cores
+from edge_client.client.meter import usable_cores
 from profiling.benchmark_bases import BenchmarkError, cache_folder
 from profiling.child import DONE, Child, Line, run_child
 from profiling.ort_training import LAUNCH, MARK, ROOT

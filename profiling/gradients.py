@@ -26,14 +26,14 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from edge_client.adapters import AdapterSpec, initial_adapter, parse_adapter
-from edge_client.base import Base, open_base
-from edge_client.memory_model import Work
-from edge_client.peft_folder import peft_config, peft_state
-from edge_client.planner import Plan, depths
-from edge_client.tokens import Batch
-from edge_client.torch_network import Network
-from edge_client.wire import AdapterState
+from edge_client.adapters.peft_folder import peft_config, peft_state
+from edge_client.adapters.spec import AdapterSpec, initial_adapter, parse_adapter
+from edge_client.bases.base import Base, open_base
+from edge_client.engine.torch_backend.network import Network
+from edge_client.planning.planner import Plan, depths
+from edge_client.planning.torch_memory import Work
+from edge_client.texts.tokens import Batch
+from edge_client.wire.messages import AdapterState
 from profiling.peer_checkpoint import fill
 from profiling.stepping import tell
 
@@ -147,7 +147,7 @@ def _plain(name: str) -> str:
 def every_plan(base: Base, spec: AdapterSpec, batch: int, tokens: int) -> list[Plan]:
     """One of each way to compute a step in float32: kept, recomputed, split, shallow if it may be.
 
-    See `edge_client.planner.depths` for adapters that have no depth of their own.
+    See `edge_client.planning.planner.depths` for adapters that have no depth of their own.
     """
     layers = base.shape.layers
     whole = Plan("float32", batch, (), layers, tokens)
@@ -231,7 +231,7 @@ def our_gradients(
         device: torch's, or `onnx` for the engine without torch.
     """
     if device == "onnx":
-        import edge_client.onnx_network as onnx_network
+        import edge_client.engine.onnx_backend.network as onnx_network
 
         light = onnx_network.Network(base, spec, state, [[word] for word in words], threads=2)
         yield light.backward

@@ -9,7 +9,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from edge_client.meters import memory_bytes, usable_cores
+from edge_client.client.meter import memory_bytes, usable_cores
 
 LIBRARIES = ("numpy", "torch", "transformers", "peft", "bitsandbytes", "onnxruntime")
 
@@ -61,7 +61,7 @@ def gemm_flops_per_s(threads: int | None = None) -> float:
     Args:
         threads: That compute; None for all.
     """
-    code = "from edge_client.device_facts import measured_flops as f; print(f(1536, 9))"
+    code = "from edge_client.planning.resources import measured_flops as f; print(f(1536, 9))"
     counts = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     command = [sys.executable, "-c", code]
     with subprocess.Popen(

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from edge_client.adapters import AdapterSpec, initial_adapter
-from edge_client.base import Base
-from edge_client.tokens import Batch
-from edge_client.wire import AdapterState
+from edge_client.adapters.spec import AdapterSpec, initial_adapter
+from edge_client.bases.base import Base
+from edge_client.texts.tokens import Batch
+from edge_client.wire.messages import AdapterState
 from profiling.benchmark_bases import BenchmarkError, cache_folder, make
 
 ORT_TRAINING = "ort-training"

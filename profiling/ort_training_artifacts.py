@@ -17,8 +17,8 @@ from typing import Any
 import onnx
 import onnxruntime
 
-from edge_client.architectures import Shape
-from edge_client.weights import Weights
+from edge_client.bases.architectures import Shape
+from edge_client.bases.weights import Weights
 from profiling.ort_training_child import training_api
 from profiling.ort_training_graph import Adapted, Graph, build
 

@@ -16,9 +16,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_client.architectures import FAMILIES, Shape
-from edge_client.quantization import dequantize
-from edge_client.weights import Weights
+from edge_client.bases.architectures import FAMILIES, Shape
+from edge_client.bases.quantization import dequantize
+from edge_client.bases.weights import Weights
 
 OPSET, IR_VERSION = 17, 8
 MICROSOFT = "com.microsoft"

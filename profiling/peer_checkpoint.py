@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from edge_client.base import Base, open_base
-from edge_client.quantization import dequantize
+from edge_client.bases.base import Base, open_base
+from edge_client.bases.quantization import dequantize
 
 TIED = ("decoder.weight", "decoder.bias", "projector.weight", "position_ids", "lm_head.weight")
 

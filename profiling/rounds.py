@@ -1,7 +1,7 @@
 """What rounds cost and gave, summed up from the figures a coordinator keeps.
 
 A figure is one line of `rounds.jsonl`: `round_index`, `kind` and `device_id` beside the fields of
-`edge_client.wire.Report`. All of them are measured, by the device that reports them.
+`edge_client.wire.messages.Report`. All of them are measured, by the device that reports them.
 """
 
 import json

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_client.adapters import (
+from edge_client.adapters.spec import (
     LORA_ALPHA,
     AdapterError,
     AdapterSpec,
@@ -20,9 +20,9 @@ from edge_client.adapters import (
     parse_adapter,
     target_pattern,
 )
-from edge_client.engine import INSTALL
-from edge_client.planner import AUTO, BudgetError, parse_budget
-from edge_client.wire import Training
+from edge_client.engine.engine import INSTALL
+from edge_client.planning.planner import AUTO, BudgetError, parse_budget
+from edge_client.wire.messages import Training
 from profiling import ort_training
 from profiling.benchmark_bases import (
     OFFLINE,

@@ -9,16 +9,16 @@ import sys
 from dataclasses import asdict
 from hashlib import sha256
 
-from edge_client.adapters import AdapterError, parse_adapter
-from edge_client.base import BaseError, open_base
-from edge_client.budgeted import BudgetedEngine, open_within
-from edge_client.engine import EngineError
-from edge_client.memory_model import parts
-from edge_client.planner import BudgetError, parse_budget
-from edge_client.step_cost import step_flops
-from edge_client.tasks import Task, TaskError
-from edge_client.tokens import Batch
-from edge_client.wire import AdapterState, Training
+from edge_client.adapters.spec import AdapterError, parse_adapter
+from edge_client.bases.base import BaseError, open_base
+from edge_client.engine.budgeted import BudgetedEngine, open_within
+from edge_client.engine.engine import EngineError
+from edge_client.planning.planner import BudgetError, parse_budget
+from edge_client.planning.step_cost import step_flops
+from edge_client.planning.torch_memory import parts
+from edge_client.texts.tasks import Task, TaskError
+from edge_client.texts.tokens import Batch
+from edge_client.wire.messages import AdapterState, Training
 from profiling.stepping import Request, Texts, random_texts, read_request, run_steps, tell
 
 WRONG_INPUT = (AdapterError, BaseError, BudgetError, EngineError, TaskError)

@@ -7,8 +7,8 @@ with labels asked a round, FedAvg. The paper trains all weights of RoBERTa-large
 
 import math
 
-from edge_client.labelling import Labelling
-from edge_client.wire import Training
+from edge_client.wire.labelling import Labelling
+from edge_client.wire.messages import Training
 from simulation.experiment import FULL, Deal, Experiment, ExperimentError
 from simulation.published import (
     AUG_FEDPROMPT,

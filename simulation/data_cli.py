@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from edge_client.ready_tasks import find_task
-from edge_client.tasks import Task, TaskError, task_toml
-from edge_client.texts import DataError, write_csv
+from edge_client.texts.examples import DataError, write_csv
+from edge_client.texts.ready_tasks import find_task
+from edge_client.texts.tasks import Task, TaskError, task_toml
 from simulation.datasets import NAMES, VARIABLE, DataSet, read_dataset, read_local
 from simulation.hub_layouts import LAYOUTS, Layout
 

@@ -1,9 +1,9 @@
-"""What data sets need beside their tasks (`edge_client.ready_tasks`): languages, fewer labels."""
+"""What data sets need beside their tasks (`texts.ready_tasks`): languages, fewer labels."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from edge_client.tasks import Task
+from edge_client.texts.tasks import Task
 
 XNLI_LANGUAGES = (
     *("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh"),

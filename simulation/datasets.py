@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_client.pack import file_sha256
-from edge_client.tasks import Task, TaskError, read_task
-from edge_client.texts import DataError, Example, find_part, read_file
+from edge_client.bases.manifest import file_sha256
+from edge_client.texts.examples import DataError, Example, find_part, read_file
+from edge_client.texts.tasks import Task, TaskError, read_task
 from simulation.dataset_readers import READERS, Parts, chosen, likeness
 from simulation.provenance import licence_near
 

@@ -17,15 +17,15 @@ from typing import Any
 
 import httpx
 
-from edge_client.adapters import parse_adapter
-from edge_client.base import open_base
-from edge_client.engine import open_engine
-from edge_client.meters import usable_cores
-from edge_client.peft_folder import read_peft_folder
-from edge_client.tasks import read_task
-from edge_client.texts import read_folder
-from edge_client.trainer import evaluate
-from edge_client.wire import Training
+from edge_client.adapters.peft_folder import read_peft_folder
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import open_base
+from edge_client.client.meter import usable_cores
+from edge_client.engine.engine import open_engine
+from edge_client.engine.trainer import evaluate
+from edge_client.texts.examples import read_folder
+from edge_client.texts.tasks import read_task
+from edge_client.wire.messages import Training
 from profiling.report import draw_rounds
 from profiling.rounds import (
     Figure,

@@ -12,15 +12,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from edge_client.adapters import AdapterError, parse_adapter
-from edge_client.base import EMBEDDED, BaseError
-from edge_client.engine import EngineError, installed_engine
-from edge_client.planner import AUTO
-from edge_client.ready_tasks import find_task
-from edge_client.tasks import Task, TaskError
-from edge_client.texts import DataError
-from edge_client.trainer import TrainingError
-from edge_client.wire import Training
+from edge_client.adapters.spec import AdapterError, parse_adapter
+from edge_client.bases.base import EMBEDDED, BaseError
+from edge_client.engine.engine import EngineError, installed_engine
+from edge_client.engine.trainer import TrainingError
+from edge_client.planning.planner import AUTO
+from edge_client.texts.examples import DataError
+from edge_client.texts.ready_tasks import find_task
+from edge_client.texts.tasks import Task, TaskError
+from edge_client.wire.messages import Training
 from profiling.report import percent, rounds_table
 from simulation.demo import Result, Setting, run_demo
 from simulation.fleet import FleetError

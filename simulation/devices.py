@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.activation_cache import ActivationCache
-from edge_client.answers import answer
-from edge_client.label_book import Book, MemoryNotes
-from edge_client.state import Finished
-from edge_client.texts import ClientData, Example
-from edge_client.wire import Report, Work, decode_adapter
+from edge_client.client.answers import answer
+from edge_client.client.state import Finished
+from edge_client.engine.activation_cache import ActivationCache
+from edge_client.labelling.book import Book, MemoryNotes
+from edge_client.texts.examples import ClientData, Example
+from edge_client.wire.messages import Report, Work, decode_adapter
 from simulation.federation import Standing
 from simulation.population import Population, merged
 from simulation.scoring import Score, score

@@ -30,11 +30,11 @@ from typing import Any, Literal
 import msgspec
 
 from coordinator.config import RunConfig
-from edge_client.adapters import AdapterError, parse_adapter
-from edge_client.base import EMBEDDED
-from edge_client.labelling import Labelling
-from edge_client.tasks import Task
-from edge_client.wire import Training
+from edge_client.adapters.spec import AdapterError, parse_adapter
+from edge_client.bases.base import EMBEDDED
+from edge_client.texts.tasks import Task
+from edge_client.wire.labelling import Labelling
+from edge_client.wire.messages import Training
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -13,11 +13,11 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from edge_client.adapters import AdapterError
-from edge_client.base import EMBEDDED, BaseError
-from edge_client.engine import EngineError
-from edge_client.tasks import TaskError
-from edge_client.texts import DataError
+from edge_client.adapters.spec import AdapterError
+from edge_client.bases.base import EMBEDDED, BaseError
+from edge_client.engine.engine import EngineError
+from edge_client.texts.examples import DataError
+from edge_client.texts.tasks import TaskError
 from simulation import aug_fedprompt, labelling_cost, mfpt
 from simulation.experiment import ExperimentError, read_experiment
 from simulation.experiment_report import Order, play

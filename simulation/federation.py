@@ -18,9 +18,9 @@ from coordinator.aggregation import apply_delta, weighted_mean
 from coordinator.guidance import guidance_of
 from coordinator.journal import Answered, Event, Finished, StepClosed, StepOpened
 from coordinator.rounds import State, decide, evolve, thresholds_before
-from edge_client import state as device
-from edge_client.label_book import Book
-from edge_client.wire import (
+from edge_client.client import state as device
+from edge_client.labelling.book import Book
+from edge_client.wire.messages import (
     AdapterState,
     Report,
     Update,

@@ -13,17 +13,17 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 from transformers.utils import logging as transformers_logging
 
-from edge_client.activation_cache import ActivationCache
-from edge_client.base import Base
-from edge_client.engine import EngineError, StepReport, unplanned
-from edge_client.ensemble import averaged
-from edge_client.planner import Plan
-from edge_client.tasks import Task
-from edge_client.texts import Example
-from edge_client.tokens import Batch, Encoder, Tokens
-from edge_client.torch_engine import AdamW
-from edge_client.watch import Watch
-from edge_client.wire import AdapterState, Training, check_same_parameters
+from edge_client.bases.base import Base
+from edge_client.engine.activation_cache import ActivationCache
+from edge_client.engine.engine import EngineError, StepReport, unplanned
+from edge_client.engine.ensemble import averaged
+from edge_client.engine.torch_backend.backend import AdamW
+from edge_client.engine.watch import Watch
+from edge_client.planning.planner import Plan
+from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Task
+from edge_client.texts.tokens import Batch, Encoder, Tokens
+from edge_client.wire.messages import AdapterState, Training, check_same_parameters
 
 ROWS = 32  # texts of full length at once in prediction
 
@@ -42,7 +42,7 @@ def check_trainable(base: Base) -> None:
 
 
 class FullEngine:
-    """See `edge_client.engine.Engine`.
+    """See `edge_client.engine.engine.Engine`.
 
     Args:
         base: A Hugging Face folder; packs hold no weights to train.

@@ -18,9 +18,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import BertForMaskedLM
 
-from edge_client.tasks import Task
-from edge_client.texts import Example
-from edge_client.tokens import Encoder, Tokens
+from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Task
+from edge_client.texts.tokens import Encoder, Tokens
 from simulation.corpus import Passage
 from simulation.course import Pieces, Sample, encode, mask_words
 from simulation.vocabulary import words_of

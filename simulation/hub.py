@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_client.texts import DataError, Example, read_rows
+from edge_client.texts.examples import DataError, Example, read_rows
 from simulation.dataset_readers import Parts
 from simulation.dataset_tasks import narrowed
 from simulation.datasets import DataSet, build, checksum

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from edge_client.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
-from edge_client.tasks import Task
-from edge_client.texts import FORMATS, DataError
+from edge_client.texts.examples import FORMATS, DataError
+from edge_client.texts.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
+from edge_client.texts.tasks import Task
 from simulation.dataset_tasks import XNLI_LANGUAGES
 
 LANGUAGE = "{language}"

@@ -13,9 +13,9 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from edge_client.adapters import TARGETS
-from edge_client.base import open_base
-from edge_client.labelling import Labelling
+from edge_client.adapters.spec import TARGETS
+from edge_client.bases.base import open_base
+from edge_client.wire.labelling import Labelling
 from simulation.aug_fedprompt import AUGMENTED, SKEWED, experiment
 from simulation.experiment import Experiment, ExperimentError
 from simulation.published import UNPACED_SHARE

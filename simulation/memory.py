@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from coordinator.rounds import State
-from edge_client.class_balance import Confidences
-from edge_client.label_book import Book
-from edge_client.wire import Report
+from edge_client.labelling.book import Book
+from edge_client.wire.confidences import Confidences
+from edge_client.wire.messages import Report
 
 
 @dataclass(frozen=True)

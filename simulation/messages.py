@@ -57,7 +57,7 @@ def write_messages(folder: Path, messages: Sequence[Message]) -> Path:
 def write_client_folders(
     out: Path, clients: Mapping[str, Sequence[str]], labels_per_device: int | None = None
 ) -> list[Path]:
-    """Write one folder per client, as `edge_client.texts.read_folder` expects it.
+    """Write one folder per client, as `edge_client.texts.examples.read_folder` expects it.
 
     Args:
         out: Parent of the folders.

@@ -4,7 +4,7 @@ Zhao et al., ICLR 2024. The paper trains XLM-R base; LoRA r = 8 (alpha 16) on qu
 prompts, all weights; each with a classification head, as here.
 """
 
-from edge_client.wire import Training
+from edge_client.wire.messages import Training
 from simulation.dataset_tasks import XNLI_LANGUAGES
 from simulation.experiment import FULL, Deal, Experiment, Paradigm
 from simulation.published import MFPT, MFPT_SOURCE, Multilingual

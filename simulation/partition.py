@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.seeds import derive_seed
-from edge_client.tasks import Task, task_toml
-from edge_client.texts import DataError, Example, read_file, write_csv
+from edge_client.texts.examples import DataError, Example, read_file, write_csv
+from edge_client.texts.tasks import Task, task_toml
+from edge_client.wire.seeds import derive_seed
 from simulation.experiment import Deal
 from simulation.population import (
     Client,

@@ -14,7 +14,7 @@ from itertools import repeat
 
 import numpy as np
 
-from edge_client.seeds import derive_seed
+from edge_client.wire.seeds import derive_seed
 from simulation.dealing import apportion, deal, dirichlet, hand_out
 
 

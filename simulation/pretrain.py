@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import BertConfig, BertForMaskedLM
 
-from edge_client.seeds import derive_seed
+from edge_client.wire.seeds import derive_seed
 from simulation.course import NOT_SCORED, Batch
 from simulation.distill import Answer, Teacher, principal_embeddings
 from simulation.pretrain_run import Checkpoint, Limits, Run

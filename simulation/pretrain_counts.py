@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 from transformers import BertForMaskedLM
 
-from edge_client.seeds import derive_seed
+from edge_client.wire.seeds import derive_seed
 from simulation.course import Batch
 from simulation.vocabulary import SPECIALS
 

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from transformers.utils import logging as transformers_logging
 
-from edge_client.tokens import Tokens
+from edge_client.texts.tokens import Tokens
 from simulation.corpus import Corpus, CorpusError, read_corpus
 from simulation.held_out import TOPICS, masked_score, read_news, zero_shot
 from simulation.model_card import Report, card_of, write_base

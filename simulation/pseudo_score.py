@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from edge_client.label_book import Book
-from edge_client.labelling import keep_of
-from edge_client.pseudo_labels import chosen, text_id
+from edge_client.labelling.book import Book
+from edge_client.labelling.pseudo_labels import chosen, text_id
+from edge_client.wire.labelling import keep_of
 from simulation.federation import Looking
 from simulation.scoring import Tally
 from simulation.stage import Stage

@@ -16,10 +16,10 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from edge_client.device_facts import usable_cores
-from edge_client.label_book import Book
-from edge_client.state import Finished
-from edge_client.wire import Report, Work
+from edge_client.client.state import Finished
+from edge_client.labelling.book import Book
+from edge_client.planning.resources import usable_cores
+from edge_client.wire.messages import Report, Work
 from simulation.devices import InProcess
 from simulation.federation import SimulationError, Standing
 from simulation.scoring import Score

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_client.state import write_atomically
-from edge_client.wire import sha256
+from edge_client.client.state import write_atomically
+from edge_client.wire.messages import sha256
 from simulation.experiment import Experiment
 from simulation.federation import Looking, Round, Standing
 from simulation.scoring import Score, Tally, pooled

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from edge_client.labelling import keep_in
+from edge_client.wire.labelling import keep_in
 from simulation.devices import InProcess
 from simulation.experiment import Experiment, Rounds, schedule_of
 from simulation.federation import Devices, Round, SimulationError, federate

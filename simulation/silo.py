@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import BertForMaskedLM
 
-from edge_client.seeds import derive_seed
+from edge_client.wire.seeds import derive_seed
 from simulation.course import Batch
 from simulation.pretrain import batch_loss
 from simulation.server_adam import State

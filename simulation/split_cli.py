@@ -13,9 +13,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from edge_client.ready_tasks import find_task
-from edge_client.tasks import TaskError
-from edge_client.texts import DataError, Example, LeftOut, read_file, read_texts
+from edge_client.texts.examples import DataError, Example, LeftOut, read_file, read_texts
+from edge_client.texts.ready_tasks import find_task
+from edge_client.texts.tasks import TaskError
 from simulation.experiment import Deal, ExperimentError
 from simulation.partition import population_of, write_clients
 from simulation.partition_picture import draw_partition

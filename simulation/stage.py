@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from coordinator.runs import first_adapter
-from edge_client.adapters import parse_adapter
-from edge_client.base import Base, open_base
-from edge_client.budgeted import open_within
-from edge_client.engine import Engine, engine_name, installed_engine, open_engine
-from edge_client.seeds import derive_seed
-from edge_client.texts import DataError, Example
-from edge_client.wire import PROTOCOL, AdapterState, Work, encode_adapter
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import Base, open_base
+from edge_client.engine.budgeted import open_within
+from edge_client.engine.engine import Engine, engine_name, installed_engine, open_engine
+from edge_client.texts.examples import DataError, Example
+from edge_client.wire.messages import PROTOCOL, AdapterState, Work, encode_adapter
+from edge_client.wire.seeds import derive_seed
 from simulation.datasets import DataSet, read_dataset
 from simulation.experiment import FULL, Experiment
 from simulation.partition import population_of

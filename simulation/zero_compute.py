@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.runs import first_adapter
-from edge_client.adapters import parse_adapter
-from edge_client.allocator import resident_bytes, trim
-from edge_client.base import EMBEDDED, open_base
-from edge_client.label_book import Book
-from edge_client.meters import peak_rss_bytes
-from edge_client.state import Finished
-from edge_client.tasks import Task
-from edge_client.texts import Example
-from edge_client.wire import (
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import EMBEDDED, open_base
+from edge_client.client.meter import peak_rss_bytes
+from edge_client.client.state import Finished
+from edge_client.labelling.book import Book
+from edge_client.planning.allocator import resident_bytes, trim
+from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import (
     PROTOCOL,
     AdapterState,
     Report,

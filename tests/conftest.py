@@ -11,8 +11,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import pytest
 from hypothesis import settings
 
-from edge_client.base import Base, open_base
-from edge_client.tasks import Task
+from edge_client.bases.base import Base, open_base
+from edge_client.texts.tasks import Task
 from tests.tiny import write_tiny_base
 
 SHARED = Path(os.environ.get("SMIDGEN_SHARED", Path(__file__).parents[2] / "shared"))

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from edge_client.base import Base, open_base
-from edge_client.tokens import Tokens
+from edge_client.bases.base import Base, open_base
+from edge_client.texts.tokens import Tokens
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "albert", "distilbert", "llama", "qwen2")
 ENCODERS = FAMILIES[:5]

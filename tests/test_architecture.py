@@ -16,17 +16,14 @@ MAY_IMPORT = {
     "profiling": {"edge_client"},
     "simulation": {"edge_client", "coordinator", "profiling"},
 }
-# What the server may know of the device: the contract, and what names and draws an adapter.
-CONTRACT = {
-    *("adapters", "architectures", "base", "class_balance", "labelling", "peft_folder"),
-    *("ready_tasks", "seeds", "tasks", "tokens", "wire"),
-}
+# The rooms of the device that the server may know: the contract, and what draws an adapter.
+CONTRACT = {"adapters", "bases", "texts", "wire"}
 COMPUTES = {
-    "edge_client/torch_engine.py",
-    "edge_client/torch_layers.py",
-    "edge_client/torch_matrices.py",
-    "edge_client/torch_network.py",
-    "edge_client/torch_pass.py",
+    "edge_client/engine/torch_backend/backend.py",
+    "edge_client/engine/torch_backend/layers.py",
+    "edge_client/engine/torch_backend/matrices.py",
+    "edge_client/engine/torch_backend/network.py",
+    "edge_client/engine/torch_backend/micro_batch.py",
     "profiling/gradients.py",
     "profiling/peer_checkpoint.py",
     "profiling/peers.py",
@@ -102,7 +99,7 @@ def loaded_after(statement: str) -> set[str]:
 
 
 def test_the_client_starts_without_torch_and_without_the_server() -> None:
-    loaded = loaded_after("import edge_client.cli, edge_client.client")
+    loaded = loaded_after("import edge_client.cli, edge_client.client.loop")
     assert not loaded & (TORCH | {"coordinator", "fastapi", "sqlalchemy", "pydantic"})
 
 
@@ -126,7 +123,7 @@ def test_every_module_can_be_imported_first(package: str) -> None:
         pytest.importorskip("fastapi")
     is_heavy_here = find_spec("torch") is not None
     names = [
-        f"{package}.{path.stem}"
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in modules(package)
         if path.stem != "__init__"
         and (is_heavy_here or str(path.relative_to(ROOT)) not in COMPUTES)

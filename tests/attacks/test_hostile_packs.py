@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from edge_client.base import Base, BaseError, open_base
-from edge_client.pack import PackError
-from edge_client.packing import pack_model
-from edge_client.tensor_header import write_header
-from edge_client.weights import Weights, WeightsError
+from edge_client.bases.base import Base, BaseError, open_base
+from edge_client.bases.header import write_header
+from edge_client.bases.manifest import PackError
+from edge_client.bases.packing import pack_model
+from edge_client.bases.weights import Weights, WeightsError
 
 
 def framed(header: object, data: bytes = b"") -> bytes:

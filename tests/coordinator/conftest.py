@@ -18,8 +18,8 @@ from coordinator.runs import create_run
 from coordinator.server import listen, serve, url_of
 from coordinator.service import Service
 from coordinator.store import Store
-from edge_client.base import Base
-from edge_client.tasks import Task
+from edge_client.bases.base import Base
+from edge_client.texts.tasks import Task
 from tests.coordinator.devices import Device, enrol
 
 

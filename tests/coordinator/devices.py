@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import httpx
 import numpy as np
 
-from edge_client import wire
-from edge_client.class_balance import counted
-from edge_client.labelling import keep_of
-from edge_client.wire import Enrol, Enrolled, Receipt, Report, Update, Work
+from edge_client.wire import messages as wire
+from edge_client.wire.confidences import counted
+from edge_client.wire.labelling import keep_of
+from edge_client.wire.messages import Enrol, Enrolled, Receipt, Report, Update, Work
 
 FACTS = wire.DeviceFacts("test", 1, 1, "3.11", "0")
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.admission import COUNTS, FLOAT32_MAX, Refusal, check_report
-from edge_client.class_balance import BINS, Confidences, counted
-from edge_client.wire import Report
+from edge_client.wire.confidences import BINS, Confidences, counted
+from edge_client.wire.messages import Report
 
 REPORT = Report("w", "done", 5)
 

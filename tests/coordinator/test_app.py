@@ -13,8 +13,8 @@ import pytest
 from coordinator.figures import accuracies, rows
 from coordinator.runs import create_run
 from coordinator.service import Service
-from edge_client import wire
-from edge_client.wire import Enrol, Report, Update
+from edge_client.wire import messages as wire
+from edge_client.wire.messages import Enrol, Report, Update
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import FACTS, Device, enrol, wait_for
 

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from coordinator.blobs import read_blob
-from edge_client import wire
-from edge_client.base import Base
-from edge_client.peft_folder import read_peft_folder
+from edge_client.adapters.peft_folder import read_peft_folder
+from edge_client.bases.base import Base
+from edge_client.wire import messages as wire
 from tests.coordinator.commands import command
 from tests.coordinator.devices import Device, enrol
 

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from coordinator.config import ConfigError, RunConfig, read_run_config
-from edge_client.adapters import AdapterError
-from edge_client.labelling import Labelling
-from edge_client.tasks import TaskError
-from edge_client.wire import Training, encode
+from edge_client.adapters.spec import AdapterError
+from edge_client.texts.tasks import TaskError
+from edge_client.wire.labelling import Labelling
+from edge_client.wire.messages import Training, encode
 
 TASK = 'labels = ["mail", "power"]\npatterns = ["{text} [MASK]"]\n'
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from coordinator.config import RunConfig
 from coordinator.store import Store
-from edge_client import wire
-from edge_client.base import Base
-from edge_client.class_balance import BINS
-from edge_client.tasks import Task
-from edge_client.wire import Work
+from edge_client.bases.base import Base
+from edge_client.texts.tasks import Task
+from edge_client.wire import messages as wire
+from edge_client.wire.confidences import BINS
+from edge_client.wire.messages import Work
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import Device
 from tests.coordinator.test_app import trained

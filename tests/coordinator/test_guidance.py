@@ -11,8 +11,8 @@ from coordinator.admission import FLOAT32_MAX
 from coordinator.guidance import Guidance, guidance_of, most_of_a_class
 from coordinator.journal import Answered, Event, Kind, StepClosed, StepOpened
 from coordinator.rounds import State, evolve, thresholds_before
-from edge_client.class_balance import STARTS, Confidences, as_bin, class_thresholds
-from edge_client.labelling import Labelling, keep_in
+from edge_client.wire.confidences import STARTS, Confidences, as_bin, class_thresholds
+from edge_client.wire.labelling import Labelling, keep_in
 from tests.coordinator.test_label_steps import (
     FEWER,
     LABELLING,

@@ -19,8 +19,8 @@ from coordinator.rounds import (
     replay,
     thresholds_before,
 )
-from edge_client.class_balance import Confidences, counted
-from edge_client.labelling import Labelling
+from edge_client.wire.confidences import Confidences, counted
+from edge_client.wire.labelling import Labelling
 from tests.coordinator.test_rounds import CONFIG, DEVICES, answered, proceed
 
 LABELLING = Labelling()

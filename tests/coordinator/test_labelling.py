@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from coordinator.figures import pseudo_labels, rows
 from coordinator.status import status_of
-from edge_client.class_balance import STARTS, as_bin, bin_of, counted
-from edge_client.labelling import Labelling
-from edge_client.wire import Report, Work
+from edge_client.wire.confidences import STARTS, as_bin, bin_of, counted
+from edge_client.wire.labelling import Labelling
+from edge_client.wire.messages import Report, Work
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import Device
 from tests.coordinator.test_app import trained

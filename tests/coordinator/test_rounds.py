@@ -18,7 +18,7 @@ from coordinator.journal import (
     encode_event,
 )
 from coordinator.rounds import State, decide, evolve, replay
-from edge_client.tasks import Task
+from edge_client.texts.tasks import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 CONFIG = RunConfig("run", TASK, rounds=3, min_clients=2, deadline_s=100.0)

@@ -6,9 +6,9 @@ import pytest
 from coordinator.config import read_run_config
 from coordinator.runs import create_run
 from coordinator.store import Store
-from edge_client.base import Base
-from edge_client.ready_tasks import READY
-from edge_client.tasks import TaskError, task_toml
+from edge_client.bases.base import Base
+from edge_client.texts.ready_tasks import READY
+from edge_client.texts.tasks import TaskError, task_toml
 
 
 def create(folder: Path, base: Base, **flags: object) -> None:

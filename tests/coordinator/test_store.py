@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from coordinator.blobs import sweep
 from coordinator.journal import Finished, Resumed
 from coordinator.store import DATABASE, Device, Run, Store, StoreError
-from edge_client.wire import sha256
+from edge_client.wire.messages import sha256
 
 RUN = Run("r1", 1.0, "{}", "b", "/base", "bert", "a" * 64, "secret")
 

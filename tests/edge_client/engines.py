@@ -2,13 +2,13 @@
 
 from importlib.util import find_spec
 
-from edge_client.adapters import initial_adapter, parse_adapter
-from edge_client.base import Base
-from edge_client.engine import INSTALL, Engine, open_engine
-from edge_client.tasks import Task
-from edge_client.texts import Example
-from edge_client.tokens import Batch
-from edge_client.wire import Training
+from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.bases.base import Base
+from edge_client.engine.engine import INSTALL, Engine, open_engine
+from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Task
+from edge_client.texts.tokens import Batch
+from edge_client.wire.messages import Training
 
 KINDS = [kind for kind, (library, _) in INSTALL.items() if find_spec(library)]
 SPECS = [

@@ -2,8 +2,8 @@
 
 from itertools import product
 
-from edge_client import onnx_graphs as graphs
-from edge_client.onnx_model import Graph
+from edge_client.engine.onnx_backend import graphs
+from edge_client.engine.onnx_backend.model import Graph
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "tanh")
 BOTH = (False, True)

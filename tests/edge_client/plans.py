@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from edge_client.adapters import parse_adapter
-from edge_client.architectures import Shape
-from edge_client.memory_model import Work
-from edge_client.planner import Option, options
-from edge_client.step_cost import Rates, nominal_rates
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.architectures import Shape
+from edge_client.planning.planner import Option, options
+from edge_client.planning.step_cost import Rates, nominal_rates
+from edge_client.planning.torch_memory import Work
 
 MIB = 1 << 20
 RUNTIME = 240 * MIB

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.activation_cache import HEADER, ActivationCache
+from edge_client.engine.activation_cache import HEADER, ActivationCache
 
 IDS = np.arange(5)
 NAMES = [f"{number:064x}" for number in range(6)]
@@ -152,7 +152,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from edge_client.activation_cache import ActivationCache
+from edge_client.engine.activation_cache import ActivationCache
 cache = ActivationCache(Path(sys.argv[1]), 4 << 20, "base")
 number = 0
 while True:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters import (
+from edge_client.adapters.spec import (
     PREFIX,
     TARGETS,
     AdapterError,
@@ -14,8 +14,8 @@ from edge_client.adapters import (
     layers_of,
     parse_adapter,
 )
-from edge_client.base import Base
-from edge_client.wire import encode_adapter
+from edge_client.bases.base import Base
+from edge_client.wire.messages import encode_adapter
 
 TARGET_SETS = st.lists(st.sampled_from(TARGETS), min_size=1, unique=True)
 SPECS = st.one_of(

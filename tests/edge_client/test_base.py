@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.base import EMBEDDED, Base, BaseError, open_base
+from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
 
 
 @pytest.fixture

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.activation_cache import ActivationCache
-from edge_client.adapters import parse_adapter
-from edge_client.allocator import resident_bytes
-from edge_client.base import Base
-from edge_client.budgeted import BudgetedEngine, open_within
-from edge_client.engine import EngineError, open_engine
-from edge_client.guard import Guard
-from edge_client.planner import BudgetError
-from edge_client.tasks import Task
-from edge_client.tokens import Batch
-from edge_client.trainer import train
-from edge_client.wire import Training
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import Base
+from edge_client.engine.activation_cache import ActivationCache
+from edge_client.engine.budgeted import BudgetedEngine, open_within
+from edge_client.engine.engine import EngineError, open_engine
+from edge_client.engine.trainer import train
+from edge_client.planning.allocator import resident_bytes
+from edge_client.planning.guard import Guard
+from edge_client.planning.planner import BudgetError
+from edge_client.texts.tasks import Task
+from edge_client.texts.tokens import Batch
+from edge_client.wire.messages import Training
 from tests.conftest import shared
 from tests.edge_client.engines import KINDS, TEXTS
 from tests.edge_client.test_watch import Recorder
@@ -167,13 +167,13 @@ def test_a_budget_below_the_smallest_plan_names_it(
 
 STARVED = """
 import resource, sys
-from edge_client.adapters import parse_adapter
-from edge_client.base import open_base
-from edge_client.budgeted import open_within
-from edge_client.tasks import Task
-from edge_client.texts import Example
-from edge_client.trainer import train
-from edge_client.wire import Training
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import open_base
+from edge_client.engine.budgeted import open_within
+from edge_client.texts.tasks import Task
+from edge_client.texts.examples import Example
+from edge_client.engine.trainer import train
+from edge_client.wire.messages import Training
 
 folder, kind, rows, spare_mib = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 words = ("mail", "power")

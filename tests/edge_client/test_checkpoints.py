@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from edge_client.checkpoints import Checkpoint, open_checkpoint
-from edge_client.layout import PackError
-from edge_client.tensor_header import WeightsError, write_header
+from edge_client.bases.checkpoints import Checkpoint, open_checkpoint
+from edge_client.bases.header import WeightsError, write_header
+from edge_client.bases.layout import PackError
 
 TABLE = np.arange(60, dtype=np.float32).reshape(20, 3)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.class_balance import (
+from edge_client.wire.confidences import (
     BINS,
     STARTS,
     Confidences,
@@ -18,7 +18,7 @@ from edge_client.class_balance import (
     class_thresholds,
     counted,
 )
-from edge_client.labelling import Labelling, share_of
+from edge_client.wire.labelling import Labelling, share_of
 
 Pairs = list[tuple[int, float]]  # most probable label and its confidence, by text read
 LABELS = ("a", "b", "c")

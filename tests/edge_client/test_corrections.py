@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.corrections import KEPT, Corrections, Key, Peak, corrected
-from edge_client.memory_model import Plan
+from edge_client.planning.corrections import KEPT, Corrections, Key, Peak, corrected
+from edge_client.planning.torch_memory import Plan
 from tests.edge_client.plans import MIB, large, options_of
 
 KEY = Key("b" * 64, "torch", "lora:8@q,v", "float32")

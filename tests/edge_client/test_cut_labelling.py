@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.base import Base
-from edge_client.early_exit import FEWEST
-from edge_client.label_book import Book, Event, FileNotes, MemoryNotes, Revoked
-from edge_client.labeller import CHUNK, label
-from edge_client.pseudo_labels import text_id
+from edge_client.bases.base import Base
+from edge_client.labelling.book import Book, Event, FileNotes, MemoryNotes, Revoked
+from edge_client.labelling.early_exit import FEWEST
+from edge_client.labelling.label_work import CHUNK, label
+from edge_client.labelling.pseudo_labels import text_id
 from tests.edge_client.engines import KINDS
 from tests.edge_client.two_topics import (
     ALL,
@@ -105,9 +105,9 @@ def test_exits_are_learnt_again_from_chunks_that_were_small(tiny_base: Base, kin
 CHILD = """
 import sys, time
 from pathlib import Path
-from edge_client.base import open_base
-from edge_client.label_book import FileNotes
-from edge_client.labeller import label
+from edge_client.bases.base import open_base
+from edge_client.labelling.book import FileNotes
+from edge_client.labelling.label_work import label
 from tests.edge_client import two_topics as here
 
 class Slow(FileNotes):

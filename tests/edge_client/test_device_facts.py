@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.device_facts import (
+from edge_client.planning.resources import (
     RUNTIME_BYTES,
     CgroupMemory,
     DeviceFacts,
@@ -221,7 +221,7 @@ def test_this_process_is_resident_and_the_processor_computes() -> None:
 
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
 def test_an_engine_that_is_not_installed_has_a_usual_size(engine: str) -> None:
-    code = "from edge_client.device_facts import runtime_bytes as f; import sys; "
+    code = "from edge_client.planning.resources import runtime_bytes as f; import sys; "
     code += "print(f(sys.argv[1], python='/nowhere/python'))"  # this process may have loaded one
     done = subprocess.run(
         [sys.executable, "-c", code, engine], capture_output=True, text=True, check=True
@@ -231,7 +231,7 @@ def test_an_engine_that_is_not_installed_has_a_usual_size(engine: str) -> None:
 
 def test_the_torch_engines_runtime_is_measured_in_a_fresh_process() -> None:
     pytest.importorskip("torch")
-    code = "import sys; from edge_client.device_facts import runtime_bytes as f; print(f())"
+    code = "import sys; from edge_client.planning.resources import runtime_bytes as f; print(f())"
     done = subprocess.run(
         [sys.executable, "-c", code + "; assert 'torch' not in sys.modules"],
         capture_output=True,
@@ -260,7 +260,7 @@ def real_group() -> Iterator[Path]:
 
 def test_a_real_groups_limit_is_found_by_a_process_in_it(real_group: Path) -> None:
     code = (
-        "from edge_client.device_facts import read_facts; f = read_facts(runtime=0); "
+        "from edge_client.planning.resources import read_facts; f = read_facts(runtime=0); "
         "print(f.cgroup_limit_bytes, f.available_bytes)"
     )
     enter = 'echo $$ > "$1"/cgroup.procs && exec "$2" -c "$3"'

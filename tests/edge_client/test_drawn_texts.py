@@ -1,4 +1,4 @@
-from edge_client.answers import drawn
+from edge_client.client.answers import drawn
 
 
 def test_of_a_class_that_is_capped_gold_labels_are_drawn_first() -> None:

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.adapters import initial_adapter, parse_adapter
-from edge_client.base import open_base
-from edge_client.early_exit import (
+from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.bases.base import open_base
+from edge_client.engine.engine import Engine, open_engine
+from edge_client.engine.trainer import train
+from edge_client.labelling.book import MemoryNotes
+from edge_client.labelling.early_exit import (
     FEWEST,
     MOST_EXITS,
     WORTH,
@@ -18,15 +21,12 @@ from edge_client.early_exit import (
     layers_to_try,
     learnt_first,
 )
-from edge_client.engine import Engine, open_engine
-from edge_client.label_book import MemoryNotes
-from edge_client.labeller import label
-from edge_client.labelling import Labelling
-from edge_client.pseudo_labels import calibrated, text_id
-from edge_client.ready_tasks import AG_NEWS
-from edge_client.texts import ClientData, Example, read_file
-from edge_client.trainer import train
-from edge_client.wire import PROTOCOL, Training, Work
+from edge_client.labelling.label_work import label
+from edge_client.labelling.pseudo_labels import calibrated, text_id
+from edge_client.texts.examples import ClientData, Example, read_file
+from edge_client.texts.ready_tasks import AG_NEWS
+from edge_client.wire.labelling import Labelling
+from edge_client.wire.messages import PROTOCOL, Training, Work
 from tests.conftest import shared
 from tests.edge_client.engines import KINDS
 

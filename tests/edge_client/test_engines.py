@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from edge_client.adapters import initial_adapter, parse_adapter
-from edge_client.allocator import is_glibc_linux
-from edge_client.base import Base, open_base
-from edge_client.engine import EngineError, open_engine
-from edge_client.layout import checked_shape
-from edge_client.packing import pack_model
-from edge_client.tasks import Task
-from edge_client.trainer import train
-from edge_client.wire import Training, WireError, encode_adapter
+from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.bases.base import Base, open_base
+from edge_client.bases.layout import checked_shape
+from edge_client.bases.packing import pack_model
+from edge_client.engine.engine import EngineError, open_engine
+from edge_client.engine.trainer import train
+from edge_client.planning.allocator import is_glibc_linux
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import Training, WireError, encode_adapter
 from tests.edge_client.engines import KINDS, SPECS, TEXTS, batch_of, engine_of
 from tests.tiny import write_tiny_base
 
@@ -255,14 +255,14 @@ def test_no_texts_are_no_rows(tiny_base: Base, hub_task: Task, kind: str) -> Non
 OPENING = """
 import json, resource, sys
 import numpy as np
-from edge_client.adapters import parse_adapter
-from edge_client.allocator import resident_bytes, trim
-from edge_client.base import open_base
-from edge_client.engine import load_engine, open_engine
-from edge_client.guard import is_allocation_failure
-from edge_client.tasks import Task
-from edge_client.texts import Example
-from edge_client.wire import Training, encode_adapter
+from edge_client.adapters.spec import parse_adapter
+from edge_client.planning.allocator import resident_bytes, trim
+from edge_client.bases.base import open_base
+from edge_client.engine.engine import load_engine, open_engine
+from edge_client.planning.guard import is_allocation_failure
+from edge_client.texts.tasks import Task
+from edge_client.texts.examples import Example
+from edge_client.wire.messages import Training, encode_adapter
 
 words = ("mail", "power")
 task = Task("hub", words, ("{text} . [MASK] .",), dict(zip(words, words)))

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters import initial_adapter, parse_adapter
-from edge_client.base import Base
-from edge_client.engine import open_engine
-from edge_client.ensemble import averaged
-from edge_client.peft_folder import Exported, read_peft_folder, write_peft_folder
-from edge_client.tasks import Task
-from edge_client.trainer import train
-from edge_client.wire import AdapterState, Training, encode_adapter
+from edge_client.adapters.peft_folder import Exported, read_peft_folder, write_peft_folder
+from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.bases.base import Base
+from edge_client.engine.engine import open_engine
+from edge_client.engine.ensemble import averaged
+from edge_client.engine.trainer import train
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import AdapterState, Training, encode_adapter
 from tests.edge_client.engines import KINDS, TEXTS, engine_of
 
 WORDS = {"security": "security", "mail": "mail", "family": "family", "weather": "weather"}

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from edge_client.base import Base, open_base
-from edge_client.frozen_base import WORDS, FrozenBase
-from edge_client.layout import checked_shape
-from edge_client.packing import pack_model
+from edge_client.bases.base import Base, open_base
+from edge_client.bases.layout import checked_shape
+from edge_client.bases.packing import pack_model
+from edge_client.engine.frozen_base import WORDS, FrozenBase
 from tests.tiny import write_tiny_base
 
 SIZES = {

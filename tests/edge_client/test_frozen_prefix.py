@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.activation_cache import ActivationCache
-from edge_client.adapters import AdapterSpec, frozen_layers, parse_adapter
-from edge_client.base import Base, open_base
-from edge_client.engine import Engine
-from edge_client.frozen_prefix import FrozenPrefix
-from edge_client.packing import pack_model
-from edge_client.tasks import Task
-from edge_client.tokens import Batch
-from edge_client.trainer import train
-from edge_client.wire import Training, encode_adapter
+from edge_client.adapters.spec import AdapterSpec, frozen_layers, parse_adapter
+from edge_client.bases.base import Base, open_base
+from edge_client.bases.packing import pack_model
+from edge_client.engine.activation_cache import ActivationCache
+from edge_client.engine.engine import Engine
+from edge_client.engine.frozen_prefix import FrozenPrefix
+from edge_client.engine.trainer import train
+from edge_client.texts.tasks import Task
+from edge_client.texts.tokens import Batch
+from edge_client.wire.messages import Training, encode_adapter
 from tests.edge_client.engines import KINDS, TEXTS, batch_of, engine_of
 from tests.tiny import write_tiny_base
 

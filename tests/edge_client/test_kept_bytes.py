@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters import initial_adapter, parse_adapter
-from edge_client.base import Base
-from edge_client.layout import checked_shape, lay_out
-from edge_client.memory_model import Plan, Work, moments
-from edge_client.tokens import Batch
+from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.bases.base import Base
+from edge_client.bases.layout import checked_shape, lay_out
+from edge_client.planning.torch_memory import Plan, Work, moments
+from edge_client.texts.tokens import Batch
 
 torch = pytest.importorskip("torch")
 
@@ -77,7 +77,7 @@ def graph_bytes(work: Work, plan: Plan, is_top: bool) -> int:
 def test_a_layer_keeps_what_the_formula_says(
     base: Base, adapter: str, dtype: str, is_top: bool
 ) -> None:
-    from edge_client.torch_network import Network
+    from edge_client.engine.torch_backend.network import Network
 
     spec = parse_adapter(adapter)
     words = [] if base.shape.is_decoder else [[3], [4]]

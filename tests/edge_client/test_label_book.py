@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.label_book import (
+from edge_client.labelling.book import (
     MOST_BYTES,
     Book,
     Event,
@@ -23,8 +23,8 @@ from edge_client.label_book import (
     moved,
     sketch_of,
 )
-from edge_client.pseudo_labels import Reading
-from edge_client.wire import AdapterState
+from edge_client.labelling.pseudo_labels import Reading
+from edge_client.wire.messages import AdapterState
 
 names = st.text("abc", min_size=1, max_size=3)
 adapters = st.sampled_from(("old", "new"))

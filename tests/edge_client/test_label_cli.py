@@ -5,10 +5,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from edge_client.cli import app
-from edge_client.label_book import FileNotes, Read
-from edge_client.pseudo_labels import Reading, text_id
-from edge_client.state import ClientState
-from edge_client.texts import Example, read_file
+from edge_client.client.state import ClientState
+from edge_client.labelling.book import FileNotes, Read
+from edge_client.labelling.pseudo_labels import Reading, text_id
+from edge_client.texts.examples import Example, read_file
 
 TEXTS = {"rain at nine": ("weather", 0.97), "a cake": ("family", 0.6), "storm": ("weather", 0.9)}
 IDS = {text: text_id(Example(text)) for text in TEXTS}

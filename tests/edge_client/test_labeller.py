@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.activation_cache import ActivationCache
-from edge_client.adapters import parse_adapter
-from edge_client.base import Base
-from edge_client.engine import Engine, open_engine
-from edge_client.label_book import FileNotes, MemoryNotes, Revoked
-from edge_client.label_book import Trained as WasTrained
-from edge_client.labeller import CHUNK, label, pseudo_texts, texts_to_label
-from edge_client.pseudo_labels import text_id
-from edge_client.texts import ClientData
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import Base
+from edge_client.engine.activation_cache import ActivationCache
+from edge_client.engine.engine import Engine, open_engine
+from edge_client.labelling.book import FileNotes, MemoryNotes, Revoked
+from edge_client.labelling.book import Trained as WasTrained
+from edge_client.labelling.label_work import CHUNK, label, pseudo_texts, texts_to_label
+from edge_client.labelling.pseudo_labels import text_id
+from edge_client.texts.examples import ClientData
 from tests.edge_client.engines import KINDS
 from tests.edge_client.two_topics import (
     ALL,

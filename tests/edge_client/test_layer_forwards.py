@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import pytest
 
-from edge_client.adapters import parse_adapter
-from edge_client.base import Base
-from edge_client.memory_model import Work
-from edge_client.step_cost import layer_forwards
-from edge_client.tasks import Task
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import Base
+from edge_client.planning.step_cost import layer_forwards
+from edge_client.planning.torch_memory import Work
+from edge_client.texts.tasks import Task
 from tests.edge_client.engines import KINDS, SPECS, TEXTS, batch_of, engine_of
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)

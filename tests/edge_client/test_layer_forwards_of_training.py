@@ -2,10 +2,10 @@
 
 import pytest
 
-from edge_client.base import Base
-from edge_client.tasks import Task
-from edge_client.trainer import train
-from edge_client.wire import Training
+from edge_client.bases.base import Base
+from edge_client.engine.trainer import train
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import Training
 from tests.edge_client.engines import KINDS, TEXTS, engine_of
 
 

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from edge_client.architectures import ArchitectureError
-from edge_client.layout import PackError, checked_shape, lay_out, tensors_of
-from edge_client.random_models import CONFIGS
+from edge_client.bases.architectures import ArchitectureError
+from edge_client.bases.layout import PackError, checked_shape, lay_out, tensors_of
+from edge_client.bases.random_models import CONFIGS
 
 # Parameters of the public models' masked-LM checkpoints, tied decoder counted once, no pooler.
 PARAMETERS = {

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters import AdapterError, initial_adapter, parse_adapter
-from edge_client.base import Base
-from edge_client.memory_model import (
+from edge_client.adapters.spec import AdapterError, initial_adapter, parse_adapter
+from edge_client.bases.base import Base
+from edge_client.planning.planner import plans
+from edge_client.planning.torch_memory import (
     FIXED_BYTES,
     TOKEN_BYTES,
     Plan,
@@ -19,7 +20,6 @@ from edge_client.memory_model import (
     parts,
     stored_bytes,
 )
-from edge_client.planner import plans
 from tests.edge_client.plans import LARGE, MIB, RUNTIME, WORKS, large
 
 ALL = tuple(range(24))

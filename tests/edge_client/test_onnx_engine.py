@@ -10,27 +10,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.base import Base
-from edge_client.device_facts import usable_cores
-from edge_client.onnx_engine import OnnxEngine, threads
-from edge_client.onnx_head import cross_entropy
-from edge_client.onnx_network import Network
-from edge_client.packing import pack_model
-from edge_client.tasks import Task
-from edge_client.trainer import train
-from edge_client.wire import Training
+from edge_client.bases.base import Base
+from edge_client.bases.packing import pack_model
+from edge_client.engine.onnx_backend.backend import OnnxEngine, threads
+from edge_client.engine.onnx_backend.head import cross_entropy
+from edge_client.engine.onnx_backend.network import Network
+from edge_client.engine.trainer import train
+from edge_client.planning.resources import usable_cores
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import Training
 from tests.edge_client.engines import SPECS, TEXTS, batch_of, engine_of
 from tests.tiny import write_tiny_base
 
 TRAINED = """
 import sys
-from edge_client.adapters import parse_adapter
-from edge_client.base import open_base
-from edge_client.budgeted import open_within
-from edge_client.tasks import Task
-from edge_client.texts import Example
-from edge_client.trainer import evaluate, train
-from edge_client.wire import Training
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import open_base
+from edge_client.engine.budgeted import open_within
+from edge_client.texts.tasks import Task
+from edge_client.texts.examples import Example
+from edge_client.engine.trainer import evaluate, train
+from edge_client.wire.messages import Training
 
 words = ("mail", "power")
 task = Task("hub", words, ("{text} . [MASK] .",), dict(zip(words, words)))
@@ -46,13 +46,13 @@ print(*{name.split(".")[0] for name in sys.modules})
 
 STARVED = """
 import resource, sys
-from edge_client.adapters import parse_adapter
-from edge_client.base import open_base
-from edge_client.engine import open_engine
-from edge_client.guard import is_allocation_failure
-from edge_client.tasks import Task
-from edge_client.texts import Example
-from edge_client.wire import Training
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import open_base
+from edge_client.engine.engine import open_engine
+from edge_client.planning.guard import is_allocation_failure
+from edge_client.texts.tasks import Task
+from edge_client.texts.examples import Example
+from edge_client.wire.messages import Training
 
 words = ("mail", "power")
 task = Task("hub", words, ("{text} . [MASK] .",), dict(zip(words, words)))

@@ -2,9 +2,9 @@ import inspect
 
 import pytest
 
-from edge_client import onnx_graphs
-from edge_client.onnx_model import Graph
-from edge_client.onnx_runtime import Runtime, open_session
+from edge_client.engine.onnx_backend import graphs as onnx_graphs
+from edge_client.engine.onnx_backend.model import Graph
+from edge_client.engine.onnx_backend.runtime import Runtime, open_session
 from tests.edge_client.graphs import every_graph
 
 GRAPHS = every_graph()

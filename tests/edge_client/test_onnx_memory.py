@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.activation_cache import ActivationCache
-from edge_client.adapters import initial_adapter, parse_adapter
-from edge_client.base import Base
-from edge_client.frozen_prefix import open_prefix
-from edge_client.layout import checked_shape, lay_out
-from edge_client.memory_model import Plan, Work, parts
-from edge_client.onnx_memory import estimate
-from edge_client.onnx_network import Network
-from edge_client.planner import (
+from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.bases.base import Base
+from edge_client.bases.layout import checked_shape, lay_out
+from edge_client.engine.activation_cache import ActivationCache
+from edge_client.engine.frozen_prefix import open_prefix
+from edge_client.engine.onnx_backend.network import Network
+from edge_client.planning.onnx_memory import estimate
+from edge_client.planning.planner import (
     BudgetError,
     Option,
     choose,
@@ -27,8 +26,9 @@ from edge_client.planner import (
     parse_budget,
     plans,
 )
-from edge_client.step_cost import Rates
-from edge_client.tokens import Batch
+from edge_client.planning.step_cost import Rates
+from edge_client.planning.torch_memory import Plan, Work, parts
+from edge_client.texts.tokens import Batch
 from tests.edge_client.plans import AVX512, LARGE, MIB, ONNX_WORKS, RATES, RUNTIME, large
 
 BUDGETS = st.integers(100 * MIB, 3000 * MIB)

@@ -3,22 +3,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.onnx_bench import Rooms, open_bench
-from edge_client.onnx_network import LOWEST
-from edge_client.onnx_operators import (
+from edge_client.bases.quantization import (
+    Stored,
+    dequantize,
+    quantize_int8,
+    quantize_nf4,
+    to_bfloat16,
+)
+from edge_client.engine.onnx_backend.bench import Rooms, open_bench
+from edge_client.engine.onnx_backend.network import LOWEST
+from edge_client.engine.onnx_backend.operators import (
     Activation,
     Attention,
     FrozenMatrix,
     Gradients,
     Linear,
     chunks,
-)
-from edge_client.quantization import (
-    Stored,
-    dequantize,
-    quantize_int8,
-    quantize_nf4,
-    to_bfloat16,
 )
 
 GENERATOR = np.random.Generator(np.random.PCG64(5))
@@ -86,7 +86,7 @@ def test_a_dense_matrix_is_what_its_stored_numbers_stand_for(kind: str, threads:
 def test_a_matrix_is_made_dense_alike_whatever_fits_a_cache(
     monkeypatch: pytest.MonkeyPatch, elements: int
 ) -> None:
-    monkeypatch.setattr("edge_client.onnx_operators.CACHED", elements)
+    monkeypatch.setattr("edge_client.engine.onnx_backend.operators.CACHED", elements)
     bench, matrix = open_bench(2), stored("nf4", draw(13, 128))
     assert (FrozenMatrix(matrix, bench).dense() == dequantize(matrix)).all()
     bench.close()
@@ -129,7 +129,7 @@ def test_chunks_are_all_rows_once_and_no_larger_than_asked(
     rows: int, columns: int, elements: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edge_client.onnx_operators.CHUNK", elements)
+        patch.setattr("edge_client.engine.onnx_backend.operators.CHUNK", elements)
         found = chunks(np.zeros((rows, columns), np.float32))
     seen = [row for part in found for row in range(rows)[part]]
     assert seen == list(range(rows))
@@ -142,7 +142,7 @@ def test_an_activations_gradient_is_the_same_in_chunks_of_any_size(
 ) -> None:
     bench, x, g = open_bench(2), draw(11, 65), draw(11, 65)
     whole = Activation("gelu", bench).backward(x, g.copy())
-    monkeypatch.setattr("edge_client.onnx_operators.CHUNK", elements)
+    monkeypatch.setattr("edge_client.engine.onnx_backend.operators.CHUNK", elements)
     parts = Activation("gelu", bench).backward(x, g)
     assert parts is g
     np.testing.assert_allclose(parts, whole, rtol=1e-6, atol=1e-7)  # other lanes, last places

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from edge_client.engine import EngineError
-from edge_client.onnx_graphs import bias_gradient, norm
-from edge_client.onnx_model import Graph
-from edge_client.onnx_runtime import Runtime, check_version, open_session
+from edge_client.engine.engine import EngineError
+from edge_client.engine.onnx_backend.graphs import bias_gradient, norm
+from edge_client.engine.onnx_backend.model import Graph
+from edge_client.engine.onnx_backend.runtime import Runtime, check_version, open_session
 
 
 @pytest.mark.parametrize("version", ["1.22.1", "1.9.0", "1.22", "0.5", "1.22.0+cu126"])

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_client.architectures import ArchitectureError
-from edge_client.base import Base, BaseError, open_base
-from edge_client.pack import (
+from edge_client.bases.architectures import ArchitectureError
+from edge_client.bases.base import Base, BaseError, open_base
+from edge_client.bases.manifest import (
     QUANTIZATIONS,
     FileFacts,
     Manifest,
@@ -21,7 +21,7 @@ from edge_client.pack import (
     read_manifest,
     read_pack,
 )
-from edge_client.packing import pack_model
+from edge_client.bases.packing import pack_model
 
 GOLDEN = Manifest(
     name="a/model",

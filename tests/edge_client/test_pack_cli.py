@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.base import Base, open_base
-from edge_client.pack import partial_folder
+from edge_client.bases.base import Base, open_base
+from edge_client.bases.manifest import partial_folder
 
 ROOT = Path(__file__).parents[2]
 

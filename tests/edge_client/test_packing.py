@@ -16,13 +16,12 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from edge_client.adapters import initial_adapter, parse_adapter
-from edge_client.base import EMBEDDED, Base, BaseError, open_base
-from edge_client.layout import PackError
-from edge_client.pack import partial_folder
-from edge_client.pack_writer import PackingError
-from edge_client.packing import pack_model, pack_random
-from edge_client.quantization import (
+from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
+from edge_client.bases.layout import PackError
+from edge_client.bases.manifest import partial_folder
+from edge_client.bases.packing import pack_model, pack_random
+from edge_client.bases.quantization import (
     Stored,
     dequantize,
     from_bfloat16,
@@ -30,7 +29,8 @@ from edge_client.quantization import (
     quantize_nf4,
     to_bfloat16,
 )
-from edge_client.weights import Weights
+from edge_client.bases.weights import Weights
+from edge_client.bases.writer import PackingError
 
 ROOT = Path(__file__).parents[2]
 LINEAR = "bert.encoder.layer.1.output.dense.weight"
@@ -331,8 +331,8 @@ def run(code: str, *arguments: object) -> Any:
 MEASURED = """
 import contextlib, json, sys
 from pathlib import Path
-from edge_client.meters import peak_rss_bytes
-from edge_client.packing import pack_model, pack_random
+from edge_client.client.meter import peak_rss_bytes
+from edge_client.bases.packing import pack_model, pack_random
 model, bits, out = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 if model.endswith("pickled"):
     import torch
@@ -386,7 +386,7 @@ def test_packing_never_holds_two_layers(
 KILLED = """
 import sys
 from pathlib import Path
-from edge_client.packing import pack_random
+from edge_client.bases.packing import pack_random
 pack_random("bert-base", 4, Path(sys.argv[1]))
 """
 
@@ -425,8 +425,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
 FULL = """
 import json, resource, sys
 from pathlib import Path
-from edge_client.pack_writer import PackingError
-from edge_client.packing import pack_model
+from edge_client.bases.writer import PackingError
+from edge_client.bases.packing import pack_model
 resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 try:
     pack_model("embedded", 8, Path(sys.argv[1]))

@@ -4,14 +4,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from edge_client.base import Base
+from edge_client.bases.base import Base
 from edge_client.cli import app
-from edge_client.engine import Engine
-from edge_client.pattern_choice import score_patterns, with_first
-from edge_client.ready_tasks import READY
-from edge_client.tasks import Task, read_task, task_toml
-from edge_client.texts import write_csv
-from edge_client.trainer import evaluate
+from edge_client.commands.pattern_choice import score_patterns, with_first
+from edge_client.engine.engine import Engine
+from edge_client.engine.trainer import evaluate
+from edge_client.texts.examples import write_csv
+from edge_client.texts.ready_tasks import READY
+from edge_client.texts.tasks import Task, read_task, task_toml
 from tests.edge_client.engines import KINDS, TEXTS, engine_of
 
 PATTERNS = (

@@ -8,11 +8,11 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from edge_client.base import Base
-from edge_client.corrections import Corrections, Key
-from edge_client.engine import engine_name
-from edge_client.memory_model import Plan
-from edge_client.plan_cli import plan
+from edge_client.bases.base import Base
+from edge_client.commands.plan import plan
+from edge_client.engine.engine import engine_name
+from edge_client.planning.corrections import Corrections, Key
+from edge_client.planning.torch_memory import Plan
 
 COMMAND = typer.Typer()
 COMMAND.command()(plan)

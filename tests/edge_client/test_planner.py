@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters import parse_adapter
-from edge_client.architectures import Shape
-from edge_client.memory_model import Plan, Work
-from edge_client.planner import (
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.architectures import Shape
+from edge_client.planning.planner import (
     FAST_ENOUGH_S,
     BudgetError,
     Option,
@@ -27,7 +26,8 @@ from edge_client.planner import (
     size_text,
     undominated,
 )
-from edge_client.step_cost import Rates, layer_forwards, nominal_rates, step_seconds
+from edge_client.planning.step_cost import Rates, layer_forwards, nominal_rates, step_seconds
+from edge_client.planning.torch_memory import Plan, Work
 from tests.edge_client.plans import (
     AVX512,
     LARGE,

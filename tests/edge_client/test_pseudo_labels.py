@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.pseudo_labels import (
+from edge_client.labelling.pseudo_labels import (
     FEWEST,
     Reading,
     affordable,
@@ -20,7 +20,7 @@ from edge_client.pseudo_labels import (
     temperature_of,
     text_id,
 )
-from edge_client.texts import Example
+from edge_client.texts.examples import Example
 
 LABELS = ("mail", "power", "weather")
 seeds = st.integers(0, 2**32 - 1)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.quantization import (
+from edge_client.bases.quantization import (
     NF4,
     Stored,
     dequantize,

@@ -7,10 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from edge_client.layout import PackError, Tensor
-from edge_client.random_models import CONFIGS, LABEL_WORDS, draw_blocks, hub_config, tokenizer_files
-from edge_client.tasks import Task
-from edge_client.tokens import Tokens
+from edge_client.bases.layout import PackError, Tensor
+from edge_client.bases.random_models import (
+    CONFIGS,
+    LABEL_WORDS,
+    draw_blocks,
+    hub_config,
+    tokenizer_files,
+)
+from edge_client.texts.tasks import Task
+from edge_client.texts.tokens import Tokens
 
 IDS = {
     "bert-base": {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103},

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.base import EMBEDDED, open_base
-from edge_client.ready_tasks import READY, find_task
-from edge_client.tasks import Task, TaskError, task_toml
-from edge_client.tokens import Tokens
+from edge_client.bases.base import EMBEDDED, open_base
+from edge_client.texts.ready_tasks import READY, find_task
+from edge_client.texts.tasks import Task, TaskError, task_toml
+from edge_client.texts.tokens import Tokens
 
 # Figures in docs/results were measured with these.
 FIRST = {

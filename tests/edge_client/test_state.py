@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.state import ClientState, Finished, Identity, StateError
-from edge_client.wire import Enrolled, Report, sha256
+from edge_client.client.state import ClientState, Finished, Identity, StateError
+from edge_client.wire.messages import Enrolled, Report, sha256
 
 ENROLLED = Enrolled("hub-01", "secret", "r", "base", "embedded")
 

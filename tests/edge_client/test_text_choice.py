@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.text_choice import NEIGHBOURS, vote_k
+from edge_client.labelling.vote_k import NEIGHBOURS, vote_k
 
 RHO = 10.0
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.texts import (
+from edge_client.texts.examples import (
     DataError,
     Example,
     check_folder,

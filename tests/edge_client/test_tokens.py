@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.base import Base
-from edge_client.tasks import Task, TaskError
-from edge_client.texts import Example
-from edge_client.tokens import Encoder, Tokens
+from edge_client.bases.base import Base
+from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Task, TaskError
+from edge_client.texts.tokens import Encoder, Tokens
 
 
 def test_a_filled_pattern_is_the_joined_text_tokenised(real_base: Base) -> None:

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from edge_client.base import Base
-from edge_client.tasks import Task
-from edge_client.trainer import train
-from edge_client.wire import Training
+from edge_client.bases.base import Base
+from edge_client.engine.trainer import train
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import Training
 from tests.edge_client.engines import TEXTS, engine_of
 
 torch = pytest.importorskip("torch")
-AdamW = pytest.importorskip("edge_client.torch_engine").AdamW
+AdamW = pytest.importorskip("edge_client.engine.torch_backend.backend").AdamW
 
 
 def frozen_tensors(network: Any) -> list[Any]:

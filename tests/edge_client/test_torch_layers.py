@@ -3,12 +3,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.quantization import quantize_int8, quantize_nf4
-from edge_client.weights import Stored
+from edge_client.bases.quantization import quantize_int8, quantize_nf4
+from edge_client.bases.weights import Stored
 
 torch = pytest.importorskip("torch")
-layers = pytest.importorskip("edge_client.torch_layers")
-matrices = pytest.importorskip("edge_client.torch_matrices")
+layers = pytest.importorskip("edge_client.engine.torch_backend.layers")
+matrices = pytest.importorskip("edge_client.engine.torch_backend.matrices")
 
 CPU = torch.device("cpu")
 GENERATOR = np.random.Generator(np.random.PCG64(5))
@@ -17,7 +17,7 @@ WEIGHT = (0.05 * GENERATOR.standard_normal((96, 128))).astype(np.float32)
 
 def matrix(kind: str) -> tuple[object, Any]:
     """A frozen matrix and what it stands for."""
-    from edge_client.quantization import dequantize
+    from edge_client.bases.quantization import dequantize
 
     if kind == "nf4":
         stored = Stored(4, "nf4", (96, 128), *quantize_nf4(WEIGHT))

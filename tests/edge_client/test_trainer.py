@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.tokens import Prompt
-from edge_client.trainer import epoch_batches, in_turn
+from edge_client.engine.trainer import epoch_batches, in_turn
+from edge_client.texts.tokens import Prompt
 
 
 @given(st.lists(st.integers(1, 500), max_size=200), st.integers(1, 33), st.integers(0, 2**63 - 1))

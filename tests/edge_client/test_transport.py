@@ -3,9 +3,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from edge_client import wire
-from edge_client.meters import WorkMeter
-from edge_client.transport import (
+from edge_client.client.meter import WorkMeter
+from edge_client.client.transport import (
     Coordinator,
     Refused,
     RunFinished,
@@ -13,6 +12,7 @@ from edge_client.transport import (
     Unreachable,
     patiently,
 )
+from edge_client.wire import messages as wire
 from tests.edge_client.servers import Answer, Relay, http_server
 
 BODY = bytes(range(256)) * 400

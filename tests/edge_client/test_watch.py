@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.activation_cache import ActivationCache
-from edge_client.base import Base
-from edge_client.tasks import Task
-from edge_client.watch import BatchWatch, going_on
+from edge_client.bases.base import Base
+from edge_client.engine.activation_cache import ActivationCache
+from edge_client.engine.watch import BatchWatch, going_on
+from edge_client.texts.tasks import Task
 from tests.edge_client.engines import KINDS, SPECS, TEXTS, engine_of
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client import wire
-from edge_client.class_balance import counted
-from edge_client.labelling import Labelling
-from edge_client.tasks import Task
+from edge_client.texts.tasks import Task
+from edge_client.wire import messages as wire
+from edge_client.wire.confidences import counted
+from edge_client.wire.labelling import Labelling
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
 WORK = wire.Work(2, "w", "train", "r", 2, "base", "lora:8", "sha", 9, TASK, wire.Training(), 7)

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_client.adapters import initial_adapter, parse_adapter
-from edge_client.base import Base
-from edge_client.early_exit import WORTH
-from edge_client.engine import Engine, open_engine
-from edge_client.label_book import Book, MemoryNotes
-from edge_client.labeller import label
-from edge_client.labelling import Labelling
-from edge_client.tasks import Task
-from edge_client.texts import ClientData, Example
-from edge_client.trainer import train
-from edge_client.wire import PROTOCOL, Training, Work
+from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.bases.base import Base
+from edge_client.engine.engine import Engine, open_engine
+from edge_client.engine.trainer import train
+from edge_client.labelling.book import Book, MemoryNotes
+from edge_client.labelling.early_exit import WORTH
+from edge_client.labelling.label_work import label
+from edge_client.texts.examples import ClientData, Example
+from edge_client.texts.tasks import Task
+from edge_client.wire.labelling import Labelling
+from edge_client.wire.messages import PROTOCOL, Training, Work
 
 TASK = Task(
     "two",

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from edge_client.base import Base
+from edge_client.bases.base import Base
 from simulation.fleet import Fleet, fleet
 from tests.coordinator import commands
 

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from edge_client.tasks import read_task
-from edge_client.texts import Example, read_file
+from edge_client.texts.examples import Example, read_file
+from edge_client.texts.tasks import read_task
 from tests.conftest import shared
 
 pytest.importorskip("torch")

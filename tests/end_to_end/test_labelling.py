@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from edge_client.base import EMBEDDED, open_base
+from edge_client.bases.base import EMBEDDED, open_base
 from simulation.messages import DATA, Message, load_messages
 from tests.end_to_end.conftest import Scene, wait_for
 

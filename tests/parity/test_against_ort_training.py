@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters import AdapterSpec, parse_adapter
-from edge_client.base import Base, open_base
-from edge_client.packing import pack_model
-from edge_client.planner import Plan
-from edge_client.tokens import Batch
-from edge_client.wire import AdapterState
+from edge_client.adapters.spec import AdapterSpec, parse_adapter
+from edge_client.bases.base import Base, open_base
+from edge_client.bases.packing import pack_model
+from edge_client.planning.planner import Plan
+from edge_client.texts.tokens import Batch
+from edge_client.wire.messages import AdapterState
 from profiling import ort_training
 from tests.families import ENCODERS, write_family
 
@@ -33,7 +33,7 @@ WORDS = [1010, 1020, 1030, 1040]
 def by_torch(
     base: Base, spec: AdapterSpec, state: AdapterState, batch: Batch, words: Sequence[int]
 ) -> Gradients:
-    from edge_client.torch_network import Network
+    from edge_client.engine.torch_backend.network import Network
 
     network = Network(base, spec, state, [[word] for word in words])
     texts, tokens = batch.ids.shape
@@ -46,7 +46,7 @@ def by_torch(
 def by_onnx(
     base: Base, spec: AdapterSpec, state: AdapterState, batch: Batch, words: Sequence[int]
 ) -> Gradients:
-    from edge_client.onnx_network import Network
+    from edge_client.engine.onnx_backend.network import Network
 
     network = Network(base, spec, state, [[word] for word in words], threads=2)
     texts, tokens = batch.ids.shape

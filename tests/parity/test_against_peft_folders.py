@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters import AdapterError, initial_adapter, parse_adapter
-from edge_client.base import Base
-from edge_client.engine import open_engine
-from edge_client.peft_folder import Exported, write_peft_folder
-from edge_client.peft_import import read_peft_adapter
-from edge_client.tasks import Task
-from edge_client.trainer import train
-from edge_client.wire import Training, encode_adapter
+from edge_client.adapters.peft_folder import Exported, write_peft_folder
+from edge_client.adapters.peft_import import read_peft_adapter
+from edge_client.adapters.spec import AdapterError, initial_adapter, parse_adapter
+from edge_client.bases.base import Base
+from edge_client.engine.engine import open_engine
+from edge_client.engine.trainer import train
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import Training, encode_adapter
 from tests.parity.test_against_transformers import TEXTS, full_model_rows
 
 torch = pytest.importorskip("torch")
@@ -67,7 +67,7 @@ def test_a_prompt_made_by_peft_gives_the_same_here(
 def test_trained_adapters_go_to_peft_and_come_back(
     real_base: Base, hub_task: Task, tmp_path: Path, name: str
 ) -> None:
-    from edge_client.peft_folder import read_peft_folder
+    from edge_client.adapters.peft_folder import read_peft_folder
 
     engine = open_engine("torch", real_base, hub_task, parse_adapter(name), Training(lr=0.01))
     train(engine, TEXTS, Training(epochs=4), seed=1)

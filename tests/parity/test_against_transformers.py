@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters import initial_adapter, parse_adapter
-from edge_client.base import Base, open_base
-from edge_client.engine import open_engine
-from edge_client.peft_folder import Exported, write_peft_folder
-from edge_client.tasks import Task
-from edge_client.texts import Example
-from edge_client.tokens import Tokens
-from edge_client.trainer import train
-from edge_client.wire import Training, encode_adapter
+from edge_client.adapters.peft_folder import Exported, write_peft_folder
+from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.bases.base import Base, open_base
+from edge_client.engine.engine import open_engine
+from edge_client.engine.trainer import train
+from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Task
+from edge_client.texts.tokens import Tokens
+from edge_client.wire.messages import Training, encode_adapter
 from tests.edge_client.engines import KINDS
 
 torch = pytest.importorskip("torch")

@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters import initial_adapter, parse_adapter
-from edge_client.base import Base, open_base
-from edge_client.engine import open_engine
-from edge_client.packing import pack_model
-from edge_client.planner import Plan
-from edge_client.tasks import Task
-from edge_client.texts import Example, read_file
-from edge_client.trainer import train
-from edge_client.wire import AdapterState, Training
+from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.bases.base import Base, open_base
+from edge_client.bases.packing import pack_model
+from edge_client.engine.engine import open_engine
+from edge_client.engine.trainer import train
+from edge_client.planning.planner import Plan
+from edge_client.texts.examples import Example, read_file
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import AdapterState, Training
 from tests.conftest import shared
 from tests.families import ENCODERS, write_family
 
@@ -95,14 +95,14 @@ Read = Callable[[object], np.ndarray]
 
 
 def torch_logits(base: Base, spec: object, state: AdapterState, words: list[int]) -> Read:
-    from edge_client.torch_network import Network
+    from edge_client.engine.torch_backend.network import Network
 
     network = Network(base, spec, state, [[word] for word in words])  # type: ignore[arg-type]
     return lambda batch: network.logits(batch, "float32").numpy()  # type: ignore[arg-type]
 
 
 def onnx_logits(base: Base, spec: object, state: AdapterState, words: list[int]) -> Read:
-    from edge_client.onnx_network import Network
+    from edge_client.engine.onnx_backend.network import Network
 
     network = Network(base, spec, state, [[word] for word in words], threads=2)  # type: ignore[arg-type]
     return lambda batch: network.logits(batch)  # type: ignore[arg-type]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from edge_client.adapters import parse_adapter
-from edge_client.base import Base, open_base
-from edge_client.packing import pack_model
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import Base, open_base
+from edge_client.bases.packing import pack_model
 from tests.families import ENCODERS, FAMILIES, write_family
 
 pytest.importorskip("torch")

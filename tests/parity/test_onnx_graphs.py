@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client import onnx_graphs as graphs
-from edge_client.onnx_bench import open_bench
-from edge_client.onnx_head import cross_entropy, log_softmax
-from edge_client.onnx_model import Graph
-from edge_client.onnx_network import LOWEST
-from edge_client.onnx_operators import SCORES, Attention
-from edge_client.onnx_runtime import Runtime, open_session
-from edge_client.quantization import quantize_int8
+from edge_client.bases.quantization import quantize_int8
+from edge_client.engine.onnx_backend import graphs
+from edge_client.engine.onnx_backend.bench import open_bench
+from edge_client.engine.onnx_backend.head import cross_entropy, log_softmax
+from edge_client.engine.onnx_backend.model import Graph
+from edge_client.engine.onnx_backend.network import LOWEST
+from edge_client.engine.onnx_backend.operators import SCORES, Attention
+from edge_client.engine.onnx_backend.runtime import Runtime, open_session
 from tests.edge_client.graphs import ACTIVATIONS
 
 torch = pytest.importorskip("torch")
@@ -197,7 +197,9 @@ def test_attention_and_its_gradients_are_torchs(
     has_mask: bool,
     scores: int,
 ) -> None:
-    monkeypatch.setattr("edge_client.onnx_operators.SCORES", scores)  # one text a chunk, or all
+    monkeypatch.setattr(
+        "edge_client.engine.onnx_backend.operators.SCORES", scores
+    )  # one text a chunk, or all
     hidden, head_dim = 24, 6
     q, k, v = (draw(texts, rows, hidden, seed=n) for n, rows in enumerate((queries, keys, keys)))
     mask = None

@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_client.adapters import parse_adapter
-from edge_client.base import Base
-from edge_client.planner import Plan
-from edge_client.tokens import Batch
-from edge_client.wire import AdapterState
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import Base
+from edge_client.planning.planner import Plan
+from edge_client.texts.tokens import Batch
+from edge_client.wire.messages import AdapterState
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

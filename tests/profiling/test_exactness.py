@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("peft")
 
-from edge_client.base import Base
+from edge_client.bases.base import Base
 from profiling.cli import app
 from profiling.exactness import PlanError
 from profiling.report import exactness_table

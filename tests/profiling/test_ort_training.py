@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from edge_client.adapters import initial_adapter, parse_adapter
-from edge_client.base import Base
+from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.bases.base import Base
 from profiling import ort_training
 from profiling.benchmark_bases import BenchmarkError
 from profiling.child import DONE
@@ -66,7 +66,7 @@ def test_a_decoder_is_refused(tiny_base: Base, tmp_path: Path) -> None:
 def test_what_its_environment_runs_takes_numpy_and_nothing_else() -> None:
     script = (
         "import sys; before = set(sys.modules); "
-        "import edge_client.architectures, edge_client.weights, profiling.stepping; "
+        "import edge_client.bases.architectures, edge_client.bases.weights, profiling.stepping; "
         "print(*{name.split('.')[0] for name in set(sys.modules) - before})"
     )
     done = subprocess.run(

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 
-from edge_client.base import Base
+from edge_client.bases.base import Base
 from profiling.benchmark_bases import BenchmarkError, find_base, label_words
 from profiling.child import DONE, KILLED_BY_CAP, run_child
 from profiling.cli import app

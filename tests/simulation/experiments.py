@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from edge_client.base import Base
-from edge_client.tasks import Task
-from edge_client.texts import Example
-from edge_client.wire import Training
+from edge_client.bases.base import Base
+from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import Training
 from simulation.datasets import DataSet
 from simulation.experiment import Deal, Experiment
 from simulation.partition import population_of

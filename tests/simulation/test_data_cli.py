@@ -5,8 +5,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from edge_client.tasks import Task, TaskError, read_task, task_toml
-from edge_client.texts import Example
+from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Task, TaskError, read_task, task_toml
 from simulation.data_cli import data, summary, write_dataset
 from simulation.datasets import DataSet, read_dataset, read_local
 

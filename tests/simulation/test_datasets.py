@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
-from edge_client.tasks import Task, task_toml
-from edge_client.texts import DataError, Example
-from edge_client.tokens import Tokens
+from edge_client.texts.examples import DataError, Example
+from edge_client.texts.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
+from edge_client.texts.tasks import Task, task_toml
+from edge_client.texts.tokens import Tokens
 from simulation.dataset_readers import HYPOTHESES, drawn, is_test_premise, likeness
 from simulation.datasets import NAMES, VARIABLE, DataSet, disjoint, read_dataset, read_local
 from tests.conftest import SHARED, shared

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.selection import cohort
-from edge_client.ready_tasks import AG_NEWS
+from edge_client.texts.ready_tasks import AG_NEWS
 from simulation.experiment import Deal, Experiment, ExperimentError, read_experiment, schedule_of
 
 EXPERIMENT = """

@@ -7,10 +7,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from edge_client.base import Base
-from edge_client.state import Finished
-from edge_client.tasks import Task
-from edge_client.wire import Report, Update, Work, decode_adapter, encode_update
+from edge_client.bases.base import Base
+from edge_client.client.state import Finished
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import Report, Update, Work, decode_adapter, encode_update
 from simulation.devices import InProcess
 from simulation.experiment import Rounds, schedule_of
 from simulation.federation import Round, SimulationError, Standing, federate

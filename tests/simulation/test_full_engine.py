@@ -9,11 +9,11 @@ pytest.importorskip("transformers")
 import torch
 import transformers
 
-from edge_client.activation_cache import ActivationCache
-from edge_client.base import Base
-from edge_client.engine import EngineError
-from edge_client.tasks import Task
-from edge_client.wire import Training
+from edge_client.bases.base import Base
+from edge_client.engine.activation_cache import ActivationCache
+from edge_client.engine.engine import EngineError
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import Training
 from simulation.full_engine import FullEngine
 from tests.edge_client.engines import TEXTS, batch_of
 from tests.edge_client.test_watch import Recorder

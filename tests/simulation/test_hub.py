@@ -14,9 +14,9 @@ pytest.importorskip("pyarrow")
 import pyarrow
 from pyarrow import parquet
 
-from edge_client.ready_tasks import AG_NEWS, NEWS
-from edge_client.tasks import Task
-from edge_client.texts import DataError, Example
+from edge_client.texts.examples import DataError, Example
+from edge_client.texts.ready_tasks import AG_NEWS, NEWS
+from edge_client.texts.tasks import Task
 from simulation.hub import read_examples, read_hub
 from simulation.hub_layouts import LAYOUTS, Layout, configs_of, files_of
 from tests.simulation.hub_server import COMMIT, serving

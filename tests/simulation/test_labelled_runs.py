@@ -8,9 +8,9 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 pytest.importorskip("matplotlib")
 
-from edge_client.base import Base
-from edge_client.labelling import Labelling
-from edge_client.tasks import Task
+from edge_client.bases.base import Base
+from edge_client.texts.tasks import Task
+from edge_client.wire.labelling import Labelling
 from simulation.devices import InProcess
 from simulation.experiment import Deal, Experiment, ExperimentError, schedule_of
 from simulation.federation import Round, federate

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.tasks import read_task
-from edge_client.texts import read_folder
+from edge_client.texts.examples import read_folder
+from edge_client.texts.tasks import read_task
 from simulation.compose import LANGUAGES, Phrases, compose, likeness, read_phrases
 from simulation.messages import (
     DATA,

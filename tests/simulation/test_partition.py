@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from edge_client.tasks import Task, read_task
-from edge_client.texts import ClientData, DataError, Example, read_file, read_folder
+from edge_client.texts.examples import ClientData, DataError, Example, read_file, read_folder
+from edge_client.texts.tasks import Task, read_task
 from simulation.experiment import Deal
 from simulation.partition import population_of, write_clients, write_split
 from simulation.partition_picture import count, draw_partition

@@ -11,9 +11,9 @@ import typer
 from transformers import AutoModelForMaskedLM, BertForMaskedLM
 from typer.testing import CliRunner
 
-from edge_client.base import open_base
-from edge_client.texts import Example
-from edge_client.tokens import Tokens
+from edge_client.bases.base import open_base
+from edge_client.texts.examples import Example
+from edge_client.texts.tokens import Tokens
 from simulation.corpus import SOURCES, CorpusError, Passage, join_tokens, read_corpus
 from simulation.course import MASK, Batch, build_course
 from simulation.distill import Teacher, principal_embeddings

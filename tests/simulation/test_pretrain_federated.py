@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from transformers import BertForMaskedLM
 from typer.testing import CliRunner
 
-from edge_client.base import open_base
+from edge_client.bases.base import open_base
 from simulation.corpus import Passage
 from simulation.course import build_course
 from simulation.held_out import masked_score

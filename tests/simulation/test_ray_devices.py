@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 pytest.importorskip("ray")
 
-from edge_client.base import Base
-from edge_client.tasks import Task
+from edge_client.bases.base import Base
+from edge_client.texts.tasks import Task
 from profiling.process_tree import ProcessTree
 from simulation.federation import SimulationError
 from simulation.ray_devices import RayDevices

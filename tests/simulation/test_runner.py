@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from edge_client.base import Base, BaseError
-from edge_client.tasks import Task
-from edge_client.texts import DataError, Example
+from edge_client.bases.base import Base, BaseError
+from edge_client.texts.examples import DataError, Example
+from edge_client.texts.tasks import Task
 from simulation.datasets import read_dataset
 from simulation.experiment import Deal, Experiment
 from simulation.federation import SimulationError

@@ -12,12 +12,12 @@ pytest.importorskip("fastapi")
 from coordinator.config import RunConfig
 from coordinator.figures import accuracies, rows
 from coordinator.store import Store
-from edge_client.base import Base
-from edge_client.client import Client, Settings
-from edge_client.labelling import Labelling
-from edge_client.state import ClientState
-from edge_client.tasks import Task
-from edge_client.wire import sha256
+from edge_client.bases.base import Base
+from edge_client.client.loop import Client, Settings
+from edge_client.client.state import ClientState
+from edge_client.texts.tasks import Task
+from edge_client.wire.labelling import Labelling
+from edge_client.wire.messages import sha256
 from simulation.devices import InProcess
 from simulation.experiment import Deal, schedule_of
 from simulation.federation import Round, federate

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
 
-from edge_client.base import Base
+from edge_client.bases.base import Base
 from simulation import aug_fedprompt, mfpt
 from simulation.cli import app
 from simulation.experiment_report import Order, play

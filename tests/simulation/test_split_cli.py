@@ -9,7 +9,7 @@ pytest.importorskip("matplotlib")
 import typer
 from typer.testing import CliRunner, Result
 
-from edge_client.texts import read_folder
+from edge_client.texts.examples import read_folder
 from simulation.split_cli import split
 
 APP = typer.Typer()

@@ -4,10 +4,10 @@ import warnings
 import numpy as np
 import pytest
 
-from edge_client.adapters import initial_adapter, parse_adapter
-from edge_client.base import Base
-from edge_client.random_models import hub_config
-from edge_client.wire import decode_adapter, encode_adapter
+from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.bases.base import Base
+from edge_client.bases.random_models import hub_config
+from edge_client.wire.messages import decode_adapter, encode_adapter
 from simulation.traffic import (
     BASE,
     CLIENTS,

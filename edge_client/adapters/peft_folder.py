@@ -1,0 +1,173 @@
+"""An adapter as PEFT keeps it on disk: `adapter_config.json` and `adapter_model.safetensors`.
+
+Written and read without PEFT or torch; `PeftModel.from_pretrained(base, folder)` loads it.
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from edge_client.adapters.spec import (
+    LORA_ALPHA,
+    PREFIX,
+    AdapterError,
+    AdapterSpec,
+    head_modules,
+    layers_of,
+    parse_adapter,
+    target_pattern,
+)
+from edge_client.bases.architectures import FAMILIES
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import AdapterState, decode_adapter, encode_adapter
+
+CONFIG, WEIGHTS, ORIGIN = "adapter_config.json", "adapter_model.safetensors", "smidgen.json"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Where an exported adapter comes from, kept beside PEFT's own two files.
+
+    Attributes:
+        adapter: The adapter's name, such as `lora:8@q,v`.
+        base_name: What `from_pretrained` finds the base by.
+        base_id: SHA-256 of the base it was trained on.
+        architecture: The base's `model_type`.
+        task: What it was trained for.
+    """
+
+    adapter: str
+    base_name: str
+    base_id: str
+    architecture: str
+    task: Task
+
+
+def check_exportable(spec: AdapterSpec) -> None:
+    """Refuse what could be trained but not taken home.
+
+    Raises:
+        AdapterError: A soft prompt with a head, for which PEFT has no form.
+    """
+    if spec.prompt_tokens and spec.head:
+        raise AdapterError(
+            f"adapter {spec} has no PEFT folder: PEFT's prompt tuning has its head read the "
+            f"prompt, not the text; use prompt:{spec.prompt_tokens}, or `smidgen simulate`"
+        )
+
+
+def peft_config(
+    spec: AdapterSpec, base_name: str, architecture: str, state: AdapterState
+) -> dict[str, Any]:
+    """Contents of the `adapter_config.json` with which PEFT loads a state of this spec.
+
+    Args:
+        spec: The adapter.
+        base_name: What `from_pretrained` will be given for the base.
+        architecture: The base's `model_type`.
+        state: Only shapes are read.
+
+    Raises:
+        AdapterError: A soft prompt with a head, for which PEFT has no form.
+    """
+    common: dict[str, Any] = {"base_model_name_or_path": base_name, "inference_mode": True}
+    check_exportable(spec)
+    if spec.prompt_tokens:
+        tokens, width = state["prompt_embeddings"].shape
+        # Layers and heads are read by PEFT's prefix tuning alone, but it wants them named.
+        sizes = {"num_transformer_submodules": 1, "num_attention_heads": 1, "num_layers": 1}
+        sizes |= {"num_virtual_tokens": tokens, "token_dim": width}
+        return common | sizes | {"peft_type": "PROMPT_TUNING", "task_type": "FEATURE_EXTRACTION"}
+    lora: dict[str, Any] = {
+        "peft_type": "LORA",
+        "r": spec.rank or 1,
+        "lora_alpha": LORA_ALPHA,
+        "lora_dropout": 0.0,
+        # PEFT trains biases only beside LoRA: one linear carries a LoRA of zeros.
+        "bias": "all" if spec.bias else "none",
+        # The second is PEFT's own word for "no linear carries LoRA, load modules_to_save only".
+        "target_modules": "dummy-target-modules",
+    }
+    if spec.rank:
+        layers = layers_of(state, architecture) if spec.top else None
+        lora["target_modules"] = target_pattern(spec, architecture, layers)
+    if spec.bias:
+        lora["target_modules"] = re.escape(_carrier(architecture, state))
+    if spec.head:
+        lora |= {"task_type": "SEQ_CLS", "modules_to_save": head_modules(architecture)}
+    return common | lora
+
+
+def _carrier(architecture: str, state: AdapterState) -> str:
+    """The linear that carries a bias adapter's LoRA of zeros, in the lowest of its layers."""
+    return FAMILIES[architecture].linear(layers_of(state, architecture)[0], "q")
+
+
+def peft_state(spec: AdapterSpec, architecture: str, state: AdapterState) -> AdapterState:
+    """The tensors PEFT wants for an adapter: the adapter's own, but for `bias` (see `peft_config`).
+
+    `adapter_state` of the result gives the adapter back.
+    """
+    if not spec.bias:
+        return state
+    module = f"{PREFIX}{_carrier(architecture, state)}"
+    width = len(state[f"{module}.bias"])  # queries are as many as the states are wide
+    renamed = {
+        name.replace(f"{module}.bias", f"{module}.base_layer.bias"): tensor
+        for name, tensor in state.items()
+    }
+    return renamed | {
+        f"{module}.lora_A.weight": np.zeros((1, width), np.float32),
+        f"{module}.lora_B.weight": np.zeros((width, 1), np.float32),
+    }
+
+
+def adapter_state(spec: AdapterSpec, tensors: AdapterState) -> AdapterState:
+    """The adapter in PEFT's tensors."""
+    if not spec.bias:
+        return tensors
+    return {
+        name.replace(".base_layer.bias", ".bias"): tensor
+        for name, tensor in tensors.items()
+        if ".lora_" not in name
+    }
+
+
+def write_peft_folder(folder: Path, exported: Exported, body: bytes) -> None:
+    """Write a PEFT folder; `body`, a safetensors file, is copied, but for `bias` (`peft_state`)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    spec, state = parse_adapter(exported.adapter), decode_adapter(body)
+    config = peft_config(spec, exported.base_name, exported.architecture, state)
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    (folder / ORIGIN).write_text(json.dumps(asdict(exported), indent=2, sort_keys=True) + "\n")
+    if spec.bias:
+        body = encode_adapter(peft_state(spec, exported.architecture, state))
+    (folder / WEIGHTS).write_bytes(body)
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether `write_peft_folder` wrote it, so that task and base are known."""
+    return (folder / ORIGIN).is_file()
+
+
+def read_peft_folder(folder: Path) -> tuple[Exported, AdapterState]:
+    """Read a folder that `write_peft_folder` wrote.
+
+    Raises:
+        AdapterError: No such folder, or an adapter that was not written here.
+        WireError: The weights are damaged.
+    """
+    try:
+        origin = msgspec.json.decode((folder / ORIGIN).read_bytes(), type=Exported)
+        body = (folder / WEIGHTS).read_bytes()
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        raise AdapterError(
+            f"{folder} is no exported adapter; a folder with {ORIGIN} and {WEIGHTS} that "
+            "`smidgen coordinator export` or `smidgen client train` wrote is expected"
+        ) from error
+    return origin, adapter_state(parse_adapter(origin.adapter), decode_adapter(body))

@@ -1,0 +1,176 @@
+"""The frozen base: where it lies, what it is, and the hash by which everybody names it.
+
+A base is a pack made by `smidgen pack`, or a Hugging Face folder. Its identity is a SHA-256 over
+its configuration, tokenizer and weights, so a base that differs by one byte has another name and
+no round is spent on it. Both are read through `Weights`.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from edge_client.bases.architectures import FAMILIES, ArchitectureError, Shape
+from edge_client.bases.layout import checked_shape
+from edge_client.bases.manifest import (
+    WEIGHTS,
+    Manifest,
+    PackError,
+    file_sha256,
+    is_pack,
+    read_json,
+    read_pack,
+    refuse_half_written,
+)
+from edge_client.bases.weights import Weights, WeightsError
+
+EMBEDDED = "embedded"
+IDENTITY_FILES = ("config.json", "tokenizer.json", "model.safetensors")
+
+
+class BaseError(ValueError):
+    """A base that is not there or is not one."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """A frozen language model on disk.
+
+    Attributes:
+        name: As the user typed it.
+        folder: Where its files lie.
+        base_id: SHA-256 of the base: a pack's `pack_id`, else see `base_identity`.
+        shape: Its sizes.
+        bits: Bits of a weight: 4, 8 or 16 of a pack, 16 or 32 of a Hugging Face folder.
+        manifest: A pack's; None for a Hugging Face folder.
+    """
+
+    name: str
+    folder: Path
+    base_id: str
+    shape: Shape
+    bits: int
+    manifest: Manifest | None = None
+
+    @property
+    def architecture(self) -> str:
+        """Hugging Face's `model_type`, such as `bert`."""
+        return self.shape.architecture
+
+    @property
+    def hidden(self) -> int:
+        """Width of a token's state."""
+        return self.shape.hidden
+
+    @property
+    def layers(self) -> int:
+        """Layers computed."""
+        return self.shape.layers
+
+    @property
+    def weights(self) -> Path:
+        """The safetensors file."""
+        return self.folder / (WEIGHTS if self.manifest else "model.safetensors")
+
+    @property
+    def peft_name(self) -> str:
+        """What `from_pretrained` finds it by: the hub's name, else the folder's whole path."""
+        if self.manifest and "/" in self.manifest.name:
+            return self.manifest.name  # the hub's, where the pack was made
+        is_local = self.name == EMBEDDED or Path(self.name).is_dir()
+        return str(self.folder.resolve()) if is_local else self.name
+
+    def open_weights(self) -> Weights:
+        """Map the weights; the caller closes them.
+
+        Raises:
+            WeightsError: The file is no longer what it was.
+        """
+        return Weights(self.weights)
+
+
+def base_identity(folder: Path) -> str:
+    """SHA-256 over name and SHA-256 of config, tokenizer and weights, in this order."""
+    total = hashlib.sha256()
+    for name in IDENTITY_FILES:
+        total.update(f"{name} {file_sha256(folder / name)}\n".encode())
+    return total.hexdigest()
+
+
+def open_base(name: str) -> Base:
+    """Find a base by folder, hub name or `embedded`, and hash it.
+
+    Args:
+        name: `embedded`, the folder of a pack or of a Hugging Face model, or a name on the
+            Hugging Face hub (downloaded once, by huggingface_hub, into its own cache).
+
+    Raises:
+        BaseError: Nothing there, or a file of a base is missing, broken or altered.
+    """
+    folder = find_folder(name, (*IDENTITY_FILES, "tokenizer_config.json"))
+    try:
+        refuse_half_written(folder)
+        return _open_pack(name, folder) if is_pack(folder) else _open_checkpoint(name, folder)
+    except (PackError, ArchitectureError, WeightsError) as error:
+        raise BaseError(f"base {name}: {error}") from error
+
+
+def find_folder(name: str, hub_files: Sequence[str]) -> Path:
+    """The folder of a model; one from the hub is downloaded.
+
+    Args:
+        name: `embedded`, a folder, or a hub name.
+        hub_files: Names or patterns of the files to take from the hub.
+
+    Raises:
+        BaseError: Nothing there.
+    """
+    if name == EMBEDDED:
+        return Path(str(files("edge_client") / "embedded" / "base"))
+    if Path(name).is_dir():
+        return Path(name)
+    if name.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise BaseError(f"no base at {name}; give a folder, a hub name or `{EMBEDDED}`")
+    from huggingface_hub import snapshot_download  # heavy, and only for bases from the hub
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(hub_files)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise BaseError(
+            f"no folder {name}, and the hub did not give such a base: {error}"
+        ) from error
+
+
+def _open_pack(name: str, folder: Path) -> Base:
+    manifest = read_pack(folder)
+    shape = checked_shape(manifest.config)
+    return Base(name, folder, manifest.pack_id, shape, manifest.bits, manifest)
+
+
+def _open_checkpoint(name: str, folder: Path) -> Base:
+    missing = [file for file in IDENTITY_FILES if not (folder / file).is_file()]
+    if missing:
+        raise BaseError(
+            f"base {name} lacks {missing[0]}; a pack made by `smidgen pack`, or a folder with "
+            f"{', '.join(IDENTITY_FILES)} is expected (save the model and its fast tokenizer "
+            "with save_pretrained)"
+        )
+    shape = checked_shape(read_config(folder))
+    with Weights(folder / "model.safetensors") as weights:
+        bits = weights.stored(f"{FAMILIES[shape.architecture].words}.weight").bits
+    return Base(name, folder, base_identity(folder), shape, bits)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A model's `config.json`.
+
+    Raises:
+        PackError: None there, or no Hugging Face configuration.
+    """
+    config = read_json(folder / "config.json")
+    if not isinstance(config.get("model_type"), str):
+        raise PackError(f"{folder / 'config.json'} is no Hugging Face configuration")
+    return config

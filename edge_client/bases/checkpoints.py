@@ -1,0 +1,149 @@
+"""A checkpoint on its way into a pack: any few rows of any tensor, and never more than these.
+
+Safetensors files, whole or in shards, are read where the rows lie; a pickle is loaded by torch,
+weights only, mapped, and mapped afresh now and then so that pages once read are given back.
+"""
+
+import math
+import pickle
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from edge_client.bases.header import Entry, WeightsError, read_header
+from edge_client.bases.layout import PackError
+from edge_client.bases.manifest import read_json
+from edge_client.bases.quantization import from_bfloat16
+from edge_client.bases.weights import modern_name
+
+WHOLE, INDEX, PICKLE = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+REMAP_BYTES = 32 << 20
+_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
+
+
+class Checkpoint(Protocol):
+    """Tensors by Hugging Face's names of today."""
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """A tensor's sizes; None if there is no such tensor."""
+
+    def rows(self, name: str, first: int, end: int) -> np.ndarray:
+        """Rows `first` to before `end` as float32."""
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Find the weights of a Hugging Face folder.
+
+    Raises:
+        PackError: None there, or of a kind that is not read.
+        WeightsError: A safetensors file is broken.
+    """
+    if (folder / WHOLE).is_file():
+        return SafetensorsCheckpoint([folder / WHOLE])
+    if (folder / INDEX).is_file():
+        return SafetensorsCheckpoint(_shards(folder))
+    if (folder / PICKLE).is_file():
+        return PickledCheckpoint(folder / PICKLE)
+    raise PackError(
+        f"{folder} has no weights; {WHOLE}, {INDEX} or {PICKLE} is expected (save the model with "
+        "save_pretrained)"
+    )
+
+
+class SafetensorsCheckpoint:
+    """Tensors of safetensors files, read row by row.
+
+    Raises:
+        WeightsError: A file is broken, or a tensor comes twice.
+    """
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._places: dict[str, tuple[Path, Entry]] = {}
+        for path in paths:
+            with path.open("rb") as file:
+                entries = read_header(file, path)
+            for name, entry in entries.items():
+                if modern_name(name) in self._places:
+                    raise WeightsError(f"{path}: tensor {name} comes twice in this checkpoint")
+                self._places[modern_name(name)] = path, entry
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """A tensor's sizes; None if there is no such tensor."""
+        return self._places[name][1].shape if name in self._places else None
+
+    def rows(self, name: str, first: int, end: int) -> np.ndarray:
+        """Rows `first` to before `end` as float32."""
+        path, entry = self._places[name]
+        if entry.dtype not in _DTYPES:
+            raise PackError(f"{path}: {name} is {entry.dtype}; {', '.join(_DTYPES)} are packed")
+        dtype, width = np.dtype(_DTYPES[entry.dtype]), math.prod(entry.shape[1:])
+        offset = entry.start + first * width * dtype.itemsize
+        flat = np.fromfile(path, dtype, (end - first) * width, offset=offset)
+        wide = from_bfloat16(flat) if entry.dtype == "BF16" else flat.astype(np.float32)
+        return wide.reshape(end - first, *entry.shape[1:])
+
+
+class PickledCheckpoint:
+    """Tensors of a `pytorch_model.bin`, loaded by torch without running anything in it.
+
+    Raises:
+        PackError: No torch here, code in the pickle, or a file that torch cannot map.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read_bytes = path, 0
+        self._tensors = _load_pickle(path)
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """A tensor's sizes; None if there is no such tensor."""
+        return tuple(self._tensors[name].shape) if name in self._tensors else None
+
+    def rows(self, name: str, first: int, end: int) -> np.ndarray:
+        """Rows `first` to before `end` as float32."""
+        if self._read_bytes > REMAP_BYTES:
+            self._tensors, self._read_bytes = {}, 0  # unmapped before it is mapped again
+            self._tensors = _load_pickle(self._path)
+        part = self._tensors[name][first:end]
+        if not part.is_floating_point():
+            raise PackError(f"{self._path}: {name} is {part.dtype}; floats are packed")
+        self._read_bytes += part.numel() * part.element_size()
+        rows: np.ndarray = part.float().numpy().copy()
+        return rows
+
+
+def _shards(folder: Path) -> list[Path]:
+    weight_map = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(weight_map, Mapping) or not weight_map:
+        raise PackError(f"{folder / INDEX} has no weight_map; copy the checkpoint again")
+    names = sorted({str(name) for name in weight_map.values()})
+    for name in names:
+        if Path(name).name != name or not (folder / name).is_file():
+            raise PackError(f"{folder / INDEX} speaks of {name!r}, which is not in the folder")
+    return [folder / name for name in names]
+
+
+def _load_pickle(path: Path) -> dict[str, Any]:
+    try:
+        torch: Any = import_module("torch")  # only for this one kind of checkpoint
+    except ModuleNotFoundError as error:
+        raise PackError(
+            f"{path} needs torch to be read; pip install 'smidgen[torch]', or save the model as "
+            "safetensors"
+        ) from error
+    again = "save the model with save_pretrained of today, as safetensors"
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        raise PackError(
+            f"{path} is no pickle of tensors alone; code in it is never run; {again}"
+        ) from error
+    except (RuntimeError, OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise PackError(
+            f"{path} cannot be mapped by torch (too old, or broken); {again}"
+        ) from error
+    if not isinstance(loaded, Mapping) or not all(torch.is_tensor(t) for t in loaded.values()):
+        raise PackError(f"{path} is no flat table of tensors; {again}")
+    return {modern_name(str(name)): tensor for name, tensor in loaded.items()}

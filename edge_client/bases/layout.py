@@ -1,0 +1,217 @@
+"""Which tensors a pack holds, in which order and form, and where in the file each of them lies.
+
+    embeddings | stored layer 0 | stored layer 1 | ... | language-model head
+
+Within each of these the float32 tensors come first, so that every one of them is aligned. All of
+it follows from the model's configuration and the bits; a file that differs is no pack.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edge_client.bases.architectures import (
+    FAMILIES,
+    ArchitectureError,
+    Family,
+    Shape,
+    has_bias,
+    shape_of,
+)
+from edge_client.bases.header import SCALE, Entry, write_header
+from edge_client.bases.quantization import BLOCK
+
+MAX_LAYERS = 1024
+
+
+class PackError(ValueError):
+    """A pack, or what should become one, that is not what it must be."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a base.
+
+    Attributes:
+        name: Hugging Face's name of it.
+        shape: Its sizes.
+        is_quantized: Whether it is stored in the pack's bits; else as float32.
+        aliases: Other names a checkpoint may hold it under.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    is_quantized: bool = False
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The file of a pack before it is written.
+
+    Attributes:
+        tensors: What it holds, in order.
+        header: Its first bytes.
+        entries: Where each stored tensor lies; a quantized one has its scales apart.
+        layers: First byte and the byte behind the last, of every stored layer.
+        file_bytes: Size of the whole file.
+    """
+
+    tensors: tuple[Tensor, ...]
+    header: bytes
+    entries: Mapping[str, Entry]
+    layers: tuple[tuple[int, int], ...]
+    file_bytes: int
+
+
+def checked_shape(config: Mapping[str, Any]) -> Shape:
+    """Read the sizes of a model from a configuration that may say anything.
+
+    Raises:
+        ArchitectureError: A family not known here, or sizes that no model has.
+    """
+    try:
+        shape = shape_of(config)
+        sizes = (shape.hidden, shape.heads, shape.kv_heads, shape.head_dim, shape.intermediate)
+        tables = (shape.vocabulary, shape.embedding, shape.positions, _segments(config))
+        layers = (shape.layers, shape.stored_layers)
+    except ArchitectureError:
+        raise
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise ArchitectureError(f"config.json has sizes that no model has: {error}") from error
+    if min(sizes + tables + layers) < 1 or max(layers) > MAX_LAYERS:
+        raise ArchitectureError(
+            f"config.json has sizes that no model has: layers {layers}, widths {sizes}, "
+            f"tables {tables}"
+        )
+    return shape
+
+
+def tensors_of(config: Mapping[str, Any]) -> list[list[Tensor]]:
+    """The tensors of a base with its language-model head: embeddings, each stored layer, head.
+
+    Poolers and classifiers are left out; so is a decoder that shares the word table.
+
+    Raises:
+        ArchitectureError: See `checked_shape`.
+    """
+    shape = checked_shape(config)
+    family = FAMILIES[shape.architecture]
+    layers = [_layer(family, shape, layer) for layer in range(shape.stored_layers)]
+    return [_embeddings(family, shape, config), *layers, _head(family, shape)]
+
+
+def lay_out(config: Mapping[str, Any], bits: int) -> Layout:
+    """Give every tensor its place.
+
+    Raises:
+        ArchitectureError: See `checked_shape`.
+        PackError: 4 bits and a matrix whose columns are not whole blocks.
+    """
+    groups = tensors_of(config)
+    stored: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for group in groups:
+        pieces = {name: form for tensor in group for name, form in _stored(tensor, bits).items()}
+        stored |= dict(sorted(pieces.items(), key=lambda piece: piece[1][0] != "F32"))
+    header, entries = write_header(stored)
+    layers = tuple(_span(group, entries) for group in groups[1:-1])
+    tensors = tuple(tensor for group in groups for tensor in group)
+    return Layout(tensors, header, entries, layers, max(e.end for e in entries.values()))
+
+
+def _embeddings(family: Family, shape: Shape, config: Mapping[str, Any]) -> list[Tensor]:
+    width = shape.embedding
+    found = [Tensor(f"{family.words}.weight", (shape.vocabulary, width), is_quantized=True)]
+    if family.positions:
+        rows = int(config["max_position_embeddings"])  # with RoBERTa's two unused ones
+        found.append(Tensor(f"{family.positions}.weight", (rows, width)))
+    if family.token_types:
+        found.append(Tensor(f"{family.token_types}.weight", (_segments(config), width)))
+    if family.embedding_norm:
+        found += _norm(family.embedding_norm, width)
+    if family.embedding_map:
+        found += _linear(family.embedding_map, shape.hidden, width)
+    return found
+
+
+def _layer(family: Family, shape: Shape, layer: int) -> list[Tensor]:
+    found: list[Tensor] = []
+    for target in family.linears:
+        rows, columns = linear_size(shape, target)
+        found += _linear(family.linear(layer, target), rows, columns, has_bias(shape, target))
+    for norm in (family.attention_norm, family.output_norm):
+        name = family.layer.format(layer=layer) + norm
+        found += _norm(name, shape.hidden, not shape.is_decoder)
+    return found
+
+
+def _head(family: Family, shape: Shape) -> list[Tensor]:
+    found: list[Tensor] = []
+    if family.final_norm:
+        found += _norm(family.final_norm, shape.hidden, not shape.is_decoder)
+    if family.head_dense:
+        found += _linear(family.head_dense, shape.embedding, shape.hidden)
+    if family.head_norm:
+        found += _norm(family.head_norm, shape.embedding)
+    if family.decoder_bias:
+        name, *aliases = family.decoder_bias
+        found.append(Tensor(name, (shape.vocabulary,), aliases=tuple(aliases)))
+    if not shape.is_tied:
+        size = (shape.vocabulary, shape.embedding)
+        found.append(Tensor(f"{family.decoder}.weight", size, is_quantized=True))
+    return found
+
+
+def linear_size(shape: Shape, target: str) -> tuple[int, int]:
+    """Rows (outputs) and columns (inputs) of a layer's linear, by its short name."""
+    heads, kv_heads = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    return {
+        "q": (heads, shape.hidden),
+        "k": (kv_heads, shape.hidden),
+        "v": (kv_heads, shape.hidden),
+        "o": (shape.hidden, heads),
+        "gate": (shape.intermediate, shape.hidden),
+        "up": (shape.intermediate, shape.hidden),
+        "down": (shape.hidden, shape.intermediate),
+    }[target]
+
+
+def _linear(name: str, rows: int, columns: int, is_biased: bool = True) -> list[Tensor]:
+    weight = Tensor(f"{name}.weight", (rows, columns), is_quantized=True)
+    return [weight, *([Tensor(f"{name}.bias", (rows,))] if is_biased else [])]
+
+
+def _norm(name: str, width: int, is_biased: bool = True) -> list[Tensor]:
+    parts = ("weight", "bias") if is_biased else ("weight",)
+    return [Tensor(f"{name}.{part}", (width,)) for part in parts]
+
+
+def _segments(config: Mapping[str, Any]) -> int:
+    return int(config.get("type_vocab_size", 2))
+
+
+def _stored(tensor: Tensor, bits: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """What a tensor becomes in the file: name -> element type and shape."""
+    if not tensor.is_quantized:
+        return {tensor.name: ("F32", tensor.shape)}
+    rows, columns = tensor.shape
+    scale = tensor.name + SCALE
+    if bits == 16:
+        return {tensor.name: ("BF16", (rows, columns))}
+    if bits == 8:
+        return {scale: ("F32", (rows, 1)), tensor.name: ("I8", (rows, columns))}
+    if columns % BLOCK:
+        raise PackError(
+            f"4 bits need columns in blocks of {BLOCK}, but {tensor.name} has {columns}; "
+            "use --bits 8"
+        )
+    return {
+        scale: ("F32", (rows, columns // BLOCK)),
+        tensor.name: ("U8", (rows, columns // 2)),
+    }
+
+
+def _span(group: list[Tensor], entries: Mapping[str, Entry]) -> tuple[int, int]:
+    names = [name for t in group for name in (t.name, t.name + SCALE) if name in entries]
+    starts, ends = zip(*((entries[name].start, entries[name].end) for name in names), strict=True)
+    return min(starts), max(ends)

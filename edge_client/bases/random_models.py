@@ -1,0 +1,185 @@
+"""Models of real shapes with random weights and a made-up tokenizer, for measuring systems.
+
+What a step costs does not depend on what the weights know. Every tensor is drawn from a seed of
+its own, so a model is the same whichever tensor is drawn first.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.random import PCG64, Generator  # at once: loaded late, it may swallow a Ctrl-C
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+
+from edge_client.bases.layout import PackError, Tensor
+from edge_client.wire.seeds import derive_seed
+
+LABEL_WORDS = (
+    *("world", "sports", "business", "science"),
+    *("good", "bad", "great", "terrible", "yes", "no"),
+)
+STANDARD_DEVIATION = np.float32(0.02)
+
+_BERT = {
+    "architectures": ["BertForMaskedLM"],
+    "model_type": "bert",
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "initializer_range": 0.02,
+    "pad_token_id": 0,
+    "tie_word_embeddings": True,
+}
+_LARGE = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+}
+_ROBERTA = _BERT | {
+    "architectures": ["RobertaForMaskedLM"],
+    "model_type": "roberta",
+    "vocab_size": 50265,
+    "max_position_embeddings": 514,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+    "bos_token_id": 0,
+    "pad_token_id": 1,
+    "eos_token_id": 2,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "albert-base": _BERT
+    | {
+        "architectures": ["AlbertForMaskedLM"],
+        "model_type": "albert",
+        "vocab_size": 30000,
+        "embedding_size": 128,
+        "num_hidden_groups": 1,
+        "inner_group_num": 1,
+        "hidden_act": "gelu_new",
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+    },
+    "bert-base": _BERT,
+    "bert-large": _BERT | _LARGE,
+    "distilbert": {
+        "architectures": ["DistilBertForMaskedLM"],
+        "model_type": "distilbert",
+        "vocab_size": 30522,
+        "dim": 768,
+        "n_layers": 6,
+        "n_heads": 12,
+        "hidden_dim": 3072,
+        "max_position_embeddings": 512,
+        "sinusoidal_pos_embds": False,
+        "activation": "gelu",
+        "initializer_range": 0.02,
+        "pad_token_id": 0,
+        "tie_word_embeddings": True,
+    },
+    "roberta-base": _ROBERTA,
+    "roberta-large": _ROBERTA | _LARGE,
+    "xlm-roberta-base": _ROBERTA
+    | {
+        "architectures": ["XLMRobertaForMaskedLM"],
+        "model_type": "xlm-roberta",
+        "vocab_size": 250002,
+    },
+}
+# Special tokens and their ids, as the families' public models have them; -1 is the last id.
+_BERT_SPECIALS = {
+    "pad": ("[PAD]", 0),
+    "unk": ("[UNK]", 100),
+    "cls": ("[CLS]", 101),
+    "sep": ("[SEP]", 102),
+    "mask": ("[MASK]", 103),
+}
+_ROBERTA_SPECIALS = {
+    "cls": ("<s>", 0),
+    "pad": ("<pad>", 1),
+    "sep": ("</s>", 2),
+    "unk": ("<unk>", 3),
+    "mask": ("<mask>", -1),
+}
+_SPECIALS = {
+    "bert": _BERT_SPECIALS,
+    "distilbert": _BERT_SPECIALS,
+    "albert": {
+        "pad": ("<pad>", 0),
+        "unk": ("<unk>", 1),
+        "cls": ("[CLS]", 2),
+        "sep": ("[SEP]", 3),
+        "mask": ("[MASK]", 4),
+    },
+    "roberta": _ROBERTA_SPECIALS,
+    "xlm-roberta": _ROBERTA_SPECIALS,
+}
+
+
+def hub_config(name: str) -> dict[str, Any]:
+    """The Hugging Face configuration of a public model's shape.
+
+    Raises:
+        PackError: No such shape here; the message lists them.
+    """
+    if name not in CONFIGS:
+        raise PackError(f"--random knows no shape {name!r}; one of {', '.join(CONFIGS)}")
+    return dict(json.loads(json.dumps(CONFIGS[name])))
+
+
+def draw_blocks(tensor: Tensor, seed: int, block_rows: int) -> Iterator[np.ndarray]:
+    """A tensor's rows in order: biases 0, normalizations 1, all else normal with deviation 0.02.
+
+    The size of the blocks changes no number.
+
+    Args:
+        tensor: What to draw.
+        seed: Root seed of the model.
+        block_rows: Rows drawn at once.
+    """
+    generator = Generator(PCG64(derive_seed(seed, tensor.name)))
+    for first in range(0, tensor.shape[0], block_rows):
+        size = (min(block_rows, tensor.shape[0] - first), *tensor.shape[1:])
+        if len(size) == 1:
+            yield np.full(size, 0.0 if tensor.name.endswith("bias") else 1.0, np.float32)
+        else:
+            yield generator.standard_normal(size, np.float32) * STANDARD_DEVIATION
+
+
+def tokenizer_files(config: dict[str, Any]) -> dict[str, bytes]:
+    """tokenizer.json and tokenizer_config.json of one word a token, as many as the model has.
+
+    The words are the label words above and `w12`, `w13` ...; specials have the family's usual
+    names and ids.
+    """
+    size, specials = int(config["vocab_size"]), _SPECIALS[config["model_type"]]
+    ids = {name: index % size for name, index in specials.values()}
+    names = {kind: name for kind, (name, _) in specials.items()}
+    tokenizer = Tokenizer(models.WordLevel(_vocabulary(ids, size), names["unk"]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    first, last = names["cls"], names["sep"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{first} $A {last}",
+        pair=f"{first} $A {last} $B {last}",
+        special_tokens=[(first, ids[first]), (last, ids[last])],
+    )
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in ids])
+    settings = {f"{kind}_token": name for kind, name in names.items()}
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    return {
+        "tokenizer.json": tokenizer.to_str().encode(),
+        "tokenizer_config.json": json.dumps(settings, indent=2, sort_keys=True).encode(),
+    }
+
+
+def _vocabulary(specials: dict[str, int], size: int) -> dict[str, int]:
+    taken, words = set(specials.values()), iter(LABEL_WORDS)
+    ids = (index for index in range(size) if index not in taken)
+    return specials | {next(words, f"w{index}"): index for index in ids}

@@ -1,0 +1,181 @@
+"""A base's tensors, mapped from their file: nothing is read before it is touched.
+
+A pack and a plain Hugging Face folder are read through the same class. A quantized tensor `X` has
+its scales beside it as `X.scale`; they belong to it and are not listed.
+
+    weights = Weights(base.weights)
+    row = weights.rows("bert.embeddings.word_embeddings.weight", [101])  # float32 (1, hidden)
+    weights.release(weights.names)  # gives the pages back, the tensors stay usable
+"""
+
+import mmap
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from edge_client.bases.header import SCALE, Entry, read_header
+from edge_client.bases.header import WeightsError as WeightsError  # what `Weights` raises
+from edge_client.bases.quantization import BLOCK, dequantize, from_bfloat16
+from edge_client.bases.quantization import Stored as Stored  # what `Weights.stored` gives
+
+_FLOATS = {"F32": ("float32", 32), "F16": ("float16", 16), "BF16": ("bfloat16", 16)}
+_CODES = {"U8": "nf4", "I8": "int8"}
+_NUMPY = {"F32": "f4", "F16": "f2", "BF16": "u2", "I8": "i1", "U8": "u1"}
+
+
+class Weights:
+    """A safetensors file, mapped; its arrays are writable views, but the file never changes.
+
+    Args:
+        path: The file.
+
+    Raises:
+        WeightsError: The file is not there, cut short, or its header is not what the format says.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                entries = read_header(file, path)
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            raise WeightsError(f"cannot read weights {path}: {error.strerror}") from error
+        self._entries = {modern_name(name): entry for name, entry in entries.items()}
+        if len(self._entries) < len(entries):
+            raise WeightsError(f"{path} names a tensor twice, as `gamma` or `beta` and as today")
+
+    @property
+    def names(self) -> list[str]:
+        """The tensors in the order of the file, without the scales of the quantized ones."""
+        return [name for name in self._entries if not self._is_scale(name)]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries and not self._is_scale(name)
+
+    def __enter__(self) -> "Weights":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of the tensor that is meant; of a packed nf4 matrix twice the stored columns."""
+        entry = self._entry(name)
+        if self._kind(name) == "nf4":
+            return (*entry.shape[:-1], 2 * entry.shape[-1])
+        return entry.shape
+
+    def stored(self, name: str) -> Stored:
+        """A matrix as it lies in the file; views, nothing is copied.
+
+        Raises:
+            WeightsError: No such matrix.
+        """
+        kind, shape = self._kind(name), self.shape(name)
+        if len(shape) != 2:
+            raise WeightsError(f"{self.path}: {name} has shape {shape}, a matrix is expected")
+        rows, columns = shape
+        if kind not in ("nf4", "int8"):
+            bits = _FLOATS[self._entry(name).dtype][1]
+            return Stored(bits, kind, (rows, columns), self._view(name))
+        scale = self._view(name + SCALE)
+        expected = (rows, columns // BLOCK if kind == "nf4" else 1)
+        if scale.dtype != np.float32 or scale.shape != expected:
+            raise WeightsError(
+                f"{self.path}: the scales of {name} are {scale.dtype} {scale.shape}, "
+                f"float32 {expected} expected"
+            )
+        bits = 4 if kind == "nf4" else 8
+        return Stored(bits, kind, (rows, columns), self._view(name), scale)
+
+    def vector(self, name: str) -> np.ndarray:
+        """A float32 copy of a tensor that is not quantized, of any shape.
+
+        Raises:
+            WeightsError: No such tensor, or a quantized one.
+        """
+        kind = self._kind(name)
+        if kind in ("nf4", "int8"):
+            raise WeightsError(f"{self.path}: {name} is quantized; read its rows")
+        view = self._view(name)
+        return from_bfloat16(view) if kind == "bfloat16" else view.astype(np.float32)
+
+    def rows(self, name: str, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Rows of a matrix as float32 (indices, columns); no other row is touched.
+
+        Raises:
+            WeightsError: No such matrix.
+        """
+        return dequantize(self.stored(name), indices)
+
+    def release(self, names: Sequence[str]) -> None:
+        """Give back the memory of tensors; what was written into their views is lost.
+
+        Only whole pages are given back. They stay in the kernel's page cache, so a later touch
+        is no read from disk while memory is plenty.
+        """
+        spans = [(entry.start, entry.end) for name in names for entry in self._parts(name)]
+        for start, end in _joined(sorted(spans)):
+            first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+            length = end // mmap.PAGESIZE * mmap.PAGESIZE - first
+            if length > 0:
+                self._map.madvise(mmap.MADV_DONTNEED, first, length)
+
+    def close(self) -> None:
+        """Unmap the file, once no view of it is left."""
+        with suppress(BufferError):  # somebody holds a view; the map goes with the last one
+            self._map.close()
+
+    def _parts(self, name: str) -> list[Entry]:
+        scale = self._entries.get(name + SCALE)
+        return [self._entry(name), *([scale] if scale else [])]
+
+    def _is_scale(self, name: str) -> bool:
+        return name.endswith(SCALE) and name.removesuffix(SCALE) in self._entries
+
+    def _entry(self, name: str) -> Entry:
+        if name not in self._entries:
+            raise WeightsError(f"{self.path} has no tensor {name}")
+        return self._entries[name]
+
+    def _kind(self, name: str) -> str:
+        entry = self._entry(name)
+        if entry.dtype in _FLOATS:
+            return _FLOATS[entry.dtype][0]
+        if entry.dtype in _CODES and len(entry.shape) == 2 and name + SCALE in self._entries:
+            return _CODES[entry.dtype]
+        raise WeightsError(f"{self.path}: {name} is {entry.dtype}, which no base here is made of")
+
+    def _view(self, name: str) -> np.ndarray:
+        entry = self._entry(name)
+        # Not np.ndarray(buffer=...): it would not keep the map from being closed under it.
+        body = np.frombuffer(self._map, np.uint8)[entry.start : entry.end]
+        return body.view(_NUMPY[entry.dtype]).reshape(entry.shape)
+
+
+def modern_name(name: str) -> str:
+    """Today's name of a normalization's tensors, which old checkpoints call gamma and beta."""
+    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
+
+
+def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Sorted spans, those that touch made one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined

@@ -1,0 +1,128 @@
+"""A device's answer to one piece of work, given an engine that holds the adapter to start from.
+
+The client loop and the simulation both answer by this function, so a simulated device is a real
+one without a network: equal work gives equal bytes.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from edge_client.client.state import Finished
+from edge_client.engine.engine import Engine
+from edge_client.engine.trainer import evaluate, train
+from edge_client.labelling.book import Notes, Trained
+from edge_client.labelling.label_work import label, pseudo_texts, training_forwards
+from edge_client.texts.examples import ClientData
+from edge_client.wire import messages as wire
+from edge_client.wire.seeds import derive_seed
+
+
+def answer(
+    engine: Engine, data: ClientData, work: wire.Work, device_id: str, notes: Notes
+) -> Finished:
+    """Do a piece of work; its report, costs of time and traffic not filled in, and its update.
+
+    Args:
+        engine: Holds the adapter to start from.
+        data: The device's texts.
+        work: What is asked.
+        device_id: The device.
+        notes: What it knows of its unlabelled texts.
+
+    Raises:
+        TrainingError: No texts to train on, or the loss is no longer finite.
+    """
+    before = engine.layer_forwards
+    if work.kind == "train":
+        finished = _train(engine, data, work, device_id, notes)
+    elif work.kind == "label":
+        finished = _label(engine, data, work, notes)
+    else:
+        finished = _evaluate(engine, data, work)
+    spent = engine.layer_forwards - before
+    return replace(finished, report=replace(finished.report, layer_forwards=spent))
+
+
+def _train(
+    engine: Engine, data: ClientData, work: wire.Work, device_id: str, notes: Notes
+) -> Finished:
+    """Train on the labelled texts, and on those with a pseudo-label; gold labels come first."""
+    seed = derive_seed(work.seed, "train", device_id, work.round_index)
+    pseudo, weights = pseudo_texts(engine, data, work, notes)
+    texts, weighed = [*data.labelled, *pseudo], [1.0] * len(data.labelled) + weights
+    rows = drawn([text.label for text in texts], len(data.labelled), work.most, seed)
+    trained = train(
+        engine,
+        [texts[row] for row in rows],
+        work.training,
+        seed,
+        [weighed[row] for row in rows] if pseudo else None,
+    )
+    if work.labelling is not None:
+        notes.add(Trained(work.work_id, training_forwards(engine, work, len(rows))))
+    update = wire.Update(work.work_id, trained.num_examples, trained.delta)
+    report = wire.Report(
+        work.work_id, "done", trained.num_examples, trained.loss, pseudo_labels=len(pseudo)
+    )
+    return Finished(report, wire.encode_update(update))
+
+
+def drawn(labels: Sequence[str | None], gold: int, most: int, seed: int) -> list[int]:
+    """Rows to train on: of each label all, or as many as may be, drawn; ascending.
+
+    Gold labels win: of a label nothing else is drawn while there is a gold one left.
+
+    Args:
+        labels: Of all texts, those with a gold label first.
+        gold: How many these are.
+        most: Of one label; 0 for no cap.
+        seed: Of the work.
+    """
+    if not most:
+        return list(range(len(labels)))
+    generator = np.random.Generator(np.random.PCG64(derive_seed(seed, "drawn")))
+    counts: Counter[str | None] = Counter()
+    kept = []
+    order = generator.permutation(len(labels)).tolist()
+    for row in sorted(order, key=lambda row: row >= gold):  # stable
+        if counts[labels[row]] < most:
+            counts[labels[row]] += 1
+            kept.append(row)
+    return sorted(kept)
+
+
+def _label(engine: Engine, data: ClientData, work: wire.Work, notes: Notes) -> Finished:
+    """Look for pseudo-labels."""
+    found = label(engine, data, work, notes)
+    report = wire.Report(
+        work.work_id,
+        "done",
+        found.texts_read,
+        labelled=len(data.labelled),
+        pseudo_labels=found.pseudo_labels,
+        confidences=found.confidences,
+    )
+    return Finished(report, None)
+
+
+def _evaluate(engine: Engine, data: ClientData, work: wire.Work) -> Finished:
+    """Evaluate on the texts kept aside; who keeps none says so and counts nothing.
+
+    Where the run labels, it says too how many texts it holds a gold label of.
+    """
+    report = wire.Report(work.work_id, "done")
+    if work.labelling is not None:
+        report = replace(report, labelled=len(data.labelled))
+    if data.test:
+        score = evaluate(engine, data.test)
+        report = replace(
+            report,
+            num_examples=score.num_examples,
+            loss=score.loss,
+            accuracy=score.accuracy,
+            mean_log_probabilities=score.mean_log_probabilities if work.labelling else (),
+        )
+    return Finished(report, None)

@@ -1,0 +1,346 @@
+"""The client loop: ask for work, do it, answer, ask again; every step survives a power cut.
+
+    enrol -> wait -> download -> load -> label, train or evaluate -> upload -> report -> wait ...
+
+Finished work lies in the outbox before it is sent; work that was cut short is handed out again and
+gives the same bytes, for its seeds depend on run, device and round alone.
+"""
+
+import logging
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from edge_client.adapters.spec import frozen_layers, parse_adapter
+from edge_client.bases.base import Base
+from edge_client.client import meter as meters
+from edge_client.client.answers import answer
+from edge_client.client.meter import WorkMeter
+from edge_client.client.state import ClientState, Finished, Identity
+from edge_client.client.transport import (
+    Coordinator,
+    Refused,
+    RunFinished,
+    TransportError,
+    patiently,
+)
+from edge_client.engine.activation_cache import ActivationCache
+from edge_client.engine.budgeted import BudgetedEngine, open_within
+from edge_client.engine.engine import Engine
+from edge_client.labelling.book import FileNotes, Notes
+from edge_client.labelling.label_work import texts_to_label
+from edge_client.labelling.pseudo_labels import text_id
+from edge_client.texts.examples import ClientData, DataError, read_folder
+from edge_client.wire import messages as wire
+
+log = logging.getLogger(__name__)
+
+
+class ClientError(RuntimeError):
+    """The device cannot serve this run as it is set up; says what to change."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a client is started with.
+
+    Attributes:
+        url: The coordinator.
+        token: Enrolment token; may be empty once the device is enrolled.
+        name: What the device calls itself.
+        data: Client data folder (or one labelled file).
+        base: The frozen base on this device.
+        engine: `auto`, `torch` or `onnx`.
+        budget_bytes: Memory this process may take; None: 60 % of what is available.
+        cache_bytes: Disk that results of frozen layers may take; 0: none are kept.
+        version: Of the client, for the coordinator's list.
+        wait_s: Length of one long poll.
+        patience_s: How long the coordinator may be absent at the start; later it is waited for.
+    """
+
+    url: str
+    token: str
+    name: str
+    data: Path
+    base: Base
+    engine: str = "auto"
+    budget_bytes: int | None = None
+    cache_bytes: int = 256 << 20
+    version: str = ""
+    wait_s: float = 25.0
+    patience_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one life of a client did.
+
+    Attributes:
+        device_id: Its name in the run.
+        works: Pieces of work done.
+        failures: Pieces of work that failed.
+    """
+
+    device_id: str
+    works: int
+    failures: int
+
+
+class Client:
+    """A device in a run.
+
+    Args:
+        settings: What it was started with.
+        state: Its state folder.
+    """
+
+    def __init__(self, settings: Settings, state: ClientState) -> None:
+        self._settings, self._state = settings, state
+        self._engine: BudgetedEngine | None = None
+        self._engine_for: tuple[object, ...] = ()
+        self._data: ClientData | None = None
+        self._notes: FileNotes | None = None
+
+    def run(self) -> Summary:
+        """Serve the run until it is finished.
+
+        Raises:
+            ClientError: Wrong token, another base, or another protocol.
+            DataError: The device's texts do not fit the run's labels.
+            TransportError: Nobody answered at the start.
+        """
+        enrolled = self._enrol()
+        works = failures = 0
+        coordinator = Coordinator(self._settings.url, enrolled.device_key)
+        try:
+            for finished in self._state.finished():
+                self._deliver(coordinator, finished, WorkMeter())
+            while True:
+                meter = WorkMeter()
+                with meter.phase("wait"):
+                    work = self._next_work(coordinator, meter)
+                if work is not None:
+                    finished = self._do(coordinator, enrolled, work, meter)
+                    self._keep(finished)
+                    self._deliver(coordinator, finished, meter)
+                    works, failures = works + 1, failures + (finished.report.outcome == "failed")
+        except RunFinished:
+            return Summary(enrolled.device_id, works, failures)
+        finally:
+            coordinator.close()
+
+    def _enrol(self) -> wire.Enrolled:
+        settings = self._settings
+        known = self._state.identity(settings.url)
+        if known is not None:
+            self._check_base(known.enrolled.base_id, known.enrolled.base_name)
+            return known.enrolled
+        if not settings.token:
+            raise ClientError(f"not enrolled with {settings.url} yet; give --token")
+        facts = wire.DeviceFacts(
+            machine=meters.machine(),
+            cores=meters.usable_cores(),
+            memory_bytes=meters.memory_bytes(),
+            python=meters.python_version(),
+            smidgen=settings.version,
+        )
+        request = wire.Enrol(wire.PROTOCOL, settings.token, settings.name, facts)
+        coordinator = Coordinator(settings.url)
+        try:
+            enrolled = patiently(lambda: coordinator.enrol(request), settings.patience_s)
+        except Refused as error:
+            hint = "; check --token" if error.status == 401 else ""
+            raise ClientError(f"{settings.url} refused to enrol: {error}{hint}") from error
+        finally:
+            coordinator.close()
+        self._check_base(enrolled.base_id, enrolled.base_name)
+        self._state.keep_identity(Identity(settings.url, enrolled))
+        log.info("enrolled as %s in run %s", enrolled.device_id, enrolled.run_id)
+        return enrolled
+
+    def _check_base(self, base_id: str, base_name: str) -> None:
+        mine = self._settings.base
+        if mine.base_id != base_id:
+            raise ClientError(
+                f"--base {mine.name} ({mine.base_id[:12]}) is not the run's base {base_name} "
+                f"({base_id[:12]}); copy the coordinator's base to this device"
+            )
+
+    def _next_work(self, coordinator: Coordinator, meter: WorkMeter) -> wire.Work | None:
+        settings = self._settings
+        try:
+            work = patiently(lambda: coordinator.next_work(settings.wait_s, meter), math.inf)
+        except Refused as error:
+            if error.status in (401, 403):
+                raise ClientError(
+                    f"{settings.url} does not know this device: {error}; delete its state folder "
+                    "and enrol again"
+                ) from error
+            raise
+        if work is not None and work.protocol != wire.PROTOCOL:
+            raise ClientError(
+                f"{settings.url} speaks protocol {work.protocol}, this client {wire.PROTOCOL}; "
+                "install the same version of smidgen"
+            )
+        return work
+
+    def _do(
+        self, coordinator: Coordinator, enrolled: wire.Enrolled, work: wire.Work, meter: WorkMeter
+    ) -> Finished:
+        self._check_base(work.base_id, enrolled.base_name)
+        log.info("round %d: %s", work.round_index, work.kind)
+        try:
+            return self._compute(coordinator, enrolled, work, meter)
+        except DataError as error:
+            failed = wire.Report(work.work_id, "failed", error=str(error)[:2000])
+            self._deliver(coordinator, Finished(failed, None), meter)
+            raise
+        except (RuntimeError, ValueError, MemoryError, OSError) as error:
+            if isinstance(error, TransportError):
+                raise
+            if isinstance(error, OSError):  # a line cut short is mended when notes are opened again
+                self._notes = None
+            reason = f"{type(error).__name__}: {error}"
+            log.error("round %d: %s failed: %s", work.round_index, work.kind, reason)
+            return Finished(wire.Report(work.work_id, "failed", error=reason[:2000]), None)
+        finally:
+            if self._engine is not None:
+                self._engine.rest()  # until there is more work, which may be in an hour
+
+    def _compute(
+        self, coordinator: Coordinator, enrolled: wire.Enrolled, work: wire.Work, meter: WorkMeter
+    ) -> Finished:
+        with meter.phase("download"):
+            body = self._adapter(coordinator, work, meter)
+        with meter.phase("load"):
+            engine, data = self._ready(work)
+            engine.load_adapter(wire.decode_adapter(body))
+            notes = self._known(engine, data, work)
+        with meter.phase(work.kind):
+            finished = answer(engine, data, work, enrolled.device_id, notes)
+        if work.kind == "train":
+            engine.end_round()
+        return finished
+
+    def _adapter(self, coordinator: Coordinator, work: wire.Work, meter: WorkMeter) -> bytes:
+        body = self._state.adapter(work.adapter_sha256)
+        if body is None:
+            body = patiently(partial(coordinator.adapter, work.adapter_sha256, meter), math.inf)
+            self._state.keep_adapter(work.adapter_sha256, body)
+        return body
+
+    def _ready(self, work: wire.Work) -> tuple[BudgetedEngine, ClientData]:
+        """Engine and texts for this work; both stay for the next round."""
+        needed = (work.task, work.adapter_spec, work.training)
+        if self._engine is None or self._data is None or self._engine_for != needed:
+            if self._engine is not None:
+                self._engine.close()
+                self._engine = None
+            self._data = read_folder(self._settings.data, work.task.labels)
+            if work.labelling is None and not (self._data.labelled or self._data.test):
+                raise DataError(
+                    f"{self._settings.data} holds unlabelled texts alone, and in this run devices "
+                    "do not label; put a labelled.csv with columns text,label there"
+                )
+            spec = parse_adapter(work.adapter_spec)
+            self._engine = open_within(
+                self._settings.engine,
+                self._settings.base,
+                work.task,
+                spec,
+                work.training,
+                self._settings.budget_bytes,
+                self._state.folder,
+            )
+            if self._settings.cache_bytes and frozen_layers(spec, self._engine.layers):
+                self._engine.remember(self._open_cache())
+            log.info("plan: %s", self._engine.plan)
+            self._engine_for = needed
+        return self._engine, self._data
+
+    def _open_cache(self) -> ActivationCache:
+        folder = self._state.folder / "activations"
+        return ActivationCache(folder, self._settings.cache_bytes, self._settings.base.base_id)
+
+    def _known(self, engine: BudgetedEngine, data: ClientData, work: wire.Work) -> FileNotes:
+        """What is known of the unlabelled texts; opened once, when it is told which are not read.
+
+        Raises:
+            OSError: The file cannot be read, or not be mended.
+        """
+        if self._notes is None:
+            self._notes = FileNotes(self._state.labels(work.run_id))
+            if work.labelling is not None and (told := not_read(engine, data, self._notes)):
+                log.warning("unlabelled texts that are not read: %s", told)
+        return self._notes
+
+    def _keep(self, finished: Finished) -> None:
+        """Put finished work in the outbox; on a full disk it has to do without."""
+        try:
+            self._state.keep_finished(finished)
+        except OSError as error:
+            log.warning("%s is not kept until it is sent: %s", finished.report.work_id, error)
+
+    def _deliver(self, coordinator: Coordinator, finished: Finished, meter: WorkMeter) -> None:
+        """Send update and report until they are acknowledged, then forget them."""
+        report, update = finished.report, finished.update
+        try:
+            if update is not None:
+                with meter.phase("upload"):
+                    receipt = patiently(
+                        lambda: coordinator.upload(report.work_id, update, meter), math.inf
+                    )
+                if not receipt.accepted:
+                    log.warning("update came too late: %s", receipt.reason)
+            full = with_costs(report, meter)
+            patiently(lambda: coordinator.report(full, meter), math.inf)
+            log.info("%s", in_short(full))
+        except Refused as error:
+            if error.status in (401, 403):
+                raise ClientError(f"{self._settings.url} does not take it: {error}") from error
+            log.warning("the coordinator does not want %s: %s", report.work_id, error)
+        self._state.forget_finished(report.work_id)
+
+
+def not_read(engine: Engine, data: ClientData, notes: Notes) -> str:
+    """How many of a device's unlabelled texts are never read, and why; empty if all are."""
+    names = [text_id(example) for example in data.unlabelled]
+    once, gold = set(names), {text_id(example) for example in data.labelled}
+    readable = texts_to_label(engine, data, notes)
+    revoked = (once - gold) & notes.book.revoked
+    counts = {
+        "there more than once": len(names) - len(once),
+        "labelled by hand": len(once & gold),
+        "whose label was taken back": len(revoked),
+        "mostly of tokens the base does not know": len(once - gold - revoked) - len(readable),
+    }
+    return ", ".join(f"{count} {why}" for why, count in counts.items() if count)
+
+
+def with_costs(report: wire.Report, meter: WorkMeter) -> wire.Report:
+    """A report with what its work cost so far."""
+    return replace(
+        report,
+        phases_s={name: round(seconds, 6) for name, seconds in meter.phases_s.items()},
+        peak_rss_bytes=meters.peak_rss_bytes(),
+        bytes_up=meter.bytes_up,
+        bytes_down=meter.bytes_down,
+        requests=meter.requests,
+    )
+
+
+def in_short(report: wire.Report) -> str:
+    """One line for the log."""
+    if report.outcome == "failed":
+        return f"told the coordinator that it failed: {report.error}"
+    seconds = sum(spent for phase, spent in report.phases_s.items() if phase != "wait")
+    gave = f"loss {report.loss:.3f}" if report.loss is not None else "done"
+    if report.pseudo_labels:
+        gave += f", {report.pseudo_labels} pseudo-labels"
+    if report.accuracy is not None:
+        gave += f", accuracy {report.accuracy:.3f}"
+    return (
+        f"{report.num_examples} texts, {gave}; {seconds:.1f} s, "
+        f"{report.bytes_up / 1000:.1f} kB up, {report.bytes_down / 1000:.1f} kB down"
+    )

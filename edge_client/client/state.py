@@ -1,0 +1,164 @@
+"""Everything a device knows between two starts, in one folder; deleting it is a clean re-enrolment.
+
+device.json            who the coordinator knows this device as, with its key (mode 0600)
+adapters/SHA.st        the adapter last received, so that the same hash is not fetched twice
+outbox/WORK.json, .st  a finished report and update until the coordinator has acknowledged them
+labels-RUN.jsonl       what it has read of its unlabelled texts, see `edge_client.labelling.book`
+activations/           what frozen layers gave, see `edge_client.engine.activation_cache`
+
+Files are written beside their name, flushed to the disk and renamed, so a power cut leaves the old
+file or the new one.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from edge_client.wire.messages import Enrolled, Report, WireError, decode, encode, sha256
+
+
+class StateError(RuntimeError):
+    """A state folder that cannot be used."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who this device is to one coordinator.
+
+    Attributes:
+        url: The coordinator it enrolled with.
+        enrolled: What the coordinator answered.
+    """
+
+    url: str
+    enrolled: Enrolled
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Work that is done but not yet acknowledged.
+
+    Attributes:
+        report: Its figures.
+        update: The update's bytes, or None for work without one.
+    """
+
+    report: Report
+    update: bytes | None
+
+
+def write_atomically(path: Path, body: bytes, mode: int = 0o644) -> None:
+    """Write a file so that after a crash either the old or the new content is there."""
+    part = path.with_name(f".{path.name}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+class ClientState:
+    """The state folder of one device.
+
+    Args:
+        folder: Made if it is not there.
+
+    Raises:
+        StateError: The folder cannot be made or written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._adapters, self._outbox = folder / "adapters", folder / "outbox"
+        try:
+            for part in (folder, self._adapters, self._outbox):
+                part.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StateError(f"state folder {folder} cannot be made: {error.strerror}") from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder alone; two clients on one state would answer for each other.
+
+        Raises:
+            StateError: Another process holds it.
+        """
+        with (self.folder / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise StateError(
+                    f"another client runs on state folder {self.folder}; stop it or give --state "
+                    "another"
+                ) from error
+            yield
+
+    def identity(self, url: str) -> Identity | None:
+        """Who this device is to `url`, or None if it never enrolled there."""
+        path = self.folder / "device.json"
+        if not path.is_file():
+            return None
+        try:
+            stored = json.loads(path.read_bytes())
+            identity = Identity(stored["url"], Enrolled(**stored["enrolled"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(f"{path} is damaged; delete it to enrol again") from error
+        return identity if identity.url == url else None
+
+    def keep_identity(self, identity: Identity) -> None:
+        """Remember who this device is."""
+        body = json.dumps(asdict(identity), sort_keys=True).encode()
+        write_atomically(self.folder / "device.json", body, mode=0o600)
+
+    def labels(self, run_id: str) -> Path:
+        """The file of what this device has read of its texts in a run."""
+        return self.folder / f"labels-{run_id}.jsonl"
+
+    def adapter(self, digest: str) -> bytes | None:
+        """The adapter of this hash, if it was kept whole."""
+        path = self._adapters / f"{digest}.st"
+        body = path.read_bytes() if path.is_file() else None
+        return body if body is not None and sha256(body) == digest else None
+
+    def keep_adapter(self, digest: str, body: bytes) -> None:
+        """Keep the newest adapter; older ones are dropped."""
+        write_atomically(self._adapters / f"{digest}.st", body)
+        for path in self._adapters.glob("*.st"):
+            if path.stem != digest:
+                path.unlink()
+
+    def keep_finished(self, finished: Finished) -> None:
+        """Put finished work in the outbox; the report is written last and makes it whole."""
+        stem = self._outbox / sha256(finished.report.work_id.encode())
+        if finished.update is not None:
+            write_atomically(stem.with_suffix(".st"), finished.update)
+        write_atomically(stem.with_suffix(".json"), encode(finished.report))
+
+    def finished(self) -> list[Finished]:
+        """Work in the outbox, oldest first; what cannot be read is dropped, to be done again."""
+        found = []
+        for path in sorted(self._outbox.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
+            update = path.with_suffix(".st")
+            try:
+                report = decode(path.read_bytes(), Report)
+            except WireError:
+                path.unlink()
+                continue
+            found.append(Finished(report, update.read_bytes() if update.is_file() else None))
+        return found
+
+    def forget_finished(self, work_id: str) -> None:
+        """Drop acknowledged work from the outbox."""
+        stem = self._outbox / sha256(work_id.encode())
+        for ending in (".json", ".st"):
+            stem.with_suffix(ending).unlink(missing_ok=True)

@@ -1,0 +1,197 @@
+"""The device's side of the HTTP contract: one connection, patient, and counting what it moves.
+
+A lost connection, a time-out or a 5xx is waited out with growing pauses; a 4xx is an answer and
+is raised as `Refused`.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import httpx
+
+from edge_client.client.meter import WorkMeter
+from edge_client.wire import messages as wire
+
+log = logging.getLogger(__name__)
+Answer = TypeVar("Answer", bound=object)
+
+LONGEST_PAUSE_S = 30.0
+
+
+class TransportError(RuntimeError):
+    """The coordinator could not be asked, or did not give what was asked for."""
+
+
+class Unreachable(TransportError):
+    """Nobody answers at the coordinator's address."""
+
+
+class Refused(TransportError):
+    """The coordinator answered with a 4xx.
+
+    Args:
+        status: The HTTP status.
+        detail: The coordinator's reason.
+    """
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class RunFinished(TransportError):
+    """There will be no more work: the run is finished."""
+
+
+class Coordinator:
+    """A coordinator at a URL.
+
+    Args:
+        url: Such as `https://host:8700`.
+        key: The device key, or empty before enrolment.
+        timeout_s: For connecting and for every answer but the long poll's.
+
+    Raises:
+        TransportError: The URL is none.
+    """
+
+    def __init__(self, url: str, key: str = "", timeout_s: float = 30.0) -> None:
+        try:
+            parsed = httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise TransportError(f"--coordinator {url!r} is no URL: {error}") from error
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise TransportError(
+                f"--coordinator {url!r}: http://HOST:PORT or https://HOST expected"
+            )
+        headers = {"User-Agent": "smidgen", "Accept-Encoding": "identity", "Accept": "*/*"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        self.url = url
+        self._http = httpx.Client(base_url=url, timeout=timeout_s, headers=headers)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    def enrol(self, request: wire.Enrol) -> wire.Enrolled:
+        """Exchange the enrolment token for a device key."""
+        response = self._ask("POST", "/v1/enrol", WorkMeter(), json=wire.encode(request))
+        return wire.decode(response.content, wire.Enrolled)
+
+    def next_work(self, wait_s: float, meter: WorkMeter) -> wire.Work | None:
+        """Wait for work; None when there was none in `wait_s` seconds.
+
+        Raises:
+            RunFinished: There will be no more.
+        """
+        timeout = httpx.Timeout(30.0, read=wait_s + 30.0)
+        path = f"/v1/work?wait_s={wait_s:g}"
+        try:
+            response = self._ask("GET", path, meter, timeout=timeout)
+        except Refused as error:
+            if error.status == 410:
+                raise RunFinished(str(error)) from error
+            raise
+        return None if response.status_code == 204 else wire.decode(response.content, wire.Work)
+
+    def adapter(self, digest: str, meter: WorkMeter) -> bytes:
+        """Download an adapter by its hash.
+
+        Raises:
+            wire.WireError: The body has another hash.
+        """
+        body = self._ask("GET", f"/v1/adapters/{digest}", meter).content
+        if wire.sha256(body) != digest:
+            raise wire.WireError(f"adapter {digest[:12]} arrived damaged ({len(body)} bytes)")
+        return body
+
+    def upload(self, work_id: str, body: bytes, meter: WorkMeter) -> wire.Receipt:
+        """Send an update; the same body may be sent again and counts once."""
+        response = self._ask("PUT", f"/v1/work/{work_id}/update", meter, tensors=body)
+        return wire.decode(response.content, wire.Receipt)
+
+    def report(self, report: wire.Report, meter: WorkMeter) -> wire.Receipt:
+        """Send a report; the same report may be sent again."""
+        path = f"/v1/work/{report.work_id}/report"
+        response = self._ask("POST", path, meter, json=wire.encode(report))
+        return wire.decode(response.content, wire.Receipt)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        meter: WorkMeter,
+        json: bytes | None = None,
+        tensors: bytes | None = None,
+        timeout: httpx.Timeout | None = None,
+    ) -> httpx.Response:
+        headers = {}
+        if json is not None:
+            headers["Content-Type"] = "application/json"
+        if tensors is not None:
+            headers["Content-Type"] = "application/octet-stream"
+            headers["Content-Digest"] = wire.content_digest(tensors)
+        body = json if json is not None else tensors
+        request = self._http.build_request(
+            method, path, content=body, headers=headers, timeout=timeout or self._http.timeout
+        )
+        try:
+            response = self._http.send(request)
+        except httpx.TransportError as error:
+            raise Unreachable(
+                f"no answer from {self.url}: {error or type(error).__name__}"
+            ) from error
+        meter.requests += 1
+        meter.bytes_up += request_bytes(request, body or b"")
+        meter.bytes_down += response_bytes(response)
+        if response.status_code >= 500:
+            raise Unreachable(f"{self.url} answered {response.status_code} to {method} {path}")
+        if response.status_code >= 400:
+            raise Refused(response.status_code, _detail(response))
+        return response
+
+
+def request_bytes(request: httpx.Request, body: bytes) -> int:
+    """Bytes an HTTP/1.1 request takes on the socket: request line, headers, body."""
+    line = f"{request.method} {request.url.raw_path.decode()} HTTP/1.1\r\n"
+    headers = sum(len(name) + len(value) + 4 for name, value in request.headers.raw)
+    return len(line) + headers + 2 + len(body)
+
+
+def response_bytes(response: httpx.Response) -> int:
+    """Bytes an HTTP/1.1 response took on the socket: status line, headers, body."""
+    line = f"{response.http_version} {response.status_code} {response.reason_phrase}\r\n"
+    headers = sum(len(name) + len(value) + 4 for name, value in response.headers.raw)
+    return len(line) + headers + 2 + response.num_bytes_downloaded
+
+
+def _detail(response: httpx.Response) -> str:
+    try:
+        return str(response.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {response.status_code}"
+
+
+def patiently(call: Callable[[], Answer], give_up_after_s: float) -> Answer:
+    """Call until somebody answers, with pauses that grow from 0.2 s to 30 s.
+
+    Args:
+        call: Raises `Unreachable` when it should be tried again.
+        give_up_after_s: Seconds after which the last `Unreachable` is raised; infinity for ever.
+    """
+    start, pause, told = time.monotonic(), 0.2, False
+    while True:
+        try:
+            return call()
+        except Unreachable as error:
+            if time.monotonic() - start + pause > give_up_after_s:
+                raise
+            if not told:
+                log.warning("%s; trying again until it answers", error)
+                told = True
+        time.sleep(pause * random.uniform(0.75, 1.25))
+        pause = min(2 * pause, LONGEST_PAUSE_S)

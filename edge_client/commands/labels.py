@@ -1,0 +1,145 @@
+"""`smidgen client labels`: what this device has read of its own texts, to look at and to take back.
+
+Only while no client runs on the state folder.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_client.client.state import ClientState, StateError, write_atomically
+from edge_client.labelling.book import FileNotes, Revoked
+from edge_client.labelling.pseudo_labels import Reading, text_id
+from edge_client.texts.examples import DataError, Example, read_folder
+
+SHOWN = 60  # characters of a text
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is done with a device's readings.
+
+    Attributes:
+        state: The device's state folder.
+        run_id: Of which run; None: of the one that was read for last.
+        data: The device's texts, which the state folder does not hold; None: readings go by id.
+        revoke: Id of a text whose pseudo-label is taken back first; None: none.
+        out: Gets readings with their texts; None: nothing is written.
+        confidence: Least one of a reading written to `out`.
+    """
+
+    state: Path
+    run_id: str | None = None
+    data: Path | None = None
+    revoke: str | None = None
+    out: Path | None = None
+    confidence: float = 0.9
+
+
+def tell_labels(asked: Asked, is_json: bool) -> None:
+    """Take back, write and print what is asked; the surest readings come first.
+
+    Raises:
+        StateError: There is nothing of that run or text, or a client runs on the state folder.
+        DataError: The texts cannot be read, `out` cannot be written, or would be without texts.
+    """
+    if asked.out is not None and asked.data is None:
+        raise DataError("--out writes texts; give --data with the device's texts too")
+    path = _book_of(asked)
+    with ClientState(asked.state).locked():
+        notes = FileNotes(path)
+        if asked.revoke is not None:
+            _revoke(notes, asked.revoke)
+    readings = sorted(notes.book.readings.items(), key=lambda item: (-item[1].confidence, item[0]))
+    texts = _texts(asked.data)
+    rows = [_row(name, reading, texts) for name, reading in readings]
+    answer: dict[str, Any] = {"run": path.stem.removeprefix("labels-"), "labels": rows}
+    answer["revoked"] = sorted(notes.book.revoked)
+    if asked.out is not None:
+        answer["out"] = str(asked.out)
+        answer["written"] = _write(asked.out, dict(readings), texts, asked.confidence)
+    print(json.dumps(answer) if is_json else _table(answer))
+
+
+def _book_of(asked: Asked) -> Path:
+    found = {path.stem.removeprefix("labels-"): path for path in asked.state.glob("labels-*.jsonl")}
+    if not found:
+        raise StateError(
+            f"{asked.state} holds no readings; a client that ran there with --state makes some, "
+            "in a run with [labelling]"
+        )
+    if asked.run_id is None:
+        return max(found.values(), key=lambda path: path.stat().st_mtime_ns)
+    if asked.run_id not in found:
+        raise StateError(f"--run {asked.run_id} is not one of {', '.join(sorted(found))}")
+    return found[asked.run_id]
+
+
+def _revoke(notes: FileNotes, name: str) -> None:
+    if name not in notes.book.readings:
+        raise StateError(f"--revoke {name}: no text of this id was read; leave it out to see all")
+    try:
+        notes.add(Revoked(name))
+    except OSError as error:
+        raise StateError(f"--revoke {name} cannot be written: {error.strerror}") from error
+
+
+def _texts(data: Path | None) -> dict[str, Example]:
+    """Texts by id that have no label of the user's own."""
+    if data is None:
+        return {}
+    read = read_folder(data, ())
+    gold = {text_id(example) for example in read.labelled}
+    named = {text_id(example): example for example in read.unlabelled}
+    return {name: example for name, example in named.items() if name not in gold}
+
+
+def _row(name: str, reading: Reading, texts: Mapping[str, Example]) -> dict[str, Any]:
+    row = {
+        "id": name,
+        "label": reading.label,
+        "confidence": reading.confidence,
+        "round": reading.round_index,
+        "adapter_sha256": reading.adapter_sha256,
+        "layers": reading.layers,
+    }
+    return row | ({"text": _beginning(texts[name])} if name in texts else {})
+
+
+def _beginning(example: Example) -> str:
+    words = " ".join(f"{example.text} {example.text_b}".split())
+    text = "".join(letter if letter.isprintable() else "?" for letter in words[: SHOWN + 1])
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+
+
+def _write(
+    path: Path, readings: Mapping[str, Reading], texts: Mapping[str, Example], confidence: float
+) -> int:
+    """Write the surest readings as a labelled file; their number."""
+    lines = []
+    for name, reading in readings.items():
+        if name not in texts or reading.confidence < confidence:
+            continue
+        second = {"text_b": texts[name].text_b} if texts[name].text_b else {}
+        row = {"text": texts[name].text, **second, "label": reading.label}
+        told = {"confidence": reading.confidence, "round": reading.round_index}
+        lines.append(json.dumps(row | told, ensure_ascii=False) + "\n")
+    try:
+        write_atomically(path, "".join(lines).encode())
+    except OSError as error:
+        raise DataError(f"--out {path} cannot be written: {error.strerror}") from error
+    return len(lines)
+
+
+def _table(answer: Mapping[str, Any]) -> str:
+    head = f"{'id':<16}  {'label':<12} confidence  round  adapter   layers  text"
+    lines = [
+        f"{row['id']}  {row['label']:<12} {row['confidence']:>10.3f}  {row['round']:>5}  "
+        f"{row['adapter_sha256'][:8]}  {row['layers']:>6}  {row.get('text', '-')}"
+        for row in answer["labels"]
+    ]
+    counts = f"run {answer['run']}: {len(lines)} texts read, {len(answer['revoked'])} taken back"
+    written = [f"{answer['written']} written to {answer['out']}"] if "out" in answer else []
+    return "\n".join([head, *lines, counts, *written])

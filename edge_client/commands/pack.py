@@ -1,0 +1,111 @@
+"""`smidgen pack`: turn a Hugging Face model, or a random one of a real shape, into a base pack."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+from edge_client.bases.architectures import ArchitectureError
+from edge_client.bases.base import BaseError
+from edge_client.bases.manifest import PackError
+from edge_client.bases.packing import pack_model, pack_random
+from edge_client.bases.random_models import CONFIGS
+from edge_client.bases.weights import WeightsError
+from edge_client.bases.writer import Packed, PackingError, Progress
+
+app = typer.Typer(
+    help="Make a base pack, which devices map instead of loading.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def pack(
+    model: Annotated[
+        str,
+        typer.Argument(help=f"Folder, hub name, `embedded`; with --random {', '.join(CONFIGS)}."),
+    ],
+    bits: Annotated[int, typer.Option(help="4 (nf4), 8 (int8 by rows) or 16 (bfloat16).")],
+    out: Annotated[Path, typer.Option(help="The pack's folder.")],
+    random: Annotated[
+        bool, typer.Option("--random", help="Random weights of MODEL's shape, for benchmarks.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
+    licence: Annotated[
+        str | None, typer.Option(help="Of the weights, for the manifest; such as `mit`.")
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Last line of stdout: one JSON object.")
+    ] = False,
+) -> None:
+    """Pack a model: quantized, each layer's weights side by side, checked by SHA-256."""
+    start = time.perf_counter()
+    with _one_line_errors(), _progress() as progress:
+        if random:
+            if licence is not None:
+                raise PackError("--licence is of real weights; random ones need none")
+            packed = pack_random(model, bits, out, seed, progress)
+        else:
+            packed = pack_model(model, bits, out, licence, progress)
+    elapsed_s = time.perf_counter() - start
+    print(json.dumps(_result(packed, elapsed_s)) if json_output else _summary(packed, elapsed_s))
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Turn expected errors into one line and exit code 2 (wrong input) or 1 (failed working)."""
+    try:
+        yield
+    except (PackError, BaseError, ArchitectureError, WeightsError) as error:
+        _stop(2, str(error))
+    except PackingError as error:
+        _stop(1, str(error))
+    except KeyboardInterrupt:
+        _stop(130, "stopped; nothing is left of the attempt")
+
+
+def _stop(code: int, message: str) -> NoReturn:
+    print(f"smidgen pack: {' '.join(message.split())}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A progress bar on stderr where people look at it."""
+    with Bar(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task("packing")
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _result(packed: Packed, elapsed_s: float) -> dict[str, object]:
+    return {
+        "pack": str(packed.folder),
+        "pack_id": packed.manifest.pack_id,
+        "bytes": packed.manifest.total_bytes,
+        "bits": packed.manifest.bits,
+        "architecture": packed.manifest.architecture,
+        "parameters": packed.parameters,
+        "elapsed_s": round(elapsed_s, 3),
+    }
+
+
+def _summary(packed: Packed, elapsed_s: float) -> str:
+    manifest = packed.manifest
+    facts = {
+        "pack": packed.folder if packed.is_new else f"{packed.folder} (was there, the very same)",
+        "pack id": manifest.pack_id,
+        "model": f"{manifest.name} ({manifest.architecture})",
+        "parameters": f"{packed.parameters / 1e6:.1f} M in {manifest.bits} bits",
+        "size": f"{manifest.total_bytes / 1e6:.1f} MB",
+        "took": f"{elapsed_s:.1f} s",
+    }
+    return "\n".join(f"{name:<12} {value}" for name, value in facts.items())

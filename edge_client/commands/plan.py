@@ -1,0 +1,162 @@
+"""`smidgen client plan`: what each way to train would take on this device, and which is chosen.
+
+Nothing is loaded but the base's header; every figure is estimated.
+"""
+
+import json
+import math
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from edge_client.adapters.spec import AdapterError, parse_adapter
+from edge_client.bases.base import EMBEDDED, BaseError, open_base
+from edge_client.engine.engine import ENGINE_HELP, EngineError, engine_name
+from edge_client.planning.corrections import Corrections
+from edge_client.planning.planner import (
+    AUTO,
+    BudgetError,
+    Option,
+    auto_budget,
+    choose,
+    options,
+    parse_budget,
+    size_text,
+    undominated,
+)
+from edge_client.planning.resources import DeviceFacts, measured_flops, read_facts, runtime_bytes
+from edge_client.planning.step_cost import Rates, layer_forwards, step_seconds
+from edge_client.planning.torch_memory import Work, parts
+from edge_client.wire.messages import Training
+
+
+def plan(
+    base: Annotated[str, typer.Option(help="Folder, hub name, or `embedded`.")] = EMBEDDED,
+    adapter: Annotated[str, typer.Option(help="lora:8, prompt:8, bias, head ...")] = "lora:8",
+    batch: Annotated[int, typer.Option(help="Texts in one step.")] = Training.batch,
+    tokens: Annotated[int, typer.Option(help="Longest input in tokens.")] = Training.tokens,
+    memory_budget: Annotated[
+        str, typer.Option(help="Such as 512M or 1.5G; auto: 60 % of what is available now.")
+    ] = AUTO,
+    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = AUTO,
+    bits: Annotated[
+        int | None, typer.Option(help="As if the base were packed with 4, 8 or 16 bits.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="State folder; ~/.local/state/smidgen/HOST by default.")
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Last line of stdout: one JSON object.")
+    ] = False,
+) -> None:
+    """Show what each way to train would take in memory and time, and which one is chosen."""
+    try:
+        asked = parse_budget(memory_budget)
+        work, base_id = _work(base, adapter, batch, tokens, bits, engine_name(engine))
+        facts = read_facts(runtime=runtime_bytes(work.engine))
+        budget = auto_budget(facts.available_bytes) if asked is None else asked
+        corrections = Corrections(_state_folder(state) / "corrections.json")
+        correct = corrections.corrector(base_id, work.engine, str(work.spec))
+        found = options(work, facts.runtime_bytes, facts.nominal, correct)
+        chosen = choose(found, budget)
+    except (AdapterError, BaseError, BudgetError, EngineError) as error:
+        print(f"smidgen client: {' '.join(str(error).split())}", file=sys.stderr)
+        raise typer.Exit(2) from error
+    rates = facts.nominal.scaled(measured_flops())
+    if json_output:
+        print(json.dumps(_answer(found, chosen, budget, facts, rates)))
+        return
+    console = Console()
+    console.print(_table(found, chosen, budget, rates))
+    console.print(why(found, chosen, budget), highlight=False)
+
+
+def _work(
+    base: str, adapter: str, batch: int, tokens: int, bits: int | None, engine: str
+) -> tuple[Work, str]:
+    if bits not in (None, 4, 8, 16):
+        raise BaseError(f"--bits {bits} is not one of 4, 8 and 16")
+    try:
+        Training(batch=batch, tokens=tokens)
+    except ValueError as error:
+        raise BudgetError(f"--{error}") from error
+    opened = open_base(base)
+    spec, width = parse_adapter(adapter), bits or opened.bits
+    return Work(opened.shape, width, spec, batch, tokens, engine=engine), opened.base_id
+
+
+def _state_folder(state: Path | None) -> Path:
+    return state or Path.home() / ".local" / "state" / "smidgen" / socket.gethostname()
+
+
+def why(found: Sequence[Option], chosen: Option, budget: int) -> str:
+    """One sentence for people: why this plan."""
+    first = found[0]
+    size = size_text(budget, math.floor)
+    if chosen == first:
+        return f"Chosen: the preferred plan of {len(found)} as it is; it fits {size}."
+    needed = size_text(first.predicted_peak_bytes)
+    layers = chosen.work.shape.layers
+    if chosen.plan.depth < first.plan.depth:
+        return (
+            f"Chosen: adapters on the top {chosen.plan.depth} of {layers} layers only, since no "
+            f"plan that trains all of them fits {size}."
+        )
+    return (
+        f"Chosen: the fastest of {len(found)} plans that fits {size}; without a limit the "
+        f"preferred one would take {needed}."
+    )
+
+
+def _answer(
+    found: Sequence[Option], chosen: Option, budget: int, facts: DeviceFacts, rates: Rates
+) -> Mapping[str, Any]:
+    return {
+        "budget_bytes": budget,
+        "available_bytes": facts.available_bytes,
+        "cgroup_limit_bytes": facts.cgroup_limit_bytes,
+        "chosen": _row(chosen, budget, rates) | {"parts": dict(parts(chosen.memory))},
+        "options": [_row(option, budget, rates) for option in found],
+    }
+
+
+def _row(option: Option, budget: int, rates: Rates) -> dict[str, Any]:
+    return asdict(option.plan) | {
+        "predicted_peak_bytes": option.predicted_peak_bytes,
+        "predicted_step_s": round(step_seconds(option.work, option.plan, rates), 4),
+        "layer_forwards": layer_forwards(option.work, option.plan),
+        "fits": option.predicted_peak_bytes <= budget,
+    }
+
+
+def _table(found: Sequence[Option], chosen: Option, budget: int, rates: Rates) -> Table:
+    """Plans that no other beats in both time and memory, none shallower than the chosen one."""
+    shown = [row for row in undominated(found) if row.plan.depth >= chosen.plan.depth]
+    table = Table(
+        title=f"what a step would take in {size_text(budget, math.floor)} (estimated)",
+        box=SIMPLE_HEAD,
+    )
+    for name in ("", "dtype", "micro-batch", "recomputed", "depth", "peak", "step s", "fits"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for option in shown:
+        row = option.plan
+        table.add_row(
+            "*" if option == chosen else "",
+            row.dtype,
+            f"{row.micro_batch} of {option.work.batch}",
+            f"{len(row.recompute)} of {row.depth}",
+            f"{row.depth} of {option.work.shape.layers}",
+            size_text(option.predicted_peak_bytes),
+            f"{step_seconds(option.work, row, rates):.2f}",
+            "yes" if option.predicted_peak_bytes <= budget else "no",
+            style="bold" if option == chosen else None,
+        )
+    return table

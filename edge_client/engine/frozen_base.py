@@ -1,0 +1,124 @@
+"""A base's stored tensors by what they are for, as both engines need them.
+
+    frozen = FrozenBase(base)
+    rows = frozen.words(ids)  # (B, T, embedding), float32
+    frozen.release_layer(7)  # its pages of the map go back
+
+Whatever is read here comes as float32 of its own; the layers' matrices come as they are stored.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edge_client.bases.architectures import FAMILIES
+from edge_client.bases.base import Base
+from edge_client.bases.quantization import Stored
+from edge_client.planning.allocator import trim_above
+
+WORDS = 32  # whose rows are read before the pages around them are given back
+
+
+class FrozenBase:
+    """The weights of a base, mapped.
+
+    Args:
+        base: A pack or a plain folder.
+
+    Attributes:
+        ceiling_bytes: Resident bytes above which freed memory is given back to the kernel between
+            two layers; None: never.
+    """
+
+    def __init__(self, base: Base) -> None:
+        self.shape, self.family = base.shape, FAMILIES[base.architecture]
+        self.weights = base.open_weights()
+        self.ceiling_bytes: int | None = None
+
+    @property
+    def decoder(self) -> str:
+        """The tensor whose rows answer for words: the word table, or the head's own."""
+        is_tied = self.shape.is_tied
+        return f"{self.family.words if is_tied else self.family.decoder}.weight"
+
+    @property
+    def head_activation(self) -> str:
+        """The language-model head's activation; RoBERTa's is always the exact gelu."""
+        return "gelu" if "roberta" in self.shape.architecture else self.shape.activation
+
+    def stored_layer(self, index: int) -> int:
+        """Which stored layer a computed one uses; ALBERT's layers share theirs."""
+        return index * self.shape.stored_layers // self.shape.layers
+
+    def layer_prefix(self, stored: int) -> str:
+        """What the names of a stored layer's modules begin with."""
+        return self.family.layer.format(layer=stored)
+
+    def matrix(self, module: str) -> Stored:
+        """A module's weight as it is stored."""
+        return self.weights.stored(f"{module}.weight")
+
+    def vector(self, module: str, part: str) -> np.ndarray:
+        """A module's `weight` or `bias` of one dimension."""
+        return self.weights.vector(f"{module}.{part}")
+
+    def words(self, ids: np.ndarray) -> np.ndarray:
+        """Rows of the word table, (B, T, embedding).
+
+        A few words at a time, since the kernel maps half a megabyte around each row it can.
+        """
+        name = f"{self.family.words}.weight"
+        words, places = np.unique(ids, return_inverse=True)
+        table = np.empty((len(words), self.shape.embedding), np.float32)
+        for start in range(0, len(words), WORDS):
+            part = slice(start, start + WORDS)
+            table[part] = self.weights.rows(name, words[part])
+            self.weights.release([name])
+        rows: np.ndarray = table[places.reshape(ids.shape)]
+        return rows
+
+    def places(self, tokens: int) -> list[np.ndarray]:
+        """What is added to the words: positions (T, embedding), one segment (1, embedding)."""
+        family, found = self.family, []
+        if family.positions:
+            offset = self.shape.pad_id + 1 if "roberta" in self.shape.architecture else 0
+            rows = np.arange(offset, offset + tokens)
+            found.append(self.weights.rows(f"{family.positions}.weight", rows))
+        if family.token_types and f"{family.token_types}.weight" in self.weights:
+            found.append(self.weights.rows(f"{family.token_types}.weight", [0]))
+        return found
+
+    def label_rows(self, words: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+        """The head's row of each label word, (labels, embedding), and its bias, (labels,).
+
+        Those of a word of several tokens are its tokens' means, see `Tokens.label_word_ids`.
+        """
+        name = next(name for name in self.family.decoder_bias if name in self.weights)
+        ids = [token for word in words for token in word]
+        counts = np.array([len(word) for word in words], np.float32)
+        starts = np.cumsum([0, *(len(word) for word in words[:-1])])
+        rows = self.weights.rows(self.decoder, np.array(ids))
+        bias = self.weights.vector(name)[ids]
+        return (
+            np.add.reduceat(rows, starts, axis=0) / counts[:, None],
+            np.add.reduceat(bias, starts) / counts,
+        )
+
+    def release_layer(self, index: int) -> None:
+        """Give a layer's pages of the map back; they stay in the page cache while there is room.
+
+        Above the ceiling the heap's free memory goes too.
+        """
+        prefix = self.layer_prefix(self.stored_layer(index))
+        names = [f"{prefix}{module}.weight" for module in self.family.linears.values()]
+        self.weights.release(names)
+        if self.ceiling_bytes is not None:
+            trim_above(self.ceiling_bytes)
+
+    def release_all(self) -> None:
+        """Give every page of the map back."""
+        self.weights.release(self.weights.names)
+
+    def close(self) -> None:
+        """Unmap the weights."""
+        self.weights.close()

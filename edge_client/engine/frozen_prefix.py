@@ -1,0 +1,122 @@
+"""The layers below the lowest trained one: what they give is read from a cache, or computed once.
+
+Engine-neutral: an engine hands in how its lower layers are computed and gets the states at the
+cut, texts that were found and texts that were not side by side. Whether a text was found makes no
+difference to what comes out, since every state is rounded to float16, which is what is kept.
+(A text computed anew beside others than before may differ as float32 does, and then by a rounding
+to float16 at most.) Values that float16 cannot hold are neither rounded nor kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from edge_client.adapters.spec import AdapterSpec, frozen_layers
+from edge_client.engine.activation_cache import ActivationCache
+from edge_client.texts.tokens import Batch
+
+Compute = Callable[[Batch], np.ndarray]
+HALF_MAX = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True)
+class FrozenPrefix:
+    """The lowest layers of a base, of which nothing is trained.
+
+    Attributes:
+        cache: Where their results are kept.
+        layers: How many they are.
+        is_answer_only: Whether they are all layers, so that only the answer's state is wanted.
+    """
+
+    cache: ActivationCache
+    layers: int
+    is_answer_only: bool
+
+    def states(self, batch: Batch, dtype: str, compute: Compute, out: np.ndarray) -> None:
+        """Fill in the states at the cut.
+
+        Args:
+            batch: Encoded texts, B of them.
+            dtype: What is computed in.
+            compute: Of some of the texts, padded to the longest of them, float32,
+                (texts, tokens, H); or (texts, 1, H) where only the answer is wanted.
+            out: (B, T, H) or (B, 1, H); zero where a text is padded. Not where `compute` works.
+        """
+        whats = [f"{dtype} states"] * len(batch.ids)
+        if self.is_answer_only:
+            whats = [f"{dtype} answer {position}" for position in batch.mask_positions]
+        self._fill(batch, self.layers, whats, compute, out)
+
+    def means(
+        self, batch: Batch, layer: int, dtype: str, compute: Compute, out: np.ndarray
+    ) -> None:
+        """Fill in mean token states after one of these layers.
+
+        Args:
+            batch: Encoded texts, B of them.
+            layer: From 1 to `layers`.
+            dtype: What is computed in.
+            compute: Of some of the texts, float32, (texts, 1, H).
+            out: (B, 1, H).
+        """
+        self._fill(batch, layer, [f"{dtype} mean"] * len(batch.ids), compute, out)
+
+    def _fill(
+        self, batch: Batch, layers: int, whats: list[str], compute: Compute, out: np.ndarray
+    ) -> None:
+        lengths, keys, missing = batch.attention.sum(axis=1), [], []
+        for row, what in enumerate(whats):
+            keys.append(self.cache.key(layers, batch.ids[row, : lengths[row]], what))
+            found = self.cache.get(keys[row])
+            if found is None:
+                missing.append(row)
+            else:
+                _place(out[row], found)
+        if not missing:
+            return
+        computed = compute(some_of(batch, missing))
+        for row, states in zip(missing, computed, strict=True):
+            _place(out[row], self._keep(keys[row], states[: lengths[row]]))
+
+    def _keep(self, key: str, states: np.ndarray) -> np.ndarray:
+        """The states as they come back from the cache."""
+        if not (np.abs(states) <= HALF_MAX).all():
+            return states
+        half = states.astype(np.float16)
+        self.cache.put(key, half)
+        return half
+
+
+def open_prefix(
+    cache: ActivationCache | None, spec: AdapterSpec, layers: int
+) -> FrozenPrefix | None:
+    """The prefix of an adapter; None without a cache, or where the lowest layer is trained.
+
+    Args:
+        cache: Of the base.
+        spec: The adapter.
+        layers: Of the base.
+    """
+    cut = frozen_layers(spec, layers)
+    return FrozenPrefix(cache, cut, cut == layers) if cache is not None and cut else None
+
+
+def some_of(batch: Batch, rows: slice | list[int]) -> Batch:
+    """Some texts of a batch, padded to the longest of them."""
+    attention = batch.attention[rows]
+    width = int(attention.sum(axis=1).max())
+    return replace(
+        batch,
+        ids=batch.ids[rows, :width],
+        attention=attention[:, :width],
+        mask_positions=batch.mask_positions[rows],
+        labels=batch.labels[rows],
+    )
+
+
+def _place(target: np.ndarray, states: np.ndarray) -> None:
+    """Put a text's states before its padding."""
+    target[: len(states)] = states
+    target[len(states) :] = 0

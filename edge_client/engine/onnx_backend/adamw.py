@@ -1,0 +1,55 @@
+"""AdamW with numpy, for a process without torch: the same numbers as `torch.optim.AdamW`."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from edge_client.wire.messages import AdapterState
+
+BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8  # torch.optim.AdamW's defaults
+
+
+class AdamW:
+    """Loshchilov and Hutter 2019 (arXiv:1711.05101), Algorithm 2.
+
+    Tensors without a gradient stay as they are, and so do their moments. A step takes no memory of
+    a tensor's size, so one that was begun is done whole.
+
+    Args:
+        tensors: What is trained, float32; changed in place.
+        lr: Learning rate.
+        weight_decay: Decoupled weight decay.
+    """
+
+    def __init__(self, tensors: AdapterState, lr: float, weight_decay: float) -> None:
+        self._tensors, self._lr, self._weight_decay = tensors, lr, weight_decay
+        self._means = {name: np.zeros_like(tensor) for name, tensor in tensors.items()}
+        self._squares = {name: np.zeros_like(tensor) for name, tensor in tensors.items()}
+        self._steps = dict.fromkeys(tensors, 0)
+        self._spare = np.empty(max((t.size for t in tensors.values()), default=0), np.float32)
+
+    def step(self, gradients: Mapping[str, np.ndarray]) -> None:
+        """Move every tensor that has a gradient; the gradients are used up."""
+        for name, gradient in gradients.items():
+            self._steps[name] += 1
+            self._move(self._tensors[name], gradient, name)
+
+    def _move(self, tensor: np.ndarray, gradient: np.ndarray, name: str) -> None:
+        mean, square, step = self._means[name], self._squares[name], self._steps[name]
+        if self._weight_decay:
+            tensor *= np.float32(1 - self._lr * self._weight_decay)
+        spare = self._spare[: tensor.size].reshape(tensor.shape)
+        np.subtract(gradient, mean, out=spare)
+        spare *= np.float32(1 - BETA_1)
+        mean += spare
+        gradient *= gradient
+        gradient *= np.float32(1 - BETA_2)
+        square *= np.float32(BETA_2)
+        square += gradient
+        scale = np.sqrt(square, out=spare)
+        scale /= np.float32(math.sqrt(1 - BETA_2**step))
+        scale += np.float32(EPS)
+        np.divide(mean, scale, out=gradient)
+        gradient *= np.float32(self._lr / (1 - BETA_1**step))
+        tensor -= gradient

@@ -1,0 +1,173 @@
+"""What answers at the top, forward and back: the label words at the mask, or a trained classifier.
+
+Sizes: B texts, H hidden, E width of the word table, L labels. It sees one row a text.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from edge_client.engine.onnx_backend import graphs
+from edge_client.engine.onnx_backend.bench import Bench
+from edge_client.engine.onnx_backend.operators import Activation, Gradients, Linear, Norm
+from edge_client.wire.messages import AdapterState
+
+
+class Head(Protocol):
+    """From the top states to the labels' logits."""
+
+    def forward(self, top: np.ndarray) -> np.ndarray:
+        """(B, H) to logits (B, L)."""
+
+    def backward(
+        self,
+        top: np.ndarray,
+        labels: np.ndarray,
+        weights: np.ndarray | None,
+        share: float,
+        into: Gradients,
+    ) -> tuple[float, np.ndarray]:
+        """The mean weighted loss in nats, and `share` times its gradient at `top`."""
+
+
+class Cloze:
+    """The base's own language-model head, for the label words only.
+
+    Args:
+        dense: First linear.
+        activation: Behind it.
+        norm: Behind that.
+        rows: The label words' rows, (L, E).
+        bias: The label words' biases, (L,).
+        bench: Where work is done.
+    """
+
+    def __init__(
+        self,
+        dense: Linear,
+        activation: Activation,
+        norm: Norm,
+        rows: np.ndarray,
+        bias: np.ndarray,
+        bench: Bench,
+    ) -> None:
+        self._dense, self._activation, self._norm = dense, activation, norm
+        self._rows, self._bias, self._bench = rows, bias, bench
+
+    def _states(self, top: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        inner = self._dense.forward(top, np.empty((len(top), self._rows.shape[1]), np.float32))
+        active = self._activation.forward(inner, np.empty_like(inner))
+        return inner, active, self._norm.forward(active, np.empty_like(active))
+
+    def forward(self, top: np.ndarray) -> np.ndarray:
+        """(B, H) to logits (B, L)."""
+        return linear(self._bench, self._states(top)[2], self._rows, self._bias)
+
+    def backward(
+        self,
+        top: np.ndarray,
+        labels: np.ndarray,
+        weights: np.ndarray | None,
+        share: float,
+        into: Gradients,
+    ) -> tuple[float, np.ndarray]:
+        """The mean weighted loss in nats, and `share` times its gradient at `top`."""
+        inner, active, states = self._states(top)
+        logits = linear(self._bench, states, self._rows, self._bias)
+        loss, logits_g = cross_entropy(logits, labels, weights)
+        g = linear_back(self._bench, logits_g * np.float32(share), self._rows)
+        g = self._activation.backward(inner, self._norm.backward(active, g, g))
+        return loss, self._dense.backward(g, np.empty_like(top))
+
+
+class Classifier:
+    """A sequence classifier: dense, activation, projection; both linears are trained.
+
+    Args:
+        adapter: Holds their weights and biases.
+        names: Of the two linears in it.
+        activation: Between them.
+        bench: Where work is done.
+    """
+
+    def __init__(
+        self, adapter: AdapterState, names: Sequence[str], activation: Activation, bench: Bench
+    ) -> None:
+        self._adapter, self._names = adapter, names
+        self._activation, self._bench = activation, bench
+
+    def _parts(self, which: int) -> tuple[np.ndarray, np.ndarray]:
+        name = self._names[which]
+        return self._adapter[f"{name}.weight"], self._adapter[f"{name}.bias"]
+
+    def forward(self, top: np.ndarray) -> np.ndarray:
+        """(B, H) to logits (B, L)."""
+        inner = linear(self._bench, top, *self._parts(0))
+        active = self._activation.forward(inner, np.empty_like(inner))
+        return linear(self._bench, active, *self._parts(1))
+
+    def backward(
+        self,
+        top: np.ndarray,
+        labels: np.ndarray,
+        weights: np.ndarray | None,
+        share: float,
+        into: Gradients,
+    ) -> tuple[float, np.ndarray]:
+        """The mean weighted loss in nats, and `share` times its gradient at `top`."""
+        inner = linear(self._bench, top, *self._parts(0))
+        active = self._activation.forward(inner, np.empty_like(inner))
+        loss, g = cross_entropy(linear(self._bench, active, *self._parts(1)), labels, weights)
+        g = g * np.float32(share)
+        self._gradients(1, active, g, into)
+        inner_g = self._activation.backward(inner, linear_back(self._bench, g, self._parts(1)[0]))
+        self._gradients(0, top, inner_g, into)
+        return loss, linear_back(self._bench, inner_g, self._parts(0)[0])
+
+    def _gradients(self, which: int, x: np.ndarray, g: np.ndarray, into: Gradients) -> None:
+        name, out = self._names[which], np.empty((g.shape[1], x.shape[1]), np.float32)
+        inputs = {"x": x, "g": g}
+        self._bench.runtime.run("weight", graphs.weight_gradient, inputs, {"weight_g": out})
+        into.add(f"{name}.weight", out)
+        into.add_bias(name, g)
+
+
+def linear(bench: Bench, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """x W.T + bias with a weight in float32."""
+    out = np.empty((len(x), len(weight)), np.float32)
+    inputs = {"x": x, "weight": weight, "bias": bias}
+    key = ("linear", False, False, 0.0)
+    bench.runtime.run(key, lambda: graphs.linear(*key[1:]), inputs, {"y": out})
+    return out
+
+
+def linear_back(bench: Bench, g: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """g W."""
+    out = np.empty((len(g), weight.shape[1]), np.float32)
+    key = ("linear_back", False, False, 0.0)
+    inputs = {"g": g, "weight": weight}
+    bench.runtime.run(key, lambda: graphs.linear_back(*key[1:]), inputs, {"dx": out})
+    return out
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Log-probabilities of each row, float32, (B, L)."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    rows: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return rows
+
+
+def cross_entropy(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
+) -> tuple[float, np.ndarray]:
+    """Mean of the texts' weighted cross-entropies in nats, and its gradient at the logits, (B, L).
+
+    The mean is over the texts, not over their weights; without weights every one has 1.
+    """
+    rows, found = np.arange(len(labels)), log_softmax(logits)
+    losses, g = -found[rows, labels], np.exp(found)
+    g[rows, labels] -= 1
+    if weights is not None:
+        losses, g = losses * weights, g * weights[:, None]
+    return float(losses.mean()), g / np.float32(len(labels))

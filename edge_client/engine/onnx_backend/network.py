@@ -1,0 +1,394 @@
+"""A frozen encoder over its mapped weights, walked layer by layer, forward and back, without torch.
+
+The counterpart of `engine.torch_backend.network`: the same plans, the same gradients, in float32. A
+layer's tape is either kept from forward or made again from the layer's input, as the plan says; an
+input may wait for backward in float16. After a layer its pages of the map are given back.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from edge_client.adapters.spec import PREFIX, AdapterSpec, frozen_layers
+from edge_client.bases.base import Base
+from edge_client.engine.frozen_base import FrozenBase
+from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
+from edge_client.engine.onnx_backend import graphs
+from edge_client.engine.onnx_backend.bench import open_bench
+from edge_client.engine.onnx_backend.head import Classifier, Cloze, Head
+from edge_client.engine.onnx_backend.layers import Layer, Pass, Tape
+from edge_client.engine.onnx_backend.operators import (
+    Activation,
+    Attention,
+    FrozenMatrix,
+    Gradients,
+    Linear,
+    Norm,
+)
+from edge_client.engine.watch import Watch, going_on
+from edge_client.planning.planner import Plan
+from edge_client.texts.tokens import Batch
+from edge_client.wire.messages import AdapterState
+
+LOWEST = float(np.finfo(np.float32).min)  # added to the score of a token that is not seen
+
+
+class Network:
+    """A frozen base and one adapter's arrays, without a tokenizer and without an optimizer.
+
+    Args:
+        base: Weights and shape; an encoder.
+        spec: Adapter.
+        state: The adapter's values, PEFT's names.
+        label_words: Token ids asked for at the mask; empty for a classifier.
+        threads: That compute together; the first network of a process decides for all.
+
+    Attributes:
+        adapter: The adapter's arrays; who trains them changes them in place.
+        prefix: Keeps what the layers below all training give; None: they are computed each time.
+        layer_forwards: Texts times layers computed so far; backward counts two.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        spec: AdapterSpec,
+        state: AdapterState,
+        label_words: Sequence[Sequence[int]],
+        threads: int,
+    ) -> None:
+        assert not base.shape.is_decoder, "decoders are the torch engine's"
+        self.spec, self.shape = spec, base.shape
+        self.prefix: FrozenPrefix | None = None
+        self.layer_forwards = 0
+        self.frozen = FrozenBase(base)
+        self.adapter = {
+            name: np.array(array, np.float32, order="C") for name, array in state.items()
+        }
+        self._bench = open_bench(threads)
+        self._layers = [self._layer(stored) for stored in range(self.shape.stored_layers)]
+        family = self.frozen.family
+        self._embedding_norm = self._norm(family.embedding_norm) if family.embedding_norm else None
+        self._embedding_map = self._linear(family.embedding_map) if family.embedding_map else None
+        self._head = self._open_head(label_words)
+        self.frozen.release_all()
+
+    # Parts
+
+    def _bias(self, module: str) -> tuple[np.ndarray, bool]:
+        """The adapter's if it has one, else the base's; and which."""
+        trained = self.adapter.get(f"{PREFIX}{module}.bias")
+        if trained is not None:
+            return trained, True
+        return self.frozen.vector(module, "bias"), False
+
+    def _norm(self, module: str) -> Norm:
+        weight, eps = self.frozen.vector(module, "weight"), self.shape.norm_eps
+        return Norm(PREFIX + module, weight, *self._bias(module), eps, self._bench)
+
+    def _linear(self, module: str) -> Linear:
+        name = PREFIX + module
+        return Linear(
+            name,
+            FrozenMatrix(self.frozen.matrix(module), self._bench),
+            *self._bias(module),
+            self.adapter.get(f"{name}.lora_A.weight"),
+            self.adapter.get(f"{name}.lora_B.weight"),
+            self.spec.scaling,
+            self._bench,
+        )
+
+    def _layer(self, stored: int) -> Layer:
+        prefix, family = self.frozen.layer_prefix(stored), self.frozen.family
+        return Layer(
+            {name: self._linear(prefix + module) for name, module in family.linears.items()},
+            self._norm(prefix + family.attention_norm),
+            self._norm(prefix + family.output_norm),
+            Activation(self.shape.activation, self._bench),
+            Attention(self.shape.head_dim, self._bench),
+            self._bench,
+        )
+
+    def _open_head(self, label_words: Sequence[Sequence[int]]) -> Head:
+        family = self.frozen.family
+        if self.spec.head:
+            is_relu = self.shape.architecture == "distilbert"
+            activation = Activation("relu" if is_relu else "tanh", self._bench)
+            names = [PREFIX + name for name in family.classifier]
+            return Classifier(self.adapter, names, activation, self._bench)
+        return Cloze(
+            self._linear(family.head_dense),
+            Activation(self.frozen.head_activation, self._bench),
+            self._norm(family.head_norm),
+            *self.frozen.label_rows(label_words),
+            self._bench,
+        )
+
+    # Forward
+
+    def layer_of(self, index: int) -> Layer:
+        """The weights of a computed layer; ALBERT's layers share theirs."""
+        return self._layers[self.frozen.stored_layer(index)]
+
+    def _below(self, index: int) -> Norm | None:
+        return self.layer_of(index - 1).output_norm if index else None
+
+    def _pass(self, batch: Batch, rows: slice) -> Pass:
+        prompt, ids = self.spec.prompt_tokens, batch.ids[rows]
+        attention = np.pad(batch.attention[rows], ((0, 0), (prompt, 0)), constant_values=1)
+        mask = None
+        if not attention.all():
+            mask = np.where(attention == 1, np.float32(0), np.float32(LOWEST))[:, None, None, :]
+        tokens = attention.shape[1]
+        answers = batch.mask_positions[rows] + prompt + tokens * np.arange(len(ids))
+        return Pass(ids, tokens, mask, answers)
+
+    def _summed(self, run: Pass) -> np.ndarray:
+        """Words, or a soft prompt before them, with their places, (N, embedding)."""
+        h = self.frozen.words(run.ids)
+        prompt = self.adapter.get("prompt_embeddings")
+        if prompt is not None:
+            h = np.concatenate((np.broadcast_to(prompt, (len(h), *prompt.shape)), h), axis=1)
+        for table in self.frozen.places(run.tokens):
+            h += table
+        return h.reshape(run.rows, -1)
+
+    def _embed(self, run: Pass, out: np.ndarray) -> np.ndarray | None:
+        """Embeddings as the lowest layer sees them, (N, H).
+
+        Returns:
+            What their norm got, where a soft prompt will want it.
+        """
+        summed = self._summed(run)
+        norm, mapped = self._embedding_norm, self._embedding_map
+        h = out if mapped is None else self._bench.rooms.take("embedded", summed.shape)
+        if norm is None:
+            np.copyto(h, summed)
+        else:
+            norm.forward(summed, h)
+        if mapped is not None:
+            mapped.forward(h, out)
+        return summed if self.spec.prompt_tokens else None
+
+    def _embed_back(self, summed: np.ndarray, run: Pass, g: np.ndarray, into: Gradients) -> None:
+        """What a soft prompt gets of the gradient at the embeddings."""
+        if self._embedding_map is not None:
+            g = self._embedding_map.backward(g, self._bench.rooms.take("embedded", summed.shape))
+        if self._embedding_norm is not None:
+            g = self._embedding_norm.backward(summed, g, g)
+        by_text = run.by_text(g)[:, : self.spec.prompt_tokens]
+        into.add("prompt_embeddings", by_text.sum(axis=0))
+
+    def _up(
+        self, index: int, x: np.ndarray, run: Pass, tape: Tape, name: str | None = None
+    ) -> np.ndarray:
+        """A layer's sum from the one below, in a named room or in one of two that take turns."""
+        is_short = self._is_short(index, run)
+        shape = (run.texts, self.shape.hidden) if is_short else x.shape
+        out = self._bench.rooms.take(name or f"x{(index + 1) % 2}", shape)
+        self.layer_of(index).forward(self._below(index), x, run, tape, out)
+        self.layer_forwards += run.texts
+        self.frozen.release_layer(index)
+        return out
+
+    def _is_short(self, index: int, run: Pass) -> bool:
+        return index == self.shape.layers - 1 and run.answers is not None
+
+    def _tape(self, index: int, run: Pass, is_kept: bool = False) -> Tape:
+        prefix = f"{index}." if is_kept else ""
+        return self.layer_of(index).tape(run, self._is_short(index, run), prefix)
+
+    def states(self, batch: Batch) -> Iterator[np.ndarray]:
+        """Token states after the embeddings and after each layer, (B, P + T, H), one at a time.
+
+        The top layer is computed for all tokens here. An array is overwritten by the next.
+        """
+        whole = self._pass(batch, slice(None))
+        run = Pass(whole.ids, whole.tokens, whole.mask, None)
+        x = self._bench.rooms.take("x0", (run.rows, self.shape.hidden))
+        self._embed(run, x)
+        yield run.by_text(x)
+        for index in range(self.shape.layers):
+            x = self._up(index, x, run, self._tape(index, run))
+            seen = self._bench.rooms.take("h", x.shape)
+            yield run.by_text(self.layer_of(index).output_norm.forward(x, seen))
+
+    def logits(self, batch: Batch, is_quick: bool = False) -> np.ndarray:
+        """Label logits, (B, labels); quick: a pack of 8 bits is multiplied in int8."""
+        return self.read(batch, is_quick)[1]
+
+    def read(
+        self, batch: Batch, is_quick: bool = False, watch: Watch | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Which texts went all the way, ascending, and their label logits.
+
+        Those that the watch lets go leave the batch; layers below the cut of a `prefix` are not
+        shown to it, and never quick.
+        """
+        run = replace(self._pass(batch, slice(None)), is_quick=is_quick)
+        x, _ = self._enter(batch, slice(None), run)
+        rows = np.arange(run.texts)
+        for index in range(self._start, self.shape.layers):
+            if watch is not None and index in watch.layers:
+                left = going_on(watch, index, rows, self._answers(index, x, run))
+                rows, x, run = rows[left], _compacted(run.by_text(x), left), _some_of(run, left)
+            if not len(rows):
+                return rows, np.empty((0, 0), np.float32)
+            x = self._up(index, x, run, self._tape(index, run))
+        return rows, self._head.forward(self._top_norm.forward(x, np.empty_like(x)))
+
+    @property
+    def _start(self) -> int:
+        """The lowest layer that is not behind a prefix."""
+        return 0 if self.prefix is None else self.prefix.layers
+
+    def _enter(
+        self, batch: Batch, rows: slice, run: Pass, is_waiting: bool = False
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """What the lowest layer left to compute gets, and `_embed`'s result.
+
+        With a prefix that is the sum at the cut, (N, H), or (B, H) above all layers; it has a room
+        of its own.
+
+        Args:
+            batch: Encoded texts.
+            rows: The micro-batch.
+            run: Its pass.
+            is_waiting: Whether it lies where it will wait for backward.
+        """
+        is_short = self._start == self.shape.layers
+        shape = (run.texts if is_short else run.rows, self.shape.hidden)
+        is_own = is_waiting or self.prefix is not None
+        x = self._bench.rooms.take(f"{self._start}.x" if is_own else "x0", shape)
+        if self.prefix is None:
+            return x, self._embed(run, x)
+        self.prefix.states(some_of(batch, rows), "float32", self._below_cut, run.by_text(x))
+        return x, None
+
+    def _below_cut(self, batch: Batch) -> np.ndarray:
+        """What the prefix keeps: the sum that its highest layer gives."""
+        run = self._pass(batch, slice(None))
+        x = self._bench.rooms.take("x0", (run.rows, self.shape.hidden))
+        self._embed(run, x)
+        for index in range(self._start):
+            x = self._up(index, x, run, self._tape(index, run))
+        return run.by_text(x)
+
+    def _answers(self, index: int, x: np.ndarray, run: Pass) -> np.ndarray:
+        """The answers' states after `index` layers, (B, H)."""
+        h = x[run.answers]
+        return self.layer_of(index - 1).output_norm.forward(h, np.empty_like(h))
+
+    @property
+    def _top_norm(self) -> Norm:
+        return self.layer_of(self.shape.layers - 1).output_norm
+
+    # Backward
+
+    def backward(self, batch: Batch, plan: Plan) -> tuple[float, dict[str, np.ndarray]]:
+        """The batch's mean loss in nats, and its gradients by the adapter's names.
+
+        Whatever the plan, the gradients are the same up to rounding, but for `depth` (adapters of
+        layers below it get none) and for inputs that wait in float16.
+        """
+        loss, into = 0.0, Gradients(self._bench)
+        for start in range(0, len(batch.labels), plan.micro_batch):
+            rows = slice(start, start + plan.micro_batch)
+            share = len(batch.labels[rows]) / len(batch.labels)
+            loss += share * self._backward_part(batch, rows, plan, share, into)
+        return loss, into.tensors
+
+    def _backward_part(
+        self, batch: Batch, rows: slice, plan: Plan, share: float, into: Gradients
+    ) -> float:
+        run, layers = self._pass(batch, rows), self.shape.layers
+        lowest = max(layers - plan.depth, frozen_layers(self.spec, layers))
+        # An input lies where it will wait, but for one that waits in half precision.
+        is_waiting = [index >= lowest and not plan.is_kept_in_half for index in range(layers)]
+        names = [f"{index}.x" if waits else None for index, waits in enumerate(is_waiting)]
+        x, summed = self._enter(batch, rows, run, is_waiting[0])
+        tapes: dict[int, Tape] = {}
+        for index, above in list(enumerate([*names[1:], None]))[self._start :]:
+            if plan.is_kept_in_half and index >= lowest:
+                self._put_aside(index, x)
+            is_kept = index >= lowest and index not in plan.recompute
+            tape = self._tape(index, run, is_kept)
+            x = self._up(index, x, run, tape, above)
+            if is_kept:
+                tapes[index] = tape
+        top = self._top_norm.forward(x, np.empty_like(x))
+        weights = None if batch.weights is None else batch.weights[rows]
+        loss, top_g = self._head.backward(top, batch.labels[rows], weights, share, into)
+        if lowest < layers:
+            self._top_norm.gradients(top_g, into)
+            g = self._top_norm.backward(x, top_g, top_g)
+            bottom_g = self._walk_back(run, plan, lowest, tapes, g, into)
+            if summed is not None and bottom_g is not None:
+                self._embed_back(summed, run, bottom_g, into)
+        return loss
+
+    def _walk_back(
+        self,
+        run: Pass,
+        plan: Plan,
+        lowest: int,
+        tapes: dict[int, Tape],
+        g: np.ndarray | None,
+        into: Gradients,
+    ) -> np.ndarray | None:
+        """Backward through the layers from the top; the gradient at the embeddings, if needed."""
+        for index in range(self.shape.layers - 1, lowest - 1, -1):
+            layer, below = self.layer_of(index), self._below(index)
+            entry, tape = self._waiting(index, run, plan), tapes.get(index)
+            if tape is None:
+                tape = self._tape(index, run)
+                layer.forward(below, entry, run, tape, None)
+                self.layer_forwards += run.texts
+            assert g is not None
+            is_needed = index > lowest or self.spec.prompt_tokens > 0
+            g = layer.backward(below, entry, run, tape, g, is_needed, into)
+            self.layer_forwards += 2 * run.texts
+            self.frozen.release_layer(index)
+        return g if self.spec.prompt_tokens else None
+
+    def _put_aside(self, index: int, x: np.ndarray) -> None:
+        """Keep a layer's input in float16 until backward."""
+        half = self._bench.rooms.take(f"{index}.half", x.shape, np.float16)
+        self._bench.runtime.run("narrow", graphs.narrow, {"x": x}, {"y": half})
+
+    def _waiting(self, index: int, run: Pass, plan: Plan) -> np.ndarray:
+        """A layer's input, as forward left it."""
+        shape = (run.rows, self.shape.hidden)
+        if not plan.is_kept_in_half:
+            return self._bench.rooms.take(f"{index}.x", shape)
+        half = self._bench.rooms.take(f"{index}.half", shape, np.float16)
+        x = self._bench.rooms.take("x0", shape)
+        self._bench.runtime.run("widen", graphs.widen, {"x": half}, {"y": x})
+        return x
+
+    def rest(self) -> None:
+        """Give back the room that steps have used."""
+        self._bench.rest()
+
+    def close(self) -> None:
+        """Drop the sessions, and unmap the weights."""
+        self._layers.clear()
+        self._bench.close()
+        self.frozen.close()
+
+
+def _some_of(run: Pass, rows: np.ndarray) -> Pass:
+    """The pass of some of its texts, whose states lie one behind the other."""
+    assert run.answers is not None
+    positions = run.answers[rows] - run.tokens * rows
+    answers = positions + run.tokens * np.arange(len(rows))
+    mask = None if run.mask is None else run.mask[rows]
+    return replace(run, ids=run.ids[rows], mask=mask, answers=answers)
+
+
+def _compacted(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The states of some texts, (N, H), moved to the front of where all were."""
+    for place, row in enumerate(rows):
+        x[place] = x[row]
+    return x[: len(rows)].reshape(-1, x.shape[2])

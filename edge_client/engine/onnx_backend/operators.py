@@ -1,0 +1,342 @@
+"""What a layer is made of: linears, normalization, activation, attention; forward and back.
+
+Each is one small graph of `engine.onnx_backend.graphs`, run from arrays into arrays. A matrix is
+made dense where it is used, in a room that all matrices share; attention goes some texts at a time.
+
+Sizes: B texts, T tokens, N rows (tokens of all texts), H hidden. All states are float32.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from edge_client.bases.quantization import PAIRS, Stored
+from edge_client.engine.onnx_backend import graphs
+from edge_client.engine.onnx_backend.bench import Bench
+
+SCORES = 1 << 20  # attention scores held at once, in elements; a chunk is at least one text
+CHUNK = 1 << 19  # elements of a pass over states, so that what it holds stays in a core's cache
+CACHED = 1 << 18  # elements made dense at once, for the same reason
+QUICK_ROWS = 256  # multiplied in int8 at once, which takes more room than float32 does
+
+
+class FrozenMatrix:
+    """A weight as it is stored, made dense where it is used.
+
+    Args:
+        stored: Views on the mapped file.
+        bench: Shared by all matrices of a network, which take turns in one room.
+    """
+
+    def __init__(self, stored: Stored, bench: Bench) -> None:
+        self._stored, self._bench = stored, bench
+        self.shape = stored.shape
+
+    @property
+    def codes(self) -> dict[str, np.ndarray] | None:
+        """An int8 weight's codes (rows, columns) and scales (rows,); None of another."""
+        stored = self._stored
+        if stored.kind != "int8" or stored.scale is None:
+            return None
+        return {"codes": stored.data, "scale": stored.scale.reshape(-1)}
+
+    def dense(self) -> np.ndarray:
+        """The weight, (rows, columns); valid until another matrix of this bench is asked."""
+        stored = self._stored
+        if stored.kind == "float32":
+            return stored.data
+        out = self._bench.rooms.take("dense", self.shape)
+        if (codes := self.codes) is not None:
+            self._bench.runtime.run("dequantize", graphs.dequantize, codes, {"y": out})
+        elif stored.kind == "float16":
+            self._bench.runtime.run("widen", graphs.widen, {"x": stored.data}, {"y": out})
+        elif stored.kind == "bfloat16":
+            wide = out.view(np.uint32)
+            np.copyto(wide, stored.data)
+            np.left_shift(wide, 16, out=wide)
+        else:
+            self._nf4_dense(out)
+        return out
+
+    def _nf4_dense(self, out: np.ndarray) -> None:
+        """Some rows on each thread."""
+        helpers, threads = self._bench.helpers, self._bench.threads
+        ends = [len(out) * part // threads for part in range(threads + 1)]
+        parts = [slice(*span) for span in pairwise(ends)]
+        try:
+            waiting = [
+                helpers.submit(nf4_dense, self._stored, part, out) for part in parts[1:] if helpers
+            ]
+        except RuntimeError as error:  # a thread is started when it is first needed
+            raise MemoryError(f"no memory for a thread: {error}") from error
+        nf4_dense(self._stored, parts[0], out)
+        for done in waiting:
+            done.result()
+
+
+def nf4_dense(stored: Stored, part: slice, out: np.ndarray) -> None:
+    """Dequantize a part of the rows, two values at a look-up, as much at once as a cache holds.
+
+    By ONNX's own Gather it takes three times as long.
+    """
+    assert stored.scale is not None
+    step, table = max(1, CACHED // stored.shape[1]), PAIRS.view(np.int64)[:, 0]
+    for start in range(part.start, part.stop, step):
+        rows = slice(start, min(start + step, part.stop))
+        np.take(table, stored.data[rows], out=out[rows].view(np.int64), mode="clip")
+        blocks = out[rows].reshape(*stored.scale[rows].shape, -1)
+        np.multiply(blocks, stored.scale[rows][:, :, None], out=blocks)
+
+
+@dataclass
+class Linear:
+    """A frozen linear with what is trained beside it; see `engine.torch_backend.layers.Linear`.
+
+    Attributes:
+        name: Of its module; its tensors in the adapter begin so.
+        matrix: The frozen weight.
+        bias: (rows,), the adapter's own array in a bias adapter.
+        is_bias_trained: Whether it is.
+        lora_a: (rank, columns), or None.
+        lora_b: (rows, rank), or None.
+        scaling: LoRA's alpha / rank.
+        bench: Where work is done.
+    """
+
+    name: str
+    matrix: FrozenMatrix
+    bias: np.ndarray
+    is_bias_trained: bool
+    lora_a: np.ndarray | None
+    lora_b: np.ndarray | None
+    scaling: float
+    bench: Bench
+
+    @property
+    def is_input_needed(self) -> bool:
+        """Whether its gradients need its input."""
+        return self.lora_a is not None
+
+    def forward(
+        self,
+        x: np.ndarray,
+        out: np.ndarray,
+        rest: np.ndarray | None = None,
+        is_quick: bool = False,
+    ) -> np.ndarray:
+        """W x + bias + scaling B A x + rest, (N, columns) -> `out` (N, rows), which is given back.
+
+        `out` may not lie where `x` or `rest` does. Quick: in int8 where the weight is stored so.
+        """
+        codes = self.matrix.codes if is_quick else None
+        key = (self.lora_a is not None, rest is not None, self.scaling)
+        fixed = {"bias": self.bias} | self._factors()
+        if codes is None:
+            fixed["weight"], step = self.matrix.dense(), len(x)
+            name, build = "linear", graphs.linear
+        else:
+            fixed, step = fixed | codes, QUICK_ROWS
+            name, build = "linear_int8", graphs.linear_int8
+        for start in range(0, len(x), step):
+            rows = slice(start, start + step)
+            inputs = fixed | {"x": x[rows]} | ({} if rest is None else {"rest": rest[rows]})
+            self.bench.runtime.run((name, *key), lambda: build(*key), inputs, {"y": out[rows]})
+        return out
+
+    def _factors(self) -> dict[str, np.ndarray]:
+        if self.lora_a is None or self.lora_b is None:
+            return {}
+        return {"lora_a": self.lora_a, "lora_b": self.lora_b}
+
+    def backward(
+        self, g: np.ndarray, out: np.ndarray, rest: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The input's gradient, + rest: (N, rows) -> `out` (N, columns), which is given back."""
+        inputs = {"g": g, "weight": self.matrix.dense()} | self._factors()
+        if rest is not None:
+            inputs["rest"] = rest
+        key = ("linear_back", self.lora_a is not None, rest is not None, self.scaling)
+        self.bench.runtime.run(key, lambda: graphs.linear_back(*key[1:]), inputs, {"dx": out})
+        return out
+
+    def gradients(self, x: np.ndarray | None, g: np.ndarray, into: "Gradients") -> None:
+        """Add what the adapter's tensors beside this linear get.
+
+        Args:
+            x: Its input, (N, columns); only where `is_input_needed`.
+            g: The gradient at its output, (N, rows).
+            into: By the adapter's names.
+        """
+        if self.is_bias_trained:
+            into.add_bias(self.name, g)
+        if self.lora_a is None or self.lora_b is None:
+            return
+        assert x is not None
+        outs = {"lora_a_g": np.empty_like(self.lora_a), "lora_b_g": np.empty_like(self.lora_b)}
+        inputs = {"x": x, "g": g, "lora_a": self.lora_a, "lora_b": self.lora_b}
+        key, scaling = ("lora_gradient", self.scaling), self.scaling
+        self.bench.runtime.run(key, lambda: graphs.lora_gradient(scaling), inputs, outs)
+        into.add(f"{self.name}.lora_A.weight", outs["lora_a_g"])
+        into.add(f"{self.name}.lora_B.weight", outs["lora_b_g"])
+
+
+class Gradients:
+    """Gradients by the adapter's names, added up over parts of a batch.
+
+    Args:
+        bench: Where sums are made.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.tensors: dict[str, np.ndarray] = {}
+
+    def add(self, name: str, gradient: np.ndarray) -> None:
+        """Add to a tensor's gradient; the array is kept."""
+        if name in self.tensors:
+            self.tensors[name] += gradient
+        else:
+            self.tensors[name] = gradient
+
+    def add_bias(self, module: str, g: np.ndarray) -> None:
+        """Add the sum over the rows of g (N, rows) to a module's bias."""
+        out = np.empty(g.shape[1], np.float32)
+        self._bench.runtime.run("bias", graphs.bias_gradient, {"g": g}, {"bias_g": out})
+        self.add(f"{module}.bias", out)
+
+
+@dataclass
+class Norm:
+    """Layer normalization.
+
+    Attributes:
+        name: Of its module.
+        weight: (H,).
+        bias: (H,), the adapter's own array in a bias adapter.
+        is_bias_trained: Whether it is.
+        eps: Added to the variance.
+        bench: Where work is done.
+    """
+
+    name: str
+    weight: np.ndarray
+    bias: np.ndarray
+    is_bias_trained: bool
+    eps: float
+    bench: Bench
+
+    def forward(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Normalize each row of `x` into `out`, which is given back."""
+        inputs = {"x": x, "weight": self.weight, "bias": self.bias}
+        key = ("norm", self.eps)
+        self.bench.runtime.run(key, lambda: graphs.norm(self.eps), inputs, {"y": out})
+        return out
+
+    def backward(self, x: np.ndarray, g: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """The gradient at `x`; `out` may lie where `g` does."""
+        hidden = x.shape[1]
+        key = ("norm_back", self.eps, hidden)
+        for rows in chunks(x):
+            inputs = {"x": x[rows], "g": g[rows], "weight": self.weight}
+            self.bench.runtime.run(
+                key, lambda: graphs.norm_back(self.eps, hidden), inputs, {"dx": out[rows]}
+            )
+        return out
+
+    def gradients(self, g: np.ndarray, into: Gradients) -> None:
+        """Add what its bias gets from the gradient at its output."""
+        if self.is_bias_trained:
+            into.add_bias(self.name, g)
+
+
+def chunks(x: np.ndarray) -> list[slice]:
+    """Rows of a pass, some at a time."""
+    step = max(1, CHUNK // x.shape[1])
+    return [slice(start, start + step) for start in range(0, len(x), step)]
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An element-wise function between two linears.
+
+    Attributes:
+        kind: See `edge_client.engine.onnx_backend.graphs.activation`.
+        bench: Where work is done.
+    """
+
+    kind: str
+    bench: Bench
+
+    def forward(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Of each element of `x` into `out`, which is given back."""
+        key = ("activation", self.kind)
+        for rows in chunks(x):
+            inputs, outputs = {"x": x[rows]}, {"y": out[rows]}
+            self.bench.runtime.run(key, lambda: graphs.activation(self.kind), inputs, outputs)
+        return out
+
+    def backward(self, x: np.ndarray, g: np.ndarray) -> np.ndarray:
+        """The gradient at `x`, written where `g` was."""
+        key = ("activation_back", self.kind)
+        for rows in chunks(x):
+            inputs, outputs = {"x": x[rows], "g": g[rows]}, {"dx": g[rows]}
+            self.bench.runtime.run(key, lambda: graphs.activation_back(self.kind), inputs, outputs)
+        return g
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention between queries (B, T, H), keys and values (B, S, H), some texts at a time.
+
+    Attributes:
+        head_dim: Width of a head.
+        bench: Where work is done.
+    """
+
+    head_dim: int
+    bench: Bench
+
+    def forward(
+        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None, out: np.ndarray
+    ) -> np.ndarray:
+        """Into `out` (B, T, H), which is given back; `mask` (B, 1, 1, S) is added to the scores."""
+        key = ("attention", self.head_dim, q.shape[2], mask is not None)
+        for texts in self._texts(q, k):
+            inputs = _with_mask({"q": q[texts], "k": k[texts], "v": v[texts]}, mask, texts)
+            self.bench.runtime.run(
+                key, lambda: graphs.attention(*key[1:]), inputs, {"y": out[texts]}
+            )
+        return out
+
+    def backward(
+        self,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
+        mask: np.ndarray | None,
+        g: np.ndarray,
+        outs: tuple[np.ndarray, np.ndarray, np.ndarray],
+    ) -> None:
+        """From the gradient at its result, those at queries, keys and values into `outs`."""
+        key = ("attention_back", self.head_dim, q.shape[2], mask is not None)
+        for texts in self._texts(q, k):
+            given = {"q": q[texts], "k": k[texts], "v": v[texts], "g": g[texts]}
+            made = dict(zip(("dq", "dk", "dv"), (out[texts] for out in outs), strict=True))
+            self.bench.runtime.run(
+                key,
+                lambda: graphs.attention_back(*key[1:]),
+                _with_mask(given, mask, texts),
+                made,
+            )
+
+    def _texts(self, q: np.ndarray, k: np.ndarray) -> list[slice]:
+        heads = q.shape[2] // self.head_dim
+        step = max(1, SCORES // (heads * q.shape[1] * k.shape[1]))
+        return [slice(start, start + step) for start in range(0, len(q), step)]
+
+
+def _with_mask(
+    inputs: dict[str, np.ndarray], mask: np.ndarray | None, texts: slice
+) -> dict[str, np.ndarray]:
+    return inputs if mask is None else inputs | {"mask": mask[texts]}

@@ -1,0 +1,94 @@
+"""Reading many texts with int8 arithmetic, but only where the answers stay the same.
+
+Rounding activations changes a model's numbers, and how often that changes an answer depends on the
+base. So the first texts of a long list, spread evenly over it, are read both ways. The others are
+read quickly only if the two agree on at least 99 % of these. A short list, such as a device's test
+texts, is always read in float32: it would gain nothing, and its figures stay comparable.
+
+What comes out depends on the adapter and the texts alone, never on what was read before.
+"""
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from edge_client.bases.base import Base
+from edge_client.engine.engine import EngineError
+from edge_client.texts.examples import Example
+
+log = logging.getLogger(__name__)
+
+CHECKED = 200  # texts that are read both ways
+WORTH = 3 * CHECKED  # texts from which on it is worth it
+AGREEMENT = 0.99
+LEAST_HIDDEN = 384  # narrower bases are read faster in float32 (measured: 128 to 1024)
+# What processors that multiply int8 faster than float32 say they have. Without such products the
+# runtime's int8 kernels are slower, and on old x86 they saturate.
+INT8_FLAGS = ("avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm")
+
+
+class Predict(Protocol):
+    """Reads texts."""
+
+    def __call__(self, examples: Sequence[Example], is_quick: bool) -> np.ndarray:
+        """Log-probabilities, float32, (texts, labels)."""
+
+
+def has_int8(flags: Collection[str]) -> bool:
+    """Whether a processor with these flags multiplies int8 faster than float32."""
+    return any(flag in flags for flag in INT8_FLAGS)
+
+
+def is_worth(base: Base, flags: Collection[str]) -> bool:
+    """Whether a base is read faster in int8 on a processor with these flags."""
+    return base.bits == 8 and base.hidden >= LEAST_HIDDEN and has_int8(flags)
+
+
+class QuickInference:
+    """Decides, list by list, how texts are read.
+
+    Args:
+        predict: Reads them, either way.
+        is_possible: Whether the quick way exists: for the base, and on this processor.
+    """
+
+    def __init__(self, predict: Predict, is_possible: bool) -> None:
+        self._predict, self._is_possible = predict, is_possible
+        self._is_told = False
+
+    def predict(self, examples: Sequence[Example]) -> np.ndarray:
+        """Log-probabilities, float32, (texts, labels); see the module."""
+        if not self._is_possible or len(examples) < WORTH:
+            return self._predict(examples, False)
+        spread = np.linspace(0, len(examples) - 1, CHECKED).astype(int)
+        checked = [examples[row] for row in spread]
+        exact = self._predict(checked, False)
+        is_quick = self._agree(checked, exact)
+        left = np.setdiff1d(np.arange(len(examples)), spread)
+        rows = np.empty((len(examples), exact.shape[1]), np.float32)
+        rows[spread] = exact
+        rows[left] = self._predict([examples[row] for row in left], is_quick)
+        return rows
+
+    def _agree(self, checked: Sequence[Example], exact: np.ndarray) -> bool:
+        """Whether the quick way gives the same labels; says once why not."""
+        try:
+            quick = self._predict(checked, True)
+        except EngineError as error:  # a runtime without these kernels
+            self._is_possible = False
+            log.warning("texts are read in float32: %s", error)
+            return False
+        share = agreement(exact, quick)
+        if share < AGREEMENT and not self._is_told:
+            self._is_told = True
+            log.warning(
+                "texts are read in float32: int8 agrees on %.1f %% of them only", 100 * share
+            )
+        return share >= AGREEMENT
+
+
+def agreement(exact: np.ndarray, quick: np.ndarray) -> float:
+    """Share of rows whose most probable label is the same."""
+    return float((exact.argmax(axis=1) == quick.argmax(axis=1)).mean())

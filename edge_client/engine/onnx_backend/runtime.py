@@ -1,0 +1,149 @@
+"""ONNX Runtime as this engine uses it: small graphs, one pool of threads, one arena for all.
+
+Arrays are handed over by address, inputs and outputs alike: nothing is copied, and what a graph
+gives out lies where the caller wants it.
+
+    runtime = Runtime(threads=2)
+    runtime.run(("norm", 1e-5), lambda: norm(1e-5), {"x": x, "weight": w, "bias": b}, {"y": out})
+"""
+
+import re
+from collections.abc import Callable, Hashable, Mapping
+from functools import cache
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from edge_client.engine.engine import EngineError
+from edge_client.engine.onnx_backend.model import Graph
+
+OLDEST = (1, 23)  # the last that runs on Python 3.10
+FATAL = 4  # logged; what is less comes as an exception
+
+
+class Runtime:
+    """Sessions of small graphs, made when they are first needed.
+
+    Args:
+        threads: That compute together; the first runtime of a process decides for all.
+
+    Raises:
+        EngineError: ONNX Runtime is older than 1.23.
+    """
+
+    def __init__(self, threads: int) -> None:
+        check_version(onnxruntime.__version__)
+        _share(threads)
+        self.threads = threads
+        self._sessions: dict[Hashable, Any] = {}
+
+    def run(
+        self,
+        key: Hashable,
+        build: Callable[[], Graph],
+        inputs: Mapping[str, np.ndarray],
+        outputs: Mapping[str, np.ndarray],
+        options: Any = None,
+    ) -> None:
+        """Run a graph from arrays into arrays, all of them contiguous.
+
+        Args:
+            key: Under which the graph's session is kept.
+            build: Makes the graph where there is no session yet.
+            inputs: By the graph's names.
+            outputs: By the graph's names; overwritten.
+            options: The runtime's own, for this run.
+        """
+        session = self._sessions.get(key)
+        if session is None:
+            session = self._sessions[key] = open_session(build().model())
+        binding = session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        for name, array in outputs.items():
+            binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        session.run_with_iobinding(binding, options)
+
+    def rest(self) -> None:
+        """Give back what the arena holds beside what is in use."""
+        if self._sessions:
+            options = onnxruntime.RunOptions()
+            options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+            number = np.zeros(1, np.float32)
+            self.run("rest", _little, {"x": number}, {"y": number.copy()}, options)
+
+    def close(self) -> None:
+        """Drop all sessions."""
+        self._sessions.clear()
+
+
+_sharing = Lock()
+_shared: list[int] = []  # the threads of the process's pool, once there is one
+
+
+def _share(threads: int) -> None:
+    """Give the process's sessions one pool of threads and one arena; only the first call counts.
+
+    What a graph holds in passing lies in the arena. In the C library's heap, blocks that are
+    aligned leave holes which the next ones do not fit into: a step's peak was a fifth higher.
+    """
+    with _sharing:
+        if _shared:
+            return
+        # For 1.23 this is not yet among the public names.
+        onnxruntime.capi._pybind_state.set_global_thread_pool_sizes(threads, 1)
+        kind, use = onnxruntime.OrtAllocatorType, onnxruntime.OrtMemType
+        memory = onnxruntime.OrtMemoryInfo("Cpu", kind.ORT_ARENA_ALLOCATOR, 0, use.DEFAULT)
+        as_requested = onnxruntime.OrtArenaCfg(0, 1, -1, -1)  # grows by what is asked, no more
+        onnxruntime.create_and_register_allocator(memory, as_requested)
+        _shared.append(threads)
+
+
+def open_session(model: bytes) -> Any:
+    """A session of a model, on the processor, with the process's pool of threads.
+
+    Raises:
+        EngineError: The runtime lacks an operator, or a kernel for it.
+    """
+    state = onnxruntime.capi._pybind_state
+    try:
+        return onnxruntime.InferenceSession(model, _options(), providers=["CPUExecutionProvider"])
+    except (state.Fail, state.NotImplemented, state.InvalidGraph) as error:
+        raise EngineError(
+            f"onnxruntime {onnxruntime.__version__} cannot run a graph of this engine ({error}); "
+            "pip install --upgrade onnxruntime"
+        ) from error
+
+
+def _little() -> Graph:
+    graph = Graph("little")
+    x = graph.input("x", "float32", (1,))
+    graph.output(graph.node("Neg", x), "y", "float32", (1,))
+    return graph
+
+
+@cache
+def _options() -> Any:
+    options = onnxruntime.SessionOptions()
+    options.use_per_session_threads = False
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    options.enable_mem_pattern = False
+    options.log_severity_level = FATAL
+    return options
+
+
+def check_version(version: str) -> None:
+    """Refuse a runtime older than any this engine was tried with.
+
+    Raises:
+        EngineError: It is; the message says what to install.
+    """
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise EngineError(
+            f"onnxruntime {version} is too old for the onnx engine's graphs; "
+            f"pip install 'onnxruntime>={oldest}'"
+        )

@@ -1,0 +1,344 @@
+"""Layers over frozen, mapped weights, as plain functions of tensors.
+
+A frozen linear keeps nothing for backward: neither its weight, which is dequantized where it is
+used and dropped, nor its input, unless an adapter needs it. Attention keeps queries, keys and
+values, never the (heads, tokens, tokens) scores. So what a layer holds is what the adapter's exact
+gradient asks for (the idea of MeBP and MeSP, which
+have it for decoders).
+
+Shapes: B texts, T tokens, H hidden, F intermediate, A heads, D width of a head.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from edge_client.engine.torch_backend.matrices import FrozenMatrix
+
+SCORES = 1 << 20  # attention scores held at once, in elements; a chunk is at least one text
+
+
+class _Frozen(torch.autograd.Function):
+    """A frozen linear; backward needs the weight alone, which is dequantized again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, matrix: FrozenMatrix, bias: Tensor | None, is_value_needed: bool
+    ) -> Tensor:
+        ctx.matrix = matrix
+        if not is_value_needed:
+            return x.new_zeros(1).expand(*x.shape[:-1], matrix.shape[0])
+        return matrix.times(x, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return ctx.matrix.times_transposed(grads[0]), None, None, None
+
+
+@dataclass
+class Linear:
+    """A frozen linear with what is trained beside it.
+
+    Attributes:
+        matrix: The frozen weight.
+        bias: float32 (rows,); a leaf that requires gradient in a bias adapter.
+        lora_a: float32 (rank, columns), or None.
+        lora_b: float32 (rows, rank), or None.
+        scaling: LoRA's alpha / rank.
+    """
+
+    matrix: FrozenMatrix
+    bias: Tensor | None = None
+    lora_a: Tensor | None = None
+    lora_b: Tensor | None = None
+    scaling: float = 0.0
+
+    def __call__(self, x: Tensor, is_value_needed: bool = True) -> Tensor:
+        """W x + bias + scaling B A x.
+
+        Without `is_value_needed` the frozen product is left out: for a recomputation whose result
+        nobody reads, since no gradient here depends on it.
+        """
+        is_bias_trained = self.bias is not None and self.bias.requires_grad
+        fixed = None if is_bias_trained else self.bias
+        y: Tensor = _Frozen.apply(x, self.matrix, fixed, is_value_needed)
+        if is_bias_trained and self.bias is not None:
+            y = y + self.bias.to(y.dtype)
+        if self.lora_a is not None and self.lora_b is not None:
+            low = functional.linear(x, self.lora_a.to(x.dtype))  # (..., rank)
+            y = y + functional.linear(low, self.lora_b.to(x.dtype)) * self.scaling
+        return y
+
+
+@dataclass
+class Norm:
+    """Layer normalization, or root-mean-square normalization where there is no bias.
+
+    Attributes:
+        weight: float32 (H,).
+        bias: float32 (H,); a leaf that requires gradient in a bias adapter. None: RMS.
+        eps: Added to the variance.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalize the last dimension."""
+        weight = self.weight.to(x.dtype)
+        if self.bias is not None:
+            return functional.layer_norm(x, weight.shape, weight, self.bias.to(x.dtype), self.eps)
+        wide = x.float()
+        return weight * (wide * torch.rsqrt(wide.square().mean(-1, True) + self.eps)).to(x.dtype)
+
+
+class _Attention(torch.autograd.Function):
+    """softmax(q k.T / sqrt(D) + mask) v; scores are computed again in backward, chunk by chunk.
+
+    A softmax's gradient takes the mean off what comes back. Values are centered before, so that
+    little is left to take off: the worst gradients, those of queries and keys, come two to three
+    times nearer to the exact ones (float32, measured), at no cost.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        ctx.save_for_backward(q, k, v)
+        ctx.mask = mask
+        out = torch.empty_like(q)
+        for part in _chunks(q, k):
+            torch.matmul(
+                _probabilities(q[part], k[part], _rows(mask, part)), v[part], out=out[part]
+            )
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        q, k, v = ctx.saved_tensors
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        for part in _chunks(q, k):
+            p = _probabilities(q[part], k[part], _rows(ctx.mask, part))  # (b, A, T, S)
+            g = grads[0][part]
+            torch.matmul(p.transpose(-1, -2), g, out=dv[part])
+            centered = v[part] - v[part].mean(2, keepdim=True)
+            ds = g @ centered.transpose(-1, -2)
+            ds = torch._softmax_backward_data(ds, p, -1, p.dtype).mul_(q.shape[-1] ** -0.5)
+            torch.matmul(ds, k[part], out=dq[part])
+            torch.matmul(ds.transpose(-1, -2), q[part], out=dk[part])
+        return dq, dk, dv, None
+
+
+def _probabilities(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    scores = (q @ k.transpose(-1, -2)).mul_(q.shape[-1] ** -0.5)
+    return torch.softmax(scores if mask is None else scores.add_(mask), dim=-1)
+
+
+def _rows(mask: Tensor | None, part: slice) -> Tensor | None:
+    return mask if mask is None or len(mask) == 1 else mask[part]
+
+
+def _chunks(q: Tensor, k: Tensor) -> list[slice]:
+    texts, heads, queries, _ = q.shape
+    step = max(1, SCORES // (heads * queries * k.shape[2]))
+    return [slice(start, start + step) for start in range(0, texts, step)]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, kv_heads: int) -> Tensor:
+    """Attention with shared heads of keys and values.
+
+    Args:
+        q: (B, A, T, D).
+        k: (B, `kv_heads`, S, D).
+        v: As `k`.
+        mask: Added to the scores; (B or 1, 1, T or 1, S), or None.
+        kv_heads: Divides A; queries of one group are put one under the other.
+
+    Returns:
+        (B, T, A * D).
+    """
+    texts, heads, queries, width = q.shape
+    group = heads // kv_heads
+    if group > 1:
+        q = q.reshape(texts, kv_heads, group * queries, width)
+        mask = mask if mask is None or mask.shape[2] == 1 else mask.repeat(1, 1, group, 1)
+    out: Tensor = _Attention.apply(q.contiguous(), k.contiguous(), v.contiguous(), mask)
+    return out.view(texts, heads, queries, width).transpose(1, 2).reshape(texts, queries, -1)
+
+
+def split_heads(x: Tensor, width: int) -> Tensor:
+    """(B, T, A * D) -> (B, A, T, D)."""
+    return x.view(*x.shape[:2], -1, width).transpose(1, 2)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
+    "gelu_pytorch_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": functional.relu,
+    "silu": functional.silu,
+}
+
+
+@dataclass
+class Layer:
+    """One transformer layer, whichever family.
+
+    Attributes:
+        linears: By short name: q, k, v, o, up, down, and gate where the feed-forward is gated.
+        attention_norm: Beside attention (behind it in encoders, before it in decoders).
+        output_norm: Beside the feed-forward (behind it in encoders, before it in decoders).
+        activation: One of `ACTIVATIONS`.
+        head_dim: D.
+        kv_heads: Heads of keys and values.
+    """
+
+    linears: dict[str, Linear]
+    attention_norm: Norm
+    output_norm: Norm
+    activation: str
+    head_dim: int
+    kv_heads: int
+
+
+@dataclass(frozen=True)
+class Context:
+    """What every layer of one pass sees.
+
+    Attributes:
+        mask: Added to the scores, (B or 1, 1, T or 1, T); None where no token is padding.
+        answers: (B,) positions where the top layer's result is read, or None for all.
+        rotary: Cosine and sine, each (T, D), or None.
+    """
+
+    mask: Tensor | None
+    answers: Tensor | None = None
+    rotary: tuple[Tensor, Tensor] | None = None
+
+
+def encoder_layer(
+    layer: Layer,
+    below: Layer | None,
+    x: Tensor,
+    context: Context,
+    is_top: bool = False,
+    is_value_needed: bool = True,
+) -> Tensor:
+    """From the sum before the layer below's last normalization to this layer's own such sum.
+
+    Cutting layers there, and not behind the normalization, lets a recomputation leave out the
+    feed-forward's last product: the sum it makes is what the layer above has kept.
+
+    Args:
+        layer: Computed here.
+        below: Its output normalization comes first; None for the lowest layer.
+        x: (B, T, H).
+        context: Mask and positions.
+        is_top: Only the rows at `context.answers` go on after keys and values.
+        is_value_needed: See `Linear`.
+
+    Returns:
+        (B, T, H), or (B, 1, H) of the top layer.
+    """
+    h = x if below is None else below.output_norm(x)
+    k, v = (split_heads(layer.linears[name](h), layer.head_dim) for name in "kv")
+    if is_top and context.answers is not None:
+        h = at(h, context.answers)
+    q = split_heads(layer.linears["q"](h), layer.head_dim)
+    h = layer.attention_norm(layer.linears["o"](attend(q, k, v, context.mask, layer.kv_heads)) + h)
+    inner = ACTIVATIONS[layer.activation](layer.linears["up"](h))  # (B, T, F)
+    return layer.linears["down"](inner, is_value_needed) + h
+
+
+def decoder_layer(
+    layer: Layer, x: Tensor, context: Context, is_value_needed: bool = True
+) -> Tensor:
+    """A Llama or Qwen2 layer: normalizations before, rotary positions, gated feed-forward."""
+    h = layer.attention_norm(x)
+    q, k, v = (split_heads(layer.linears[name](h), layer.head_dim) for name in "qkv")
+    assert context.rotary is not None
+    q, k = rotate(q, context.rotary), rotate(k, context.rotary)
+    x = x + layer.linears["o"](attend(q, k, v, context.mask, layer.kv_heads))
+    h = layer.output_norm(x)
+    inner = ACTIVATIONS[layer.activation](layer.linears["gate"](h)) * layer.linears["up"](h)
+    return x + layer.linears["down"](inner, is_value_needed)
+
+
+def at(x: Tensor, positions: Tensor) -> Tensor:
+    """One row a text: (B, T, H) -> (B, 1, H)."""
+    return x[torch.arange(len(x), device=x.device), positions].unsqueeze(1)
+
+
+def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotary positions (Su et al. 2021, arXiv:2104.09864), halves as Hugging Face pairs them."""
+    cosine, sine = rotary
+    first, second = x.chunk(2, dim=-1)
+    return x * cosine + torch.cat((-second, first), dim=-1) * sine
+
+
+def rotary_angles(
+    tokens: int, width: int, theta: float, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Cosine and sine for positions 0 .. tokens - 1, each (tokens, width)."""
+    steps = torch.arange(0, width, 2, device=device, dtype=torch.float32) / width
+    angles = torch.outer(torch.arange(tokens, device=device).float(), theta**-steps)
+    both = torch.cat((angles, angles), dim=-1)
+    return both.cos().to(dtype), both.sin().to(dtype)
+
+
+def additive_mask(attention: Tensor, is_causal: bool, dtype: torch.dtype) -> Tensor | None:
+    """0 where a token is seen and the type's lowest number where not.
+
+    Args:
+        attention: (B, T), 1 for real tokens.
+        is_causal: Whether a token sees only what precedes it.
+        dtype: Of the scores.
+    """
+    tokens = attention.shape[1]
+    seen = attention.bool()[:, None, None, :]  # (B, 1, 1, T)
+    if is_causal:
+        square = torch.ones(tokens, tokens, dtype=torch.bool, device=attention.device).tril()
+        seen = seen & square
+        if bool(attention.all()):
+            seen = seen[:1]
+    elif bool(attention.all()):
+        return None
+    zero = torch.zeros((), dtype=dtype, device=attention.device)
+    return torch.where(seen, zero, torch.finfo(dtype).min)
+
+
+def streamed_cross_entropy(
+    h: Tensor, targets: Tensor, rows: Callable[[int, int], Tensor], vocabulary: int
+) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy over a whole vocabulary without ever holding (N, vocabulary) logits.
+
+    Args:
+        h: (N, H), any float type.
+        targets: (N,) token ids.
+        rows: Gives the head's rows [start, end) as (end - start, H) in h's type.
+        vocabulary: Rows in all.
+
+    Returns:
+        The loss in nats, and its gradient with respect to `h`.
+    """
+    block = 8192
+    total = torch.full((len(h),), -math.inf, device=h.device)
+    right = torch.zeros(len(h), device=h.device)
+    spans = [(start, min(start + block, vocabulary)) for start in range(0, vocabulary, block)]
+    for start, end in spans:
+        logits = functional.linear(h, rows(start, end)).float()  # (N, block)
+        total = torch.logaddexp(total, logits.logsumexp(-1))
+        inside = (targets >= start) & (targets < end)
+        right[inside] = logits[inside, targets[inside] - start]
+    grad = torch.zeros_like(h)
+    for start, end in spans:
+        weight = rows(start, end)
+        p = (functional.linear(h, weight).float() - total[:, None]).exp_()
+        inside = (targets >= start) & (targets < end)
+        p[inside, targets[inside] - start] -= 1
+        grad += p.to(h.dtype) @ weight
+    return (total - right).mean(), grad / len(h)

@@ -1,0 +1,61 @@
+"""A micro-batch on its way through the torch engine's layers."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from edge_client.bases.architectures import Shape
+from edge_client.engine.torch_backend.layers import Context, additive_mask, rotary_angles
+from edge_client.texts.tokens import Batch
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One micro-batch on its way through the layers.
+
+    Attributes:
+        ids: Token ids, (B, T).
+        attention: 1 for real tokens, prompt included, (B, P + T).
+        context: What every layer sees.
+        dtype: Computed in.
+    """
+
+    ids: Tensor
+    attention: Tensor
+    context: Context
+    dtype: torch.dtype
+
+    def some(self, rows: np.ndarray) -> "Pass":
+        """That of some of an encoder's texts."""
+        mask, answers = self.context.mask, self.context.answers
+        assert answers is not None
+        context = Context(None if mask is None else mask[rows], answers[rows])
+        return replace(self, ids=self.ids[rows], attention=self.attention[rows], context=context)
+
+
+def open_pass(
+    batch: Batch, rows: slice, shape: Shape, prompt: int, device: torch.device, dtype: torch.dtype
+) -> Pass:
+    """What the layers see of some rows of a batch.
+
+    Args:
+        batch: Encoded texts.
+        rows: The micro-batch.
+        shape: Of the base.
+        prompt: P, tokens of a soft prompt.
+        device: Where it is computed.
+        dtype: Computed in.
+    """
+    ids = torch.from_numpy(batch.ids[rows]).to(device)
+    attention = torch.from_numpy(batch.attention[rows]).to(device)
+    attention = functional.pad(attention, (prompt, 0), value=1)
+    mask = additive_mask(attention, shape.is_decoder, dtype)
+    if shape.is_decoder:
+        width, theta = shape.head_dim, shape.rope_theta
+        rotary = rotary_angles(attention.shape[1], width, theta, device, dtype)
+        return Pass(ids, attention, Context(mask, None, rotary), dtype)
+    answers = torch.from_numpy(batch.mask_positions[rows]).to(device) + prompt
+    return Pass(ids, attention, Context(mask, answers), dtype)

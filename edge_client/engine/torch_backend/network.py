@@ -1,0 +1,390 @@
+"""A frozen model over its mapped weights, walked layer by layer, forward and back.
+
+Backward is written out, not left to one big graph: a layer is a small graph of its own, either
+kept from forward or made again from the layer's input, as the plan says. Gradients are exact
+either way (`tests/parity/test_gradients.py`). After a layer its pages of the map are given back.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from edge_client.adapters.spec import PREFIX, AdapterSpec, frozen_layers
+from edge_client.bases.architectures import FAMILIES, has_bias
+from edge_client.bases.base import Base
+from edge_client.engine.frozen_base import FrozenBase
+from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
+from edge_client.engine.torch_backend.layers import (
+    ACTIVATIONS,
+    Context,
+    Layer,
+    Linear,
+    Norm,
+    at,
+    decoder_layer,
+    encoder_layer,
+    streamed_cross_entropy,
+)
+from edge_client.engine.torch_backend.matrices import FrozenMatrix, Scratch
+from edge_client.engine.torch_backend.micro_batch import Pass, open_pass
+from edge_client.engine.watch import Watch, going_on
+from edge_client.planning.planner import Plan
+from edge_client.texts.tokens import Batch
+from edge_client.wire.messages import AdapterState
+
+# Half precision loses small gradients below 6e-8; scaled by this they are kept.
+LOSS_SCALE = {torch.float16: 1024.0}
+
+
+class Network:
+    """A frozen base and one adapter's tensors, without a tokenizer and without an optimizer.
+
+    Args:
+        base: Weights and shape.
+        spec: Adapter.
+        state: The adapter's values, PEFT's names.
+        label_words: Token ids asked for at the mask; empty for a classifier and for decoders.
+        device: `cpu` or a CUDA device.
+
+    Attributes:
+        prefix: Keeps what the layers below all training give; None: they are computed each time.
+        layer_forwards: Texts times layers computed so far; backward counts two.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        spec: AdapterSpec,
+        state: AdapterState,
+        label_words: Sequence[Sequence[int]],
+        device: str = "cpu",
+    ) -> None:
+        self.shape, self.spec = base.shape, spec
+        self.prefix: FrozenPrefix | None = None
+        self.layer_forwards = 0
+        self.frozen, self.family = FrozenBase(base), FAMILIES[base.architecture]
+        self.device, self._scratch = torch.device(device), Scratch()
+        self.adapter = {
+            name: torch.from_numpy(array.astype(np.float32)).to(self.device).requires_grad_()
+            for name, array in state.items()
+        }
+        self._layers = [self._layer(index) for index in range(self.shape.stored_layers)]
+        if self.family.embedding_norm:
+            self._embedding_norm = self._norm(self.family.embedding_norm)
+        if self.family.embedding_map:
+            self._embedding_map = self._linear(self.family.embedding_map)
+        self._open_head(label_words)
+        self.frozen.release_all()
+
+    # Parts
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def _bias(self, module: str) -> Tensor:
+        """The adapter's if it has one, else the base's."""
+        trained = self.adapter.get(f"{PREFIX}{module}.bias")
+        return self._tensor(self.frozen.vector(module, "bias")) if trained is None else trained
+
+    def _norm(self, module: str) -> Norm:
+        bias = None if self.shape.is_decoder else self._bias(module)
+        weight = self._tensor(self.frozen.vector(module, "weight"))
+        return Norm(weight, bias, self.shape.norm_eps)
+
+    def _matrix(self, module: str) -> FrozenMatrix:
+        return FrozenMatrix(self.frozen.matrix(module), self.device, self._scratch)
+
+    def _linear(self, module: str, is_biased: bool = True) -> Linear:
+        return Linear(
+            self._matrix(module),
+            self._bias(module) if is_biased else None,
+            self.adapter.get(f"{PREFIX}{module}.lora_A.weight"),
+            self.adapter.get(f"{PREFIX}{module}.lora_B.weight"),
+            self.spec.scaling,
+        )
+
+    def _layer(self, index: int) -> Layer:
+        prefix = self.frozen.layer_prefix(index)
+        return Layer(
+            {
+                target: self._linear(prefix + module, has_bias(self.shape, target))
+                for target, module in self.family.linears.items()
+            },
+            self._norm(prefix + self.family.attention_norm),
+            self._norm(prefix + self.family.output_norm),
+            self.shape.activation,
+            self.shape.head_dim,
+            self.shape.kv_heads,
+        )
+
+    def _open_head(self, label_words: Sequence[Sequence[int]]) -> None:
+        family = self.family
+        if self.shape.is_decoder:
+            self._final_norm = self._norm(family.final_norm)
+        elif not self.spec.head:
+            self._head_dense = self._linear(family.head_dense)
+            self._head_norm = self._norm(family.head_norm)
+            rows, bias = self.frozen.label_rows(label_words)
+            self._label_rows, self._label_bias = self._tensor(rows), self._tensor(bias)
+
+    # Forward
+
+    def layer_of(self, index: int) -> Layer:
+        """The weights of a computed layer; ALBERT's layers share theirs."""
+        return self._layers[self.frozen.stored_layer(index)]
+
+    def _pass(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Pass:
+        return open_pass(batch, rows, self.shape, self.spec.prompt_tokens, self.device, dtype)
+
+    def _embed(self, run: Pass) -> Tensor:
+        """Embeddings as the lowest layer sees them, (B, P + T, H); graph only for a prompt."""
+        h = self._tensor(self.frozen.words(run.ids.cpu().numpy()))
+        prompt = self.adapter.get("prompt_embeddings")
+        if prompt is not None:
+            h = torch.cat((prompt.expand(len(h), *prompt.shape), h), dim=1)
+        for table in self.frozen.places(h.shape[1]):
+            h = h + self._tensor(table)
+        if self.family.embedding_norm:
+            h = self._embedding_norm(h)
+        h = h.to(run.dtype)
+        if self.family.embedding_map:
+            h = self._embedding_map(h)
+        return h
+
+    def _through(
+        self, index: int, x: Tensor, context: Context, is_value_needed: bool = True
+    ) -> Tensor:
+        self.layer_forwards += len(x)
+        layer = self.layer_of(index)
+        if self.shape.is_decoder:
+            return decoder_layer(layer, x, context, is_value_needed)
+        below = self.layer_of(index - 1) if index else None
+        is_top = index == self.shape.layers - 1
+        return encoder_layer(layer, below, x, context, is_top, is_value_needed)
+
+    def _top(self, x: Tensor) -> Tensor:
+        """Logits (B, labels) from the top layer's sum (B, 1, H)."""
+        h = self.layer_of(self.shape.layers - 1).output_norm(x).squeeze(1)  # (B, H)
+        if self.spec.head:
+            return self._classify(h.float())
+        activation = ACTIVATIONS[self.frozen.head_activation]
+        h = self._head_norm(activation(self._head_dense(h)))
+        return functional.linear(h.float(), self._label_rows, self._label_bias)
+
+    def _classify(self, h: Tensor) -> Tensor:
+        """A sequence classifier's dense, activation and projection; both linears are trained."""
+        first, second = (
+            (self.adapter[f"{PREFIX}{name}.weight"], self.adapter[f"{PREFIX}{name}.bias"])
+            for name in self.family.classifier
+        )
+        is_relu = self.shape.architecture == "distilbert"
+        inner = functional.linear(h, *first)
+        return functional.linear(inner.relu() if is_relu else inner.tanh(), *second)
+
+    @torch.no_grad()
+    def states(self, batch: Batch, dtype: str) -> Iterator[Tensor]:
+        """Token states after the embeddings and after each layer, (B, P + T, H), one at a time.
+
+        The encoders' top layer is computed for all tokens here.
+        """
+        run = self._pass(batch, slice(None), getattr(torch, dtype))
+        context = Context(run.context.mask, None, run.context.rotary)
+        x = self._embed(run)
+        yield x
+        for index in range(self.shape.layers):
+            x = self._through(index, x, context)
+            self.frozen.release_layer(index)
+            is_last = index == self.shape.layers - 1
+            if not self.shape.is_decoder:
+                yield self.layer_of(index).output_norm(x)
+            else:
+                yield self._final_norm(x) if is_last else x
+
+    def logits(self, batch: Batch, dtype: str) -> Tensor:
+        """Label logits, float32, (B, labels)."""
+        return self.read(batch, dtype)[1]
+
+    @torch.no_grad()
+    def read(
+        self, batch: Batch, dtype: str, watch: Watch | None = None
+    ) -> tuple[np.ndarray, Tensor]:
+        """Which texts went all the way, ascending, and their label logits, float32.
+
+        Those that the watch lets go leave the batch; layers below the cut of a `prefix` are not
+        shown to it.
+        """
+        run = self._pass(batch, slice(None), getattr(torch, dtype))
+        start, x = self._entry(batch, slice(None), run)
+        rows = np.arange(len(x))
+        for index in range(start, self.shape.layers):
+            if watch is not None and index in watch.layers:
+                left = going_on(watch, index, rows, self._answers(index, x, run))
+                rows, x, run = rows[left], x[left], run.some(left)
+            if not len(rows):
+                return rows, x.new_empty((0, 0), dtype=torch.float32)
+            x = self._through(index, x, run.context)
+            self.frozen.release_layer(index)
+        return rows, self._top(x).float()
+
+    def _entry(self, batch: Batch, rows: slice, run: Pass) -> tuple[int, Tensor]:
+        """The lowest layer that is left to compute, and what it gets.
+
+        With a prefix that is the sum at the cut, (B, T, H), or (B, 1, H) above all layers.
+        """
+        if self.prefix is None:
+            return 0, self._embed(run)
+        tokens = 1 if self.prefix.is_answer_only else run.ids.shape[1]
+        states = np.empty((len(run.ids), tokens, self.shape.hidden), np.float32)
+        name = str(run.dtype).removeprefix("torch.")
+        part = some_of(batch, rows)
+        self.prefix.states(part, name, lambda some: self._below_cut(some, run.dtype), states)
+        return self.prefix.layers, self._tensor(states).to(run.dtype)
+
+    @torch.no_grad()
+    def _below_cut(self, batch: Batch, dtype: torch.dtype) -> np.ndarray:
+        """What the prefix keeps: the sum that its highest layer gives."""
+        run = self._pass(batch, slice(None), dtype)
+        x = self._embed(run)
+        for index in range(frozen_layers(self.spec, self.shape.layers)):
+            x = self._through(index, x, run.context)
+            self.frozen.release_layer(index)
+        return x.float().cpu().numpy()
+
+    def _answers(self, index: int, x: Tensor, run: Pass) -> np.ndarray:
+        """The answers' states after `index` layers, (B, H)."""
+        assert run.context.answers is not None
+        h = self.layer_of(index - 1).output_norm(at(x, run.context.answers))
+        return h.squeeze(1).float().cpu().numpy()
+
+    # Backward
+
+    def backward(self, batch: Batch, plan: Plan) -> float:
+        """Add the gradient of the batch's mean loss to the adapter's tensors.
+
+        Whatever the plan, the gradient is the same up to rounding, but for `depth`: adapters of
+        layers below it get none.
+
+        Returns:
+            The mean loss in nats.
+        """
+        loss, dtype = 0.0, getattr(torch, plan.dtype)
+        for start in range(0, len(batch.labels), plan.micro_batch):
+            rows = slice(start, start + plan.micro_batch)
+            share = self._share(batch, rows)
+            loss += share * self._backward_part(batch, rows, plan, dtype, share)
+        if scale := LOSS_SCALE.get(dtype):
+            for tensor in self.adapter.values():
+                if tensor.grad is not None:
+                    tensor.grad /= scale
+        return loss
+
+    def _share(self, batch: Batch, rows: slice) -> float:
+        """A part's weight in the mean: its texts, or its predicted tokens."""
+        if self.shape.is_decoder:
+            return float(batch.attention[rows, 1:].sum() / batch.attention[:, 1:].sum())
+        return len(batch.labels[rows]) / len(batch.labels)
+
+    def _backward_part(
+        self, batch: Batch, rows: slice, plan: Plan, dtype: torch.dtype, share: float
+    ) -> float:
+        run, layers = self._pass(batch, rows, dtype), self.shape.layers
+        lowest = max(layers - plan.depth, frozen_layers(self.spec, layers))
+        has_prompt = self.spec.prompt_tokens > 0
+        assert not (has_prompt and lowest), "a soft prompt lies below all layers"
+        with torch.set_grad_enabled(has_prompt):
+            start, embedded = self._entry(batch, rows, run)
+        x, tapes = embedded.detach(), []
+        for index in range(start, layers):
+            is_kept = index >= lowest and index not in plan.recompute
+            entry = x.requires_grad_(index > lowest or has_prompt)
+            with torch.set_grad_enabled(is_kept):
+                out = self._through(index, entry, run.context)
+            self.frozen.release_layer(index)
+            if index >= lowest:
+                tapes.append((entry, out if is_kept else None))
+            x = out.detach()
+        scale = share * LOSS_SCALE.get(dtype, 1.0)
+        loss, grad = self._loss(x, batch, rows, run, scale)
+        self._walk_back(tapes, lowest, grad, run)
+        if has_prompt:
+            embedded.backward(tapes[0][0].grad)
+        return loss
+
+    def _walk_back(
+        self,
+        tapes: list[tuple[Tensor, Tensor | None]],
+        lowest: int,
+        grad: Tensor,
+        run: Pass,
+    ) -> None:
+        """Backward through the layers from the top; each tape is dropped when it is used."""
+        for index in range(self.shape.layers - 1, lowest - 1, -1):
+            entry, out = tapes[index - lowest]
+            if out is None:
+                with torch.enable_grad():
+                    out = self._through(index, entry, run.context, is_value_needed=False)
+            if out.requires_grad:
+                out.backward(grad)
+                self.layer_forwards += 2 * len(entry)
+            self.frozen.release_layer(index)
+            if entry.grad is not None:
+                grad = entry.grad
+            if index > lowest:
+                tapes.pop()
+                del entry, out
+
+    def _loss(
+        self, x: Tensor, batch: Batch, rows: slice, run: Pass, scale: float
+    ) -> tuple[float, Tensor]:
+        """The part's mean loss, and `scale` times its gradient at the top layer's sum."""
+        if self.shape.is_decoder:
+            return self._causal_loss(x, run, scale)
+        x = x.requires_grad_()
+        with torch.enable_grad():
+            labels = torch.from_numpy(batch.labels[rows]).to(self.device)
+            logits = self._top(x)
+            if batch.weights is None:
+                loss = functional.cross_entropy(logits, labels)
+            else:
+                weights = torch.from_numpy(batch.weights[rows]).to(self.device)
+                losses = functional.cross_entropy(logits, labels, reduction="none")
+                loss = (losses * weights).mean()
+            (loss * scale).backward()
+        assert x.grad is not None
+        return float(loss.detach()), x.grad
+
+    def _causal_loss(self, x: Tensor, run: Pass, scale: float) -> tuple[float, Tensor]:
+        """Next-token cross-entropy over real tokens; the head streams over the vocabulary."""
+        prompt = self.spec.prompt_tokens
+        x = x.requires_grad_()
+        with torch.enable_grad():
+            h = self._final_norm(x)[:, prompt:-1]  # (B, T - 1, H)
+        is_real = run.attention[:, prompt + 1 :].bool()
+        targets = run.ids[:, 1:][is_real]
+        loss, grad = streamed_cross_entropy(
+            h.detach()[is_real],
+            targets,
+            lambda a, b: self._head_rows(a, b, run.dtype),
+            self.shape.vocabulary,
+        )
+        whole = torch.zeros_like(h)
+        whole[is_real] = grad * scale
+        h.backward(whole)
+        assert x.grad is not None
+        return float(loss), x.grad
+
+    def _head_rows(self, start: int, end: int, dtype: torch.dtype) -> Tensor:
+        rows = self.frozen.weights.rows(self.frozen.decoder, np.arange(start, end))
+        return self._tensor(rows).to(dtype)
+
+    def rest(self) -> None:
+        """Give back the room in which weights are made dense."""
+        self._scratch.clear()
+
+    def close(self) -> None:
+        """Unmap the weights."""
+        self._layers.clear()
+        self.frozen.close()

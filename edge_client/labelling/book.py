@@ -1,0 +1,226 @@
+"""What a device knows of its unlabelled texts, kept over restarts: one line of JSON an event.
+
+    STATE/labels-RUN.jsonl   Opened, Read ..., Trained, Revoked; one line with the sum of them all
+                             replaces them when it grows
+
+A reading is on disk before the next texts are read, so work that was cut short goes on where it
+was and gives the labels that it would have given. A last line that was cut short is left out.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from edge_client.client.state import write_atomically
+from edge_client.labelling.pseudo_labels import Reading
+from edge_client.wire.messages import AdapterState
+
+log = logging.getLogger(__name__)
+
+SKETCH = 256  # numbers an adapter is remembered by
+MOST_BYTES = 4 << 20  # of the file, above which it is written anew
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Label work that was begun.
+
+    Attributes:
+        work_id: The work.
+        adapter_sha256: The adapter to label with.
+        queue: Ids of the texts to read, in order.
+        order: Ids of all texts in the order of `edge_client.labelling.vote_k`.
+        sketch: Of the adapter, see `sketch_of`.
+    """
+
+    work_id: str
+    adapter_sha256: str
+    queue: tuple[str, ...]
+    order: tuple[str, ...]
+    sketch: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Read:
+    """Texts that were read.
+
+    Attributes:
+        readings: By text id.
+        layer_forwards: They took.
+    """
+
+    readings: dict[str, Reading]
+    layer_forwards: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training that is done; the same work done again counts once.
+
+    Attributes:
+        work_id: The work.
+        layer_forwards: It took.
+    """
+
+    work_id: str
+    layer_forwards: int
+
+
+@dataclass(frozen=True)
+class Revoked:
+    """A pseudo-label taken back by hand; its text gets none any more."""
+
+    text_id: str
+
+
+Event = Opened | Read | Trained | Revoked
+KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in (Opened, Read, Trained, Revoked)}
+
+
+@dataclass
+class Book:
+    """All events so far, folded.
+
+    Attributes:
+        readings: The newest of each text, by id.
+        opened: The last label work that was begun.
+        reads: How many texts of its queue were read at once, one number a reading.
+        sketches: Of the adapters that readings are of, by SHA-256.
+        revoked: Texts that get no pseudo-label.
+        labelling_forwards: Layer-forwards of labelling so far.
+        training_forwards: Of training so far.
+        trained: The last work that was training.
+    """
+
+    readings: dict[str, Reading] = field(default_factory=dict)
+    opened: Opened | None = None
+    reads: list[int] = field(default_factory=list)
+    sketches: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    revoked: set[str] = field(default_factory=set)
+    labelling_forwards: int = 0
+    training_forwards: int = 0
+    trained: str = ""
+
+    @property
+    def done(self) -> int:
+        """Texts of the last work's queue that are read."""
+        return sum(self.reads)
+
+    def fold(self, event: Event) -> None:
+        """Take an event in."""
+        if isinstance(event, Opened):
+            self.opened, self.reads = event, []
+            used = {reading.adapter_sha256 for reading in self.readings.values()}
+            self.sketches = {key: row for key, row in self.sketches.items() if key in used}
+            self.sketches[event.adapter_sha256] = event.sketch
+        elif isinstance(event, Read):
+            self.readings.update(event.readings)
+            self.reads.append(len(event.readings))
+            self.labelling_forwards += event.layer_forwards
+        elif isinstance(event, Trained):
+            if event.work_id != self.trained:
+                self.training_forwards += event.layer_forwards
+            self.trained = event.work_id
+        else:
+            self.revoked.add(event.text_id)
+            self.readings.pop(event.text_id, None)
+
+
+class Notes(Protocol):
+    """A book and a way to write in it."""
+
+    @property
+    def book(self) -> Book:
+        """All events so far."""
+
+    def add(self, event: Event) -> None:
+        """Write an event down, then take it into the book."""
+
+
+class MemoryNotes:
+    """Notes that nobody keeps; see `Notes`."""
+
+    def __init__(self, book: Book | None = None) -> None:
+        self.book = book or Book()
+
+    def add(self, event: Event) -> None:
+        """Take an event into the book."""
+        self.book.fold(event)
+
+
+class FileNotes:
+    """Notes in a file; see `Notes`. One process at a time.
+
+    Args:
+        path: The file; made with the first event. One that cannot be read is put aside as `.bad`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.book = Book()
+        lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
+        try:
+            for line in lines[:-1]:
+                self._take(line)
+        except (ValueError, KeyError, TypeError) as error:  # msgspec's are ValueErrors
+            log.warning("%s is damaged and put aside as .bad; texts are read anew: %s", path, error)
+            path.replace(path.with_name(f"{path.name}.bad"))
+            self.book, lines = Book(), [b""]
+        if lines[-1] or sum(map(len, lines)) > MOST_BYTES:
+            self._compact()
+
+    def _take(self, line: bytes) -> None:
+        fields = msgspec.json.decode(line, type=dict[str, Any])
+        kind = fields.pop("event")
+        if kind == "Book":
+            self.book = msgspec.convert(fields, Book)
+        else:
+            self.book.fold(msgspec.convert(fields, KINDS[kind]))
+
+    def _compact(self) -> None:
+        """Write the whole book as one line."""
+        body = msgspec.json.encode({"event": "Book", **msgspec.to_builtins(self.book)})
+        write_atomically(self._path, body + b"\n")
+
+    def add(self, event: Event) -> None:
+        """Write an event down, then take it into the book.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        line = json.dumps({"event": type(event).__name__, **asdict(event)})
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.book.fold(event)
+
+
+def sketch_of(state: AdapterState) -> tuple[float, ...]:
+    """An adapter in few numbers, by which one sees how far two are apart (a count sketch).
+
+    Charikar et al. 2002. The distance of two sketches is, up to about a tenth, that of the
+    adapters; equal adapters have equal sketches.
+    """
+    sketch, generator = np.zeros(SKETCH), np.random.Generator(np.random.PCG64(0))
+    for name in sorted(state):
+        values = state[name].ravel().astype(np.float64)
+        places = generator.integers(0, SKETCH, len(values))
+        signs = 2.0 * generator.integers(0, 2, len(values)) - 1.0
+        sketch += np.bincount(places, values * signs, SKETCH)
+    return tuple(float(np.float32(value)) for value in sketch)
+
+
+def moved(before: Sequence[float], after: Sequence[float]) -> float:
+    """How far an adapter has moved, relative to where it is; from sketches."""
+    now = np.asarray(after)
+    size = float(np.linalg.norm(now))
+    distance = float(np.linalg.norm(now - np.asarray(before)))
+    return distance / size if size else (0.0 if not distance else np.inf)

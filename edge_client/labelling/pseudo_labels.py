@@ -1,0 +1,202 @@
+"""Which of a device's unlabelled texts to read, and which of the answers to train on.
+
+Pure: answers, clocks and files are somebody else's. AUG-FedPrompt (Cai et al. 2023,
+arXiv:2212.00192) keeps what the model is at least 90 % sure of; small models are sure of other
+things than they know, so answers are calibrated first: by how often the model says each label
+anyway (the prior), and by a temperature.
+
+    sure = calibrated(engine.predict(texts), prior, temperature)
+    held = chosen(readings, thresholds, limit)
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edge_client.texts.examples import Example
+
+FEWEST = 8  # labelled texts below which no temperature is fitted
+COLDEST, HOTTEST = 0.1, 10.0
+MOST_UNKNOWN = 0.5  # share of tokens the base does not know, above which a text is not read
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a model said of one unlabelled text; a pseudo-label, if it is sure enough.
+
+    Attributes:
+        label: The most probable one.
+        confidence: Its calibrated probability.
+        round_index: The round before which the text was read.
+        adapter_sha256: The adapter it was read with.
+        layers: Layers it went through; fewer than all if it was clear before.
+    """
+
+    label: str
+    confidence: float
+    round_index: int
+    adapter_sha256: str
+    layers: int
+
+
+def text_id(example: Example) -> str:
+    """A text's name in the book: equal texts, but for spaces around and within, have one."""
+    text = "\x1f".join(" ".join(part.split()) for part in (example.text, example.text_b))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def readable(
+    unlabelled: Iterable[Example],
+    gold: Iterable[Example],
+    revoked: Collection[str],
+    unknown_share: Callable[[Example], float],
+) -> dict[str, Example]:
+    """The texts that may get a pseudo-label, by id, in order.
+
+    Every text comes once. Left out are texts that have a gold label, texts whose pseudo-label was
+    taken back by hand, and texts mostly of tokens the base does not know, such as another
+    script's: whatever it says of them is no answer.
+    """
+    known, found = {text_id(example) for example in gold} | set(revoked), {}
+    for example in unlabelled:
+        name = text_id(example)
+        if name not in known and unknown_share(example) <= MOST_UNKNOWN:
+            known.add(name)
+            found[name] = example
+    return found
+
+
+def calibrated(
+    log_probabilities: np.ndarray, prior: Sequence[float] = (), temperature: float = 1.0
+) -> np.ndarray:
+    """Probabilities of the labels, (texts, labels), less biased and as sure as they are right.
+
+    Args:
+        log_probabilities: Of the model, (texts, labels).
+        prior: Mean log-probability of each label over many texts, which is taken off: what is left
+            says how much more a text speaks for a label than texts do anyway. Empty: nothing is.
+        temperature: Above 1 makes answers less sure, below 1 surer.
+    """
+    scores = log_probabilities.astype(np.float64)
+    if len(prior):
+        scores = scores - np.asarray(prior)
+    scores = scores / temperature
+    odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+    found: np.ndarray = odds / odds.sum(axis=1, keepdims=True)
+    return found
+
+
+def temperature_of(
+    log_probabilities: np.ndarray, gold: np.ndarray, prior: Sequence[float] = ()
+) -> float:
+    """The temperature at which answers to labelled texts are as sure as they are right.
+
+    Guo et al. 2017 (arXiv:1706.04599): the least cross-entropy, which is convex in 1 / temperature.
+    Where there are fewer than 8 texts, or all of one label, it is 1: they would say nothing.
+
+    Args:
+        log_probabilities: Of the model, (texts, labels).
+        gold: Index of each text's label, (texts,).
+        prior: As in `calibrated`.
+
+    Returns:
+        A temperature between 0.1 and 10.
+    """
+    if len(gold) < FEWEST or len(set(gold.tolist())) < 2:
+        return 1.0
+    rows = np.arange(len(gold))
+
+    def loss(log_temperature: float) -> float:
+        answers = calibrated(log_probabilities, prior, math.exp(log_temperature))
+        return -float(np.log(np.maximum(answers[rows, gold], 1e-300)).mean())
+
+    low, high, golden = math.log(COLDEST), math.log(HOTTEST), (math.sqrt(5) - 1) / 2
+    for _ in range(40):
+        first, second = high - golden * (high - low), low + golden * (high - low)
+        if loss(first) <= loss(second):
+            high = second
+        else:
+            low = first
+    return math.exp((low + high) / 2)
+
+
+def chosen(
+    readings: Mapping[str, Reading],
+    thresholds: Mapping[str, float],
+    limit: int,
+    class_share: float = 1.0,
+) -> dict[str, Reading]:
+    """The pseudo-labels: the surest readings that are sure enough.
+
+    Where no class is capped, a smaller limit gives a part of what a larger one gives, and so does
+    a higher threshold. The order of the readings is no matter.
+
+    Args:
+        readings: By text id.
+        thresholds: Least confidence by label.
+        limit: Most pseudo-labels.
+        class_share: Most of `limit` that one class may take, rounded up.
+    """
+    most, found, counts = math.ceil(class_share * limit), dict[str, Reading](), dict[str, int]()
+    for name, reading in sorted(readings.items(), key=lambda item: (-item[1].confidence, item[0])):
+        if len(found) == limit:
+            break
+        taken = counts.get(reading.label, 0)
+        if taken < most and reading.confidence >= thresholds.get(reading.label, math.inf):
+            found[name], counts[reading.label] = reading, taken + 1
+    return found
+
+
+def queue(
+    order: Sequence[str],
+    readings: Mapping[str, Reading],
+    thresholds: Mapping[str, float],
+    is_fresh: Callable[[str], bool],
+    adapter_sha256: str,
+    read_share: float = 1.0,
+) -> list[str]:
+    """Which texts to read now, the most telling first.
+
+    Texts never read come before those read with an adapter that has moved since; texts whose label
+    was sure under one that has hardly moved do not come at all, nor does what this very adapter
+    has read.
+
+    Args:
+        order: All ids, see `edge_client.labelling.vote_k`.
+        readings: What was read before.
+        thresholds: Least confidence by label.
+        is_fresh: Whether the adapter of a SHA-256 has hardly moved since.
+        adapter_sha256: The adapter to read with.
+        read_share: Most of all texts that are read, rounded up.
+    """
+    unread, stale = [], []
+    for name in order:
+        reading = readings.get(name)
+        if reading is None:
+            unread.append(name)
+            continue
+        is_sure = reading.confidence >= thresholds.get(reading.label, math.inf)
+        is_done = reading.adapter_sha256 == adapter_sha256
+        if not is_done and not (is_sure and is_fresh(reading.adapter_sha256)):
+            stale.append(name)
+    return [*unread, *stale][: math.ceil(read_share * len(order))]
+
+
+def affordable(
+    compute_share: float, spent_labelling: int, spent_training: int, planned_training: int
+) -> float:
+    """Layer-forwards that labelling may still take, so that it stays below its share of all.
+
+    Args:
+        compute_share: Of the device's layer-forwards, above 0; 1 for no limit.
+        spent_labelling: So far.
+        spent_training: So far.
+        planned_training: In the round that follows.
+    """
+    if compute_share >= 1.0:
+        return math.inf
+    allowed = compute_share / (1.0 - compute_share) * (spent_training + planned_training)
+    return max(0.0, allowed - spent_labelling)

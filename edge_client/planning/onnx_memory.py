@@ -1,0 +1,125 @@
+"""What a training step of the onnx engine costs in bytes, by formula.
+
+The counterpart of `planning.torch_memory`, whose parts it shares. This engine's arrays lie in
+rooms that are used again from layer to layer and from step to step, so a step's peak is the sum of
+its rooms, not the highest of its moments, plus what one graph holds while it runs.
+
+Sizes: N tokens of a micro-batch (prompt included), H hidden, F intermediate; 4 bytes a number.
+"""
+
+from dataclasses import dataclass
+
+from edge_client.adapters.spec import frozen_layers
+from edge_client.planning.torch_memory import (
+    SCORES,
+    TOKEN_BYTES,
+    MemoryEstimate,
+    Plan,
+    Work,
+    adapter_bytes,
+    elements,
+    layer_pages,
+    linear_sizes,
+    lowest_trained,
+    table_pages,
+    vector_elements,
+)
+
+# Fitted to peaks measured by `smidgen profile grid`.
+FIXED_BYTES = 14 << 20  # code, threads, sessions and buffers that only a first step brings in
+CHUNK_BYTES = 4 << 19  # of one array of an element-wise pass, as in onnx_operators
+PASS_ARRAYS = 4  # of such a pass, held at once
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Bytes of one micro-batch: states (N, H), the feed-forward's inside (N, F)."""
+
+    state: int
+    inner: int
+
+
+def _sizes(work: Work, plan: Plan) -> _Sizes:
+    texts = min(plan.micro_batch, work.batch)
+    rows = texts * (plan.tokens + work.spec.prompt_tokens)
+    shape = work.shape
+    return _Sizes(4 * rows * shape.hidden, 4 * rows * shape.intermediate)
+
+
+def estimate(work: Work, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
+    """Estimate a plan's peak.
+
+    A smaller micro-batch, more recomputed layers (the lowest first, of two or more) or a smaller
+    depth never give a larger total; nor do inputs kept in half precision, of four layers or more
+    (but for an adapter of the top layer alone).
+
+    Args:
+        work: What is trained.
+        plan: How.
+        runtime_bytes: Resident bytes of the process before the base is opened.
+    """
+    return MemoryEstimate(
+        runtime=runtime_bytes,
+        adapter=adapter_bytes(work, plan),
+        vectors=4 * vector_elements(work.shape),
+        scratch=_dense_bytes(work),
+        weights=max(layer_pages(work), table_pages(work)),
+        kept=_waiting_bytes(work, plan) + _room_bytes(work, plan),
+        transient=max(_graph_bytes(work, plan), _embedding_bytes(work, plan)),
+        slack=FIXED_BYTES + TOKEN_BYTES * work.shape.vocabulary,
+    )
+
+
+def _dense_bytes(work: Work) -> int:
+    """The room in which one matrix at a time is dense; none where it is stored so."""
+    largest = max(elements(size) for size in linear_sizes(work.shape).values())
+    return 0 if work.bits == 32 else 4 * largest
+
+
+def _waiting_bytes(work: Work, plan: Plan) -> int:
+    """What trained layers leave for backward: inputs, and tapes of those not made again.
+
+    A tape is queries, keys, values, the sum between and the activation's input; attention's result
+    too where it is learnt from. The top layer goes on with one row a text after keys and values.
+    """
+    sizes, top = _sizes(work, plan), work.shape.layers - 1
+    entry = sizes.state // 2 if plan.is_kept_in_half else sizes.state
+    states = 5 if "o" in work.spec.targets else 4
+    total = 0
+    for index in range(lowest_trained(work, plan), work.shape.layers):
+        total += entry
+        if index not in plan.recompute:
+            total += 2 * sizes.state if index == top else states * sizes.state + sizes.inner
+    return total
+
+
+def _room_bytes(work: Work, plan: Plan) -> int:
+    """The rooms that all layers share."""
+    sizes, lowest = _sizes(work, plan), lowest_trained(work, plan)
+    # Two take turns for inputs that do not wait where they lie.
+    turns = 2 if plan.is_kept_in_half else min(lowest, 2)
+    cut = frozen_layers(work.spec, work.shape.layers)
+    if 0 < cut < work.shape.layers:  # the states at the cut lie apart from what makes them
+        turns = 3 if plan.is_kept_in_half or cut < lowest else 2
+    is_all_kept = lowest == 0 and not plan.recompute
+    tape = 0 if is_all_kept else 4 * sizes.state + sizes.inner
+    back = 4 * sizes.state if lowest < work.shape.layers else 0  # at q, k, v and the input
+    common = 3 * sizes.state + sizes.inner  # h, m, attention's result; active
+    return turns * sizes.state + tape + back + common
+
+
+def _graph_bytes(work: Work, plan: Plan) -> int:
+    """What the hungriest graph holds while it runs."""
+    sizes, spec = _sizes(work, plan), work.spec
+    texts, tokens = min(plan.micro_batch, work.batch), plan.tokens + spec.prompt_tokens
+    scores = work.shape.heads * tokens * tokens
+    chunk = min(texts, max(1, SCORES // scores))
+    attention = 4 * chunk * (4 * scores + 7 * tokens * work.shape.hidden)
+    summand = sizes.inner if "up" in spec.targets else sizes.state  # a linear's, before its Gemm
+    return max(attention, summand, PASS_ARRAYS * min(CHUNK_BYTES, sizes.inner))
+
+
+def _embedding_bytes(work: Work, plan: Plan) -> int:
+    """The rows of words, gathered, in order, with a prompt before them."""
+    rows = min(plan.micro_batch, work.batch) * (plan.tokens + work.spec.prompt_tokens)
+    return 3 * 4 * rows * work.shape.embedding

@@ -1,0 +1,71 @@
+"""What is to be trained, and how a step of it is computed: what planner and engines speak of."""
+
+from dataclasses import dataclass
+
+from edge_client.adapters.spec import AdapterError, AdapterSpec, check_top
+from edge_client.bases.architectures import Shape
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a training step is computed.
+
+    Attributes:
+        dtype: `float32`, `bfloat16` or `float16`: what is computed in.
+        micro_batch: Rows computed at once; a batch is split into such parts, whose gradients add
+            up to the batch's.
+        recompute: Computed layers, from 0, whose activations are made again in backward instead
+            of kept.
+        depth: Top layers whose adapters are trained; the layers below run without a graph. (Of a
+            bias adapter the normalization right below them is trained too.)
+        tokens: Longest input, without a soft prompt's tokens.
+        is_kept_in_half: Whether layers' inputs wait for backward in float16 though computed in
+            float32 (of the onnx engine, which computes in nothing else).
+    """
+
+    dtype: str
+    micro_batch: int
+    recompute: tuple[int, ...]
+    depth: int
+    tokens: int
+    is_kept_in_half: bool = False
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be trained, whichever way.
+
+    Attributes:
+        shape: Sizes of the base.
+        bits: Bits of a stored weight: 4, 8, 16 or 32.
+        spec: The adapter.
+        batch: Texts in one optimizer step.
+        tokens: Longest input asked for.
+        num_labels: Rows of a classification head.
+        engine: What computes it, `torch` or `onnx`.
+
+    Raises:
+        AdapterError: A soft prompt that leaves no room for a text, or top layers that are not
+            there.
+    """
+
+    shape: Shape
+    bits: int
+    spec: AdapterSpec
+    batch: int
+    tokens: int
+    num_labels: int = 2
+    engine: str = "torch"
+
+    def __post_init__(self) -> None:
+        if self.spec.prompt_tokens >= self.shape.positions:
+            raise AdapterError(
+                f"adapter {self.spec} leaves no room for a text: the base reads "
+                f"{self.shape.positions} tokens; use a shorter prompt"
+            )
+        check_top(self.spec, self.shape)
+
+    @property
+    def longest(self) -> int:
+        """Longest input that a plan is made for; a soft prompt takes its places first."""
+        return min(self.tokens, self.shape.positions - self.spec.prompt_tokens)

@@ -1,0 +1,268 @@
+"""Which plan to train by: every way to compute a step, what each would take, the one that fits.
+
+Pure: facts come in as values, no file is read and no torch imported. Plans are compared by
+nominal seconds, never by measured ones, so equal devices choose equal plans.
+
+    found = options(work, facts.runtime_bytes, facts.nominal)
+    option = choose(found, budget_bytes)
+    smaller = next_smaller(found, option)  # when an allocation failed
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from edge_client.planning import onnx_memory
+from edge_client.planning import torch_memory as memory_model
+from edge_client.planning.step_cost import Rates, step_seconds
+from edge_client.planning.torch_memory import MemoryEstimate, Work
+from edge_client.planning.torch_memory import (
+    Plan as Plan,  # the word by which a planner is spoken to
+)
+
+AUTO = "auto"
+AUTO_PERCENT = 60  # of what is available now
+FAST_ENOUGH_S = 0.25  # a step below this is not worth 16-bit arithmetic
+CLEARLY_SMALLER = 0.2  # of what the current plan keeps and holds in passing
+MIB = 1 << 20
+
+
+class BudgetError(ValueError):
+    """A budget that is no size, or that no plan fits."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A plan for some work, with what it is estimated to take.
+
+    Attributes:
+        work: What is trained.
+        plan: How.
+        memory: Where the bytes go, by formula alone.
+        predicted_peak_bytes: The formula's total, corrected by what this device has measured.
+        nominal_step_s: Seconds of a step at nominal rates; what plans are compared by.
+    """
+
+    work: Work
+    plan: Plan
+    memory: MemoryEstimate
+    predicted_peak_bytes: int
+    nominal_step_s: float
+
+
+Correct = Callable[[Plan, int], int]
+
+
+def as_estimated(plan: Plan, estimated_bytes: int) -> int:
+    """The correction of a device that has measured nothing yet."""
+    return estimated_bytes
+
+
+def estimate(work: Work, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
+    """Estimate a plan's peak by the formulas of the work's engine.
+
+    Args:
+        work: What is trained.
+        plan: How.
+        runtime_bytes: Resident bytes of the process before the base is opened.
+    """
+    formulas = {"torch": memory_model.estimate, "onnx": onnx_memory.estimate}
+    return formulas[work.engine](work, plan, runtime_bytes)
+
+
+def options(
+    work: Work, runtime_bytes: int, nominal: Rates, correct: Correct = as_estimated
+) -> list[Option]:
+    """Every plan for a piece of work, the preferred one first.
+
+    Args:
+        work: What is trained.
+        runtime_bytes: Resident bytes of the process before the base is opened.
+        nominal: Rates of this kind of device; its dtypes are the ones offered.
+        correct: Estimated peak of a plan -> predicted peak, see `edge_client.planning.corrections`.
+    """
+    found = []
+    for plan in plans(work, tuple(nominal.flops_per_s)):
+        memory = estimate(work, plan, runtime_bytes)
+        predicted = correct(plan, memory.total)
+        found.append(Option(work, plan, memory, predicted, step_seconds(work, plan, nominal)))
+    return sorted(found, key=preference)
+
+
+def plans(work: Work, dtypes: Sequence[str]) -> Iterator[Plan]:
+    """Every plan: dtype x micro-batch x recomputed layers x depth, without repetitions.
+
+    The onnx engine computes in float32 alone, and may keep layers' inputs in half of that.
+    """
+    is_onnx = work.engine == "onnx"
+    for dtype in ("float32",) if is_onnx else dtypes:
+        for micro_batch in halvings(work.batch):
+            for depth in depths(work):
+                for recompute in recomputations(work, depth):
+                    plan = Plan(dtype, micro_batch, recompute, depth, work.longest)
+                    yield plan
+                    if is_onnx and work.spec.is_in_layers:
+                        yield replace(plan, is_kept_in_half=True)
+
+
+def halvings(batch: int) -> list[int]:
+    """A batch, its half rounded up, and so on down to 1."""
+    found = [batch]
+    while found[-1] > 1:
+        found.append(-(-found[-1] // 2))
+    return found
+
+
+def depths(work: Work) -> list[int]:
+    """How many top layers may be trained: all that carry an adapter, 3/4, 1/2, 1/4, one.
+
+    Only for adapters that sit in the layers and where each layer has its own: a soft prompt lies
+    below all layers, and ALBERT's repeated layer has one adapter, whose gradient would be cut.
+    """
+    layers, spec = work.shape.layers, work.spec
+    in_each = bool(spec.rank or spec.bias) and not spec.prompt_tokens
+    if not in_each or work.shape.stored_layers < layers:
+        return [layers]
+    deepest = spec.top or layers
+    found = [deepest, *(deepest * quarters // 4 for quarters in (3, 2, 1)), 1]
+    return sorted({max(1, depth) for depth in found}, reverse=True)
+
+
+def recomputations(work: Work, depth: int) -> list[tuple[int, ...]]:
+    """None, a quarter, a half, three quarters, all of the trained layers, the lowest first.
+
+    The lowest, because what a layer keeps is held from its forward to its backward, and theirs
+    lie furthest apart.
+    """
+    if not work.spec.is_in_layers:
+        return [()]
+    lowest = work.shape.layers - depth
+    counts = dict.fromkeys(math.ceil(depth * quarters / 4) for quarters in range(5))
+    return [tuple(range(lowest, lowest + count)) for count in counts]
+
+
+def preference(option: Option) -> tuple[object, ...]:
+    """The order in which plans are preferred; the smallest comes first.
+
+    1. More trained layers before fewer: a shallow adapter is another adapter.
+    2. A float32 step below a quarter of a second before anything else: there is little to win,
+       and results stay the same from one processor to the next.
+    3. The faster by nominal rates; then the one that keeps layers' inputs whole; then the smaller.
+    """
+    plan = option.plan
+    is_exact = plan.dtype == "float32" and option.nominal_step_s < FAST_ENOUGH_S
+    return (
+        -plan.depth,
+        not is_exact,
+        option.nominal_step_s,
+        plan.is_kept_in_half,
+        option.memory.total,
+        plan.dtype,
+        -plan.micro_batch,
+        plan.recompute,
+    )
+
+
+def choose(options: Sequence[Option], budget_bytes: int) -> Option:
+    """The preferred plan that fits.
+
+    More memory never gives a plan that comes later in the order of `preference`: never fewer
+    trained layers, and of as many never a slower step, but for float32 below 0.25 s.
+
+    Raises:
+        BudgetError: None fits; the message names the smallest plan's size.
+    """
+    fitting = [option for option in options if option.predicted_peak_bytes <= budget_bytes]
+    if fitting:
+        return min(fitting, key=preference)
+    smallest = min(options, key=_size)
+    raise BudgetError(
+        f"--memory-budget {size_text(budget_bytes, math.floor)} is below the smallest plan for "
+        f"this model ({size_text(smallest.predicted_peak_bytes)}); {_remedy(smallest.work)}"
+    )
+
+
+def _size(option: Option) -> tuple[object, ...]:
+    return (option.predicted_peak_bytes, *preference(option))
+
+
+def _remedy(work: Work) -> str:
+    if work.engine == "torch" and not work.shape.is_decoder:
+        return "raise it or use --engine onnx, which takes less"
+    if work.spec.rank or work.spec.prompt_tokens:
+        return "raise it or use --adapter bias"
+    return "raise it, lower --tokens or pack the base with fewer --bits"
+
+
+def next_smaller(options: Sequence[Option], current: Option) -> Option | None:
+    """The preferred plan that is clearly smaller than the current one.
+
+    Clearly: by a fifth of what the current plan keeps and holds in passing, which is all that a
+    plan can change. Where none is, the smallest of the deepest that are smaller at all. Every
+    answer's predicted peak is below `current`'s, so stepping down ends.
+
+    Returns:
+        None when `current` is the smallest.
+    """
+    peak = current.predicted_peak_bytes
+    step = CLEARLY_SMALLER * (current.memory.kept + current.memory.transient)
+    smaller = [option for option in options if option.predicted_peak_bytes < peak]
+    clearly = [option for option in smaller if option.predicted_peak_bytes <= peak - step]
+    deepest = max((option.plan.depth for option in smaller), default=0)
+    if any(option.plan.depth == deepest for option in clearly):
+        return min(clearly, key=preference)
+    return min((row for row in smaller if row.plan.depth == deepest), key=_size, default=None)
+
+
+def undominated(options: Sequence[Option]) -> list[Option]:
+    """Options that no other beats in both seconds and bytes at the same depth, in order."""
+    found: list[Option] = []
+    for option in sorted(options, key=preference):
+        rivals = [other for other in found if other.plan.depth == option.plan.depth]
+        if all(option.predicted_peak_bytes < other.predicted_peak_bytes for other in rivals):
+            found.append(option)
+    return found
+
+
+# Sizes
+
+
+def parse_budget(text: str) -> int | None:
+    """Bytes of `512M`, `2G` or `1.5G` (1024-based), or None for `auto`.
+
+    Raises:
+        BudgetError: Anything else; the message says what was expected.
+    """
+    if text == AUTO:
+        return None
+    return _bytes("--memory-budget", text, AUTO)
+
+
+def parse_cache_size(text: str) -> int:
+    """Bytes of a size as `parse_budget` reads it, or of `0`.
+
+    Raises:
+        BudgetError: Anything else; the message says what was expected.
+    """
+    return 0 if text == "0" else _bytes("--cache-size", text, "0 for none")
+
+
+def _bytes(option: str, text: str, other: str) -> int:
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([MmGg])", text)
+    size = int(float(match[1]) * MIB * (1024 if match[2] in "Gg" else 1)) if match else 0
+    if size < MIB:
+        raise BudgetError(
+            f"{option} {text!r} is not a size; expected such as 512M, 1.5G or {other}"
+        )
+    return size
+
+
+def auto_budget(available_bytes: int) -> int:
+    """What `auto` stands for: 60 % of what is available now."""
+    return available_bytes * AUTO_PERCENT // 100
+
+
+def size_text(size_bytes: int, rounding: Callable[[float], int] = math.ceil) -> str:
+    """Bytes as `parse_budget` reads them; rounded up, so that a budget of this text is enough."""
+    return f"{rounding(size_bytes / MIB)}M"

@@ -1,0 +1,142 @@
+"""What a training step costs in time, by formula: operations, weights made dense, seconds.
+
+Nominal rates depend on the kind of processor alone, so two devices of one kind choose the same
+plan; measured ones only make the seconds that are printed truer.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from edge_client.planning.torch_memory import (
+    Plan,
+    Work,
+    dense_bytes,
+    elements,
+    linear_sizes,
+    lowest_trained,
+)
+
+# Operations a second and core of a matrix product by what the processor has; the first that fits
+# counts. The AVX-512 row was measured (2 cores: 192 and 437 G), the others are typical.
+_CORE_FLOPS: tuple[tuple[str, Mapping[str, float]], ...] = (
+    ("amx_bf16", {"float32": 100e9, "bfloat16": 800e9, "float16": 800e9}),
+    ("avx512_fp16", {"float32": 96e9, "bfloat16": 218e9, "float16": 190e9}),
+    ("avx512f", {"float32": 96e9, "bfloat16": 218e9}),
+    ("avx2", {"float32": 45e9}),
+    ("bf16", {"float32": 16e9, "bfloat16": 48e9, "float16": 32e9}),
+    ("asimdhp", {"float32": 16e9, "float16": 30e9}),
+    ("asimd", {"float32": 10e9}),
+)
+_ANY_CORE_FLOPS: Mapping[str, float] = {"float32": 8e9}
+# Bytes of dense weights that a core makes of stored ones in a second; x86 measured.
+_CORE_DENSE: Mapping[str, Mapping[int, float]] = {
+    "x86": {4: 1.8e9, 8: 8e9, 16: 8e9, 32: 8e9},
+    "other": {4: 0.6e9, 8: 2e9, 16: 2e9, 32: 2e9},
+}
+_LAYER_CALL_S = {"x86": 3e-4, "other": 15e-4}
+BACKWARD_SCORES = 2.5  # of attention's forward: scores again, then four products instead of two
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast a device computes.
+
+    Attributes:
+        flops_per_s: Of matrix products on all cores together, by dtype; the fast dtypes alone.
+        dense_bytes_per_s: Of dequantizing weights, in bytes of the result, by stored bits.
+        layer_call_s: What a pass through a layer takes however small it is.
+    """
+
+    flops_per_s: Mapping[str, float]
+    dense_bytes_per_s: Mapping[int, float]
+    layer_call_s: float
+
+    def scaled(self, flops_per_s: float) -> "Rates":
+        """These rates as they are where float32 products run at `flops_per_s`."""
+        factor = flops_per_s / self.flops_per_s["float32"]
+        flops = {dtype: rate * factor for dtype, rate in self.flops_per_s.items()}
+        dense = {bits: rate * factor for bits, rate in self.dense_bytes_per_s.items()}
+        return Rates(flops, dense, self.layer_call_s / factor)
+
+
+def nominal_rates(flags: Collection[str], dtypes: Collection[str], cores: int) -> Rates:
+    """Rates of a kind of processor; equal arguments, equal rates.
+
+    Args:
+        flags: What the processor says it has (`/proc/cpuinfo`).
+        dtypes: What it computes fast beside float32.
+        cores: Used at once.
+    """
+    per_core = next((rates for flag, rates in _CORE_FLOPS if flag in flags), _ANY_CORE_FLOPS)
+    chosen = [dtype for dtype in ("float32", *dtypes) if dtype in per_core]
+    kind = "x86" if "sse2" in flags else "other"
+    flops = {dtype: cores * per_core[dtype] for dtype in chosen}
+    dense = {bits: cores * rate for bits, rate in _CORE_DENSE[kind].items()}
+    return Rates(flops, dense, _LAYER_CALL_S[kind])
+
+
+def layer_forwards(work: Work, plan: Plan) -> int:
+    """Layer-forwards of one step: a text through a layer is one, again is one, back is two."""
+    trained = work.shape.layers - lowest_trained(work, plan)
+    again = sum(index >= lowest_trained(work, plan) for index in plan.recompute)
+    return work.batch * (work.shape.layers + 2 * trained + again)
+
+
+def step_seconds(work: Work, plan: Plan, rates: Rates) -> float:
+    """Estimated seconds of one optimizer step.
+
+    A smaller micro-batch, a layer more recomputed or a layer more trained never takes less.
+    """
+    return (
+        step_flops(work, plan) / rates.flops_per_s[plan.dtype]
+        + dequantized_bytes(work, plan) / rates.dense_bytes_per_s[work.bits]
+        + layer_calls(work, plan) * rates.layer_call_s
+    )
+
+
+def layer_calls(work: Work, plan: Plan) -> int:
+    """Passes of micro-batches through layers: forward, back and again are one each."""
+    lowest = lowest_trained(work, plan)
+    again = sum(index >= lowest for index in plan.recompute)
+    return (2 * work.shape.layers - lowest + again) * -(-work.batch // plan.micro_batch)
+
+
+def step_flops(work: Work, plan: Plan) -> float:
+    """Operations of one step in matrix products; adapters, norms and the head are left out.
+
+    Frozen weights have no gradient of their own, so going back through a linear costs what going
+    forward costs. A recomputation leaves out the feed-forward's last product.
+    """
+    lowest, total = lowest_trained(work, plan), 0.0
+    for index in range(work.shape.layers):
+        linears, last, attention = _layer_flops(work, plan, index)
+        total += linears + attention
+        if index >= lowest:
+            total += linears + BACKWARD_SCORES * attention
+            if index in plan.recompute:
+                total += linears - last + attention
+    return total
+
+
+def _layer_flops(work: Work, plan: Plan, index: int) -> tuple[float, float, float]:
+    """Forward of the whole batch: linears, the last of them, attention's two products."""
+    shape, tokens = work.shape, plan.tokens + work.spec.prompt_tokens
+    texts, rows = work.batch, work.batch * tokens
+    is_short = index == shape.layers - 1 and not shape.is_decoder
+    late = texts if is_short else rows  # rows that go on after keys and values
+    sizes = linear_sizes(shape)
+    seen = {name: rows if name in ("k", "v") else late for name in sizes}
+    linears = sum(2.0 * seen[name] * elements(size) for name, size in sizes.items())
+    attention = 4.0 * late * tokens * shape.heads * shape.head_dim
+    return linears, 2.0 * late * elements(sizes["down"]), attention
+
+
+def dequantized_bytes(work: Work, plan: Plan) -> int:
+    """Bytes of dense weights that one step makes: each use of a layer makes its own."""
+    sizes = linear_sizes(work.shape)
+    dense = {name: dense_bytes(size, work.bits, plan.dtype) for name, size in sizes.items()}
+    layer, lowest = sum(dense.values()), lowest_trained(work, plan)
+    trained = work.shape.layers - lowest
+    again = sum(index >= lowest for index in plan.recompute)
+    once = layer * (work.shape.layers + trained) + (layer - dense["down"]) * again
+    return once * -(-work.batch // plan.micro_batch)

@@ -1,0 +1,342 @@
+"""What a training step costs in bytes, by formula: every part named, before anything is loaded.
+
+These are the torch engine's; `planning.onnx_memory` has the other's. The formulas follow
+`engine.torch_backend.network` line by line: what a layer's graph keeps, what a layer holds while it
+runs, which stored bytes are mapped in. Estimated, never measured; what peaks teach is added by
+`edge_client.planning.corrections`.
+
+    estimate(Work(shape, bits=4, spec=parse_adapter("lora:8"), batch=4, tokens=256), plan, runtime)
+
+Sizes: N tokens of a micro-batch (prompt included), T tokens of a text, H hidden, F intermediate,
+d bytes of a number.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from edge_client.adapters.spec import frozen_layers
+from edge_client.bases.architectures import FAMILIES, Shape, has_bias
+from edge_client.bases.layout import linear_size
+from edge_client.planning.plan import Plan as Plan  # what the formulas are of
+from edge_client.planning.plan import Work as Work
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+# The next four are fitted to peaks measured by `smidgen profile grid`.
+FIXED_BYTES = 72 << 20  # code, threads and buffers that only a first step brings in
+TOKEN_BYTES = 320  # of a vocabulary's entry in the tokenizer
+HOLES = 0.15  # freed memory lying between what is held, as a share of it; more is trimmed
+GROWTH_BYTES = 16 << 20  # what one layer may add to the heap beside what it holds
+ROW_WINDOW_BYTES = 512 << 10  # what the kernel maps around one row of the page cache
+TABLE_ROWS = 32  # rows of the word table read at once, as in torch_network
+SCORES = 1 << 20  # attention scores held at once, as in torch_layers; at least one text's
+HEAD_ROWS = 8192  # rows of a decoder's head held at once, as in torch_layers
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Estimated bytes at a step's highest moment.
+
+    Attributes:
+        runtime: The process before the base is opened.
+        adapter: Values, gradients and both moments of what is trained.
+        vectors: The base's norms and biases, held in float32.
+        scratch: Where one linear at a time is made dense.
+        weights: Pages of the map: a stored layer and the head, or what lies around words' rows.
+        kept: Layers' inputs and graphs held for backward.
+        transient: What one layer holds while it runs.
+        slack: The tokenizer, the libraries' own buffers, holes in the heap; fitted.
+    """
+
+    runtime: int
+    adapter: int
+    vectors: int
+    scratch: int
+    weights: int
+    kept: int
+    transient: int
+    slack: int
+
+    @property
+    def ceiling(self) -> int:
+        """What should be resident between two layers at most, for a peak of `total`."""
+        return self.total - self.transient - self.weights - GROWTH_BYTES
+
+    @property
+    def total(self) -> int:
+        """The whole, as resident bytes of the process."""
+        return (
+            self.runtime
+            + self.adapter
+            + self.vectors
+            + self.scratch
+            + self.weights
+            + self.kept
+            + self.transient
+            + self.slack
+        )
+
+
+def estimate(work: Work, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
+    """Estimate a plan's peak.
+
+    A smaller micro-batch, more recomputed layers or a smaller depth never give a larger total.
+
+    Args:
+        work: What is trained.
+        plan: How.
+        runtime_bytes: Resident bytes of the process before the base is opened.
+    """
+    peak = max(moments(work, plan), key=lambda moment: moment.total)
+    return MemoryEstimate(
+        runtime=runtime_bytes,
+        adapter=adapter_bytes(work, plan),
+        vectors=4 * vector_elements(work.shape),
+        scratch=_scratch_bytes(work, plan),
+        weights=peak.weights,
+        kept=peak.kept,
+        transient=peak.transient,
+        slack=_slack_bytes(work, plan, peak),
+    )
+
+
+def _slack_bytes(work: Work, plan: Plan, peak: "Moment") -> int:
+    """What the formula does not follow; room for a layer's freed memory, so as not to trim each."""
+    sizes = _sizes(work, plan)
+    layer = max(_forward_bytes(work, sizes, False, True), _backward_bytes(work, sizes, False))
+    holes = round(HOLES * (peak.kept + peak.transient)) + layer
+    return FIXED_BYTES + TOKEN_BYTES * work.shape.vocabulary + holes
+
+
+def linear_sizes(shape: Shape) -> dict[str, tuple[int, int]]:
+    """Rows and columns of a layer's linears by short name."""
+    return {name: linear_size(shape, name) for name in FAMILIES[shape.architecture].linears}
+
+
+def elements(size: tuple[int, int]) -> int:
+    """Numbers in a matrix."""
+    return size[0] * size[1]
+
+
+def lowest_trained(work: Work, plan: Plan) -> int:
+    """The lowest computed layer that backward reaches; the number of layers if it reaches none."""
+    layers = work.shape.layers
+    return max(layers - plan.depth, frozen_layers(work.spec, layers))
+
+
+def stored_bytes(size: tuple[int, int], bits: int) -> int:
+    """Bytes of a matrix in the file, scales included."""
+    scales = {4: 4 * elements(size) // 64, 8: 4 * size[0]}.get(bits, 0)
+    return elements(size) * bits // 8 + scales
+
+
+def dense_bytes(size: tuple[int, int], bits: int, dtype: str) -> int:
+    """Bytes a matrix takes while it is used; none where it is stored as it is computed with."""
+    width = DTYPE_BYTES[dtype]
+    if (bits, dtype) in ((16, "bfloat16"), (32, "float32")):
+        return 0
+    lookups = {2: 1, 4: 2}[width] if bits == 4 else 0  # nf4: indices into its table, an element
+    return elements(size) * (width + lookups)
+
+
+# The adapter and the base's own numbers
+
+
+def layer_parameters(work: Work) -> int:
+    """Trained parameters of one stored layer."""
+    sizes = linear_sizes(work.shape)
+    lora = work.spec.rank * sum(sum(sizes[target]) for target in work.spec.targets)
+    return lora + (_layer_biases(work.shape) if work.spec.bias else 0)
+
+
+def _layer_biases(shape: Shape) -> int:
+    norms = 0 if shape.is_decoder else 2 * shape.hidden
+    sizes = linear_sizes(shape)
+    return norms + sum(rows for name, (rows, _) in sizes.items() if has_bias(shape, name))
+
+
+def other_parameters(work: Work) -> int:
+    """Trained parameters outside the layers: a soft prompt, a classification head."""
+    prompt = work.spec.prompt_tokens * work.shape.embedding
+    if not work.spec.head:
+        return prompt
+    sizes = {"hidden": work.shape.hidden, "labels": work.num_labels}
+    head = FAMILIES[work.shape.architecture].classifier.values()
+    return prompt + sum(sizes[rows] * (sizes[columns] + 1) for rows, columns in head)
+
+
+def adapter_bytes(work: Work, plan: Plan) -> int:
+    """Values, gradients and both moments of what is trained."""
+    adapted = work.spec.top or work.shape.stored_layers
+    layers = min(adapted, plan.depth)
+    trained = layers * layer_parameters(work) + other_parameters(work)
+    resting = (adapted - layers) * layer_parameters(work)
+    return 16 * trained + 12 * resting  # what rests has its moments, but no gradient
+
+
+def vector_elements(shape: Shape) -> int:
+    """Numbers in the base's norms and biases, which are held in float32."""
+    norms = 2 if shape.is_decoder else 4  # root-mean-square norms have no bias
+    biases = sum(rows for name, (rows, _) in linear_sizes(shape).items() if has_bias(shape, name))
+    outside = norms * shape.hidden + 2 * shape.embedding
+    return shape.stored_layers * (norms * shape.hidden + biases) + outside
+
+
+def _scratch_bytes(work: Work, plan: Plan) -> int:
+    """Room for the largest linear, made at the first step and kept."""
+    sizes = linear_sizes(work.shape).values()
+    return max(dense_bytes(size, work.bits, plan.dtype) for size in sizes)
+
+
+def layer_pages(work: Work) -> int:
+    """Bytes of a stored layer and of the head, which are mapped in while they are used."""
+    shape = work.shape
+    layer = sum(stored_bytes(size, work.bits) for size in linear_sizes(shape).values())
+    head = 0 if shape.is_decoder else stored_bytes((shape.embedding, shape.hidden), work.bits)
+    return layer + head
+
+
+def table_pages(work: Work) -> int:
+    """Bytes of the pages around a few words' rows; given back before the next few are read."""
+    table = stored_bytes((work.shape.vocabulary, work.shape.embedding), work.bits)
+    return min(table, TABLE_ROWS * ROW_WINDOW_BYTES)
+
+
+# A step, moment by moment
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a step holds at one moment, in bytes: see `MemoryEstimate`."""
+
+    kept: int
+    transient: int
+    weights: int
+
+    @property
+    def total(self) -> int:
+        """The whole."""
+        return self.kept + self.transient + self.weights
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Sizes of one micro-batch in one plan, in bytes.
+
+    Attributes:
+        state: Token states, (N, H).
+        kv: Keys, or values.
+        inner: Inside the feed-forward, (N, F).
+        scores: Attention scores of one chunk.
+        wide: The float32 copy that a root-mean-square norm keeps; none in float32 itself.
+        low: LoRA's low-rank states of one target.
+    """
+
+    state: int
+    kv: int
+    inner: int
+    scores: int
+    wide: int
+    low: int
+
+
+def _sizes(work: Work, plan: Plan) -> _Sizes:
+    shape, width = work.shape, DTYPE_BYTES[plan.dtype]
+    texts = min(plan.micro_batch, work.batch)
+    tokens = plan.tokens + work.spec.prompt_tokens
+    numbers = texts * tokens
+    one_text = shape.heads * tokens * tokens
+    return _Sizes(
+        state=numbers * shape.hidden * width,
+        kv=numbers * shape.kv_heads * shape.head_dim * width,
+        inner=numbers * shape.intermediate * width,
+        scores=width * one_text * min(texts, max(1, SCORES // one_text)),
+        wide=0 if width == 4 else numbers * shape.hidden * 4,
+        low=numbers * work.spec.rank * width,
+    )
+
+
+def moments(work: Work, plan: Plan) -> Iterator[Moment]:
+    """What is held at the embeddings, at each layer forward, at the head, at each layer back.
+
+    A recomputed layer keeps its input alone; layers below the trained ones keep nothing.
+    """
+    sizes, pages, top = _sizes(work, plan), layer_pages(work), work.shape.layers - 1
+    lowest, kept = lowest_trained(work, plan), 0
+    yield Moment(0, _embedding_bytes(work, plan), table_pages(work))
+    for index in range(top + 1):
+        is_short = index == top and not work.shape.is_decoder
+        is_graph = index >= lowest and index not in plan.recompute
+        graph = _graph_bytes(work, sizes, is_short) if is_graph else 0
+        held = _forward_bytes(work, sizes, is_short, is_graph)
+        yield Moment(kept + graph + sizes.state, held, pages)
+        kept += graph + (sizes.state if index >= lowest else 0)
+    yield Moment(kept, _head_bytes(work, plan, sizes), pages)
+    for index in range(top, lowest - 1, -1):
+        is_short = index == top and not work.shape.is_decoder
+        graph = _graph_bytes(work, sizes, is_short)
+        again = graph if index in plan.recompute else 0
+        result = 0 if is_short else sizes.state  # the layer above has let go of its input
+        yield Moment(kept, again + result + _backward_bytes(work, sizes, is_short), pages)
+        kept -= sizes.state + graph - again
+
+
+def _graph_bytes(work: Work, sizes: _Sizes, is_short: bool) -> int:
+    """What a layer's graph holds beside the layer's input.
+
+    Queries, keys and values (never the scores), the input of the norm between and of the
+    activation; a LoRA keeps the input of the linear it sits on. The top layer of an encoder goes
+    on with one row a text after keys and values.
+    """
+    targets = set(work.spec.targets)
+    low = sizes.low * len(targets)
+    if is_short:
+        return (sizes.state if targets & {"k", "v"} else 0) + 2 * sizes.kv + low
+    inputs = sum(bool(targets & group) for group in ({"q", "k", "v"}, {"o"}, {"up"}))
+    inputs_bytes = inputs * sizes.state + (sizes.inner if "down" in targets else 0)
+    attention = sizes.state + 2 * sizes.kv
+    if work.shape.is_decoder:
+        norms = 2 * sizes.wide or sizes.state
+        return inputs_bytes + attention + norms + 3 * sizes.inner + low
+    return inputs_bytes + attention + sizes.state + sizes.inner + low
+
+
+def _forward_bytes(work: Work, sizes: _Sizes, is_short: bool, is_graph: bool) -> int:
+    """What a layer holds in passing on its way up, beside its input and what its graph holds."""
+    heads = sizes.state + 2 * sizes.kv  # before they are laid out head by head
+    if is_short:
+        return sizes.state + 2 * sizes.kv + (0 if is_graph else 2 * sizes.kv)
+    is_wide = bool({"up", "down"} & set(work.spec.targets)) or work.shape.is_decoder
+    inner = (3 if is_wide else 2) - (1 if is_graph else 0)
+    feed_forward = 2 * sizes.state + heads + inner * sizes.inner + sizes.wide
+    attention = 2 * sizes.state + heads + 2 * sizes.scores
+    return max(feed_forward, attention + (0 if is_graph else heads))
+
+
+def _backward_bytes(work: Work, sizes: _Sizes, is_short: bool) -> int:
+    """What a layer holds in passing on its way back, beside its graph."""
+    attention = 2 * sizes.state + 2 * sizes.kv + 3 * sizes.scores
+    if is_short:
+        return 2 * sizes.state + 2 * sizes.kv
+    inner = 3 if work.shape.is_decoder else 2
+    return max(2 * sizes.state + inner * sizes.inner + sizes.wide, attention)
+
+
+def _embedding_bytes(work: Work, plan: Plan) -> int:
+    """The rows of words, gathered, with positions added and normalized, in float32."""
+    tokens = plan.micro_batch * (plan.tokens + work.spec.prompt_tokens)
+    return 4 * 4 * tokens * work.shape.embedding
+
+
+def _head_bytes(work: Work, plan: Plan, sizes: _Sizes) -> int:
+    """An encoder's head sees one row a text; a decoder's streams over the vocabulary."""
+    if not work.shape.is_decoder:
+        return 0
+    width, tokens = DTYPE_BYTES[plan.dtype], plan.micro_batch * plan.tokens
+    rows = min(HEAD_ROWS, work.shape.vocabulary)
+    return rows * (work.shape.hidden * (4 + width) + tokens * (8 + width)) + 4 * sizes.state
+
+
+def parts(estimated: MemoryEstimate) -> Mapping[str, int]:
+    """The named parts, largest first, for people and JSON."""
+    named = {name: getattr(estimated, name) for name in MemoryEstimate.__dataclass_fields__}
+    return dict(sorted(named.items(), key=lambda part: -part[1]))

@@ -1,0 +1,375 @@
+"""The contract between a device and its coordinator, protocol 2.
+
+Messages are frozen dataclasses that travel as JSON; adapters and updates travel as safetensors
+files, never as pickle. The device opens every connection:
+
+    POST /v1/enrol                    Enrol -> Enrolled           token for a device key
+    GET  /v1/work?wait_s=25           Work, or 204 after the wait  long poll; 410 at the run's end
+    GET  /v1/adapters/{sha256}        safetensors                 skipped if the device has it
+    PUT  /v1/work/{work_id}/update    safetensors -> Receipt      the same body twice counts once
+    POST /v1/work/{work_id}/report    Report -> Receipt           figures, or why it failed
+
+All but enrolment carry `Authorization: Bearer DEVICE_KEY`; a body that holds tensors carries its
+SHA-256 as `Content-Digest` (RFC 9530).
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
+
+from edge_client.texts.tasks import Task
+from edge_client.wire.confidences import Confidences
+from edge_client.wire.labelling import Labelling
+
+PROTOCOL = 2
+MAX_JSON_BYTES = 256 * 1024
+MAX_UPDATE_OVERHEAD_BYTES = 64 * 1024  # what an update may weigh beyond the adapter it answers
+
+AdapterState = dict[str, np.ndarray]
+Message = TypeVar("Message")
+
+
+class WireError(ValueError):
+    """Bytes from outside that are not what the contract says."""
+
+
+def _demand(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What a device says of itself at enrolment; nothing here is checked or trusted.
+
+    Attributes:
+        machine: Processor architecture, such as `aarch64`.
+        cores: Logical processors the client may use.
+        memory_bytes: Physical memory.
+        python: Version of the interpreter.
+        smidgen: Version of the client.
+    """
+
+    machine: str
+    cores: int
+    memory_bytes: int
+    python: str
+    smidgen: str
+
+
+@dataclass(frozen=True)
+class Enrol:
+    """A device asks to join a run.
+
+    Attributes:
+        protocol: Version of this contract the client speaks.
+        token: The run's enrolment token, given to the device by its owner.
+        name: The device's own name, 1 to 64 characters; unique within the run.
+        facts: For the coordinator's list of devices.
+    """
+
+    protocol: int
+    token: str
+    name: str
+    facts: DeviceFacts
+
+    def __post_init__(self) -> None:
+        _demand(0 < len(self.name) <= 64 and self.name.isprintable(), "name: 1 to 64 characters")
+        _demand(0 < len(self.token) <= 200, "token: 1 to 200 characters")
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """The coordinator's answer to `Enrol`.
+
+    Attributes:
+        device_id: The name under which the coordinator knows the device in this run.
+        device_key: Secret of the device for every later request; said once, only here.
+        run_id: The run it joined.
+        base_id: SHA-256 of the frozen base the run trains on; the device must hold the same.
+        base_name: What the run's owner calls that base, for messages to people.
+    """
+
+    device_id: str
+    device_key: str
+    run_id: str
+    base_id: str
+    base_name: str
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a device trains in one round.
+
+    Attributes:
+        epochs: Passes over the labelled texts.
+        batch: Texts in one optimizer step.
+        lr: AdamW's learning rate.
+        weight_decay: AdamW's decoupled weight decay.
+        tokens: Longest input in tokens, pattern included; longer texts are cut, patterns never.
+    """
+
+    epochs: int = 4
+    batch: int = 8
+    lr: float = 5e-3
+    weight_decay: float = 0.0
+    tokens: int = 128
+
+    def __post_init__(self) -> None:
+        _demand(1 <= self.epochs <= 10_000, "epochs: 1 to 10000")
+        _demand(1 <= self.batch <= 4096, "batch: 1 to 4096")
+        _demand(0.0 < self.lr < 100.0, "lr: above 0 and below 100")
+        _demand(0.0 <= self.weight_decay < 1.0, "weight_decay: 0 to below 1")
+        _demand(8 <= self.tokens <= 8192, "tokens: 8 to 8192")
+
+
+@dataclass(frozen=True)
+class Work:
+    """One piece of work for one device.
+
+    Attributes:
+        protocol: Version of this contract.
+        work_id: Names this work in the answer; unguessable and unique.
+        kind: `train` answers with an update and a report, `label` (look for pseudo-labels) and
+            `evaluate` with a report alone.
+        run_id: The run it belongs to.
+        round_index: 1-based server step; of a label work the one it comes before; 0 is the
+            evaluation before any training.
+        base_id: SHA-256 of the frozen base.
+        adapter_spec: For instance `lora:8@q,v`.
+        adapter_sha256: SHA-256 of the adapter file to start from.
+        adapter_bytes: Size of that file.
+        task: Labels, patterns and verbalizer.
+        training: How to train.
+        seed: Root seed of the run; the device derives its own from it.
+        labelling: How devices find and weigh pseudo-labels; null in a run without.
+        keep: k of this round, as a share of the device's unlabelled texts; 0 without labelling.
+        prior: Mean log-probability of each label over the population's evaluation texts by the
+            adapter to label with, in label order; empty where nobody knows. Of label work.
+        thresholds: Least confidence of a pseudo-label, in label order; empty: as `labelling` says.
+        most: Texts of one class that a device trains on, drawn anew in every round; 0 for no cap.
+    """
+
+    protocol: int
+    work_id: str
+    kind: Literal["train", "label", "evaluate"]
+    run_id: str
+    round_index: int
+    base_id: str
+    adapter_spec: str
+    adapter_sha256: str
+    adapter_bytes: int
+    task: Task
+    training: Training
+    seed: int
+    labelling: Labelling | None = None
+    keep: float = 0.0
+    prior: tuple[float, ...] = ()
+    thresholds: tuple[float, ...] = ()
+    most: int = 0
+
+    def __post_init__(self) -> None:
+        is_whole = self.kind != "label" or self.labelling is not None
+        _demand(is_whole, "labelling: expected with label work")
+        _demand(0.0 <= self.keep <= 1.0, "keep: 0 to 1")
+        _demand(self.most >= 0, "most: 0 or more")
+        labels = len(self.task.labels)
+        for name in ("prior", "thresholds"):
+            found = len(getattr(self, name))
+            _demand(found in (0, labels), f"{name}: one number a label, {labels}, or none")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a piece of work cost and gave, or why it failed.
+
+    Attributes:
+        work_id: The work it answers.
+        outcome: `done`, or `failed` with `error` set.
+        num_examples: Texts trained on, evaluated, or read for their labels.
+        loss: Mean cross-entropy in nats; of the last epoch when training.
+        accuracy: Share of right labels over `num_examples` (evaluation), else null.
+        phases_s: Seconds by phase: `wait`, `download`, `load`, `label`, `train`, `evaluate`,
+            `upload`.
+        peak_rss_bytes: The process's highest resident set during this work (VmHWM, measured).
+        bytes_up: Bytes sent for this work, bodies and headers.
+        bytes_down: Bytes received for this work, bodies and headers.
+        requests: HTTP requests made for this work, this report not included.
+        error: One line for the coordinator's log.
+        labelled: Texts with a gold label that the device holds; null if it does not say.
+        pseudo_labels: Pseudo-labels that the device holds now.
+        confidences: How sure the device is of its unlabelled texts; of label work.
+        mean_log_probabilities: Mean over the texts evaluated, in label order; of evaluation.
+        layer_forwards: Passes of one text through one layer that this work took, counted by the
+            engine.
+    """
+
+    work_id: str
+    outcome: Literal["done", "failed"]
+    num_examples: int = 0
+    loss: float | None = None
+    accuracy: float | None = None
+    phases_s: dict[str, float] = field(default_factory=dict)
+    peak_rss_bytes: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    requests: int = 0
+    error: str = ""
+    labelled: int | None = None
+    pseudo_labels: int = 0
+    confidences: Confidences | None = None
+    mean_log_probabilities: tuple[float, ...] = ()
+    layer_forwards: int = 0
+
+    def __post_init__(self) -> None:
+        _demand(self.num_examples >= 0, "num_examples: 0 or more")
+        _demand(len(self.error) <= 2000, "error: at most 2000 characters")
+        _demand(len(self.phases_s) <= 32, "phases_s: at most 32 phases")
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The coordinator has it, on disk.
+
+    Attributes:
+        accepted: Whether it counts for the round; false for work that is closed by now.
+        reason: Why it does not count, for the client's log.
+    """
+
+    accepted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class UpdateHeader:
+    """What an update says of itself, in the safetensors file's metadata.
+
+    Attributes:
+        protocol: Version of this contract.
+        work_id: The work it answers.
+        num_examples: The update's weight in the mean, 1 to 10^9.
+    """
+
+    protocol: int
+    work_id: str
+    num_examples: int
+
+    def __post_init__(self) -> None:
+        _demand(1 <= self.num_examples <= 10**9, "num_examples: 1 to 10^9")
+
+
+@dataclass(frozen=True)
+class Update:
+    """A trained adapter's `delta` with its header, as one safetensors file.
+
+    Attributes:
+        work_id: The work it answers.
+        num_examples: The update's weight in the mean.
+        delta: Trained minus received weights, float32, PEFT's own names.
+    """
+
+    work_id: str
+    num_examples: int
+    delta: AdapterState
+
+
+def encode(message: Any) -> bytes:
+    """Encode a message as JSON with sorted keys, so equal messages are equal bytes."""
+    return json.dumps(asdict(message), sort_keys=True, separators=(",", ":")).encode()
+
+
+def decode(body: bytes, kind: type[Message]) -> Message:
+    """Decode and check one JSON message.
+
+    Raises:
+        WireError: The bytes are no such message.
+    """
+    if len(body) > MAX_JSON_BYTES:
+        raise WireError(f"{kind.__name__}: {len(body)} bytes, at most {MAX_JSON_BYTES} expected")
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        raise WireError(f"not a {kind.__name__} of protocol {PROTOCOL}: {error}") from error
+
+
+def encode_adapter(state: AdapterState, header: str = "") -> bytes:
+    """Encode tensors as a safetensors file; equal arguments give equal bytes.
+
+    The header travels as the one entry `smidgen` of the file's metadata: safetensors writes
+    several entries in no fixed order.
+    """
+    ordered = {name: np.ascontiguousarray(state[name], np.float32) for name in sorted(state)}
+    return bytes(save_safetensors(ordered, metadata={"smidgen": header} if header else None))
+
+
+def decode_adapter(body: bytes) -> AdapterState:
+    """Decode a safetensors file of finite float32 tensors.
+
+    Raises:
+        WireError: No safetensors, another dtype, or a NaN or infinity in it.
+    """
+    try:
+        state: AdapterState = load_safetensors(body)
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise WireError(f"not a safetensors file: {error}") from error
+    for name, tensor in state.items():
+        if tensor.dtype != np.float32:
+            raise WireError(f"tensor {name!r} is {tensor.dtype}, float32 expected")
+        if not np.isfinite(tensor).all():
+            raise WireError(f"tensor {name!r} holds NaN or infinity")
+    return state
+
+
+def encode_update(update: Update) -> bytes:
+    """Encode an update: the delta's tensors, its header in the file's metadata."""
+    header = UpdateHeader(PROTOCOL, update.work_id, update.num_examples)
+    return encode_adapter(update.delta, encode(header).decode())
+
+
+def decode_update(body: bytes) -> Update:
+    """Decode an update.
+
+    Raises:
+        WireError: No safetensors, no header, another protocol, or no examples.
+    """
+    delta = decode_adapter(body)
+    header_bytes = int.from_bytes(body[:8], "little")
+    metadata = json.loads(body[8 : 8 + header_bytes]).get("__metadata__") or {}
+    header = decode(metadata.get("smidgen", "").encode(), UpdateHeader)
+    if header.protocol != PROTOCOL:
+        raise WireError(f"update of protocol {header.protocol}, {PROTOCOL} expected")
+    return Update(header.work_id, header.num_examples, delta)
+
+
+def check_same_parameters(delta: AdapterState, reference: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse a delta whose names or shapes are not those of the adapter it answers.
+
+    Raises:
+        WireError: Names the first tensor that differs.
+    """
+    for name in sorted(set(delta) ^ set(reference)):
+        raise WireError(f"tensor {name!r} is {'missing' if name in reference else 'not expected'}")
+    for name, tensor in delta.items():
+        if tensor.shape != tuple(reference[name]):
+            raise WireError(
+                f"tensor {name!r} has shape {tensor.shape}, not {tuple(reference[name])}"
+            )
+
+
+def sha256(body: bytes) -> str:
+    """SHA-256 as 64 hexadecimal digits, how every blob is named."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def content_digest(body: bytes) -> str:
+    """Value of the `Content-Digest` header for a body (RFC 9530)."""
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
