@@ -17,14 +17,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.auth import draw_secret, hash_secret
 from coordinator.config import ConfigError, RunConfig, read_run_config
-from coordinator.figures import accuracies, pseudo_labels, rows, weighted, write_jsonl
-from coordinator.runs import Created, config_of, create_run, find_run
-from coordinator.server import PortError, listen, serve, sole_server, url_of
-from coordinator.service import Service
-from coordinator.status import state_of, status_of
-from coordinator.store import DATABASE, Store, StoreError
+from coordinator.serving.server import PortError, listen, serve, sole_server, url_of
+from coordinator.serving.service import Service
+from coordinator.storage.figures import accuracies, pseudo_labels, rows, weighted, write_jsonl
+from coordinator.storage.keys import draw_secret, hash_secret
+from coordinator.storage.runs import Created, config_of, create_run, find_run
+from coordinator.storage.status import state_of, status_of
+from coordinator.storage.store import DATABASE, Store, StoreError
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.adapters.spec import AdapterError
 from edge_client.bases.base import BaseError

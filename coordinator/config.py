@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from coordinator.selection import cohort_size
+from coordinator.rounds.selection import cohort_size
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.texts.ready_tasks import find_task

@@ -203,7 +203,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Rounds:
-    """An experiment's `coordinator.schedule.Schedule` for as many clients as can train.
+    """An experiment's `coordinator.rounds.schedule.Schedule` for as many clients as can train.
 
     With labelling adapters are evaluated whenever they are scored (every `score_every` rounds) or
     may be labelled with.

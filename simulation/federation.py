@@ -1,6 +1,6 @@
 """A federated run in one process: the coordinator's rounds and aggregation, without a socket.
 
-What is due next is decided by `coordinator.rounds`, who is asked by `coordinator.selection`;
+What is due next is decided by `rounds.machine`, who is asked by `rounds.selection`;
 updates are encoded, checked and folded as the server does it, one at a time and in order of client
 names. So a run here ends in the same bytes as the same run over HTTP.
 
@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from coordinator.admission import Refusal, check_update
-from coordinator.aggregation import apply_delta, weighted_mean
-from coordinator.guidance import guidance_of
-from coordinator.journal import Answered, Event, Finished, StepClosed, StepOpened
-from coordinator.rounds import State, decide, evolve, thresholds_before
+from coordinator.rounds.admission import Refusal, check_update
+from coordinator.rounds.aggregation import apply_delta, weighted_mean
+from coordinator.rounds.events import Answered, Event, Finished, StepClosed, StepOpened
+from coordinator.rounds.guidance import guidance_of
+from coordinator.rounds.machine import State, decide, evolve, thresholds_before
 from edge_client.client import state as device
 from edge_client.labelling.book import Book
 from edge_client.wire.messages import (

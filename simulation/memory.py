@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from coordinator.rounds import State
+from coordinator.rounds.machine import State
 from edge_client.labelling.book import Book
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.messages import Report
@@ -13,7 +13,7 @@ from edge_client.wire.messages import Report
 
 @dataclass(frozen=True)
 class Memory:
-    """The fields are those of `coordinator.rounds.State`, the clients' books, and the last gate."""
+    """The fields are those of `rounds.machine.State`, the clients' books, and the last gate."""
 
     scores: dict[int, tuple[int, int]]
     priors: dict[int, tuple[float, ...]]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.runs import first_adapter
+from coordinator.storage.runs import first_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.engine.budgeted import open_within

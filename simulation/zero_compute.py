@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.runs import first_adapter
+from coordinator.storage.runs import first_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.client.meter import peak_rss_bytes

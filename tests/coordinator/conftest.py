@@ -14,10 +14,10 @@ import pytest
 pytest.importorskip("fastapi")
 
 from coordinator.config import RunConfig
-from coordinator.runs import create_run
-from coordinator.server import listen, serve, url_of
-from coordinator.service import Service
-from coordinator.store import Store
+from coordinator.serving.server import listen, serve, url_of
+from coordinator.serving.service import Service
+from coordinator.storage.runs import create_run
+from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
 from tests.coordinator.devices import Device, enrol

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.admission import COUNTS, FLOAT32_MAX, Refusal, check_report
+from coordinator.rounds.admission import COUNTS, FLOAT32_MAX, Refusal, check_report
 from edge_client.wire.confidences import BINS, Confidences, counted
 from edge_client.wire.messages import Report
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from coordinator.aggregation import apply_delta, weighted_mean
+from coordinator.rounds.aggregation import apply_delta, weighted_mean
 from edge_client.wire.messages import AdapterState
 
 FLOATS = st.floats(-100, 100, width=32)

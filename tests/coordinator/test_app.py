@@ -10,9 +10,9 @@ from statistics import median
 import numpy as np
 import pytest
 
-from coordinator.figures import accuracies, rows
-from coordinator.runs import create_run
-from coordinator.service import Service
+from coordinator.serving.service import Service
+from coordinator.storage.figures import accuracies, rows
+from coordinator.storage.runs import create_run
 from edge_client.wire import messages as wire
 from edge_client.wire.messages import Enrol, Report, Update
 from tests.coordinator.conftest import Live

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coordinator.blobs import read_blob
+from coordinator.storage.blobs import read_blob
 from edge_client.adapters.peft_folder import read_peft_folder
 from edge_client.bases.base import Base
 from edge_client.wire import messages as wire

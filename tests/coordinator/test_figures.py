@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coordinator.figures import accuracies, pseudo_labels, weighted, write_jsonl
+from coordinator.storage.figures import accuracies, pseudo_labels, weighted, write_jsonl
 
 
 def row(**fields: Any) -> dict[str, Any]:

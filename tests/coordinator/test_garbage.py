@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coordinator.config import RunConfig
-from coordinator.store import Store
+from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
 from edge_client.wire import messages as wire

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.admission import FLOAT32_MAX
-from coordinator.guidance import Guidance, guidance_of, most_of_a_class
-from coordinator.journal import Answered, Event, Kind, StepClosed, StepOpened
-from coordinator.rounds import State, evolve, thresholds_before
+from coordinator.rounds.admission import FLOAT32_MAX
+from coordinator.rounds.events import Answered, Event, Kind, StepClosed, StepOpened
+from coordinator.rounds.guidance import Guidance, guidance_of, most_of_a_class
+from coordinator.rounds.machine import State, evolve, thresholds_before
 from edge_client.wire.confidences import STARTS, Confidences, as_bin, class_thresholds
 from edge_client.wire.labelling import Labelling, keep_in
 from tests.coordinator.test_label_steps import (

@@ -10,8 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.config import RunConfig
-from coordinator.journal import Answered, Event, StepClosed, StepOpened, decode_event, encode_event
-from coordinator.rounds import (
+from coordinator.rounds.events import (
+    Answered,
+    Event,
+    StepClosed,
+    StepOpened,
+    decode_event,
+    encode_event,
+)
+from coordinator.rounds.machine import (
     State,
     decide,
     evolve,

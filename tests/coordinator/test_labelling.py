@@ -4,8 +4,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from coordinator.figures import pseudo_labels, rows
-from coordinator.status import status_of
+from coordinator.storage.figures import pseudo_labels, rows
+from coordinator.storage.status import status_of
 from edge_client.wire.confidences import STARTS, as_bin, bin_of, counted
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import Report, Work

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.config import RunConfig
-from coordinator.journal import (
+from coordinator.rounds.events import (
     Answered,
     Event,
     Finished,
@@ -17,7 +17,7 @@ from coordinator.journal import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds import State, decide, evolve, replay
+from coordinator.rounds.machine import State, decide, evolve, replay
 from edge_client.texts.tasks import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})

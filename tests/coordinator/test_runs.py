@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import read_run_config
-from coordinator.runs import create_run
-from coordinator.store import Store
+from coordinator.storage.runs import create_run
+from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from edge_client.texts.ready_tasks import READY
 from edge_client.texts.tasks import TaskError, task_toml

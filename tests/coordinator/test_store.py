@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from coordinator.blobs import sweep
-from coordinator.journal import Finished, Resumed
-from coordinator.store import DATABASE, Device, Run, Store, StoreError
+from coordinator.rounds.events import Finished, Resumed
+from coordinator.storage.blobs import sweep
+from coordinator.storage.store import DATABASE, Device, Run, Store, StoreError
 from edge_client.wire.messages import sha256
 
 RUN = Run("r1", 1.0, "{}", "b", "/base", "bert", "a" * 64, "secret")

@@ -10,7 +10,7 @@ pytest.importorskip("fastapi")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.selection import cohort
+from coordinator.rounds.selection import cohort
 from edge_client.texts.ready_tasks import AG_NEWS
 from simulation.experiment import Deal, Experiment, ExperimentError, read_experiment, schedule_of
 

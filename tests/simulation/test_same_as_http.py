@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 from coordinator.config import RunConfig
-from coordinator.figures import accuracies, rows
-from coordinator.store import Store
+from coordinator.storage.figures import accuracies, rows
+from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from edge_client.client.loop import Client, Settings
 from edge_client.client.state import ClientState

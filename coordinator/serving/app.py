@@ -19,11 +19,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.requests import ClientDisconnect
 
-from coordinator.admission import Refusal
-from coordinator.auth import bearer
-from coordinator.polls import Bells, heard
-from coordinator.service import Service
-from coordinator.store import Device
+from coordinator.rounds.admission import Refusal
+from coordinator.serving.polls import Bells, heard
+from coordinator.serving.service import Service
+from coordinator.storage.keys import bearer
+from coordinator.storage.store import Device
 from edge_client.wire.messages import (
     MAX_JSON_BYTES,
     MAX_UPDATE_OVERHEAD_BYTES,

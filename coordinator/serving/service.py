@@ -12,14 +12,14 @@ from itertools import count
 from pathlib import Path
 from threading import Lock
 
-from coordinator.admission import Refusal, check_digest, check_report, check_update
-from coordinator.auth import draw_secret, hash_secret
-from coordinator.guidance import guidance_of
-from coordinator.journal import Answered, Finished, StepOpened
-from coordinator.ledger import Asked, Ledger, Live
-from coordinator.presence import Presence
-from coordinator.scheduler import proceed
-from coordinator.store import Device, Store
+from coordinator.rounds.admission import Refusal, check_digest, check_report, check_update
+from coordinator.rounds.events import Answered, Finished, StepOpened
+from coordinator.rounds.guidance import guidance_of
+from coordinator.serving.executor import proceed
+from coordinator.serving.ledger import Asked, Ledger, Live
+from coordinator.serving.presence import Presence
+from coordinator.storage.keys import draw_secret, hash_secret
+from coordinator.storage.store import Device, Store
 from edge_client.wire.messages import (
     PROTOCOL,
     AdapterState,

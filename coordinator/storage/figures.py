@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.store import Store
+from coordinator.storage.store import Store
 
 Row = dict[str, Any]
 

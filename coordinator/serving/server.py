@@ -17,10 +17,10 @@ from pathlib import Path
 
 import uvicorn
 
-from coordinator.app import create_app
-from coordinator.blobs import sweep
-from coordinator.service import Service
-from coordinator.store import Store, StoreError
+from coordinator.serving.app import create_app
+from coordinator.serving.service import Service
+from coordinator.storage.blobs import sweep
+from coordinator.storage.store import Store, StoreError
 
 
 class PortError(ValueError):

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Collection
 from dataclasses import replace
 
-from coordinator.aggregation import apply_delta, weighted_mean
-from coordinator.journal import Event, Finished, StepClosed, StepOpened
-from coordinator.ledger import Ledger, Live
-from coordinator.rounds import Step, decide
-from coordinator.store import Store
+from coordinator.rounds.aggregation import apply_delta, weighted_mean
+from coordinator.rounds.events import Event, Finished, StepClosed, StepOpened
+from coordinator.rounds.machine import Step, decide
+from coordinator.serving.ledger import Ledger, Live
+from coordinator.storage.store import Store
 from edge_client.wire.messages import decode_adapter, decode_update, encode_adapter
 
 LOG = logging.getLogger(__name__)

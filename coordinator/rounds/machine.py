@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
-from coordinator.journal import (
+from coordinator.rounds.events import (
     Answered,
     Event,
     Finished,
@@ -22,8 +22,8 @@ from coordinator.journal import (
     StepClosed,
     StepOpened,
 )
-from coordinator.schedule import Schedule
-from coordinator.selection import candidates, cohort, labellers
+from coordinator.rounds.schedule import Schedule
+from coordinator.rounds.selection import candidates, cohort, labellers
 from edge_client.wire.confidences import Confidences, class_thresholds
 from edge_client.wire.labelling import Labelling, keep_in
 

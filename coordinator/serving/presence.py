@@ -6,7 +6,7 @@ the same devices as one that was not; a commit per poll would wear the disk.
 
 from threading import Lock
 
-from coordinator.store import Device, Store
+from coordinator.storage.store import Device, Store
 
 ALIVE_S = 120.0  # twice the longest long poll
 SAVE_S = 30.0

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from threading import RLock
 
 from coordinator.config import RunConfig
-from coordinator.journal import Answered, Event, Resumed, StepClosed, StepOpened
-from coordinator.rounds import State, evolve
-from coordinator.runs import config_of
-from coordinator.store import Device, Run, Store
+from coordinator.rounds.events import Answered, Event, Resumed, StepClosed, StepOpened
+from coordinator.rounds.machine import State, evolve
+from coordinator.storage.runs import config_of
+from coordinator.storage.store import Device, Run, Store
 from edge_client.wire.messages import Receipt
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from coordinator.auth import draw_secret, hash_secret
 from coordinator.config import RunConfig
-from coordinator.store import Run, Store, StoreError
+from coordinator.storage.keys import draw_secret, hash_secret
+from coordinator.storage.store import Run, Store, StoreError
 from edge_client.adapters.peft_folder import check_exportable
 from edge_client.adapters.spec import AdapterSpec, initial_adapter, parse_adapter
 from edge_client.bases.base import Base, open_base

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from coordinator.figures import accuracies, pseudo_labels, rows
-from coordinator.rounds import State, replay
-from coordinator.runs import config_of
-from coordinator.store import Run, Store
+from coordinator.rounds.machine import State, replay
+from coordinator.storage.figures import accuracies, pseudo_labels, rows
+from coordinator.storage.runs import config_of
+from coordinator.storage.store import Run, Store
 
 
 def state_of(store: Store, run: Run) -> State:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from coordinator.journal import StepOpened
-from coordinator.rounds import State, labels_with, thresholds_before
-from coordinator.schedule import Schedule
+from coordinator.rounds.events import StepOpened
+from coordinator.rounds.machine import State, labels_with, thresholds_before
+from coordinator.rounds.schedule import Schedule
 from edge_client.wire.labelling import keep_in
 
 FEWEST = 8

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from coordinator.store import Device
+from coordinator.storage.store import Device
 
 
 class Bells:

@@ -13,9 +13,9 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from coordinator.blobs import put_blob, read_blob
-from coordinator.journal import Event, decode_event, encode_event
-from coordinator.schema import (
+from coordinator.rounds.events import Event, decode_event, encode_event
+from coordinator.storage.blobs import put_blob, read_blob
+from coordinator.storage.schema import (
     DEVICES,
     EVENTS,
     METADATA,
