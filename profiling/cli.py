@@ -14,11 +14,9 @@ from rich.console import Console
 
 from edge_client.engine.engine import ENGINE_HELP
 from edge_client.planning.planner import AUTO, BudgetError, parse_budget
-from profiling.benchmark_bases import BenchmarkError
-from profiling.child import Line
-from profiling.exactness import Question, compare
-from profiling.grid import BATCHES, GRID_BITS, SHAPES, Case, grid, run_grid
-from profiling.report import (
+from profiling.benchmarks.exactness import Question, compare
+from profiling.benchmarks.grid import BATCHES, GRID_BITS, SHAPES, Case, grid, run_grid
+from profiling.benchmarks.report import (
     draw_rounds,
     exactness_table,
     grid_table,
@@ -27,9 +25,11 @@ from profiling.report import (
     train_notes,
     train_table,
 )
+from profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
+from profiling.benchmarks.training_run import ratios
+from profiling.instruments.bases import BenchmarkError
+from profiling.instruments.child import Line
 from profiling.rounds import FiguresError, cost_by_round, read_figures
-from profiling.train_benchmark import PEERS, Benchmark, Settings, peers_here
-from profiling.train_run import ratios
 
 app = typer.Typer(
     help="Tables and charts of what was measured, and benchmarks.",

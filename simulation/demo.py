@@ -26,7 +26,7 @@ from edge_client.engine.trainer import evaluate
 from edge_client.texts.examples import read_folder
 from edge_client.texts.tasks import read_task
 from edge_client.wire.messages import Training
-from profiling.report import draw_rounds
+from profiling.benchmarks.report import draw_rounds
 from profiling.rounds import (
     Figure,
     RoundCost,

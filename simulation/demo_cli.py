@@ -21,7 +21,7 @@ from edge_client.texts.examples import DataError
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.tasks import Task, TaskError
 from edge_client.wire.messages import Training
-from profiling.report import percent, rounds_table
+from profiling.benchmarks.report import percent, rounds_table
 from simulation.demo import Result, Setting, run_demo
 from simulation.fleet import FleetError
 from simulation.messages import HOMES, write_client_folders

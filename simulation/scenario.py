@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from profiling.report import percent
+from profiling.benchmarks.report import percent
 from simulation.experiment import Experiment
 from simulation.record import Result, mean_and_spread
 

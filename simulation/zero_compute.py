@@ -1,7 +1,7 @@
 """What a round costs when nobody computes: selection, encoding, checks and the mean, for many.
 
 Every client returns the adapter with 0.01 added to each number. Beside it stands the same task in
-flwr's simulation (`profiling.flwr_simulation`). And what a virtual client takes: resident bytes
+flwr's simulation (`profiling.peers.flwr`). And what a virtual client takes: resident bytes
 that come with them, their texts' engine and a whole round of real training included.
 """
 

@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from profiling.benchmark_bases import BenchmarkError
-from profiling.flwr_simulation import FLWR, FlwrRun, missing, simulate
+from profiling.instruments.bases import BenchmarkError
+from profiling.peers.flwr import FLWR, FlwrRun, missing, simulate
 from simulation.zero_compute import Footprint, ZeroRounds, first_state, footprint, zero_rounds
 
 

@@ -56,7 +56,7 @@ def real_base(request: pytest.FixtureRequest) -> Base:
 @pytest.fixture(scope="session")
 def ort_training_environment() -> Path:
     """Where onnxruntime-training is installed; skips with a reason where it is not."""
-    from profiling import ort_training
+    from profiling.peers import ort as ort_training
 
     if reason := ort_training.missing():
         pytest.skip(f"onnxruntime-training: {reason}")

@@ -24,9 +24,9 @@ COMPUTES = {
     "edge_client/engine/torch_backend/matrices.py",
     "edge_client/engine/torch_backend/network.py",
     "edge_client/engine/torch_backend/micro_batch.py",
-    "profiling/gradients.py",
-    "profiling/peer_checkpoint.py",
-    "profiling/peers.py",
+    "profiling/benchmarks/gradients.py",
+    "profiling/peers/torch_checkpoint.py",
+    "profiling/peers/torch_peers.py",
 }
 TORCH = {"torch", "transformers", "peft"}
 COMMAND = """

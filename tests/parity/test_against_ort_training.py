@@ -17,12 +17,12 @@ from edge_client.bases.packing import pack_model
 from edge_client.planning.planner import Plan
 from edge_client.texts.tokens import Batch
 from edge_client.wire.messages import AdapterState
-from profiling import ort_training
+from profiling.peers import ort as ort_training
 from tests.families import ENCODERS, write_family
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-reference = pytest.importorskip("profiling.gradients")
+reference = pytest.importorskip("profiling.benchmarks.gradients")
 
 Gradients = tuple[float, dict[str, np.ndarray]]
 Engine = Callable[[Base, AdapterSpec, AdapterState, Batch, Sequence[int]], Gradients]

@@ -26,7 +26,7 @@ from tests.families import ENCODERS, write_family
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-gradients = pytest.importorskip("profiling.gradients")
+gradients = pytest.importorskip("profiling.benchmarks.gradients")
 
 WORDS = [1010, 1020, 1030, 1040]
 ADAPTERS = ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:5", "bias", "head", "prompt:3+head"]

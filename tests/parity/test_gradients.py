@@ -13,7 +13,7 @@ from tests.families import ENCODERS, FAMILIES, write_family
 
 pytest.importorskip("torch")
 pytest.importorskip("peft")
-gradients = pytest.importorskip("profiling.gradients")
+gradients = pytest.importorskip("profiling.benchmarks.gradients")
 
 ADAPTERS = ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:5", "bias"]
 WORDS = [1010, 1020, 1030, 1040]

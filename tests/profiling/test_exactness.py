@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 pytest.importorskip("peft")
 
 from edge_client.bases.base import Base
+from profiling.benchmarks.exactness import PlanError
+from profiling.benchmarks.report import exactness_table
 from profiling.cli import app
-from profiling.exactness import PlanError
-from profiling.report import exactness_table
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 from edge_client.adapters.spec import initial_adapter, parse_adapter
 from edge_client.bases.base import Base
-from profiling import ort_training
-from profiling.benchmark_bases import BenchmarkError
-from profiling.child import DONE
+from profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
 from profiling.cli import app
-from profiling.train_benchmark import PEERS, Benchmark, Settings, peers_here
+from profiling.instruments.bases import BenchmarkError
+from profiling.instruments.child import DONE
+from profiling.peers import ort as ort_training
 from tests.families import write_family
 
 SCRIPT = "scripts/ort_training_env"
@@ -52,7 +52,7 @@ def test_half_an_environment_is_none(no_environment: Path) -> None:
     (no_environment / "bin").mkdir(parents=True)
     (no_environment / "bin" / "python").touch()
     with pytest.raises(BenchmarkError, match=SCRIPT):
-        ort_training.command("profiling.ort_training_child")
+        ort_training.command("profiling.peers.ort_child")
 
 
 def test_a_decoder_is_refused(tiny_base: Base, tmp_path: Path) -> None:
@@ -66,7 +66,8 @@ def test_a_decoder_is_refused(tiny_base: Base, tmp_path: Path) -> None:
 def test_what_its_environment_runs_takes_numpy_and_nothing_else() -> None:
     script = (
         "import sys; before = set(sys.modules); "
-        "import edge_client.bases.architectures, edge_client.bases.weights, profiling.stepping; "
+        "import edge_client.bases.architectures, edge_client.bases.weights; "
+        "import profiling.instruments.stepping; "
         "print(*{name.split('.')[0] for name in set(sys.modules) - before})"
     )
     done = subprocess.run(

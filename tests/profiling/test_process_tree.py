@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from profiling.process_tree import PROC, ProcessTree
+from profiling.instruments.process_tree import PROC, ProcessTree
 
 BUSY = "import time; t = time.process_time\nwhile t() < 0.3: pass\nprint('done', flush=True)\n"
 GRANDCHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}])\n"

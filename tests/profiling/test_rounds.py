@@ -75,7 +75,7 @@ def test_a_run_without_figures_is_told(tmp_path: Path) -> None:
 
 def test_a_chart_is_drawn_for_a_run_that_only_evaluated(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from profiling.report import draw_rounds, rounds_table
+    from profiling.benchmarks.report import draw_rounds, rounds_table
 
     costs = cost_by_round([figure(0, "evaluate", "a", accuracy=0.5)])
     labelled = cost_by_round([figure(1, "label", "a", pseudo_labels=7)])

@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-from profiling.sampler import Peaks, Sampler, read_memory, reset_peak_rss
+from profiling.instruments.sampler import Peaks, Sampler, read_memory, reset_peak_rss
 
 MIB = 1 << 20
 HUMP = """

@@ -14,15 +14,15 @@ from typer.testing import CliRunner
 pytest.importorskip("torch")
 
 from edge_client.bases.base import Base
-from profiling.benchmark_bases import BenchmarkError, find_base, label_words
-from profiling.child import DONE, KILLED_BY_CAP, run_child
+from profiling.benchmarks.grid import grid, read_cases, run_grid
+from profiling.benchmarks.report import grid_table, ratio_notes, train_notes, train_table
+from profiling.benchmarks.training import PEERS, Benchmark, Settings
+from profiling.benchmarks.training_run import Run, ratios, spread
 from profiling.cli import app
-from profiling.grid import grid, read_cases, run_grid
-from profiling.ort_training import ORT_TRAINING
-from profiling.report import grid_table, ratio_notes, train_notes, train_table
-from profiling.stepping import Request, random_texts, read_request
-from profiling.train_benchmark import PEERS, Benchmark, Settings
-from profiling.train_run import Run, ratios, spread
+from profiling.instruments.bases import BenchmarkError, find_base, label_words
+from profiling.instruments.child import DONE, KILLED_BY_CAP, run_child
+from profiling.instruments.stepping import Request, random_texts, read_request
+from profiling.peers.ort import ORT_TRAINING
 
 MIB = 1 << 20
 # The issue's own names for what a run must say.

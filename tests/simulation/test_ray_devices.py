@@ -12,7 +12,7 @@ pytest.importorskip("ray")
 
 from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
-from profiling.process_tree import ProcessTree
+from profiling.instruments.process_tree import ProcessTree
 from simulation.federation import SimulationError
 from simulation.ray_devices import RayDevices
 from simulation.runner import Place

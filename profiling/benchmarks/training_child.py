@@ -2,7 +2,7 @@
 
 It opens the engine as a client does, budget and all.
 
-    python -m profiling.train_child '{"engine": "torch", ...}'
+    python -m profiling.benchmarks.training_child '{"engine": "torch", ...}'
 """
 
 import sys
@@ -19,7 +19,14 @@ from edge_client.planning.torch_memory import parts
 from edge_client.texts.tasks import Task, TaskError
 from edge_client.texts.tokens import Batch
 from edge_client.wire.messages import AdapterState, Training
-from profiling.stepping import Request, Texts, random_texts, read_request, run_steps, tell
+from profiling.instruments.stepping import (
+    Request,
+    Texts,
+    random_texts,
+    read_request,
+    run_steps,
+    tell,
+)
 
 WRONG_INPUT = (AdapterError, BaseError, BudgetError, EngineError, TaskError)
 

@@ -1,6 +1,6 @@
 """Loss and gradients by onnxruntime-training: the oracle of a parity test.
 
-    python -m profiling.ort_training_gradients ARTIFACTS batch.npz gradients.npz
+    python -m profiling.peers.ort_gradients ARTIFACTS batch.npz gradients.npz
 
 The batch has `ids`, `attention`, `mask_positions` and `labels`; the answer has `loss` and the
 gradient of each of the adapter's tensors by its name.
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from profiling.ort_training_child import Trainer
+from profiling.peers.ort_child import Trainer
 
 
 def gradients(folder: Path, batch: Path, out: Path) -> None:

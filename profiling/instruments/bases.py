@@ -100,7 +100,7 @@ def find_checkpoint(base: Base, kind: str) -> Path:
     folder = cache_folder() / "peers" / f"{base.base_id[:16]}-{kind}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        command = ["profiling.peer_checkpoint", str(base.folder), str(folder), kind]
+        command = ["profiling.peers.torch_checkpoint", str(base.folder), str(folder), kind]
         make([sys.executable, "-m", *command], OFFLINE)
     return folder
 

@@ -6,7 +6,7 @@ engine but the numbers in the file. It is computed in double precision: in singl
 PyTorch is itself some 1e-5 from its own exact value, where queries have small gradients; how far,
 `plain_error` says.
 
-    python -m profiling.gradients '{"base": "FOLDER", "adapter": "lora:8", ...}'
+    python -m profiling.benchmarks.gradients '{"base": "FOLDER", "adapter": "lora:8", ...}'
 """
 
 import json
@@ -34,8 +34,8 @@ from edge_client.planning.planner import Plan, depths
 from edge_client.planning.torch_memory import Work
 from edge_client.texts.tokens import Batch
 from edge_client.wire.messages import AdapterState
-from profiling.peer_checkpoint import fill
-from profiling.stepping import tell
+from profiling.instruments.stepping import tell
+from profiling.peers.torch_checkpoint import fill
 
 
 @dataclass(frozen=True)

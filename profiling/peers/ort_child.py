@@ -1,9 +1,9 @@
 """The peer `ort-training`: ONNX Runtime's own training package, in an environment of its own.
 
-It trains what `profiling.ort_training_artifacts` made, with the options that the package comes
+It trains what `profiling.peers.ort_artifacts` made, with the options that the package comes
 with. The environment has no torch: see `training_api`.
 
-    python -m profiling.ort_training_child '{"engine": "ort-training", "base": "ARTIFACTS", ...}'
+    python -m profiling.peers.ort_child '{"engine": "ort-training", "base": "ARTIFACTS", ...}'
 """
 
 import os
@@ -17,7 +17,14 @@ from typing import Any
 
 import onnxruntime
 
-from profiling.stepping import Request, Texts, random_texts, read_request, run_steps, tell
+from profiling.instruments.stepping import (
+    Request,
+    Texts,
+    random_texts,
+    read_request,
+    run_steps,
+    tell,
+)
 
 LR = 5e-3
 
@@ -38,7 +45,7 @@ class Trainer:
     """A training session.
 
     Args:
-        folder: What `profiling.ort_training_artifacts` made.
+        folder: What `profiling.peers.ort_artifacts` made.
 
     Attributes:
         state: The package's `CheckpointState`.

@@ -23,21 +23,21 @@ from edge_client.adapters.spec import (
 from edge_client.engine.engine import INSTALL
 from edge_client.planning.planner import AUTO, BudgetError, parse_budget
 from edge_client.wire.messages import Training
-from profiling import ort_training
-from profiling.benchmark_bases import (
+from profiling.benchmarks.training_run import Run, spread
+from profiling.instruments.bases import (
     OFFLINE,
     BenchmarkError,
     find_base,
     find_checkpoint,
     label_words,
 )
-from profiling.cgroup import drop_page_cache
-from profiling.child import Child, Line, run_child, silent
-from profiling.machine import gemm_flops_per_s, library_files, this_machine, versions
-from profiling.ort_training import ORT_TRAINING
-from profiling.sampler import INTERVAL_S
-from profiling.stepping import MASK_POSITION, Request
-from profiling.train_run import Run, spread
+from profiling.instruments.child import Child, Line, run_child, silent
+from profiling.instruments.machine import gemm_flops_per_s, library_files, this_machine, versions
+from profiling.instruments.memory_cap import drop_page_cache
+from profiling.instruments.sampler import INTERVAL_S
+from profiling.instruments.stepping import MASK_POSITION, Request
+from profiling.peers import ort as ort_training
+from profiling.peers.ort import ORT_TRAINING
 
 TORCH_FLOAT32 = "torch-float32"  # our own torch engine, computing as onnx does
 # Peer -> the kind of checkpoint it is loaded from; our own reads the base itself.
@@ -144,7 +144,7 @@ class Benchmark:
         cap_bytes = self.settings.cap_bytes
         dropped = drop_page_cache([self.base.weights, *library_files()]) if cap_bytes else None
         request = self._request(self.settings.engine, self.base.folder)
-        command = [sys.executable, "-m", "profiling.train_child", request.to_json()]
+        command = [sys.executable, "-m", "profiling.benchmarks.training_child", request.to_json()]
         return self._run(request, command, dropped, listen)
 
     def prepare(self, name: str) -> None:
@@ -163,10 +163,14 @@ class Benchmark:
         """
         request = self._request(name, self._checkpoint(name))
         asked = request.to_json()
-        module = "profiling.train_child" if name == TORCH_FLOAT32 else "profiling.peers"
+        module = (
+            "profiling.benchmarks.training_child"
+            if name == TORCH_FLOAT32
+            else "profiling.peers.torch_peers"
+        )
         command = [sys.executable, "-m", module, asked]
         if name == ORT_TRAINING:
-            command = ort_training.command("profiling.ort_training_child", asked)
+            command = ort_training.command("profiling.peers.ort_child", asked)
         return self._run(request, command, None, listen)
 
     def _checkpoint(self, name: str) -> Path:

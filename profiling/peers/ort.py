@@ -20,12 +20,12 @@ from edge_client.adapters.spec import AdapterSpec, initial_adapter
 from edge_client.bases.base import Base
 from edge_client.texts.tokens import Batch
 from edge_client.wire.messages import AdapterState
-from profiling.benchmark_bases import BenchmarkError, cache_folder, make
+from profiling.instruments.bases import BenchmarkError, cache_folder, make
 
 ORT_TRAINING = "ort-training"
 VARIABLE = "SMIDGEN_ORT_TRAINING"
 MARK = ".installed"  # written last, so that half an environment is none
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # Our packages come last on the path: beside them may lie libraries of another environment.
 LAUNCH = (
     "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
@@ -118,7 +118,7 @@ def write_artifacts(
         "words": [int(word) for word in words],
         "out": str(out.resolve()),
     }
-    make(command("profiling.ort_training_artifacts", json.dumps(request)), {})
+    make(command("profiling.peers.ort_artifacts", json.dumps(request)), {})
 
 
 def gradients(
@@ -141,7 +141,7 @@ def gradients(
         write_artifacts(base, spec, state, words, artifacts)
         np.savez(asked, **asdict(batch))
         files = map(str, (artifacts, asked, answer))
-        make(command("profiling.ort_training_gradients", *files), {})
+        make(command("profiling.peers.ort_gradients", *files), {})
         with np.load(answer) as arrays:
             found = {name: arrays[name] for name in arrays.files}
     return float(found.pop("loss")), found

@@ -3,7 +3,7 @@
 Run in the package's own environment, in a process that ends with it, since it takes several
 times what training takes.
 
-    python -m profiling.ort_training_artifacts '{"weights": "model.safetensors", ...}'
+    python -m profiling.peers.ort_artifacts '{"weights": "model.safetensors", ...}'
 """
 
 import json
@@ -19,8 +19,8 @@ import onnxruntime
 
 from edge_client.bases.architectures import Shape
 from edge_client.bases.weights import Weights
-from profiling.ort_training_child import training_api
-from profiling.ort_training_graph import Adapted, Graph, build
+from profiling.peers.ort_child import training_api
+from profiling.peers.ort_graph import Adapted, Graph, build
 
 WARNING = 2  # below it every transformer of a graph speaks
 
@@ -59,7 +59,7 @@ def _generate(graph: Graph, path: Path, folder: Path) -> None:
 
 
 def adapted_of(request: Mapping[str, Any]) -> Adapted:
-    """What is asked for: see `profiling.ort_training.write_artifacts`."""
+    """What is asked for: see `profiling.peers.ort.write_artifacts`."""
     with Weights(Path(request["adapter"])) as state:
         adapter = {name: state.vector(name) for name in state.names}
     return Adapted(

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from profiling.cgroup import CapReport, memory_cap
-from profiling.sampler import Peaks, Sampler
+from profiling.instruments.memory_cap import CapReport, memory_cap
+from profiling.instruments.sampler import Peaks, Sampler
 
 Line = dict[str, Any]
 DONE, KILLED_BY_CAP = "done", "killed by the memory cap"

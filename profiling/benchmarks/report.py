@@ -7,10 +7,10 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from profiling.exactness import PlanError
-from profiling.grid import Case
+from profiling.benchmarks.exactness import PlanError
+from profiling.benchmarks.grid import Case
+from profiling.benchmarks.training_run import Run
 from profiling.rounds import PHASES, RoundCost
-from profiling.train_run import Run
 
 COLOURS = {
     "wait": "#c9ced6",

@@ -13,10 +13,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from profiling.benchmark_bases import BenchmarkError, is_shape
-from profiling.child import DONE
-from profiling.machine import this_machine, versions
-from profiling.train_benchmark import Benchmark, Settings
+from profiling.benchmarks.training import Benchmark, Settings
+from profiling.instruments.bases import BenchmarkError, is_shape
+from profiling.instruments.child import DONE
+from profiling.instruments.machine import this_machine, versions
 
 SHAPES = ("bert-base", "roberta-base", "roberta-large", "albert-base", "xlm-roberta-base")
 GRID_BITS, BATCHES = (4, 8, 16), (1, 4, 8)

@@ -10,7 +10,7 @@ The first three call the model as Hugging Face made it, whose head answers at ev
 the peer to beat and gets what helps it: a checkpoint that is quantized already, the head at the
 mask, no dropout. All hold the weights of our own base, so first losses must agree.
 
-    python -m profiling.peers '{"engine": "nf4", ...}'
+    python -m profiling.peers.torch_peers '{"engine": "nf4", ...}'
 """
 
 import sys
@@ -25,7 +25,14 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModelForMaskedLM
 
-from profiling.stepping import Request, Texts, random_texts, read_request, run_steps, tell
+from profiling.instruments.stepping import (
+    Request,
+    Texts,
+    random_texts,
+    read_request,
+    run_steps,
+    tell,
+)
 
 LORA_LR, FULL_LR = 5e-3, 1e-5
 

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from edge_client.client.meter import usable_cores
-from profiling.benchmark_bases import BenchmarkError, cache_folder
-from profiling.child import DONE, Child, Line, run_child
-from profiling.ort_training import LAUNCH, MARK, ROOT
-from profiling.process_tree import ProcessTree, TreeUse
+from profiling.instruments.bases import BenchmarkError, cache_folder
+from profiling.instruments.child import DONE, Child, Line, run_child
+from profiling.instruments.process_tree import ProcessTree, TreeUse
+from profiling.peers.ort import LAUNCH, MARK, ROOT
 
 FLWR = "flwr"
 VARIABLE = "SMIDGEN_FLWR"
@@ -125,7 +125,7 @@ def _run(request: dict[str, Any]) -> tuple[Child, dict[str, TreeUse]]:
     uses: dict[str, TreeUse] = {}
     trees: list[ProcessTree] = []
     python = str(environment() / "bin" / "python")
-    command = [python, "-c", LAUNCH, str(ROOT), "profiling.flwr_child", json.dumps(request)]
+    command = [python, "-c", LAUNCH, str(ROOT), "profiling.peers.flwr_child", json.dumps(request)]
     own = {"FLWR_HOME": request["folder"], "RAY_AUTH_TOKEN": token_hex(32)}
     with ExitStack() as watching:
 

@@ -1,7 +1,7 @@
 """Every plan's gradients on one base, compared in a fresh process: `smidgen profile gradients`.
 
 Our engine computes in float32, the reference (plain PyTorch + PEFT) in float64; see
-`profiling.gradients`, which the process runs.
+`profiling.benchmarks.gradients`, which the process runs.
 """
 
 import json
@@ -12,15 +12,15 @@ from typing import Any
 
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.engine.engine import INSTALL
-from profiling.benchmark_bases import OFFLINE, BenchmarkError, find_base, label_words
-from profiling.child import DONE, Line, run_child, silent
+from profiling.instruments.bases import OFFLINE, BenchmarkError, find_base, label_words
+from profiling.instruments.child import DONE, Line, run_child, silent
 
 EXACT = 1e-5  # relative, in Euclidean norm
 
 
 @dataclass(frozen=True)
 class PlanError:
-    """One plan's gradients beside the reference's; see `profiling.gradients.GradientError`."""
+    """One plan's gradients beside the reference's; see `benchmarks.gradients.GradientError`."""
 
     plan: dict[str, Any]
     loss_error: float
@@ -103,7 +103,7 @@ class Comparison:
 
 
 def compare(question: Question, listen: Callable[[Line], None] = silent) -> Comparison:
-    """Every plan of `profiling.gradients.every_plan`.
+    """Every plan of `profiling.benchmarks.gradients.every_plan`.
 
     Raises:
         BenchmarkError: No such base, texts that it does not read, or the process failed.
@@ -121,7 +121,7 @@ def compare(question: Question, listen: Callable[[Line], None] = silent) -> Comp
         "device": "onnx" if question.engine == "onnx" else "cpu",
         "word_ids": list(label_words(base).values()),
     }
-    command = [sys.executable, "-m", "profiling.gradients", json.dumps(request)]
+    command = [sys.executable, "-m", "profiling.benchmarks.gradients", json.dumps(request)]
     child = run_child(command, None, 0, OFFLINE, listen)
     if child.outcome != DONE:
         raise BenchmarkError(child.outcome)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles
 from typing import Any
 
-from profiling.child import DONE
+from profiling.instruments.child import DONE
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Our base's weights, dequantized, as a Hugging Face folder: what peers load; made once.
 
-python -m profiling.peer_checkpoint BASE OUT nf4
+python -m profiling.peers.torch_checkpoint BASE OUT nf4
 """
 
 import sys

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from profiling.sampler import read_memory, reset_peak_rss
+from profiling.instruments.sampler import read_memory, reset_peak_rss
 
 MASK_POSITION = 3
 FIRST_WORD = 5  # ids below are specials in most vocabularies
