@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 # command -> (module with a Typer `app`, what it does, the extra it needs)
 COMMANDS = {
     "demo": (
-        "simulation.demo_cli",
+        "simulation.commands.demo",
         "four devices and a coordinator on this machine, 3 minutes",
         "simulate",
     ),

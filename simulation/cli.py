@@ -2,11 +2,11 @@
 
 import typer
 
-from simulation.data_cli import data
-from simulation.experiment_cli import aug_fedprompt_command, mfpt_command, run_command
-from simulation.pretrain_cli import pretrain
-from simulation.split_cli import split
-from simulation.zero_compute_cli import zero_compute
+from simulation.commands.data import data
+from simulation.commands.experiments import aug_fedprompt_command, mfpt_command, run_command
+from simulation.commands.pretrain import pretrain
+from simulation.commands.split import split
+from simulation.commands.zero_compute import zero_compute
 
 app = typer.Typer(
     help="The papers' experiments on your own machine.",

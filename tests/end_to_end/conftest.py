@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 from edge_client.bases.base import Base
-from simulation.fleet import Fleet, fleet
+from simulation.demo.processes import Fleet, fleet
 from tests.coordinator import commands
 
 TASK = """

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from edge_client.bases.base import EMBEDDED, open_base
-from simulation.messages import HOMES, write_client_folders
+from simulation.demo.messages import HOMES, write_client_folders
 from tests.coordinator.devices import enrol
 from tests.end_to_end.conftest import Scene, wait_for
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.bases.base import EMBEDDED, open_base
-from simulation.messages import DATA, Message, load_messages
+from simulation.demo.messages import DATA, Message, load_messages
 from tests.end_to_end.conftest import Scene, wait_for
 
 WRITERS = {"b": "hub-05", "c": "hub-09"}  # as English as those of the labels

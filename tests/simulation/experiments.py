@@ -7,10 +7,10 @@ from edge_client.bases.base import Base
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Training
-from simulation.datasets import DataSet
-from simulation.experiment import Deal, Experiment
-from simulation.partition import population_of
-from simulation.stage import Stage
+from simulation.datasets.catalogue import DataSet
+from simulation.experiments.experiment import Deal, Experiment
+from simulation.experiments.stage import Stage
+from simulation.population.folders import population_of
 from tests.edge_client.engines import TEXTS
 
 ALL = tuple(

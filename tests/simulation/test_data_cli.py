@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task, TaskError, read_task, task_toml
-from simulation.data_cli import data, summary, write_dataset
-from simulation.datasets import DataSet, read_dataset, read_local
+from simulation.commands.data import data, summary, write_dataset
+from simulation.datasets.catalogue import DataSet, read_dataset, read_local
 
 APP = typer.Typer()
 APP.command()(data)

@@ -11,8 +11,15 @@ from edge_client.texts.examples import DataError, Example
 from edge_client.texts.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
 from edge_client.texts.tasks import Task, task_toml
 from edge_client.texts.tokens import Tokens
-from simulation.dataset_readers import HYPOTHESES, drawn, is_test_premise, likeness
-from simulation.datasets import NAMES, VARIABLE, DataSet, disjoint, read_dataset, read_local
+from simulation.datasets.catalogue import (
+    NAMES,
+    VARIABLE,
+    DataSet,
+    disjoint,
+    read_dataset,
+    read_local,
+)
+from simulation.datasets.known import HYPOTHESES, drawn, is_test_premise, likeness
 from tests.conftest import SHARED, shared
 
 TASK = Task("own", ("a", "b"), ("[MASK] : {text}",), {"a": "good", "b": "bad"})

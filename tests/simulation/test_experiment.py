@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from coordinator.rounds.selection import cohort
 from edge_client.texts.ready_tasks import AG_NEWS
-from simulation.experiment import Deal, Experiment, ExperimentError, read_experiment, schedule_of
+from simulation.experiments.experiment import (
+    Deal,
+    Experiment,
+    ExperimentError,
+    read_experiment,
+    schedule_of,
+)
 
 EXPERIMENT = """
 dataset = "ag_news"

@@ -11,11 +11,11 @@ from edge_client.bases.base import Base
 from edge_client.client.state import Finished
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Report, Update, Work, decode_adapter, encode_update
-from simulation.devices import InProcess
-from simulation.experiment import Rounds, schedule_of
-from simulation.federation import Round, SimulationError, Standing, federate
-from simulation.stage import Stage
-from simulation.zero_compute import ADDED, Echoes, zero_rounds
+from simulation.experiments.devices import InProcess
+from simulation.experiments.experiment import Rounds, schedule_of
+from simulation.experiments.federation import Round, SimulationError, Standing, federate
+from simulation.experiments.stage import Stage
+from simulation.experiments.zero_compute import ADDED, Echoes, zero_rounds
 from tests.simulation.experiments import staged
 
 

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from simulation.fleet import undisturbed
+from simulation.demo.processes import undisturbed
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

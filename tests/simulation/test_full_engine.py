@@ -14,7 +14,7 @@ from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.engine import EngineError
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Training
-from simulation.full_engine import FullEngine
+from simulation.experiments.full_backend import FullEngine
 from tests.edge_client.engines import TEXTS, batch_of
 from tests.edge_client.test_watch import Recorder
 from tests.families import write_family

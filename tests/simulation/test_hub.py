@@ -17,12 +17,12 @@ from pyarrow import parquet
 from edge_client.texts.examples import DataError, Example
 from edge_client.texts.ready_tasks import AG_NEWS, NEWS
 from edge_client.texts.tasks import Task
-from simulation.hub import read_examples, read_hub
-from simulation.hub_layouts import LAYOUTS, Layout, configs_of, files_of
+from simulation.datasets.hub import read_examples, read_hub
+from simulation.datasets.hub_layouts import LAYOUTS, Layout, configs_of, files_of
 from tests.simulation.hub_server import COMMIT, serving
 
 ROOT = Path(__file__).parents[2]
-COMMAND = "import typer; from simulation.data_cli import data; typer.run(data)"
+COMMAND = "import typer; from simulation.commands.data import data; typer.run(data)"
 TASK = Task("own", ("no", "yes"), ("[MASK] : {text}",), {"no": "bad", "yes": "good"})
 
 

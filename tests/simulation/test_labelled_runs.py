@@ -11,10 +11,13 @@ pytest.importorskip("matplotlib")
 from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
-from simulation.devices import InProcess
-from simulation.experiment import Deal, Experiment, ExperimentError, schedule_of
-from simulation.federation import Round, federate
-from simulation.labelling_cost import (
+from simulation.experiments.devices import InProcess
+from simulation.experiments.experiment import Deal, Experiment, ExperimentError, schedule_of
+from simulation.experiments.federation import Round, federate
+from simulation.experiments.record import Result
+from simulation.experiments.runner import Place, run
+from simulation.experiments.stage import Stage, gated
+from simulation.papers.labelling_cost import (
     EVERYTHING,
     LEVERS,
     PACED,
@@ -25,10 +28,7 @@ from simulation.labelling_cost import (
     target_of,
     until,
 )
-from simulation.record import Result
-from simulation.runner import Place, run
-from simulation.scenario import Cell, Measured
-from simulation.stage import Stage, gated
+from simulation.papers.scenario import Cell, Measured
 from tests.simulation.experiments import staged, texts_of
 from tests.simulation.test_runner import news, place, plain  # noqa: F401 - a fixture
 

@@ -6,8 +6,8 @@ import pytest
 
 from edge_client.texts.examples import read_folder
 from edge_client.texts.tasks import read_task
-from simulation.compose import LANGUAGES, Phrases, compose, likeness, read_phrases
-from simulation.messages import (
+from simulation.demo.compose import LANGUAGES, Phrases, compose, likeness, read_phrases
+from simulation.demo.messages import (
     DATA,
     DEVICES,
     FILE_NAME,

@@ -8,10 +8,10 @@ pytest.importorskip("torch")
 
 from edge_client.texts.examples import ClientData, DataError, Example, read_file, read_folder
 from edge_client.texts.tasks import Task, read_task
-from simulation.experiment import Deal
-from simulation.partition import population_of, write_clients, write_split
-from simulation.partition_picture import count, draw_partition
-from simulation.population import Client
+from simulation.experiments.experiment import Deal
+from simulation.population.clients import Client
+from simulation.population.folders import population_of, write_clients, write_split
+from simulation.population.picture import count, draw_partition
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
 NONE = np.empty(0, np.int32)

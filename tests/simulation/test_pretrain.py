@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 from edge_client.bases.base import open_base
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Tokens
-from simulation.corpus import SOURCES, CorpusError, Passage, join_tokens, read_corpus
-from simulation.course import MASK, Batch, build_course
-from simulation.distill import Teacher, principal_embeddings
-from simulation.held_out import TOPICS, masked_score, zero_shot
-from simulation.pretrain import batch_loss, new_student, start_from_teacher, train
-from simulation.pretrain_cli import pretrain
-from simulation.pretrain_run import Limits, PretrainError
-from simulation.vocabulary import LABEL_WORDS, build_vocabulary, token_list, wordpiece
+from simulation.commands.pretrain import pretrain
+from simulation.pretraining.checkpoint import Limits, PretrainError
+from simulation.pretraining.corpus import SOURCES, CorpusError, Passage, join_tokens, read_corpus
+from simulation.pretraining.course import MASK, Batch, build_course
+from simulation.pretraining.held_out import TOPICS, masked_score, zero_shot
+from simulation.pretraining.student import batch_loss, new_student, start_from_teacher, train
+from simulation.pretraining.teacher import Teacher, principal_embeddings
+from simulation.pretraining.vocabulary import LABEL_WORDS, build_vocabulary, token_list, wordpiece
 
 WORDS = ("the", "old", "river", "town", "power", "team", "wins", "money", "market", "game", "car")
 

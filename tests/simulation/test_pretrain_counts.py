@@ -2,11 +2,17 @@ import random
 
 import torch
 
-from simulation.corpus import Passage
-from simulation.course import Batch, build_course
-from simulation.pretrain import new_student
-from simulation.pretrain_counts import WINDOW, Counts, count, count_embeddings, start_from_counts
-from simulation.vocabulary import build_vocabulary, wordpiece
+from simulation.pretraining.corpus import Passage
+from simulation.pretraining.course import Batch, build_course
+from simulation.pretraining.neighbours import (
+    WINDOW,
+    Counts,
+    count,
+    count_embeddings,
+    start_from_counts,
+)
+from simulation.pretraining.student import new_student
+from simulation.pretraining.vocabulary import build_vocabulary, wordpiece
 
 DAY, NIGHT = ("sun", "noon", "bright", "warm", "light"), ("moon", "stars", "dark", "cold", "owl")
 

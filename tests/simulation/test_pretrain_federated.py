@@ -14,16 +14,16 @@ from transformers import BertForMaskedLM
 from typer.testing import CliRunner
 
 from edge_client.bases.base import open_base
-from simulation.corpus import Passage
-from simulation.course import build_course
-from simulation.held_out import masked_score
-from simulation.pretrain import new_student
-from simulation.pretrain_cli import pretrain
-from simulation.pretrain_federated import samples_of_rounds, train_federated
-from simulation.pretrain_run import Limits, PretrainError
-from simulation.server_adam import Moments, pseudo_gradient, server_adam
-from simulation.silo import LEAST_SAMPLES, Silo, train_silo
-from simulation.vocabulary import build_vocabulary, wordpiece
+from simulation.commands.pretrain import pretrain
+from simulation.pretraining.checkpoint import Limits, PretrainError
+from simulation.pretraining.corpus import Passage
+from simulation.pretraining.course import build_course
+from simulation.pretraining.federated import samples_of_rounds, train_federated
+from simulation.pretraining.held_out import masked_score
+from simulation.pretraining.server_adam import Moments, pseudo_gradient, server_adam
+from simulation.pretraining.silo import LEAST_SAMPLES, Silo, train_silo
+from simulation.pretraining.student import new_student
+from simulation.pretraining.vocabulary import build_vocabulary, wordpiece
 
 WORDS = {"en": ("the", "old", "river", "town", "wins"), "es": ("el", "viejo", "rio", "gana", "y")}
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulation.corpus import Passage, read_corpus, rows_of
-from simulation.pretrain_recipe import EMBEDDED, recipe_of
-from simulation.pretrain_run import PretrainError
-from simulation.pretrain_texts import (
+from simulation.pretraining.checkpoint import PretrainError
+from simulation.pretraining.corpus import Passage, read_corpus, rows_of
+from simulation.pretraining.recipes import EMBEDDED, recipe_of
+from simulation.pretraining.texts import (
     ALL_LANGUAGES,
     multilingual_sources,
     sentences_of,
     smoothed,
 )
-from simulation.vocabulary import build_vocabulary, wordpiece
+from simulation.pretraining.vocabulary import build_vocabulary, wordpiece
 from tests.conftest import shared
 
 SCRIPTS = (

@@ -3,9 +3,9 @@ from dataclasses import astuple
 
 import pytest
 
-from simulation import published
-from simulation.datasets import NAMES
-from simulation.published import AUG_FEDPROMPT, AUTHORS_RUNS, MFPT, MFPT_TRAFFIC, shown
+from simulation.datasets.catalogue import NAMES
+from simulation.papers import published
+from simulation.papers.published import AUG_FEDPROMPT, AUTHORS_RUNS, MFPT, MFPT_TRAFFIC, shown
 
 
 def test_the_tables_speak_of_the_data_sets_we_read() -> None:

@@ -13,9 +13,9 @@ pytest.importorskip("ray")
 from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
 from profiling.instruments.process_tree import ProcessTree
-from simulation.federation import SimulationError
-from simulation.ray_devices import RayDevices
-from simulation.runner import Place
+from simulation.experiments.federation import SimulationError
+from simulation.experiments.ray_devices import RayDevices
+from simulation.experiments.runner import Place
 from tests.simulation.experiments import staged
 from tests.simulation.test_runner import place  # noqa: F401 - a fixture
 

@@ -13,12 +13,12 @@ pytest.importorskip("fastapi")
 from edge_client.bases.base import Base, BaseError
 from edge_client.texts.examples import DataError, Example
 from edge_client.texts.tasks import Task
-from simulation.datasets import read_dataset
-from simulation.experiment import Deal, Experiment
-from simulation.federation import SimulationError
-from simulation.record import Record, RecordError, Row, read_rows
-from simulation.runner import Place, run, run_all
-from simulation.stage import judged
+from simulation.datasets.catalogue import read_dataset
+from simulation.experiments.experiment import Deal, Experiment
+from simulation.experiments.federation import SimulationError
+from simulation.experiments.record import Record, RecordError, Row, read_rows
+from simulation.experiments.runner import Place, run, run_all
+from simulation.experiments.stage import judged
 from tests.simulation.experiments import small, texts_of
 
 

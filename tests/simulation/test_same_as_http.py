@@ -18,11 +18,11 @@ from edge_client.client.state import ClientState
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import sha256
-from simulation.devices import InProcess
-from simulation.experiment import Deal, schedule_of
-from simulation.federation import Round, federate
-from simulation.partition import write_clients
-from simulation.stage import Stage
+from simulation.experiments.devices import InProcess
+from simulation.experiments.experiment import Deal, schedule_of
+from simulation.experiments.federation import Round, federate
+from simulation.experiments.stage import Stage
+from simulation.population.folders import write_clients
 from tests.coordinator.conftest import serving
 from tests.edge_client.engines import KINDS
 from tests.simulation.experiments import staged

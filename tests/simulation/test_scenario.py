@@ -14,13 +14,13 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 from edge_client.bases.base import Base
-from simulation import aug_fedprompt, mfpt
 from simulation.cli import app
-from simulation.experiment_report import Order, play
-from simulation.mfpt_tables import distance_table, parse_mixture, traffic_table
-from simulation.record import mean_and_spread
-from simulation.runner import Place, run_all
-from simulation.scenario import (
+from simulation.experiments.record import mean_and_spread
+from simulation.experiments.runner import Place, run_all
+from simulation.papers import aug_fedprompt, mfpt
+from simulation.papers.mfpt_tables import distance_table, parse_mixture, traffic_table
+from simulation.papers.report import Order, play
+from simulation.papers.scenario import (
     Cell,
     Measured,
     Scenario,
@@ -30,7 +30,7 @@ from simulation.scenario import (
     markdown,
     measured,
 )
-from simulation.typology import TypologyError
+from simulation.papers.typology import TypologyError
 from tests.simulation.test_runner import news, place  # noqa: F401 - a fixture
 
 SEEDS = (0, 1)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulation.scoring import Score, Tally, pooled, score
+from simulation.experiments.scoring import Score, Tally, pooled, score
 
 ANSWERS = np.log(np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]))
 TALLIES = st.integers(1, 50).flatmap(

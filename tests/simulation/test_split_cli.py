@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from edge_client.texts.examples import read_folder
-from simulation.split_cli import split
+from simulation.commands.split import split
 
 APP = typer.Typer()
 APP.command()(split)

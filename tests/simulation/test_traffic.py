@@ -8,7 +8,7 @@ from edge_client.adapters.spec import initial_adapter, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.bases.random_models import hub_config
 from edge_client.wire.messages import decode_adapter, encode_adapter
-from simulation.traffic import (
+from simulation.papers.traffic import (
     BASE,
     CLIENTS,
     LABELS,

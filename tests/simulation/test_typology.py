@@ -9,9 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from simulation.dataset_readers import language_folders
-from simulation.hub_layouts import LAYOUTS
-from simulation.typology import (
+from simulation.datasets.hub_layouts import LAYOUTS
+from simulation.datasets.known import language_folders
+from simulation.papers.typology import (
     CC_100,
     TypologyError,
     Vectors,
@@ -20,7 +20,7 @@ from simulation.typology import (
     table_vectors,
     uriel_vectors,
 )
-from simulation.typology_table import FEATURES, LANGUAGES, SHORT
+from simulation.papers.typology_table import FEATURES, LANGUAGES, SHORT
 from tests.conftest import shared
 
 CODES = st.sampled_from(sorted(LANGUAGES))

@@ -1,0 +1,164 @@
+"""`smidgen simulate data`: what a data set holds, its licence and checksum; and a copy as files."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from edge_client.texts.examples import DataError, write_csv
+from edge_client.texts.ready_tasks import find_task
+from edge_client.texts.tasks import Task, TaskError, task_toml
+from simulation.datasets.catalogue import NAMES, VARIABLE, DataSet, read_dataset, read_local
+from simulation.datasets.hub_layouts import LAYOUTS, Layout
+
+
+def data(
+    name: Annotated[
+        str, typer.Argument(help=f"{', '.join(NAMES)}, folder:PATH or hub:OWNER/NAME@REVISION.")
+    ] = "",
+    folder: Annotated[
+        Path | None, typer.Option("--data", help=f"Folder of data sets; else ${VARIABLE}.")
+    ] = None,
+    languages: Annotated[str, typer.Option(help="Those wanted, as in `eng,hau`.")] = "",
+    train: Annotated[Path | None, typer.Option(help="A labelled file of your own.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Another to test on.")] = None,
+    task: Annotated[Path | None, typer.Option(help="task.toml of your own or a hub set.")] = None,
+    text: Annotated[str, typer.Option(help="Hub: column of the text; several join.")] = "text",
+    text_b: Annotated[str, typer.Option(help="Hub: column of a pair's second text.")] = "",
+    label: Annotated[str, typer.Option(help="Hub: column of the label.")] = "label",
+    config: Annotated[str, typer.Option(help="Hub: configuration.")] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Write train.csv, test.csv, task.toml, README.md there.")
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Last line of stdout: one JSON object.")
+    ] = False,
+) -> None:
+    """Show a data set: rows by label and language, licence, checksum, what differs."""
+    try:
+        hub_only = {"--text": text != "text", "--text-b": text_b, "--label": label != "label"}
+        given: dict[str, object] = {
+            "--task": task,
+            "--test": test,
+            "--languages": languages,
+            "--data": folder,
+        }
+        given |= {**hub_only, "--config": config}
+        _check_together(name, train, [option for option, value in given.items() if value])
+        own = find_task(task) if task else None
+        if train:
+            read = _read_own(name, train, test, own)
+        elif own and name.startswith("hub:"):
+            from simulation.datasets.hub import read_hub  # only where the hub is asked
+
+            layout = _layout(name, own, text, text_b, label, config)
+            read = read_hub(name.removeprefix("hub:"), _words(languages), layout)
+        else:
+            read = read_dataset(name, folder, _words(languages))
+        if out:
+            write_dataset(out, read)
+    except (DataError, TaskError, OSError) as error:
+        print(f"smidgen simulate data: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+    _print(read)
+    if json_output:
+        print(json.dumps(summary(read), ensure_ascii=False))
+
+
+def summary(data: DataSet) -> dict[str, Any]:
+    """A set's figures, as plain values for JSON."""
+    parts = {"train": data.train, "test": data.test}
+    return {
+        "name": data.name,
+        "origin": data.origin,
+        "licence": data.licence,
+        "sha256": data.sha256,
+        "notes": list(data.notes),
+        "labels": {
+            part: {label: counts[label] for label in data.task.labels}
+            for part, counts in ((p, Counter(e.label for e in rows)) for p, rows in parts.items())
+        },
+        "languages": {
+            part: dict(sorted(Counter(example.language for example in rows).items()))
+            for part, rows in parts.items()
+        },
+    }
+
+
+def write_dataset(out: Path, data: DataSet) -> None:
+    """Write a set as files that `folder:OUT`, `read_local` and other tools read.
+
+    Equal sets write equal bytes. Licence, origin and checksum go along in README.md.
+
+    Raises:
+        DataError: A text is no Unicode.
+        OSError: The folder cannot be written.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for part, examples in (("train", data.train), ("test", data.test)):
+        write_csv(out / f"{part}.csv", examples)
+    (out / "task.toml").write_text(task_toml(data.task), encoding="utf-8")
+    facts = {"licence": data.licence, "origin": data.origin, "sha256": data.sha256}
+    head = "".join(f"{key}: {value}\n" for key, value in facts.items())
+    notes = "".join(f"- {note}\n" for note in data.notes)
+    (out / "README.md").write_text(f"---\n{head}---\n# {data.name}\n\n{notes}", encoding="utf-8")
+
+
+def _check_together(name: str, train: Path | None, given: Sequence[str]) -> None:
+    """Refuse options that would say nothing beside the others."""
+    is_own = train is not None
+    is_hub = name.startswith("hub:") and not is_own
+    is_known = not (is_own or is_hub or name.startswith("folder:"))
+    counts = {
+        "--task": (is_own or is_hub, "without --train FILE or hub:OWNER/NAME"),
+        "--test": (is_own, "without --train FILE"),
+        "--languages": (not is_own, "with --train"),
+        "--data": (is_known, "with a set that is not looked for there"),
+    }
+    of_hub = (is_hub and "--task" in given, "without hub:OWNER/NAME and --task FILE")
+    for option in given:
+        is_read, beside = counts.get(option, of_hub)
+        if not is_read:
+            raise DataError(f"{option} says nothing {beside}; leave it out")
+
+
+def _read_own(name: str, train: Path, test: Path | None, task: Task | None) -> DataSet:
+    if task is None:
+        raise DataError("--train needs --task FILE: labels, patterns and label words")
+    read = read_local(train, test, task)
+    return replace(read, name=name) if name else read
+
+
+def _layout(name: str, task: Task, text: str, text_b: str, label: str, config: str) -> Layout:
+    if name.removeprefix("hub:").partition("@")[0] in LAYOUTS:
+        raise DataError(f"{name} is known here with a task of its own; leave --task out")
+    return Layout(task, tuple(_words(text)), text_b, label, config=config)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _print(data: DataSet) -> None:
+    figures = summary(data)
+    console = Console()
+    for kind in ("labels", "languages"):
+        train, test = figures[kind]["train"], figures[kind]["test"]
+        table = Table(kind[:-1], "train", "test")
+        for name in sorted({*train, *test}) if kind == "languages" else data.task.labels:
+            table.add_row(name or "-", f"{train.get(name, 0):,}", f"{test.get(name, 0):,}")
+        table.add_row("all", f"{len(data.train):,}", f"{len(data.test):,}", style="bold")
+        console.print(table)
+    facts = Table(box=None, show_header=False)
+    for key in ("name", "origin", "licence", "sha256"):
+        facts.add_row(key, figures[key])
+    for note in data.notes:
+        facts.add_row("note", note)
+    console.print(facts)

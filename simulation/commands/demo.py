@@ -1,0 +1,152 @@
+"""`smidgen demo`: see it work, then look at what it wrote."""
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from edge_client.adapters.spec import AdapterError, parse_adapter
+from edge_client.bases.base import EMBEDDED, BaseError
+from edge_client.engine.engine import EngineError, installed_engine
+from edge_client.engine.trainer import TrainingError
+from edge_client.planning.planner import AUTO
+from edge_client.texts.examples import DataError
+from edge_client.texts.ready_tasks import find_task
+from edge_client.texts.tasks import Task, TaskError
+from edge_client.wire.messages import Training
+from profiling.benchmarks.report import percent, rounds_table
+from simulation.demo.demo import Result, Setting, run_demo
+from simulation.demo.messages import HOMES, write_client_folders
+from simulation.demo.processes import FleetError
+from simulation.population.folders import write_split
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+MARK = ".smidgen-demo"
+# (batch, learning rate): a soft prompt is a handful of vectors and wants more and larger steps
+# than LoRA's matrices.
+RECIPES = {"lora": (16, 5e-3), "prompt": (8, 6e-2), "head": (16, 5e-3)}
+
+
+@app.command()
+def demo(
+    adapter: Annotated[str, typer.Option(help="lora:8, prompt:8 ...")] = "lora:8",
+    rounds: Annotated[int, typer.Option(min=1, help="Server steps.")] = 10,
+    base: Annotated[str, typer.Option(help="Folder, hub name, or `embedded`.")] = EMBEDDED,
+    engine: Annotated[
+        str, typer.Option(help="auto, torch or onnx; a list is dealt to the homes in turn.")
+    ] = AUTO,
+    out: Annotated[Path, typer.Option(help="Folder for all it writes.")] = Path("smidgen-demo"),
+    data: Annotated[Path | None, typer.Option(help="Your own labelled file; needs --task.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Labelled test file for --data.")] = None,
+    task: Annotated[Path | None, typer.Option(help="task.toml for --data.")] = None,
+    clients: Annotated[int, typer.Option(min=1, max=64, help="Devices for --data.")] = 4,
+    labels: Annotated[int, typer.Option(min=1, help="Labelled texts in all for --data.")] = 64,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the texts a round.")] = 1,
+    batch: Annotated[int | None, typer.Option(min=1, help="Texts an optimizer step.")] = None,
+    lr: Annotated[float | None, typer.Option(help="AdamW's learning rate.")] = None,
+    tokens: Annotated[int, typer.Option(min=8, help="Longest input in tokens.")] = 64,
+    seed: Annotated[int, typer.Option()] = 0,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Last line: one JSON object.")
+    ] = False,
+) -> None:
+    """Start a coordinator and four devices on this machine and train one adapter together."""
+    console = Console(stderr=json_output)
+    expected = (AdapterError, BaseError, DataError, EngineError, FleetError, TaskError)
+    try:
+        parse_adapter(adapter)
+        engines = tuple(installed_engine(name.strip()) for name in engine.split(","))
+        _clear(out)
+        if data is not None:
+            folders = _own_data(out / "devices", data, test, task, clients, labels, seed)
+        else:
+            folders = write_client_folders(out / "devices", HOMES)
+        usual = RECIPES[adapter.split(":")[0].split("+")[0]]
+        training = Training(epochs, batch or usual[0], lr or usual[1], 0.0, tokens)
+        setting = Setting(out, base, adapter, rounds, training, seed, engines)
+        result = _run(setting, folders, console)
+    except (*expected, TrainingError) as error:
+        _stop(1 if isinstance(error, FleetError | TrainingError) else 2, str(error))
+    except KeyboardInterrupt:
+        _stop(130, "stopped; no process is left behind")
+    _tell(result, setting, folders, console)
+    if json_output:
+        print(json.dumps(result.summary()))
+
+
+def _run(setting: Setting, folders: Sequence[Path], console: Console) -> Result:
+    columns = (TextColumn("{task.description:<32}"), BarColumn(), TextColumn("{task.fields[of]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
+        line = bar.add_task("starting", total=setting.rounds, of=f"0/{setting.rounds} rounds")
+
+        def progress(phase: str, done: int) -> None:
+            of = f"{done}/{setting.rounds} rounds"
+            bar.update(line, description=phase, completed=done, of=of)
+
+        result = run_demo(setting, folders, progress)
+        progress("done", setting.rounds)
+    return result
+
+
+def _own_data(
+    out: Path,
+    data: Path,
+    test: Path | None,
+    task: Path | None,
+    clients: int,
+    labels: int,
+    seed: int,
+) -> list[Path]:
+    if task is None:
+        raise TaskError("--data needs --task task.toml (labels, patterns, verbalizer)")
+    chosen: Task = find_task(task)
+    return write_split(out, data, test, chosen, clients, labels, seed)
+
+
+def _clear(out: Path) -> None:
+    """Make an empty folder of an earlier demo's or a new one; never delete anything else."""
+    if out.exists() and any(out.iterdir()) and not (out / MARK).is_file():
+        raise DataError(f"--out {out} holds other files; name a new folder")
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    (out / MARK).write_text("made by `smidgen demo`, which may delete this folder\n")
+
+
+def _tell(result: Result, setting: Setting, folders: Sequence[Path], console: Console) -> None:
+    console.print(rounds_table(result.costs))
+    table = Table(title=f"accuracy on the test texts of all {len(result.engines)} devices")
+    table.add_column("who trained")
+    table.add_column("accuracy", justify="right")
+    table.add_row("nobody (zero-shot)", percent(result.compared.zero_shot))
+    table.add_row("each device alone (mean)", percent(result.compared.alone))
+    table.add_row("  the same, on its own test texts", percent(result.compared.alone_own))
+    table.add_row("all devices together", percent(result.accuracy_final))
+    console.print(table)
+    summary = result.summary()
+    console.print(
+        f"per client and round: {summary['bytes_up_per_client_round'] / 1000:.1f} kB up, "
+        f"{summary['bytes_down_per_client_round'] / 1000:.1f} kB down; "
+        f"peak RSS of a client {summary['peak_rss_bytes'] / 1e6:.0f} MB; "
+        f"{summary['seconds']:.0f} s in all\n"
+        f"chart    {setting.out / 'rounds.png'}\n"
+        f"figures  {setting.out / 'rounds.jsonl'}\n"
+        f"adapter  {setting.out / 'adapter'} (a PEFT folder)\n"
+        f"next     smidgen client predict --adapter {setting.out / 'adapter'}"
+        f"{'' if setting.base == EMBEDDED else f' --base {setting.base}'} "
+        "'parcel left with the neighbour at no 14'",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _stop(code: int, message: str) -> NoReturn:
+    print(f"smidgen demo: {' '.join(message.split())}", file=sys.stderr)
+    raise typer.Exit(code)

@@ -1,0 +1,193 @@
+"""`smidgen simulate split`: deal labelled files out to client folders, and draw what came of it."""
+
+import json
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from edge_client.texts.examples import DataError, Example, LeftOut, read_file, read_texts
+from edge_client.texts.ready_tasks import find_task
+from edge_client.texts.tasks import TaskError
+from simulation.experiments.experiment import Deal, ExperimentError
+from simulation.population.clients import Population, PopulationError
+from simulation.population.folders import population_of, write_clients
+from simulation.population.picture import draw_partition
+
+MARK = ".smidgen-split"
+CLIENTS = 10
+# What the errors of a deal call it -> what was typed here; the longer first.
+OPTIONS = {
+    "deal.labelled_clients": "--labelled-clients",
+    "deal.labelled": "--labels",
+    "deal.": "--",
+    "labelled_total": "--labels",
+}
+
+
+def split(
+    data: Annotated[list[Path], typer.Argument(help="Labelled files: text,label[,language].")],
+    test: Annotated[list[Path] | None, typer.Option(help="Labelled file to test on.")] = None,
+    task: Annotated[Path | None, typer.Option(help="task.toml; without it, any label.")] = None,
+    clients: Annotated[int | None, typer.Option(help="10, or with --by one a value.")] = None,
+    labels: Annotated[int, typer.Option(help="Labelled texts in all (n); 0: every one.")] = 0,
+    labelled_clients: Annotated[int, typer.Option(help="Clients with labels (xi); 0: all.")] = 0,
+    gamma: Annotated[float, typer.Option(help="Evenness of labelled texts over them.")] = inf,
+    alpha: Annotated[float, typer.Option(help="Evenness of the labels on a client.")] = inf,
+    beta: Annotated[float, typer.Option(help="Evenness of the clients' sizes.")] = inf,
+    by: Annotated[str | None, typer.Option(help="Column whose values are silos.")] = None,
+    mixture: Annotated[float, typer.Option(help="With --by: 0 apart to 1 mixed.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Root seed.")] = 0,
+    out: Annotated[Path, typer.Option(help="Parent of the folders.")] = Path("smidgen-clients"),
+    picture: Annotated[Path | None, typer.Option(help="By default OUT/partition.png.")] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Last line: one JSON object.")
+    ] = False,
+) -> None:
+    """Deal labelled texts out to client folders: few labels, unevenly, or a silo a language."""
+    try:
+        _check_together(by, labelled_clients, mixture, gamma=gamma, alpha=alpha, beta=beta)
+        count = clients if clients is not None else 0 if by else CLIENTS
+        # Any column goes by the name of the one that experiments know.
+        apart: Literal["", "language"] = "language" if by else ""
+        deal = Deal(apart, count, labels, labelled_clients, gamma, alpha, beta, mixture)
+        known = find_task(task) if task else None
+        asked = known.labels if known else ()
+        texts, tests = _read(data, asked), _read(test or [], asked)
+        fields = (_column(data, by, asked), _column(test or [], by, asked)) if by else None
+        population = population_of(deal, texts, tests, seed, fields)
+        _clear(out)
+        picture = picture or out / "partition.png"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        write_clients(out, texts, tests, population, known)
+        draw_partition(population, _pictured(texts), picture, _title(data, population))
+    except (ExperimentError, PopulationError) as error:
+        _stop(2, _as_typed(str(error)))
+    except (DataError, TaskError) as error:
+        _stop(2, str(error))
+    except OSError as error:
+        _stop(1, str(error))
+    summary = _summary(population, texts)
+    _tell(summary, out, picture, Console(stderr=json_output))
+    if json_output:
+        print(json.dumps(summary | {"out": str(out), "picture": str(picture), "seed": seed}))
+
+
+def _check_together(
+    by: str | None, labelled_clients: int, mixture: float, **evenness: float
+) -> None:
+    """Refuse options that would say nothing beside each other."""
+    given = [f"--{name}" for name, value in evenness.items() if value != inf]
+    given += ["--labelled-clients"] if labelled_clients else []
+    if by and given:
+        raise PopulationError(f"{given[0]} says nothing with --by; leave one out")
+    if mixture and not by:
+        raise PopulationError("--mixture says nothing without --by, such as --by language")
+    if "--beta" in given and len(given) > 1:
+        other = next(name for name in given if name != "--beta")
+        raise PopulationError(f"{other} says nothing with --beta; leave one out")
+
+
+def _as_typed(message: str) -> str:
+    for name, option in OPTIONS.items():
+        message = message.replace(name, option)
+    return message
+
+
+def _read(paths: Sequence[Path], labels: Sequence[str]) -> list[Example]:
+    return [example for path in paths for example in read_file(path, labels, labelled=True)]
+
+
+def _column(paths: Sequence[Path], name: str, labels: Sequence[str]) -> list[str]:
+    """A column's value of every text that `read_file` reads."""
+    values = []
+    for path in paths:
+        for line, _, row in read_texts(path, labels, True, LeftOut()):
+            if name not in row:
+                raise DataError(f"{path}: no column {name!r} to go --by; found {', '.join(row)}")
+            if not row[name]:
+                raise DataError(f"{path}, line {line}: nothing in column {name!r} to go --by")
+            values.append(row[name])
+    return values
+
+
+def _pictured(texts: Sequence[Example]) -> dict[str, list[str]]:
+    fields = {"label": [text.label or "" for text in texts]}
+    languages = [text.language for text in texts]
+    return fields if len(set(languages)) < 2 else fields | {"language": languages}
+
+
+def _title(data: Sequence[Path], population: Population) -> str:
+    more = f" and {len(data) - 1} more" if len(data) > 1 else ""
+    known = sum(len(client.labelled) for client in population)
+    return f"{data[0].name}{more}: {known:,} labelled texts, {len(population):,} clients"
+
+
+def _clear(out: Path) -> None:
+    """Make an empty folder of an earlier split's or a new one; never delete anything else."""
+    if out.exists() and not out.is_dir():
+        raise DataError(f"--out {out} is a file; name a new folder")
+    if out.exists() and any(out.iterdir()) and not (out / MARK).is_file():
+        raise DataError(f"--out {out} holds other files; name a new folder")
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    (out / MARK).write_text("made by `smidgen simulate split`, which may delete this folder\n")
+
+
+def _summary(population: Population, texts: Sequence[Example]) -> dict[str, Any]:
+    known = [len(client.labelled) for client in population]
+    sizes = sorted(len(client.labelled) + len(client.unlabelled) for client in population)
+    by_label = Counter(texts[index].label for client in population for index in client.labelled)
+    return {
+        "clients": len(population),
+        "clients_labelled": sum(count > 0 for count in known),
+        "clients_unlabelled": sum(not (len(c.labelled) or len(c.test)) for c in population),
+        "labelled": sum(known),
+        "labelled_most": max(known),
+        "labelled_by_label": {str(label): count for label, count in sorted(by_label.items())},
+        "unlabelled": sum(sizes) - sum(known),
+        "test": sum(len(client.test) for client in population),
+        "texts_fewest": sizes[0],
+        "texts_median": sizes[len(sizes) // 2],
+        "texts_most": sizes[-1],
+    }
+
+
+def _tell(summary: dict[str, Any], out: Path, picture: Path, console: Console) -> None:
+    labels = [(f"  {label}", count) for label, count in summary["labelled_by_label"].items()]
+    rows = [
+        ("clients", summary["clients"]),
+        ("  with labelled texts", summary["clients_labelled"]),
+        ("labelled texts", summary["labelled"]),
+        *labels,
+        ("  most on one client", summary["labelled_most"]),
+        ("unlabelled texts", summary["unlabelled"]),
+        ("test texts", summary["test"]),
+        ("training texts of a client, fewest", summary["texts_fewest"]),
+        ("  median", summary["texts_median"]),
+        ("  most", summary["texts_most"]),
+    ]
+    table = Table("what was dealt out")
+    table.add_column("count", justify="right")
+    for name, value in rows:
+        table.add_row(name, f"{value:,}")
+    console.print(table)
+    if unlabelled := summary["clients_unlabelled"]:
+        console.print(
+            f"{unlabelled:,} clients hold unlabelled texts alone and take part in a run with "
+            "[labelling] only; --test FILE gives them some",
+            soft_wrap=True,
+        )
+    console.print(f"folders  {out}\npicture  {picture}", highlight=False, soft_wrap=True)
+
+
+def _stop(code: int, message: str) -> NoReturn:
+    print(f"smidgen simulate split: {' '.join(message.split())}", file=sys.stderr)
+    raise typer.Exit(code)

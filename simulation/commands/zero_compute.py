@@ -1,0 +1,103 @@
+"""`smidgen simulate zero-compute`: what a thousand virtual clients cost when none computes."""
+
+import json
+import multiprocessing
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from profiling.instruments.bases import BenchmarkError
+from profiling.peers.flwr import FLWR, FlwrRun, missing, simulate
+from simulation.experiments.zero_compute import (
+    Footprint,
+    ZeroRounds,
+    first_state,
+    footprint,
+    zero_rounds,
+)
+
+
+def zero_compute(
+    clients: Annotated[int, typer.Option(min=11, help="All of them in every round.")] = 1000,
+    rounds: Annotated[int, typer.Option(min=1)] = 3,
+    peer: Annotated[str, typer.Option(help=f"`{FLWR}`: its simulation beside it.")] = "",
+    peer_clients: Annotated[int, typer.Option(min=0, help="Fewer for the peer; 0: as many.")] = 0,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Last line of stdout: one JSON object.")
+    ] = False,
+) -> None:
+    """Rounds in which every client adds 0.01; and the memory that real virtual clients take."""
+    try:
+        if peer not in ("", FLWR):
+            raise BenchmarkError(f"--peer {peer} is not known here; {FLWR}")
+        if peer and (reason := missing()):
+            raise BenchmarkError(f"--peer {FLWR}: {reason}")
+        ours = _in_fresh_process(zero_rounds, clients, rounds)
+        taken = _in_fresh_process(footprint, clients)
+        other = simulate(peer_clients or clients, rounds, first_state()) if peer else None
+    except BenchmarkError as error:
+        print(f"smidgen simulate zero-compute: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+    _tell(ours, taken, other, Console(stderr=json_output))
+    if json_output:
+        print(json.dumps(_plain(ours, taken, other)))
+
+
+def _in_fresh_process(work: Any, *arguments: int) -> Any:
+    """A figure of its own process is of nobody else's memory."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def _tell(ours: ZeroRounds, taken: Footprint, other: FlwrRun | None, console: Console) -> None:
+    table = Table(title=f"zero-compute rounds of lora:8, {ours.adapter_bytes / 1000:.0f} kB")
+    for name in ("", "clients", "s a round (median)", "from", "to", "ms a client", "peak MB"):
+        table.add_column(name, justify="right")
+    _row(table, "smidgen, one process", ours.clients, ours.round_s, ours.peak_rss_bytes)
+    if other is not None:
+        name = f"flwr {other.versions.get('flwr', '')}, {other.processors} actors"
+        _row(table, name, other.clients, other.rounds_s, other.peak_pss_bytes)
+    console.print(table)
+    if other is not None:
+        factor = _per_client(other.rounds_s, other.clients) / _per_client(
+            ours.round_s, ours.clients
+        )
+        console.print(
+            f"a client-round: {factor:.0f} x faster than flwr, "
+            f"whose start of {other.startup_s:.1f} s is not counted",
+            highlight=False,
+        )
+    console.print(
+        f"memory: {taken.bytes_per_client / 1000:.1f} kB a client from {taken.few} to "
+        f"{taken.clients:,} clients that all train on the embedded base ({taken.round_s:.1f} s)",
+        highlight=False,
+    )
+
+
+def _row(table: Table, name: str, clients: int, seconds: tuple[float, ...], peak: int) -> None:
+    table.add_row(
+        name,
+        f"{clients:,}",
+        f"{median(seconds):.2f}",
+        f"{min(seconds):.2f}",
+        f"{max(seconds):.2f}",
+        f"{1000 * _per_client(seconds, clients):.2f}",
+        f"{peak / 1e6:.0f}",
+    )
+
+
+def _per_client(seconds: tuple[float, ...], clients: int) -> float:
+    return median(seconds) / clients
+
+
+def _plain(ours: ZeroRounds, taken: Footprint, other: FlwrRun | None) -> dict[str, Any]:
+    plain: dict[str, Any] = {"smidgen": asdict(ours), "footprint": asdict(taken)}
+    if other is not None:
+        plain["flwr"] = asdict(other)
+    return plain

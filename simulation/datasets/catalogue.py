@@ -1,0 +1,206 @@
+"""Labelled data sets for the experiments: known ones, files of one's own, any of the hub.
+
+Each comes with its task, where it is from, its licence, a checksum of what was read, and how it
+differs from the set as published. No training text is also a test text.
+
+    data = read_dataset("masakhanews", Path("data"), languages=("eng", "hau"))
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_client.bases.manifest import file_sha256
+from edge_client.texts.examples import DataError, Example, find_part, read_file
+from edge_client.texts.tasks import Task, TaskError, read_task
+from simulation.datasets.known import READERS, Parts, chosen, likeness
+from simulation.datasets.licence import licence_near
+
+NAMES = tuple(sorted(READERS))
+VARIABLE = "SMIDGEN_DATA"
+TASK = "task.toml"
+WRITES = "`smidgen simulate data NAME --out FOLDER` writes a folder as it should be"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A labelled set in two parts.
+
+    Attributes:
+        name: As it is asked for, `ag_news`.
+        task: Labels, patterns, label words.
+        train: To train on, label and language set; no text of `test` is in it.
+        test: To be judged by.
+        origin: `folder ag_news`, file names, or the hub's name with its revision.
+        licence: One line, as the folder or the hub's card states it.
+        sha256: Over names and contents of the files read, in order of names; hex.
+        notes: How it differs from the set as published.
+    """
+
+    name: str
+    task: Task
+    train: tuple[Example, ...]
+    test: tuple[Example, ...]
+    origin: str
+    licence: str
+    sha256: str
+    notes: tuple[str, ...]
+
+
+def read_dataset(name: str, where: Path | None = None, languages: Sequence[str] = ()) -> DataSet:
+    """Read a data set by its name, as an experiment says it.
+
+    Args:
+        name: One of `NAMES`; `folder:PATH`, a set of one's own; or `hub:OWNER/NAME[@REVISION]`.
+        where: Folder that holds one of `NAMES`; None takes `$SMIDGEN_DATA`.
+        languages: Of a set in several, those wanted; none means all it has.
+
+    Raises:
+        DataError: No such set, folder, file or language; says what to do.
+    """
+    if name.startswith("folder:"):
+        return read_own_folder(Path(name.removeprefix("folder:")), languages)
+    if name.startswith("hub:"):
+        from simulation.datasets.hub import (
+            read_hub,  # the hub's library is only here where it is wanted
+        )
+
+        return read_hub(name.removeprefix("hub:"), languages)
+    if name not in READERS:
+        known = ", ".join(NAMES)
+        raise DataError(f"no data set {name!r}; one of {known}, folder:PATH or hub:OWNER/NAME")
+    folder = _folder(where) / name
+    if not folder.is_dir():
+        raise DataError(f"no folder {name} in {folder.parent}; put the data set there")
+    parts = READERS[name](folder, languages)
+    files = {path.relative_to(folder.parent).as_posix(): path for path in parts.files}
+    return build(name, parts, f"folder {name}", licence_near(folder), checksum(files))
+
+
+def read_own_folder(folder: Path, languages: Sequence[str] = ()) -> DataSet:
+    """Read a set of one's own: a folder with `train.*`, `test.*` and `task.toml`.
+
+    What `smidgen simulate data --out` writes reads back equal. The checksum is over the three
+    files and not over the folder's name.
+
+    Args:
+        folder: Where they are; the parts as `read_local` takes them.
+        languages: Those wanted; none means all texts. Labels stay those of the task.
+
+    Raises:
+        DataError: A file is missing or cannot be read, or no text is in such a language.
+    """
+    if not folder.is_dir():
+        raise DataError(f"no folder {folder}; {WRITES}")
+    train, test, task_file = find_part(folder, "train"), find_part(folder, "test"), folder / TASK
+    if train is None or test is None or not task_file.is_file():
+        there = {"train.*": train, "test.*": test, TASK: task_file.is_file()}
+        missing = ", ".join(name for name, found in there.items() if not found)
+        raise DataError(f"folder:{folder} has no {missing}; {WRITES}")
+    try:
+        task = read_task(task_file)
+    except TaskError as error:
+        raise DataError(str(error)) from error
+    texts, tests = (read_file(path, task.labels, labelled=True) for path in (train, test))
+    if languages:
+        have = sorted({example.language for example in (*texts, *tests)} - {""})
+        wanted = chosen(f"folder:{folder}", languages, have)
+        texts, tests = ([e for e in part if e.language in wanted] for part in (texts, tests))
+    files = {path.name: path for path in (train, test, task_file)}
+    origin = f"folder {folder.resolve().name}"
+    found = Parts(task, texts, tests, tuple(files.values()))
+    return build(task.name, found, origin, licence_near(folder), checksum(files))
+
+
+def read_local(train: Path, test: Path | None, task: Task) -> DataSet:
+    """Read labelled files of one's own: CSV, TSV, JSONL or Parquet, gzipped or not.
+
+    Args:
+        train: Columns `text` (or `text_a`, `text_b`), `label`, optional `language`.
+        test: The same; None keeps about every fifth text of `train` back, chosen by its hash, so
+            that a text stays on its side whatever is added to the file.
+        task: Its labels.
+
+    Raises:
+        DataError: A file cannot be read, or one of the parts is empty.
+    """
+    files = {path.name: path for path in (train, test) if path}
+    if test and train.name == test.name:
+        files = {"train": train, "test": test}
+    sha256 = checksum(files)
+    examples = read_file(train, task.labels, labelled=True)
+    if test:
+        parts = Parts(task, examples, read_file(test, task.labels, labelled=True), ())
+    else:
+        kept_back = [example for example in examples if _is_kept_back(example)]
+        rest = [example for example in examples if not _is_kept_back(example)]
+        parts = Parts(task, rest, kept_back, (), ("about every fifth text kept back to test on",))
+    origin = f"files {', '.join(files)}" if test else f"file {train.name}"
+    return build(task.name, parts, origin, licence_near(train.parent), sha256)
+
+
+def build(name: str, parts: Parts, origin: str, licence: str, sha256: str) -> DataSet:
+    """Put a set together; training texts that are also test texts are left out and counted.
+
+    Raises:
+        DataError: A part is empty, or a label is not the task's.
+    """
+    train, left_out = disjoint(parts.train, parts.test)
+    for part, examples in (("training", train), ("test", parts.test)):
+        if not examples:
+            raise DataError(f"data set {name} has no {part} texts")
+        unknown = {str(example.label) for example in examples} - set(parts.task.labels)
+        if unknown:
+            labels = ", ".join(parts.task.labels)
+            raise DataError(f"data set {name}: label {min(unknown)!r} is not one of {labels}")
+    note = (f"{left_out} training texts left out: they are test texts",) if left_out else ()
+    notes = (*parts.notes, *note)
+    return DataSet(
+        name, parts.task, tuple(train), tuple(parts.test), origin, licence, sha256, notes
+    )
+
+
+def disjoint(train: Iterable[Example], test: Iterable[Example]) -> tuple[list[Example], int]:
+    """Training texts that are no test texts, and how many were left out.
+
+    Case, spaces and punctuation do not tell texts apart here; a pair counts as one text.
+    """
+    tested = {likeness(example) for example in test}
+    before = list(train)
+    kept = [example for example in before if likeness(example) not in tested]
+    return kept, len(before) - len(kept)
+
+
+def checksum(files: dict[str, Path]) -> str:
+    """SHA-256 over names and contents, in order of names.
+
+    Args:
+        files: Name that is hashed -> file.
+
+    Raises:
+        DataError: A file is not there or cannot be read.
+    """
+    whole = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        try:
+            content = file_sha256(path)
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        whole.update(f"{content}  {name}\n".encode())
+    return whole.hexdigest()
+
+
+def _is_kept_back(example: Example) -> bool:
+    return hashlib.sha256(likeness(example).encode()).digest()[0] % 5 == 0
+
+
+def _folder(where: Path | None) -> Path:
+    if where is not None:
+        return where
+    if not os.environ.get(VARIABLE):
+        raise DataError(
+            f"no folder of data sets; give one, set {VARIABLE}, or ask the hub: hub:OWNER/NAME"
+        )
+    return Path(os.environ[VARIABLE])

@@ -1,0 +1,219 @@
+"""Data sets from the Hugging Face hub: its split files, read without the `datasets` library.
+
+Two files of a set are all that is wanted, so huggingface_hub gets them and pyarrow reads them;
+`datasets` would bring pandas, fsspec and multiprocess for the same rows. A set that is no Parquet
+file yet is read from the copy that the hub itself converts. Nothing from the hub is executed.
+
+    data = read_hub("masakhane/masakhanews@main", languages=("hau", "yor"))
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_client.texts.examples import DataError, Example, read_rows
+from simulation.datasets.catalogue import DataSet, build, checksum
+from simulation.datasets.dataset import narrowed
+from simulation.datasets.hub_layouts import LAYOUTS, Layout, configs_of, files_of
+from simulation.datasets.known import Parts
+from simulation.datasets.licence import UNKNOWN
+
+CONVERTED = "refs/convert/parquet"
+ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A revision of a set on the hub.
+
+    Attributes:
+        repo: `OWNER/NAME`.
+        revision: Its commit, 40 hexadecimal digits.
+        paths: Names of its files.
+        licence: As its card states it, in one line.
+    """
+
+    repo: str
+    revision: str
+    paths: tuple[str, ...]
+    licence: str
+
+
+def read_hub(name: str, languages: Sequence[str] = (), layout: Layout | None = None) -> DataSet:
+    """Read a set from the hub, or from the hub library's own cache of it.
+
+    Args:
+        name: `OWNER/NAME[@REVISION]`, REVISION a commit, branch or tag.
+        languages: Of a set with a configuration each, those wanted; none means all.
+        layout: Columns and task of a set that is not in `LAYOUTS`.
+
+    Raises:
+        DataError: The hub does not give it, its layout is not known, or a row does not fit.
+    """
+    repo, _, revision = name.partition("@")
+    layout = layout or LAYOUTS.get(repo)
+    if layout is None:
+        raise DataError(
+            f"hub:{repo} is not known here ({', '.join(LAYOUTS)} are); give --task FILE with the "
+            "labels in the order of its numbers, and --text, --label if its columns differ"
+        )
+    configs = configs_of(layout, languages, repo)
+    listing = find(repo, revision)
+    train: list[Example] = []
+    test: list[Example] = []
+    files: dict[str, Path] = {}
+    for config, language in configs:
+        for part, splits in ((train, ("train",)), (test, layout.test)):
+            for path in files_of(listing.paths, config, splits, repo):
+                files[path] = fetch(listing, path)
+                part += read_examples(files[path], layout, language)
+    task = layout.task
+    if layout.is_narrowed:
+        task = narrowed(task, {example.label for example in (*train, *test)})
+    notes = ("as the hub has it", *((layout.note,) if layout.note else ()))
+    parts = Parts(task, train, test, tuple(files.values()), notes)
+    origin = f"hub {repo}@{listing.revision[:12]}"
+    return build(task.name, parts, origin, listing.licence, checksum(files))
+
+
+def read_examples(path: Path, layout: Layout, language: str) -> list[Example]:
+    """The labelled texts of one file; rows without a text or with a negative label are left out.
+
+    Raises:
+        DataError: A column is missing, or a label is none of the task's.
+    """
+    columns = (*layout.text, *((layout.text_b,) if layout.text_b else ()), layout.label)
+    names = _label_names(path, layout.label)
+    examples = []
+    for row in _rows(path, columns):
+        label = _label(row[layout.label], names, layout)
+        text = " ".join(row[column] for column in layout.text if row[column])
+        if text.strip() and label:
+            text_b = row[layout.text_b] if layout.text_b else ""
+            examples.append(Example(text, text_b, label, language))
+    return examples
+
+
+def find(repo: str, revision: str) -> Listing:
+    """Ask the hub what files a set has; of a set without Parquet, what the hub converted.
+
+    Raises:
+        DataError: The hub cannot be reached, or has no such set or revision.
+    """
+    info = _ask(repo, revision or None)
+    listing = Listing(repo, str(info.sha), _paths(info), _licence(info))
+    if revision or any(path.endswith(".parquet") for path in listing.paths):
+        return listing
+    try:
+        converted = _ask(repo, CONVERTED)
+    except DataError:
+        return listing
+    return Listing(repo, str(converted.sha), _paths(converted), listing.licence)
+
+
+def fetch(listing: Listing, path: str) -> Path:
+    """Download one file of a set into the hub library's cache, unless it is there.
+
+    Raises:
+        DataError: The hub does not give it.
+    """
+    from huggingface_hub import hf_hub_download
+
+    with _one_line(f"{listing.repo}, file {path}"):
+        return Path(
+            hf_hub_download(listing.repo, path, repo_type="dataset", revision=listing.revision)
+        )
+
+
+def _ask(repo: str, revision: str | None) -> Any:
+    from huggingface_hub import HfApi
+
+    with _one_line(f"{repo}@{revision}" if revision else repo):
+        return HfApi().dataset_info(repo, revision=revision)
+
+
+@contextmanager
+def _one_line(what: str) -> Iterator[None]:
+    """What the hub's library raises, as a `DataError` of one line."""
+    # HTTPError is the one of whichever HTTP client this version of the library brings.
+    from huggingface_hub.errors import HFValidationError, HTTPError
+
+    try:
+        yield
+    except (HTTPError, HFValidationError, OSError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(f"the hub does not give {what}: {reason[0]}") from error
+
+
+def _paths(info: Any) -> tuple[str, ...]:
+    return tuple(str(sibling.rfilename) for sibling in info.siblings or ())
+
+
+def _licence(info: Any) -> str:
+    """What the card states; the hub also shows it as a tag `license:...`."""
+    stated = getattr(info.card_data, "license", None) if info.card_data else None
+    tags = [tag.partition(":")[2] for tag in info.tags or () if tag.startswith("license:")]
+    names = stated if isinstance(stated, list) else [stated] if stated else tags
+    return ", ".join(str(name) for name in names) or UNKNOWN
+
+
+def _label(value: str, names: Sequence[str], layout: Layout) -> str:
+    """A label's name; empty for a negative number, which means none."""
+    labels = layout.task.labels
+    if value in labels:
+        return value
+    number = int(value) if value.lstrip("-").isdigit() else None
+    if number is None or number >= len(labels):
+        raise DataError(f"label {value!r} is not one of {', '.join(labels)} or their numbers")
+    if number < 0:
+        return ""
+    return names[number] if set(names) == set(labels) else labels[number]
+
+
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
+    if path.suffix == ".parquet":
+        yield from _parquet_rows(path, columns)
+        return
+    for _, row in read_rows(path):
+        if missing := [column for column in columns if column not in row]:
+            raise DataError(f"{path.name}: no column {missing[0]!r}; found {', '.join(row)}")
+        yield {column: row[column] or "" for column in columns}
+
+
+def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
+    file = _parquet_file(path)
+    found = file.schema_arrow.names
+    if missing := [column for column in columns if column not in found]:
+        raise DataError(f"{path.name}: no column {missing[0]!r}; found {', '.join(found)}")
+    for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(columns)):
+        for row in batch.to_pylist():
+            yield {key: "" if value is None else str(value) for key, value in row.items()}
+
+
+def _label_names(path: Path, column: str) -> list[str]:
+    """Names of a label's numbers, as the `datasets` library leaves them in a Parquet file."""
+    if path.suffix != ".parquet":
+        return []
+    metadata = _parquet_file(path).schema_arrow.metadata or {}
+    try:
+        features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+        return [str(name) for name in features[column]["names"]]
+    except (KeyError, TypeError, ValueError):
+        return []
+
+
+def _parquet_file(path: Path) -> Any:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise DataError("data sets of the hub need pyarrow: pip install 'smidgen[simulate]'") from (
+            error
+        )
+    try:
+        return parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path.name} is no Parquet file: {error}") from error

@@ -1,0 +1,233 @@
+"""How each known data set lies in a folder, and how it becomes a training and a test part.
+
+A reader takes the set's folder and says which files it read. Nothing here is random: where a part
+has to be drawn, the order of the texts' hashes draws it, so equal files give equal parts.
+"""
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_client.texts.examples import DataError, Example, read_rows
+from edge_client.texts.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
+from edge_client.texts.tasks import Task
+from simulation.datasets.dataset import narrowed
+
+Row = Mapping[str, str]
+_NO_WORD = re.compile(r"[\W_]+")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a reader found.
+
+    Attributes:
+        task: The question.
+        train: To train on; may still hold texts of `test`.
+        test: To be judged by.
+        files: Every file that was read.
+        notes: How this differs from the set as published.
+    """
+
+    task: Task
+    train: Sequence[Example]
+    test: Sequence[Example]
+    files: tuple[Path, ...]
+    notes: tuple[str, ...] = ()
+
+
+def likeness(example: Example) -> str:
+    """What two texts share that differ only in case, spaces and punctuation."""
+    return _NO_WORD.sub("", f"{example.text}\n{example.text_b}".casefold())
+
+
+def ag_news(folder: Path, languages: Sequence[str]) -> Parts:
+    """AG News: title and text of a test row are joined, as they already are in training rows."""
+    _refuse_languages("ag_news", languages)
+    files = folder / "train.csv.gz", folder / "test.csv.gz"
+    train, test = (
+        [
+            Example(_joined(row.get("title"), row["text"]), label=row["label"], language="en")
+            for row in _columns(path, "text", "label")
+        ]
+        for path in files
+    )
+    notes = (
+        f"{len(train):,} of the 120,000 training rows, not balanced",
+        f"{len(test):,} of the 7,600 test rows, balanced",
+    )
+    return Parts(AG_NEWS, train, test, files, notes)
+
+
+def yahoo_answers(folder: Path, languages: Sequence[str]) -> Parts:
+    """Yahoo! Answers: of each label one half of the 1,000 rows to train on, one to test."""
+    _refuse_languages("yahoo_answers", languages)
+    path = folder / "dev_10class_1k.csv.gz"
+    rows = [
+        Example(row["text"], label=row["label"], language="en")
+        for row in _columns(path, "text", "label")
+    ]
+    half = len(rows) // (2 * len(YAHOO.labels))
+    train = drawn(rows, half)
+    test = [example for example in rows if example not in set(train)]
+    note = f"{len(rows):,} of the 1,460,000 rows, as another project drew them, halved by label"
+    return Parts(YAHOO, train, test, (path,), (note,))
+
+
+def yelp_review_full(folder: Path, languages: Sequence[str]) -> Parts:
+    """Yelp stars: tested on 1,000 rows of the set, trained on reviews of Yelp's open data set."""
+    _refuse_languages("yelp_review_full", languages)
+    files = folder.parent / "yelp_openset" / "reviews_5k.csv.gz", folder / "dev_1k.csv.gz"
+    pool, test = (
+        [
+            Example(row["text"], label=row["stars"], language="en")
+            for row in _columns(path, "text", "stars")
+        ]
+        for path in files
+    )
+    train = drawn(pool, min(_counts(pool).values()))
+    notes = (
+        f"training rows are {len(train):,} reviews of Yelp's open data set, drawn equal by stars, "
+        "not the set's 650,000",
+        f"tested on {len(test):,} rows that another project drew, balanced, not the set's 50,000",
+    )
+    return Parts(YELP, train, test, files, notes)
+
+
+def mnli(folder: Path, languages: Sequence[str]) -> Parts:
+    """MultiNLI: subsets of its training part and of its matched development part."""
+    _refuse_languages("mnli", languages)
+    files = folder / "train_9k.csv.gz", folder / "test_matched_1k.csv.gz"
+    train, test = ([_pair(row, "en") for row in _pairs(path)] for path in files)
+    notes = (
+        f"{len(train):,} of the 392,702 training rows",
+        f"tested on {len(test):,} of the 9,815 matched development rows, tokenised with spaces",
+    )
+    return Parts(MNLI, train, test, files, notes)
+
+
+def masakhanews(folder: Path, languages: Sequence[str]) -> Parts:
+    """MasakhaNEWS: headline and text joined, as in the paper's baselines; every label it has."""
+    train: list[Example] = []
+    test: list[Example] = []
+    files: list[Path] = []
+    few: list[str] = []
+    for language in chosen("masakhanews", languages, language_folders(folder)):
+        whole = folder / language / "train.tsv.gz"
+        part = whole if whole.is_file() else folder / language / "train_fewshot50.tsv.gz"
+        few += [] if part == whole else [language]
+        files += [part, folder / language / "test.tsv.gz"]
+        train += _news(part, language)
+        test += _news(files[-1], language)
+    task = narrowed(NEWS, {example.label for example in (*train, *test)})
+    notes = ["headline and text joined; dev rows are left out"]
+    if few:
+        notes.append(f"50 training rows a label in {', '.join(few)}: the whole part is not here")
+    return Parts(task, train, test, tuple(files), tuple(notes))
+
+
+def xnli(folder: Path, languages: Sequence[str]) -> Parts:
+    """XNLI's development part, cut in two by premise, at the same rows in every language.
+
+    A premise's three hypotheses, and all translations of them, are on one side.
+    """
+    have = [path.name.split(".")[1] for path in sorted(folder.glob("dev.*.csv.gz"))]
+    names = chosen("xnli", languages, have)
+    files = tuple(folder / f"dev.{language}.csv.gz" for language in names)
+    train: list[Example] = []
+    test: list[Example] = []
+    for language, path in zip(names, files, strict=True):
+        for index, row in enumerate(_pairs(path)):
+            side = test if is_test_premise(index // HYPOTHESES) else train
+            side.append(_pair(row, language))
+    note = "the development part alone, halved by premise at the same rows in every language"
+    return Parts(
+        XNLI, train, test, files, (note, "the 392,702 training and 5,010 test rows are not here")
+    )
+
+
+HYPOTHESES = 3
+
+
+def is_test_premise(premise: int) -> bool:
+    """Whether a premise of XNLI's development part, counted from 0, is on the test side."""
+    return hashlib.sha256(f"xnli {premise}".encode()).digest()[0] % 2 == 1
+
+
+READERS: dict[str, Callable[[Path, Sequence[str]], Parts]] = {
+    "ag_news": ag_news,
+    "masakhanews": masakhanews,
+    "mnli": mnli,
+    "xnli": xnli,
+    "yahoo_answers": yahoo_answers,
+    "yelp_review_full": yelp_review_full,
+}
+
+
+def drawn(examples: Sequence[Example], per_label: int) -> list[Example]:
+    """So many texts of each label, those with the smallest hashes, in their own order."""
+    by_label = defaultdict(list)
+    for number, example in enumerate(examples):
+        digest = hashlib.sha256(f"{example.text}\n{example.text_b}".encode()).digest()
+        by_label[example.label].append((digest, number))
+    kept = [n for found in by_label.values() for _, n in sorted(found)[:per_label]]
+    return [examples[number] for number in sorted(kept)]
+
+
+def chosen(name: str, languages: Sequence[str], have: Sequence[str]) -> list[str]:
+    """The languages asked for, in their order and once each; none asked for means all.
+
+    Raises:
+        DataError: One of them is not there.
+    """
+    unknown = [language for language in languages if language not in have]
+    if unknown or not have:
+        asked = repr(unknown[0]) if unknown else "any language"
+        raise DataError(f"{name} has no {asked}; it has {', '.join(have) or 'none'}")
+    return list(dict.fromkeys(languages)) or list(have)
+
+
+def language_folders(folder: Path) -> list[str]:
+    """Names of the folders that hold a test part."""
+    return sorted(path.parent.name for path in folder.glob("*/test.tsv.gz"))
+
+
+def _refuse_languages(name: str, languages: Sequence[str]) -> None:
+    if set(languages) - {"en"}:
+        raise DataError(f"{name} is English alone, not {', '.join(languages)}; leave languages out")
+
+
+def _columns(path: Path, *needed: str) -> Iterable[Row]:
+    for _, row in read_rows(path):
+        if missing := [column for column in needed if row.get(column) is None]:
+            raise DataError(f"{path}: no column `{missing[0]}`; found {', '.join(row)}")
+        yield row
+
+
+def _pairs(path: Path) -> Iterable[Row]:
+    return _columns(path, "premise", "hypothesis", "label")
+
+
+def _pair(row: Row, language: str) -> Example:
+    return Example(row["premise"], row["hypothesis"], row["label"], language)
+
+
+def _news(path: Path, language: str) -> list[Example]:
+    return [
+        Example(_joined(row["headline"], row["text"]), label=row["category"], language=language)
+        for row in _columns(path, "category", "headline", "text")
+    ]
+
+
+def _joined(title: str | None, text: str) -> str:
+    return f"{title} {text}" if title else text
+
+
+def _counts(examples: Iterable[Example]) -> dict[str | None, int]:
+    counts: dict[str | None, int] = defaultdict(int)
+    for example in examples:
+        counts[example.label] += 1
+    return counts

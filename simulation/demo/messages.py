@@ -1,0 +1,119 @@
+"""The hub demo data: 3,600 labelled notifications of twelve writers, in three languages.
+
+`simulation/data/README.md` is its data card; `simulation/demo/compose.py` made it from phrase
+files.
+
+    folders = write_client_folders(Path("clients"), HOMES, labels_per_device=8)
+"""
+
+import csv
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+DATA = Path(__file__).parents[1] / "data"
+LABELS = ("security", "delivery", "energy", "weather", "family", "health")
+DEVICES = tuple(f"hub-{number:02d}" for number in range(1, 13))
+FILE_NAME = "hub_messages.csv"
+# The demo's four homes: three writers each, two homes in English, one in Spanish, one in French.
+HOMES = {f"home-{home + 1}": DEVICES[home::4] for home in range(4)}
+
+
+@dataclass(frozen=True)
+class Message:
+    """One row of the committed file.
+
+    Attributes:
+        id: Device and number, `hub-01-001`.
+        device: The writer-device.
+        language: `en`, `es` or `fr`.
+        split: `train` (labelled), `unlabelled` or `test`.
+        label: One of `LABELS`; known for unlabelled texts too, for analysis only.
+        text: The message.
+    """
+
+    id: str
+    device: str
+    language: str
+    split: str
+    label: str
+    text: str
+
+
+def load_messages(folder: Path = DATA) -> list[Message]:
+    """Read the committed messages, in file order."""
+    with (folder / FILE_NAME).open(encoding="utf-8", newline="") as file:
+        return [Message(**row) for row in csv.DictReader(file)]
+
+
+def write_messages(folder: Path, messages: Sequence[Message]) -> Path:
+    """Write messages the way `load_messages` reads them; equal messages give equal bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILE_NAME
+    _write(path, [field.name for field in fields(Message)], [astuple(m) for m in messages])
+    return path
+
+
+def write_client_folders(
+    out: Path, clients: Mapping[str, Sequence[str]], labels_per_device: int | None = None
+) -> list[Path]:
+    """Write one folder per client, as `edge_client.texts.examples.read_folder` expects it.
+
+    Args:
+        out: Parent of the folders.
+        clients: Client -> the writer-devices whose texts it holds, such as `HOMES`.
+        labels_per_device: Keep each device's first so many labelled texts, which are balanced
+            over the device's labels; None keeps all.
+
+    Raises:
+        ValueError: A device that is not in the data, or not one label each to keep.
+    """
+    named = [device for devices in clients.values() for device in devices]
+    unknown = [device for device in named if device not in DEVICES]
+    if unknown:
+        raise ValueError(f"no device {unknown[0]!r}; one of {', '.join(DEVICES)} expected")
+    if labels_per_device is not None and labels_per_device < 1:
+        raise ValueError(f"labels_per_device is {labels_per_device}; at least 1 expected")
+    messages = load_messages()
+    return [
+        _write_client(out / client, _kept(messages, devices, labels_per_device))
+        for client, devices in clients.items()
+    ]
+
+
+def _kept(
+    messages: Sequence[Message], devices: Sequence[str], labels_per_device: int | None
+) -> list[Message]:
+    """Messages of some devices, with each one's first labelled texts only."""
+    kept = []
+    for device in devices:
+        mine = [message for message in messages if message.device == device]
+        kept += [message for message in mine if message.split == "train"][:labels_per_device]
+        kept += [message for message in mine if message.split != "train"]
+    return kept
+
+
+def _write_client(folder: Path, messages: Sequence[Message]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_labelled(folder / "labelled.csv", [m for m in messages if m.split == "train"])
+    _write_labelled(folder / "test.csv", [m for m in messages if m.split == "test"])
+    _write(
+        folder / "unlabelled.csv",
+        ["text", "language", "id"],
+        [(m.text, m.language, m.id) for m in messages if m.split == "unlabelled"],
+    )
+    shutil.copyfile(DATA / "task.toml", folder / "task.toml")
+    return folder
+
+
+def _write_labelled(path: Path, messages: Sequence[Message]) -> None:
+    rows = [(m.text, m.label, m.language, m.id) for m in messages]
+    _write(path, ["text", "label", "language", "id"], rows)
+
+
+def _write(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)

@@ -1,0 +1,105 @@
+"""Virtual devices in this process: one resident engine, clients are indices into shared texts."""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from edge_client.client.answers import answer
+from edge_client.client.state import Finished
+from edge_client.engine.activation_cache import ActivationCache
+from edge_client.labelling.book import Book, MemoryNotes
+from edge_client.texts.examples import ClientData, Example
+from edge_client.wire.messages import Report, Work, decode_adapter
+from simulation.experiments.federation import Standing
+from simulation.experiments.scoring import Score, score
+from simulation.experiments.stage import Stage
+from simulation.population.clients import Population, merged
+
+
+class InProcess:
+    """See `simulation.experiments.federation.Devices`.
+
+    Args:
+        on: Base, texts and clients; an engine is opened on them.
+    """
+
+    def __init__(self, on: Stage) -> None:
+        self._on, self._engine = on, on.open_engine()
+        self._open = ExitStack()
+        self._open.callback(self._engine.close)
+        if on.experiment.cache_bytes:
+            folder = tempfile.TemporaryDirectory(prefix="smidgen-activations-")
+            limit, base_id = on.experiment.cache_bytes, on.base.base_id
+            cache = ActivationCache(Path(self._open.enter_context(folder)), limit, base_id)
+            self._engine.remember(cache)
+        self._first = Standing(on.first_adapter(self._engine))  # before anybody trains
+        self._books: dict[str, Book] = {}
+        self.serve(on.population)
+        index = {label: row for row, label in enumerate(on.dataset.task.labels)}
+        self._gold = np.array([index[example.label or ""] for example in on.dataset.test])
+
+    def serve(self, population: Population) -> None:
+        """Stand in for these clients from now on."""
+        self._owned = {client.name: client.test for client in population}
+        everybody = (*population, merged(population))
+        self._clients = {client.name: client for client in everybody}
+
+    def start(self) -> Standing:
+        """The adapter before the first round."""
+        return self._first
+
+    def notes(self) -> Mapping[str, Book]:
+        """What clients know of their unlabelled texts."""
+        return self._books
+
+    def recall(self, notes: Mapping[str, Book]) -> None:
+        """Go on with notes of another time."""
+        self._books = dict(notes)
+
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+        """Answer training or label work, in the order asked; who fails says so in its report."""
+        state = decode_adapter(adapter)
+        for name, work in asked:
+            self._engine.load_adapter(state)
+            notes = MemoryNotes(self._books.get(name))
+            if work.labelling is not None:
+                self._books[name] = notes.book  # before it is answered: who asks may not come back
+            try:
+                yield answer(self._engine, self.data(name, work), work, name, notes)
+            except (RuntimeError, ValueError) as error:
+                reason = f"{name}: {error}"
+                yield Finished(Report(work.work_id, "failed", error=reason[:2000]), None)
+
+    def data(self, name: str, work: Work) -> ClientData:
+        """A client's texts, the unlabelled ones without their labels and where they are wanted."""
+        client, train = self._clients[name], self._on.dataset.train
+        unlabelled: tuple[Example, ...] = ()
+        if work.labelling is not None:
+            unlabelled = tuple(replace(train[row], label=None) for row in client.unlabelled)
+        return ClientData(tuple(train[row] for row in client.labelled), unlabelled, ())
+
+    def gate(self, adapter: bytes, work: Work) -> Report | None:
+        """Evaluate an adapter as devices do before they label; None where nobody labels."""
+        if work.labelling is None:
+            return None
+        self._engine.load_adapter(decode_adapter(adapter))
+        data = ClientData((), (), self._on.gate)
+        return answer(self._engine, data, work, "gate", MemoryNotes()).report
+
+    def judge(self, adapter: bytes, arm: str) -> Score:
+        """Score an adapter on a client's own test texts; for nobody, on all."""
+        self._engine.load_adapter(decode_adapter(adapter))
+        tests = self._on.dataset.test
+        rows = self._owned[arm] if arm else np.arange(len(tests))
+        answers = self._engine.predict([tests[row] for row in rows])
+        spoken = [tests[row].language for row in rows]
+        owned = {arm: np.arange(len(rows))} if arm else self._owned
+        return score(answers, self._gold[rows], spoken, owned)
+
+    def close(self) -> None:
+        """Free the engine and what it has kept."""
+        self._open.close()

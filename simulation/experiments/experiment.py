@@ -1,0 +1,290 @@
+"""One experiment, said completely: what is trained, on which texts, dealt out how, for how long.
+
+Everything follows from it: two runs of equal experiments on equal texts and an equal base give
+equal numbers, in one process, in several or on a Ray cluster of equal processors and libraries. It
+is also a TOML file:
+
+    name = "skewed"
+    dataset = "ag_news"
+    base = "embedded"
+    adapter = "lora:8"
+    rounds = 20
+    cohort = 5
+    [deal]
+    clients = 1000
+    labelled = 64
+    labelled_clients = 32
+    gamma = 0.001
+    [training]
+    lr = 0.002
+"""
+
+import hashlib
+import json
+import math
+import sys
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from coordinator.config import RunConfig
+from edge_client.adapters.spec import AdapterError, parse_adapter
+from edge_client.bases.base import EMBEDDED
+from edge_client.texts.tasks import Task
+from edge_client.wire.labelling import Labelling
+from edge_client.wire.messages import Training
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover - the same library, before it moved into Python
+    import tomli as tomllib
+
+FULL = ("full", "full+head")
+RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before
+Paradigm = Literal["federated", "centralised", "local"]
+
+
+class ExperimentError(ValueError):
+    """An experiment that cannot be read or makes no sense."""
+
+
+def _demand(condition: bool, message: str) -> None:
+    if not condition:
+        raise ExperimentError(message)
+
+
+@dataclass(frozen=True)
+class Deal:
+    """How texts are dealt to clients; see `simulation.population.clients`.
+
+    Attributes:
+        by: `language`: clients own languages; empty deals by labels and numbers.
+        clients: How many; 0, with `by`, makes every language a client (a silo).
+        labelled: Labelled texts in all; 0 for all there are.
+        labelled_clients: xi, clients that hold them; 0 for all.
+        gamma: Dirichlet parameter of how many each of those gets; small is skewed, inf is even.
+        alpha: Dirichlet parameter of the classes on a client; small is skewed, inf is IID.
+        beta: Dirichlet parameter of the clients' sizes; inf is even. Not with the other two.
+        mixture: With `by`: 0 keeps each language apart, 1 mixes all evenly.
+    """
+
+    by: Literal["", "language"] = ""
+    clients: int = 10
+    labelled: int = 0
+    labelled_clients: int = 0
+    gamma: float = math.inf
+    alpha: float = math.inf
+    beta: float = math.inf
+    mixture: float = 0.0
+
+    def __post_init__(self) -> None:
+        fewest = 0 if self.by else 1
+        _demand(fewest <= self.clients <= 1_000_000, f"deal.clients: {fewest} to 1000000")
+        _demand(self.labelled >= 0, "deal.labelled: 0 (all) or more")
+        _demand(
+            0 <= self.labelled_clients <= self.clients,
+            f"deal.labelled_clients: 0 (all) to the {self.clients} clients",
+        )
+        for name in ("gamma", "alpha", "beta", "mixture"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+        for name in ("gamma", "alpha", "beta"):
+            value = getattr(self, name)
+            _demand(value > 0.0, f"deal.{name} is {value:g}; above 0, or inf")
+        _demand(0.0 <= self.mixture <= 1.0, "deal.mixture: 0 to 1")
+        skewed = [name for name in ("gamma", "alpha") if getattr(self, name) < math.inf]
+        _demand(math.isinf(self.beta) or not skewed, "deal.beta: not together with gamma or alpha")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment.
+
+    Attributes:
+        name: For people and file names.
+        dataset: As `simulation.datasets.catalogue.read_dataset` takes it.
+        languages: Of a set in several, kept sorted; none means all.
+        base: `embedded`, a folder or a hub name.
+        adapter: Such as `lora:8@q,v`, `prompt:8+head`; or `full`, `full+head`: every weight.
+        prompt_init: Text a soft prompt starts from; empty for random words.
+        paradigm: `federated`; `centralised`, one client with all texts; `local`, every client for
+            itself.
+        deal: How texts are dealt to clients.
+        training: Of a client in one round.
+        rounds: Server steps; 0 asks the base as it is (zero-shot).
+        cohort: Clients asked in a round, of those that hold labelled texts; 0 for all.
+        evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
+        labelling: How clients label their own texts; None if they do not.
+        gate_texts: With labelling: training texts kept aside, with their labels, on which adapters
+            are judged before they label (AUG-FedPrompt's capacity gate); nobody trains on them.
+        cache_bytes: Of the disk, for what the layers below the lowest trained one give; 0 for none.
+        train_texts: Training texts of each language that there are, drawn by the seed; 0 for all.
+        judged_on: `test`, or `dev`: training texts kept aside, to choose settings by.
+        test_texts: Of those, how many of each language are asked, drawn; 0 for all (of `dev` 1000).
+        seed: Root seed of deal, first adapter, cohorts and the order of texts.
+        engine: `auto`, `torch` or `onnx`.
+        dtype: `float32`, or `auto`: whatever a client on this machine would choose, so that
+            another machine may give other numbers.
+        threads: An engine computes with; part of the experiment, since sums depend on it.
+
+    Raises:
+        ExperimentError: A value outside its range; names it.
+    """
+
+    name: str
+    dataset: str
+    languages: tuple[str, ...] = ()
+    base: str = EMBEDDED
+    adapter: str = "lora:8@q,v"
+    prompt_init: str = ""
+    paradigm: Paradigm = "federated"
+    deal: Deal = field(default_factory=Deal)
+    training: Training = field(default_factory=Training)
+    rounds: int = 10
+    cohort: int = 0
+    evaluate_every: int = 1
+    labelling: Labelling | None = None
+    gate_texts: int = 64
+    cache_bytes: int = 0
+    train_texts: int = 0
+    judged_on: Literal["test", "dev"] = "test"
+    test_texts: int = 0
+    seed: int = 0
+    engine: Literal["auto", "torch", "onnx"] = "auto"
+    dtype: Literal["float32", "auto"] = "float32"
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        _demand(0 < len(self.name) <= 200 and self.name.isprintable(), "name: 1 to 200 characters")
+        _demand(0 <= self.rounds <= 1_000_000, "rounds: 0 to 1000000")
+        _demand(self.cohort >= 0, "cohort: 0 (all clients) or more")
+        _demand(self.evaluate_every >= 0, "evaluate_every: 0 or more")
+        _demand(self.gate_texts >= 0, "gate_texts: 0 or more")
+        _demand(self.cache_bytes >= 0, "cache_bytes: 0 (none) or more")
+        _demand(
+            self.labelling is None or self.adapter not in FULL,
+            f"labelling: adapter is {self.adapter}; one that leaves the base as it is expected",
+        )
+        _demand(
+            self.labelling is None or self.paradigm == "federated",
+            f"labelling: paradigm is {self.paradigm}; federated expected",
+        )
+        _demand(self.train_texts >= 0, "train_texts: 0 (all) or more")
+        _demand(self.test_texts >= 0, "test_texts: 0 (all) or more")
+        _demand(0 <= self.seed < 2**63, "seed: 0 to 2^63 - 1")
+        _demand(1 <= self.threads <= 1024, "threads: 1 to 1024")
+        object.__setattr__(self, "languages", tuple(sorted(set(self.languages))))
+        if self.adapter in FULL:
+            return
+        try:
+            parse_adapter(self.adapter)
+        except AdapterError as error:
+            raise ExperimentError(f"{error}, or {', '.join(FULL)}") from error
+
+    def key(self, base_id: str, dataset_sha256: str, task: Task, engine: str) -> str:
+        """Names an experiment's results: equal keys give equal numbers.
+
+        Args:
+            base_id: SHA-256 of the base that `base` was found to be.
+            dataset_sha256: Of the texts.
+            task: How they are asked.
+            engine: What `engine` means here.
+        """
+        asked = asdict(replace(task, patterns=task.asked()))
+        found = {"base": base_id, "dataset": dataset_sha256, "task": asked, "engine": engine}
+        said = asdict(self) | found | {"results": RESULTS_VERSION}
+        if self.adapter not in FULL:
+            said["adapter"] = str(parse_adapter(self.adapter))
+        del said["name"]
+        text = json.dumps(said, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """An experiment's `coordinator.rounds.schedule.Schedule` for as many clients as can train.
+
+    With labelling adapters are evaluated whenever they are scored (every `score_every` rounds) or
+    may be labelled with.
+    """
+
+    rounds: int
+    fraction: float
+    evaluate_every: int
+    seed: int
+    min_clients: int = 1
+    min_updates: int = RunConfig.min_updates
+    deadline_s: float = math.inf
+    labelling: Labelling | None = None
+    labels: tuple[str, ...] = ()
+    max_cohort: int = 0
+    score_every: int = 1
+
+    def is_gated(self, round_index: int) -> bool:
+        """Whether clients label right after a round, so that its adapter is judged before."""
+        every = self.labelling.infer_every if self.labelling else 0
+        return every > 0 and round_index % every == 0 and round_index < self.rounds
+
+    def is_scored(self, round_index: int) -> bool:
+        """Whether an adapter that is evaluated after a round is scored on the test texts too."""
+        every = self.score_every
+        is_due = round_index % every == 0 if every else round_index == 0
+        return is_due or round_index == self.rounds
+
+
+def schedule_of(experiment: Experiment, clients: int, labels: tuple[str, ...] = ()) -> Rounds:
+    """When whom is asked: the cohort, or all where fewer clients hold labelled texts.
+
+    With labelling, adapters are evaluated whenever somebody is about to label too.
+
+    Args:
+        experiment: What is run.
+        clients: That can train from the beginning.
+        labels: Of the task; needed with labelling.
+    """
+    labelling, seed = experiment.labelling, experiment.seed
+    if labelling is not None:
+        gates = math.gcd(labelling.infer_every, experiment.evaluate_every)
+        most = experiment.cohort
+        return Rounds(
+            rounds=experiment.rounds,
+            fraction=1.0,
+            evaluate_every=gates,
+            seed=seed,
+            labelling=labelling,
+            labels=labels,
+            max_cohort=most,
+            score_every=experiment.evaluate_every,
+        )
+    fraction = min(1.0, experiment.cohort / max(1, clients)) if experiment.cohort else 1.0
+    return Rounds(experiment.rounds, fraction, experiment.evaluate_every, seed)
+
+
+def read_experiment(path: Path) -> Experiment:
+    """Read an experiment's TOML file.
+
+    Raises:
+        ExperimentError: The file is missing, no TOML, or has an unknown key or a wrong value.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ExperimentError(f"no experiment at {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"{path} is no TOML: {error}") from error
+    _check_keys(table, Experiment, str(path))
+    _check_keys(table.get("deal", {}), Deal, f"{path}: [deal]")
+    _check_keys(table.get("training", {}), Training, f"{path}: [training]")
+    _check_keys(table.get("labelling", {}), Labelling, f"{path}: [labelling]")
+    try:
+        return msgspec.convert({"name": path.stem} | table, Experiment)
+    except msgspec.ValidationError as error:
+        raise ExperimentError(f"{path}: {error}") from error
+
+
+def _check_keys(table: Any, kind: type[Any], origin: str) -> None:
+    _demand(isinstance(table, dict), f"{origin}: a table is expected")
+    names = [item.name for item in fields(kind)]
+    for key in sorted(set(table) - set(names)):
+        raise ExperimentError(f"{origin}: unknown key {key!r}; known are {', '.join(names)}")

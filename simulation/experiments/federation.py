@@ -1,0 +1,353 @@
+"""A federated run in one process: the coordinator's rounds and aggregation, without a socket.
+
+What is due next is decided by `rounds.machine`, who is asked by `rounds.selection`;
+updates are encoded, checked and folded as the server does it, one at a time and in order of client
+names. So a run here ends in the same bytes as the same run over HTTP.
+
+    devices = ...  # answers work with an engine, on this machine or on a Ray cluster
+    last = federate(schedule, template, Standing(adapter), names, devices, on_round)
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from coordinator.rounds.admission import Refusal, check_update
+from coordinator.rounds.aggregation import apply_delta, weighted_mean
+from coordinator.rounds.events import Answered, Event, Finished, StepClosed, StepOpened
+from coordinator.rounds.guidance import guidance_of
+from coordinator.rounds.machine import State, decide, evolve, thresholds_before
+from edge_client.client import state as device
+from edge_client.labelling.book import Book
+from edge_client.wire.messages import (
+    AdapterState,
+    Report,
+    Update,
+    Work,
+    decode_adapter,
+    encode_adapter,
+    sha256,
+)
+from simulation.experiments.experiment import Rounds
+from simulation.experiments.resume import recalled, remembered
+from simulation.experiments.scoring import Score
+
+
+class SimulationError(RuntimeError):
+    """An experiment that cannot go on; says why."""
+
+
+class Devices(Protocol):
+    """Virtual devices: the texts of all clients, and engines that take turns at them."""
+
+    def start(self) -> "Standing":
+        """The adapter before the first round."""
+
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[device.Finished]:
+        """Answer training or label work, in the order asked; who fails says so in its report."""
+
+    def gate(self, adapter: bytes, work: Work) -> Report | None:
+        """Evaluate an adapter as devices do before they label; None where nobody labels."""
+
+    def notes(self) -> Mapping[str, Book]:
+        """What clients know of their unlabelled texts."""
+
+    def recall(self, notes: Mapping[str, Book]) -> None:
+        """Go on with notes of another time."""
+
+    def judge(self, adapter: bytes, arm: str) -> Score:
+        """Score an adapter on a client's own test texts; for nobody, on all."""
+
+    def close(self) -> None:
+        """Free the engines."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands between two rounds.
+
+    Attributes:
+        adapter: Encoded adapter of the last closed round.
+        round_index: That round; 0 before any training.
+        evaluated: The last round whose adapter was evaluated, -1 for none.
+        memory: What else is known, of a run that labels; see `simulation.experiments.resume`.
+    """
+
+    adapter: bytes
+    round_index: int = 0
+    evaluated: int = -1
+    memory: bytes = b""
+
+
+@dataclass(frozen=True)
+class Looking:
+    """What a label step before a round gave and cost.
+
+    Attributes:
+        cohort: Clients asked.
+        texts_read: By them.
+        label_forwards: Layer-forwards of it, counted.
+        gate_forwards: Layer-forwards of the evaluation before it, counted.
+        gate_accuracy: What that found; None where there is no gate.
+        used_round: The round whose adapter labelled.
+        thresholds: Least confidence of each class's pseudo-labels after it.
+    """
+
+    cohort: int
+    texts_read: int
+    label_forwards: int
+    gate_forwards: int
+    gate_accuracy: float | None
+    used_round: int
+    thresholds: tuple[float, ...]
+
+    @property
+    def forwards(self) -> int:
+        """Layer-forwards of labelling and of the evaluation before it."""
+        return self.label_forwards + self.gate_forwards
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a closed round gave and cost; round 0 is the evaluation before any training.
+
+    Attributes:
+        round_index: 1-based server step.
+        cohort: Names of the clients asked.
+        errors: What went wrong, by client.
+        num_examples: Texts trained on, all clients together.
+        loss: Mean training loss over clients weighted by their texts, nats; None in round 0.
+        bytes_down: Adapters handed out, encoded (measured; headers of HTTP not included).
+        bytes_up: Updates handed in, encoded (measured).
+        layer_forwards: Of training, all clients together, counted by the engines.
+        train_s: Seconds from the first piece of work to the new adapter (measured).
+        standing: Where the run stands afterwards.
+        score: Of the new adapter, where it was evaluated.
+    """
+
+    round_index: int
+    cohort: tuple[str, ...]
+    errors: dict[str, str]
+    num_examples: int
+    loss: float | None
+    bytes_down: int
+    bytes_up: int
+    layer_forwards: int
+    train_s: float
+    standing: Standing
+    score: Score | None = None
+    looking: Looking | None = None
+
+
+def federate(
+    schedule: Rounds,
+    template: Work,
+    start: Standing,
+    names: Collection[str],
+    devices: Devices,
+    on_round: Callable[[Round], None] = lambda closed: None,
+    arm: str = "",
+    texts: Mapping[str, int] | None = None,
+) -> Standing:
+    """Run all rounds that are left.
+
+    Going on from any standing that `on_round` was given ends in the same adapter as running
+    through.
+
+    Args:
+        schedule: Rounds, cohort, evaluation, labelling.
+        template: Work as every client gets it; round, adapter and ids are filled in.
+        start: Where to begin.
+        names: Clients that have work to do.
+        devices: Who answer.
+        on_round: Told each round after its evaluation, if it has one.
+        arm: The client that trains for itself and is judged by its own texts; empty for nobody.
+        texts: How many labelled texts each of the clients holds; needed with labelling.
+
+    Raises:
+        SimulationError: Fewer clients than the schedule needs, or a round in which too few could
+            train; quotes the first error.
+    """
+    run = _Run(schedule, template, devices, start, arm, texts or {})
+    open_round: Round | None = None
+    while (event := run.next_event(names)) is not None:
+        if isinstance(event, StepOpened) and event.kind == "evaluate":
+            open_round = run.evaluate(event, open_round)
+            continue
+        if open_round is not None:
+            on_round(open_round)
+            open_round = None
+        if isinstance(event, StepOpened) and event.kind == "train":
+            open_round = run.train(event)
+        elif isinstance(event, StepOpened):
+            run.label(event)
+        elif isinstance(event, Finished):
+            break
+    return run.standing
+
+
+class _Run:
+    """The state machine of one run and the adapter that goes with it."""
+
+    def __init__(
+        self,
+        schedule: Rounds,
+        template: Work,
+        devices: Devices,
+        start: Standing,
+        arm: str,
+        texts: Mapping[str, int],
+    ) -> None:
+        self._schedule, self._template, self._devices = schedule, template, devices
+        self._arm, self._first = arm, devices.start().adapter
+        self._looking: Looking | None = None
+        self._gate = Report("", "done")
+        self.standing = start
+        name, first = sha256(start.adapter), sha256(self._first)
+        self._state = State(name, start.round_index, start.evaluated, first_sha256=first)
+        self._state = replace(self._state, evaluated_sha256=name, texts=texts)
+        if start.memory:
+            self._state, notes, self._gate = recalled(start.memory, self._state)
+            devices.recall(notes)
+
+    def next_event(self, names: Collection[str]) -> Event | None:
+        """What is due, folded into the state."""
+        event = decide(self._schedule, self._state, names, "", 0.0)
+        if event is None:
+            raise SimulationError(
+                f"round {self._state.round_index + 1} needs {self._schedule.min_updates} or more "
+                f"clients that can train; there are {len(names)}"
+            )
+        self._state = evolve(self._state, event)
+        return event
+
+    def label(self, opened: StepOpened) -> None:
+        """One label step."""
+        read = forwards = 0
+        is_first = opened.adapter_sha256 == sha256(self._first)
+        adapter = self._first if is_first else self.standing.adapter
+        used = 0 if is_first else self.standing.round_index
+        asked = [(name, self._work(opened, work_id)) for work_id, name in opened.members]
+        answers = self._devices.do(adapter, asked)
+        for (name, work), finished in zip(asked, answers, strict=True):
+            report = finished.report
+            if report.outcome == "failed":
+                raise SimulationError(f"{name} could not label: {report.error}")
+            read, forwards = read + report.num_examples, forwards + report.layer_forwards
+            told = Answered(work.work_id, "done", None, 0, report.labelled)
+            self._state = evolve(self._state, replace(told, confidences=report.confidences))
+        self._state = evolve(self._state, StepClosed(self._state.adapter_sha256, 0.0))
+        thresholds = thresholds_before(self._schedule, self._state, opened.round_index)
+        gate = self._gate
+        self._looking = Looking(
+            len(asked), read, forwards, gate.layer_forwards, gate.accuracy, used, thresholds
+        )
+
+    def train(self, opened: StepOpened) -> Round:
+        """One training step, up to the adapter after it."""
+        start_s, schedule = time.perf_counter(), self._schedule
+        before = self.standing.adapter
+        reference = decode_adapter(before)
+        reports: dict[str, Report] = {}
+        sizes: list[int] = []
+
+        def updates() -> Iterator[tuple[AdapterState, float]]:
+            asked = [(name, self._work(opened, work_id)) for work_id, name in opened.members]
+            answers = self._devices.do(before, asked)
+            for (name, work), finished in zip(asked, answers, strict=True):
+                report, update = _admitted(finished, work, reference)
+                reports[name] = report
+                self._state = evolve(self._state, Answered(work.work_id, report.outcome, None, 0))
+                if update is not None:
+                    sizes.append(len(finished.update or b""))
+                    yield update.delta, float(update.num_examples)
+            if len(sizes) < max(1, schedule.min_updates):
+                reason = next((report.error for report in reports.values()), "nobody was asked")
+                raise SimulationError(
+                    f"round {opened.round_index}: {len(sizes)} of {len(asked)} clients could "
+                    f"train, {schedule.min_updates} needed: {reason}"
+                )
+
+        adapter = encode_adapter(apply_delta(reference, weighted_mean(updates())))
+        self._state = evolve(self._state, StepClosed(sha256(adapter), 0.0))
+        self.standing = self._stand(adapter)
+        errors = {name: report.error for name, report in reports.items() if report.error}
+        done = [report for report in reports.values() if report.outcome == "done"]
+        num_examples = sum(report.num_examples for report in done)
+        losses = sum(report.num_examples * (report.loss or 0.0) for report in done)
+        looking, self._looking = self._looking, None
+        return Round(
+            round_index=opened.round_index,
+            cohort=tuple(reports),
+            errors=errors,
+            num_examples=num_examples,
+            loss=losses / num_examples,
+            bytes_down=len(before) * len(reports),
+            bytes_up=sum(sizes),
+            layer_forwards=sum(report.layer_forwards for report in done),
+            train_s=time.perf_counter() - start_s,
+            standing=self.standing,
+            looking=looking,
+        )
+
+    def _stand(self, adapter: bytes) -> Standing:
+        """Where the run is now."""
+        memory = b""
+        if self._schedule.labelling is not None:
+            memory = remembered(self._state, self._devices.notes(), self._gate)
+        return Standing(adapter, self._state.round_index, self._state.evaluated, memory)
+
+    def evaluate(self, opened: StepOpened, trained: Round | None) -> Round:
+        """One evaluation step; the round it belongs to, with its score if it is scored."""
+        adapter, round_index = self.standing.adapter, opened.round_index
+        work_id, _ = opened.members[0]
+        report = None
+        if self._schedule.is_gated(round_index):
+            report = self._devices.gate(adapter, self._work(opened, work_id))
+        if report is not None:
+            self._gate = report
+            self._state = evolve(self._state, gate_answer(work_id, report))
+        self._state = evolve(self._state, StepClosed(self._state.adapter_sha256, 0.0))
+        self.standing = self._stand(adapter)
+        scored = None
+        if self._schedule.is_scored(round_index):
+            scored = self._devices.judge(adapter, self._arm)
+        if trained is None:
+            before = Round(round_index, (), {}, 0, None, 0, 0, 0, 0.0, self.standing)
+            return replace(before, score=scored)
+        return replace(trained, standing=self.standing, score=scored)
+
+    def _work(self, opened: StepOpened, work_id: str) -> Work:
+        guidance = guidance_of(self._schedule, self._state, opened)
+        return replace(
+            self._template,
+            work_id=work_id,
+            kind=opened.kind,
+            round_index=opened.round_index,
+            adapter_sha256=opened.adapter_sha256,
+            adapter_bytes=len(self.standing.adapter),
+            keep=guidance.keep,
+            prior=guidance.prior,
+            thresholds=guidance.thresholds,
+            most=guidance.most,
+        )
+
+
+def gate_answer(work_id: str, report: Report) -> Answered:
+    """An evaluation as the coordinator notes it down."""
+    right = None if report.accuracy is None else round(report.accuracy * report.num_examples)
+    answer = Answered(work_id, "done", None, report.num_examples, right=right)
+    return replace(answer, mean_log_probabilities=report.mean_log_probabilities)
+
+
+def _admitted(
+    finished: device.Finished, work: Work, reference: AdapterState
+) -> tuple[Report, Update | None]:
+    """An answer as the coordinator takes it: an update that cannot be used is a failure."""
+    if finished.update is None:
+        return finished.report, None
+    try:
+        return finished.report, check_update(finished.update, work.work_id, reference)
+    except Refusal as refusal:
+        return Report(work.work_id, "failed", error=refusal.detail), None

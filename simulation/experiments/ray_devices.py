@@ -1,0 +1,193 @@
+"""Virtual devices on a Ray cluster: an engine on each processor, clients dealt to them in turn.
+
+The same work gives the same bytes wherever it is done, and answers come back in the order asked,
+so a run on a cluster equals one in this process. A cluster's machines need smidgen installed and
+the base at the same place; texts travel once.
+"""
+
+import atexit
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from edge_client.client.state import Finished
+from edge_client.labelling.book import Book
+from edge_client.planning.resources import usable_cores
+from edge_client.wire.messages import Report, Work
+from simulation.experiments.devices import InProcess
+from simulation.experiments.federation import SimulationError, Standing
+from simulation.experiments.scoring import Score
+from simulation.experiments.stage import Stage
+
+LOCAL = "local"
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+STORE_BYTES = 80 << 20  # about the least Ray takes; an adapter a round is all that lies there
+
+
+class _Worker:
+    """One engine on the cluster."""
+
+    def __init__(self, on: Stage) -> None:
+        self._devices = InProcess(on)
+
+    def do(
+        self, adapter: bytes, name: str, work: Work, book: Book | None
+    ) -> tuple[Finished, Book | None]:
+        """One client's work, and what it knows of its unlabelled texts after it."""
+        self._devices.recall({} if book is None else {name: book})
+        finished = next(self._devices.do(adapter, [(name, work)]))
+        return finished, self._devices.notes().get(name)
+
+    def gate(self, adapter: bytes, work: Work) -> Report | None:
+        """An adapter's evaluation before label work."""
+        return self._devices.gate(adapter, work)
+
+    def judge(self, adapter: bytes, arm: str) -> Score:
+        """An adapter's score."""
+        return self._devices.judge(adapter, arm)
+
+    def start(self) -> Standing:
+        """The adapter before the first round."""
+        return self._devices.start()
+
+
+class RayDevices:
+    """See `simulation.experiments.federation.Devices`.
+
+    Args:
+        on: Base, texts and clients.
+        address: Of a cluster, or `local` for one on this machine that ends with this process.
+
+    Raises:
+        SimulationError: There is no such cluster, or its workers cannot open the base.
+    """
+
+    def __init__(self, on: Stage, address: str) -> None:
+        self._ray = ray = _joined(address)
+        threads = on.experiment.threads
+        count = int(ray.cluster_resources().get("CPU", 0)) // threads
+        if not count:
+            raise SimulationError(f"--ray {address}: no worker has {threads} processors")
+        worker: Any = ray.remote(num_cpus=threads)(_Worker)
+        shared = ray.put(on)
+        self._workers = [worker.remote(shared) for _ in range(count)]
+        self._books: dict[str, Book] = {}
+        self._pool = ray.util.ActorPool(self._workers)
+
+    def start(self) -> Standing:
+        """The adapter before the first round."""
+        standing: Standing = self._got(self._workers[0].start.remote())
+        return standing
+
+    def notes(self) -> Mapping[str, Book]:
+        """What clients know of their unlabelled texts."""
+        return self._books
+
+    def recall(self, notes: Mapping[str, Book]) -> None:
+        """Go on with notes of another time."""
+        self._books = dict(notes)
+
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+        """Answer training or label work, in the order asked; who fails says so in its report."""
+        body, names = self._ray.put(adapter), [name for name, _ in asked]
+        known = [(name, work, self._books.get(name)) for name, work in asked]
+        try:
+            answers = self._pool.map(lambda one, work: one.do.remote(body, *work), known)
+            for name, (finished, book) in zip(names, answers, strict=True):
+                if book is not None:
+                    self._books[name] = book
+                yield finished
+        except self._ray.exceptions.RayError as error:
+            raise _failed(error) from error
+
+    def gate(self, adapter: bytes, work: Work) -> Report | None:
+        """Evaluate an adapter as devices do before they label; None where nobody labels."""
+        report: Report | None = self._got(self._workers[0].gate.remote(adapter, work))
+        return report
+
+    def judge(self, adapter: bytes, arm: str) -> Score:
+        """Score an adapter on a client's own test texts; for nobody, on all."""
+        scored: Score = self._got(self._workers[0].judge.remote(adapter, arm))
+        return scored
+
+    def close(self) -> None:
+        """Free the engines; the cluster stays."""
+        for worker in self._workers:
+            self._ray.kill(worker)
+
+    def _got(self, reference: Any) -> Any:
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            raise _failed(error) from error
+
+
+def _joined(address: str) -> Any:
+    """Ray, as a part of that cluster; nothing of it is left behind when this process ends."""
+    known = sys.modules.get("ray")
+    if known is not None and known.is_initialized():
+        return known
+    if address not in (LOCAL, "auto"):
+        _probe(address)
+    how: dict[str, Any] = {"address": address}
+    if address == LOCAL:
+        how |= _of_my_own()
+    os.environ.update(QUIET)
+    import ray  # reads the environment
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(**how, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise _nobody(address, str(error).splitlines()[0]) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)  # Ray puts its own there
+    return ray
+
+
+def _of_my_own() -> dict[str, Any]:
+    """What a cluster on this machine is started with.
+
+    Without a token in the environment Ray would write one into the user's home; its ports listen
+    on every interface.
+    """
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+    folder = tempfile.mkdtemp(prefix="smidgen-ray-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # after Ray's own, made later
+    return {
+        "num_cpus": usable_cores(),
+        "include_dashboard": False,
+        "object_store_memory": STORE_BYTES,
+        "_temp_dir": folder,
+    }
+
+
+def _probe(address: str) -> None:
+    """Ask whether anybody listens: Ray itself would ask for ten minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5.0).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise _nobody(address, str(error)) from error
+
+
+def _nobody(address: str, reason: str) -> SimulationError:
+    return SimulationError(
+        f"--ray {address}: no cluster there ({reason}); HOST:PORT of one that `ray start --head` "
+        f"made is expected, or `{LOCAL}`"
+    )
+
+
+def _failed(error: Exception) -> SimulationError:
+    cause = getattr(error, "cause", None) or error
+    return SimulationError(f"a Ray worker failed: {type(cause).__name__}: {cause}")

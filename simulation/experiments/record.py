@@ -1,0 +1,296 @@
+"""An experiment's results on disk: one row a round, and the adapter to go on from.
+
+    OUT/KEY/experiment.json     what was run
+    OUT/KEY/lock                whoever runs it holds this
+    OUT/KEY/rows.jsonl          one row a round and arm, written when the round is closed
+    OUT/KEY/ARM.HASH.safetensors  the adapter of each arm's last row
+    OUT/KEY/ARM.HASH.memory     what else is known then, of a run that labels
+
+An adapter is on disk before its row, and the one before goes after it; so a killed run goes on
+where its last whole row ends, and a finished one is not run again.
+"""
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from edge_client.client.state import write_atomically
+from edge_client.wire.messages import sha256
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Looking, Round, Standing
+from simulation.experiments.scoring import Score, Tally, pooled
+
+ROWS = "rows.jsonl"
+
+
+class RecordError(ValueError):
+    """Results on disk that cannot be gone on from; names the file."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The label step before a round, and what it left.
+
+    Attributes:
+        looking: What it gave and cost.
+        held: Pseudo-labels of all clients after it, and how many of them are right.
+    """
+
+    looking: Looking
+    held: Tally
+
+
+@dataclass(frozen=True)
+class Row:
+    """One round of one arm, as it is written; units are those of `federation.Round`.
+
+    Attributes:
+        arm: The client that trained for itself; empty where all trained together.
+        round_index: 1-based; 0 is the evaluation before any training.
+        clients: Clients asked.
+        failed: Of those, who could not train.
+        num_examples: Texts trained on.
+        loss: Mean training loss, nats.
+        bytes_down: Adapters handed out, encoded.
+        bytes_up: Updates handed in, encoded.
+        layer_forwards: Of training, all clients together, counted by the engines.
+        train_s: Seconds of training and aggregation on this machine (measured).
+        adapter_sha256: The adapter after it.
+        evaluated: The last round whose adapter was scored, -1 for none.
+        score: Of this adapter, where it was scored.
+        error: What the first client that failed said; empty if none did.
+        labels: The label step before it, if there was one.
+    """
+
+    arm: str
+    round_index: int
+    clients: int
+    failed: int
+    num_examples: int
+    loss: float | None
+    bytes_down: int
+    bytes_up: int
+    layer_forwards: int
+    train_s: float
+    adapter_sha256: str
+    evaluated: int
+    score: Score | None = None
+    error: str = ""
+    labels: Labels | None = None
+
+    @property
+    def all_forwards(self) -> int:
+        """Layer-forwards of training, labelling and the gate."""
+        labels = self.labels
+        return self.layer_forwards + (labels.looking.forwards if labels else 0)
+
+
+@dataclass(frozen=True)
+class Result:
+    """An experiment and all its rows so far."""
+
+    experiment: Experiment
+    rows: tuple[Row, ...] = field(default=())
+
+    def curve(self) -> list[tuple[int, Score]]:
+        """(round, score of all test texts) where every arm has been scored by then."""
+        arms = {row.arm for row in self.rows}
+        latest: dict[str, Score] = {}
+        found: dict[int, Score] = {}
+        for row in sorted(self.rows, key=lambda row: row.round_index):
+            if row.score is not None:
+                latest[row.arm] = row.score
+                if len(latest) == len(arms):
+                    found[row.round_index] = pooled(list(latest.values()))
+        return list(found.items())
+
+    def final(self) -> Score:
+        """In the end: each test text answered once, by the shared adapter or its owner's."""
+        return self.curve()[-1][1]
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers among all test texts, in the end."""
+        return self.final().accuracy
+
+    @property
+    def mean_of_languages(self) -> float:
+        """Mean of the languages' accuracies, in the end; of all texts where none is named."""
+        shares = [tally.share for tally in self.final().by_language.values()]
+        return sum(shares) / len(shares) if shares else self.accuracy
+
+    def failures(self) -> tuple[int, int, str]:
+        """Client-rounds that failed, all that were asked, and the first reason."""
+        failed = sum(row.failed for row in self.rows)
+        reason = next((row.error for row in self.rows if row.error), "")
+        return failed, sum(row.clients for row in self.rows), reason
+
+    def total(self, name: str) -> float:
+        """Sum of a figure over all rows, such as `bytes_up`."""
+        return float(sum(getattr(row, name) for row in self.rows))
+
+
+class Record:
+    """One experiment's folder, for one process at a time; use it in a `with` block.
+
+    Args:
+        folder: `OUT/KEY`; made where it is not there.
+        experiment: What is run.
+        facts: What else the numbers come from, written beside it for people.
+
+    Raises:
+        RecordError: Another process has it, or a row in it is damaged.
+    """
+
+    def __init__(
+        self, folder: Path, experiment: Experiment, facts: Mapping[str, object] | None = None
+    ) -> None:
+        self._folder, self._experiment = folder, experiment
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (folder / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._lock.close()
+            raise RecordError(f"another process runs the experiment in {folder}") from error
+        said = json.dumps(asdict(experiment) | dict(facts or {}), indent=2, sort_keys=True)
+        write_atomically(folder / "experiment.json", f"{said}\n".encode())
+        self._rows = read_rows(folder)
+        self._last = {row.arm: row for row in self._rows}
+        path = folder / ROWS
+        if path.is_file() and not path.read_bytes().endswith(b"\n"):  # a row that was cut short
+            lines = "".join(f"{_line(row)}\n" for row in self._rows)
+            write_atomically(path, lines.encode())
+        self._sweep()
+
+    def __enter__(self) -> "Record":
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._lock.close()
+
+    def _sweep(self) -> None:
+        """Adapters that no arm's last row names were on their way when somebody was killed."""
+        named = {self._adapter(arm, row.adapter_sha256) for arm, row in self._last.items()}
+        named |= {memory_of(path) for path in named}
+        for kind in ("safetensors", "memory"):
+            for path in self._folder.glob(f"*.{kind}*"):
+                if path not in named:
+                    path.unlink()
+
+    @property
+    def result(self) -> Result:
+        """What is here so far."""
+        return Result(self._experiment, tuple(self._rows))
+
+    def standing(self, arm: str) -> Standing | None:
+        """Where an arm's rounds ended, None if they have not begun.
+
+        Raises:
+            RecordError: The adapter of its last row is not there or altered.
+        """
+        last = self._last.get(arm)
+        if last is None:
+            return None
+        path = self._adapter(arm, last.adapter_sha256)
+        body = path.read_bytes() if path.is_file() else b""
+        if sha256(body) != last.adapter_sha256:
+            raise RecordError(f"{path} is missing or altered; delete {self._folder} to run again")
+        beside = memory_of(path)
+        memory = beside.read_bytes() if beside.is_file() else b""
+        if self._experiment.labelling is not None and not memory:
+            raise RecordError(f"{beside} is missing; delete {self._folder} to run again")
+        return Standing(body, last.round_index, last.evaluated, memory)
+
+    def add(self, arm: str, closed: Round, keep_clients: bool, held: Tally | None = None) -> None:
+        """Write a round down.
+
+        Nothing travels but where clients train together: elsewhere no bytes are charged.
+
+        Args:
+            arm: Who trained for itself, or empty.
+            closed: The round.
+            keep_clients: Whether the score by client is kept.
+            held: Right ones among the pseudo-labels, where it had a label step.
+        """
+        body, name = closed.standing.adapter, sha256(closed.standing.adapter)
+        scored, is_sent = closed.score, self._experiment.paradigm == "federated"
+        if scored is not None and not keep_clients:
+            scored = replace(scored, by_client={})
+        loss = closed.loss
+        row = Row(
+            arm=arm,
+            round_index=closed.round_index,
+            clients=len(closed.cohort),
+            failed=len(closed.errors),
+            num_examples=closed.num_examples,
+            loss=loss if loss is not None and math.isfinite(loss) else None,
+            bytes_down=closed.bytes_down if is_sent else 0,
+            bytes_up=closed.bytes_up if is_sent else 0,
+            layer_forwards=closed.layer_forwards,
+            train_s=closed.train_s,
+            adapter_sha256=name,
+            evaluated=closed.standing.evaluated,
+            score=scored,
+            error=next(iter(closed.errors.values()), ""),
+            labels=Labels(closed.looking, held) if closed.looking and held else None,
+        )
+        before = self._last.get(arm)
+        if closed.standing.memory:
+            write_atomically(memory_of(self._adapter(arm, name)), closed.standing.memory)
+        write_atomically(self._adapter(arm, name), body)
+        with (self._folder / ROWS).open("a", encoding="utf-8") as file:
+            file.write(f"{_line(row)}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._rows.append(row)
+        self._last[arm] = row
+        if before is not None and before.adapter_sha256 != name:
+            old = self._adapter(arm, before.adapter_sha256)
+            old.unlink(missing_ok=True)
+            memory_of(old).unlink(missing_ok=True)
+
+    def _adapter(self, arm: str, name: str) -> Path:
+        return self._folder / f"{arm or 'all'}.{name[:12]}.safetensors"
+
+
+def memory_of(adapter: Path) -> Path:
+    """Where what is known beside an adapter lies."""
+    return adapter.with_suffix(".memory")
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """The whole rows of a folder; a last one that was cut short is left out.
+
+    Raises:
+        RecordError: A line is no row.
+    """
+    path = folder / ROWS
+    lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
+    rows = []
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            rows.append(msgspec.json.decode(line, type=Row))
+        except msgspec.DecodeError as error:
+            raise RecordError(
+                f"{path}, line {number}: no row of an experiment; delete {folder} to run it again"
+            ) from error
+    return rows
+
+
+def _line(row: Row) -> str:
+    return json.dumps(asdict(row), allow_nan=False)
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation; 0 for a single value."""
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return mean, 0.0
+    return mean, (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5

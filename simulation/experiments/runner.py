@@ -1,0 +1,244 @@
+"""Runs experiments, one after the other or several processes at once, and goes on where they are.
+
+results = run_all(experiments, Place(data, out), jobs=2, tell=print)
+"""
+
+import ctypes
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from edge_client.wire.labelling import keep_in
+from simulation.experiments.devices import InProcess
+from simulation.experiments.experiment import Experiment, Rounds, schedule_of
+from simulation.experiments.federation import Devices, Round, SimulationError, federate
+from simulation.experiments.pseudo_score import PseudoScore
+from simulation.experiments.record import ROWS, Record, Result
+from simulation.experiments.stage import Arm, Stage, stage
+
+FEW_CLIENTS = 64  # up to so many, every row says how each of them does
+POLL_S = 0.3
+PR_SET_PDEATHSIG = 1
+
+Tell = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where experiments find and leave things.
+
+    Attributes:
+        data: Folder of data sets; None takes `$SMIDGEN_DATA`.
+        out: Folder of results; finished ones in it are not run again.
+        ray: Address of a Ray cluster whose workers train; empty for this process.
+    """
+
+    data: Path | None
+    out: Path
+    ray: str = ""
+
+
+def run_all(
+    experiments: Sequence[Experiment], place: Place, jobs: int = 1, tell: Tell | None = None
+) -> list[Result]:
+    """Run experiments; results in their order. Equal ones are run once.
+
+    Whether each can be run is found out before the first begins.
+
+    Args:
+        experiments: What to run.
+        place: Where.
+        jobs: Processes at once; each result is the same with any number.
+        tell: Told rounds done, rounds in all, and what is at hand.
+
+    Raises:
+        SimulationError: One cannot go on; the others' results so far are kept.
+        RecordError: Another process runs one of them.
+    """
+    said = tell or (lambda done, total, name: None)
+    stages = [stage(experiment, place.data) for experiment in experiments]
+    different = {on.key: on for on in stages}
+    for on in different.values():
+        on.check()
+    total = sum(rounds_of(on) for on in different.values())
+    if jobs > 1 and not place.ray and len(different) > 1:
+        _in_processes(list(different.values()), place, jobs, lambda n, name: said(n, total, name))
+        found = {key: run(on.experiment, place) for key, on in different.items()}  # read, not run
+    else:
+        found = {}
+        for key, on in different.items():
+            name, before = on.experiment.name, _rounds_done(list(different.values()), place)
+            said(before, total, name)
+            found[key] = run(on.experiment, place, _Counter(said, before, total, name))
+    said(total, total, "done")
+    return [
+        replace(found[on.key], experiment=experiment)
+        for on, experiment in zip(stages, experiments, strict=True)
+    ]
+
+
+@dataclass
+class _Counter:
+    """Counts closed rounds."""
+
+    tell: Tell
+    done: int
+    total: int
+    name: str
+
+    def __call__(self, closed: Round) -> None:
+        self.done += 1
+        self.tell(self.done, self.total, self.name)
+
+
+def rounds_of(on: Stage) -> int:
+    """Rows that an experiment has in the end: its rounds and the evaluation before them, by arm."""
+    return sum(1 + on.experiment.rounds * bool(arm.clients) for arm in on.arms())
+
+
+def _rounds_done(stages: Sequence[Stage], place: Place) -> int:
+    """Rows on disk."""
+    paths = [place.out / on.key / ROWS for on in stages]
+    return sum(path.read_bytes().count(b"\n") for path in paths if path.is_file())
+
+
+def run(
+    experiment: Experiment, place: Place, on_round: Callable[[Round], None] = lambda closed: None
+) -> Result:
+    """Run one experiment, from where its folder says it stands.
+
+    Raises:
+        SimulationError: It cannot go on.
+        RecordError: Another process runs it.
+    """
+    on = stage(experiment, place.data)
+    devices: Devices | None = None
+    with Record(place.out / on.key, experiment, _facts(on)) as record:
+        try:
+            for arm in _open_arms(on, record):
+                devices = devices or _devices(on, place)
+                _run_arm(on, record, devices, arm, on_round)
+        finally:
+            if devices is not None:
+                devices.close()
+        return record.result
+
+
+def _facts(on: Stage) -> dict[str, object]:
+    """What numbers come from, beside the experiment itself."""
+    libraries = ("smidgen", "torch", "numpy", "onnxruntime", "transformers")
+    versions = {}
+    for name in libraries:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    texts = {name: getattr(on.dataset, name) for name in ("origin", "licence", "sha256", "notes")}
+    sizes = {"train": len(on.dataset.train), "test": len(on.dataset.test)}
+    return {
+        "base_id": on.base.base_id,
+        "texts": texts | sizes | {"task": asdict(on.dataset.task)},
+        "versions": versions,
+    }
+
+
+def _open_arms(on: Stage, record: Record) -> list[Arm]:
+    """Arms with rounds left."""
+    standings = [(arm, record.standing(arm.name)) for arm in on.arms()]
+    return [
+        arm
+        for arm, standing in standings
+        if standing is None
+        or min(standing.round_index, standing.evaluated) < _rounds(on, arm).rounds
+    ]
+
+
+def _rounds(on: Stage, arm: Arm) -> Rounds:
+    """An arm's schedule; without labelled texts its first adapter is judged, and that is all."""
+    schedule = schedule_of(on.experiment, len(arm.clients), on.dataset.task.labels)
+    return schedule if arm.clients or not arm.name else replace(schedule, rounds=0)
+
+
+def _run_arm(
+    on: Stage, record: Record, devices: Devices, arm: Arm, on_round: Callable[[Round], None]
+) -> None:
+    experiment, names = on.experiment, [client.name for client in arm.clients]
+
+    def keep(closed: Round) -> None:
+        held = None
+        if pseudo is not None and closed.looking is not None and experiment.labelling is not None:
+            share = keep_in(experiment.labelling, closed.round_index, experiment.rounds)
+            held = pseudo.tally(devices.notes(), closed.looking, share)
+        record.add(arm.name, closed, len(on.population) <= FEW_CLIENTS, held)
+        on_round(closed)
+
+    pseudo = PseudoScore(on) if experiment.labelling is not None else None
+    start = record.standing(arm.name) or devices.start()
+    schedule = _rounds(on, arm)
+    present = names if schedule.rounds else ["whoever judges"]
+    texts = {client.name: len(client.labelled) for client in arm.clients}
+    federate(schedule, on.template(), start, present, devices, keep, arm.name, texts)
+
+
+def _devices(on: Stage, place: Place) -> Devices:
+    if not place.ray:
+        return InProcess(on)
+    if find_spec("ray") is None:
+        raise SimulationError("--ray needs Ray; pip install 'smidgen[ray]'")
+    from simulation.experiments.ray_devices import RayDevices  # only where it is wanted
+
+    return RayDevices(on, place.ray)
+
+
+def _in_processes(
+    stages: Sequence[Stage], place: Place, jobs: int, tell: Callable[[int, str], None]
+) -> None:
+    """Run each in a process of its own, so many at once; none outlives this call."""
+    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+    waiting, running = list(stages), list[tuple[BaseProcess, Connection, str]]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                on = waiting.pop(0)
+                mine, its = context.Pipe(duplex=False)
+                process = context.Process(target=_work, args=(on.experiment, place, its))
+                process.start()
+                its.close()
+                running.append((process, mine, on.experiment.name))
+            for ended in [one for one in running if not one[0].is_alive()]:
+                running.remove(ended)
+                _raise_failure(*ended)
+            tell(_rounds_done(stages, place), f"{len(running)} at once")
+            time.sleep(POLL_S)
+    finally:
+        for left, _, _ in running:
+            left.terminate()
+        for left, _, _ in running:
+            left.join()
+
+
+def _raise_failure(process: BaseProcess, pipe: Connection, name: str) -> None:
+    reason = ""
+    with suppress(EOFError):  # it said nothing
+        reason = pipe.recv()
+    pipe.close()
+    if reason or process.exitcode:
+        ended = reason or f"its process ended with code {process.exitcode}"
+        raise SimulationError(f"{name}: {ended}")
+
+
+def _work(experiment: Experiment, place: Place, pipe: Connection) -> None:
+    """One experiment in a process that ends with its parent, and by nobody's Ctrl-C but its."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError, AttributeError):  # Linux alone has it
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    try:
+        run(experiment, place)
+    except Exception as error:  # whatever it is, the parent says it in one line
+        pipe.send(f"{type(error).__name__}: {error}")

@@ -1,0 +1,187 @@
+"""What a round costs when nobody computes: selection, encoding, checks and the mean, for many.
+
+Every client returns the adapter with 0.01 added to each number. Beside it stands the same task in
+flwr's simulation (`profiling.peers.flwr`). And what a virtual client takes: resident bytes
+that come with them, their texts' engine and a whole round of real training included.
+"""
+
+import gc
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from coordinator.storage.runs import first_adapter
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import EMBEDDED, open_base
+from edge_client.client.meter import peak_rss_bytes
+from edge_client.client.state import Finished
+from edge_client.labelling.book import Book
+from edge_client.planning.allocator import resident_bytes, trim
+from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import (
+    PROTOCOL,
+    AdapterState,
+    Report,
+    Training,
+    Update,
+    Work,
+    decode_adapter,
+    encode_adapter,
+    encode_update,
+)
+from simulation.datasets.catalogue import DataSet
+from simulation.demo.messages import DATA, LABELS, load_messages
+from simulation.experiments.devices import InProcess
+from simulation.experiments.experiment import Deal, Experiment, Rounds, schedule_of
+from simulation.experiments.federation import Round, Standing, federate
+from simulation.experiments.scoring import Score, Tally
+from simulation.experiments.stage import Stage
+from simulation.population.folders import population_of
+
+ADDED = 0.01
+TASK = Task("hub", LABELS, ("{text} . this is about [MASK] .",), {label: label for label in LABELS})
+
+
+@dataclass(frozen=True)
+class ZeroRounds:
+    """Rounds without computing; all figures measured.
+
+    Attributes:
+        clients: All of them in every round.
+        round_s: Seconds of each round.
+        adapter_bytes: Of one encoded adapter.
+        peak_rss_bytes: Of the process (VmHWM).
+    """
+
+    clients: int
+    round_s: tuple[float, ...]
+    adapter_bytes: int
+    peak_rss_bytes: int
+
+
+class Echoes:
+    """Devices that add 0.01 and answer. See `simulation.experiments.federation.Devices`."""
+
+    def __init__(self, adapter: bytes) -> None:
+        self._adapter = adapter
+
+    def start(self) -> Standing:
+        """The adapter before the first round."""
+        return Standing(self._adapter)
+
+    def notes(self) -> Mapping[str, Book]:
+        """Nothing is noted."""
+        return {}
+
+    def recall(self, notes: Mapping[str, Book]) -> None:
+        """Nothing is noted."""
+
+    def gate(self, adapter: bytes, work: Work) -> Report | None:
+        """Nobody labels."""
+        return None
+
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+        """Answer without computing."""
+        for _, work in asked:
+            state = decode_adapter(adapter)  # as every device does for itself
+            delta = {name: (tensor + ADDED) - tensor for name, tensor in state.items()}
+            update = encode_update(Update(work.work_id, 1, delta))
+            yield Finished(Report(work.work_id, "done", 1, 0.0), update)
+
+    def judge(self, adapter: bytes, arm: str) -> Score:
+        """Nothing is judged."""
+        return Score(Tally(0, 1), None, {}, {})
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def first_state() -> AdapterState:
+    """The embedded base's `lora:8`, as a run starts from it."""
+    return first_adapter(open_base(EMBEDDED), parse_adapter("lora:8"), TASK, "", 0, Training.tokens)
+
+
+def zero_rounds(clients: int, rounds: int) -> ZeroRounds:
+    """Rounds of the embedded base's `lora:8`, all clients in each."""
+    base, adapter = open_base(EMBEDDED), encode_adapter(first_state())
+    seconds: list[float] = []
+    last = time.perf_counter()
+
+    def on_round(closed: Round) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        if closed.round_index:
+            seconds.append(now - last)
+        last = now
+
+    template = Work(
+        PROTOCOL, "", "train", "zero", 0, base.base_id, "lora:8", "", 0, TASK, Training(), 0
+    )
+    names = [f"client-{number:04d}" for number in range(clients)]
+    devices = Echoes(adapter)
+    federate(Rounds(rounds, 1.0, 1, 0), template, devices.start(), names, devices, on_round)
+    return ZeroRounds(clients, tuple(seconds), len(adapter), peak_rss_bytes())
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What virtual clients take; measured.
+
+    Attributes:
+        clients: How many were made, all of which trained once.
+        few: How many trained before the first reading.
+        bytes_per_client: Growth of resident memory from few clients to all, a client.
+        round_s: Seconds of the round with all of them.
+    """
+
+    clients: int
+    few: int
+    bytes_per_client: float
+    round_s: float
+
+
+def footprint(clients: int, few: int = 10) -> Footprint:
+    """Let few clients train for a round, then many, on the same engine; see what memory grew by."""
+    messages = load_messages(DATA)
+    train = tuple(
+        Example(m.text, label=m.label, language=m.language) for m in messages if m.split != "test"
+    )
+    texts = DataSet("hub", TASK, train, train[:100], "embedded", "Apache-2.0", "", ())
+    clients = min(clients, len(train))  # so that each has a text to train on
+    labelled = max(clients, 2 * few)
+    deal = Deal(clients=few, labelled=labelled)
+    experiment = Experiment(
+        name="footprint", dataset="hub", adapter="lora:8", deal=deal, rounds=1, evaluate_every=0
+    )
+    experiment = replace(experiment, training=Training(epochs=1, batch=8, tokens=32))
+    on = Stage(
+        experiment,
+        open_base(EMBEDDED),
+        texts,
+        population_of(experiment.deal, texts.train, texts.test, experiment.seed),
+    )
+    devices = InProcess(on)
+    federate(schedule_of(experiment, few), on.template(), devices.start(), _names(on), devices)
+    before = _resident()
+    many = replace(experiment, deal=replace(deal, clients=clients))
+    on = replace(
+        on, experiment=many, population=population_of(many.deal, texts.train, texts.test, many.seed)
+    )
+    devices.serve(on.population)
+    start = time.perf_counter()
+    federate(schedule_of(many, clients), on.template(), devices.start(), _names(on), devices)
+    elapsed = time.perf_counter() - start
+    grown = _resident() - before
+    devices.close()
+    return Footprint(clients, few, grown / (clients - few), elapsed)
+
+
+def _names(on: Stage) -> list[str]:
+    return [client.name for client in on.population if len(client.labelled)]
+
+
+def _resident() -> int:
+    gc.collect()
+    trim()
+    return resident_bytes()

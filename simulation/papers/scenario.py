@@ -1,0 +1,244 @@
+"""A scenario: named experiments in a grid, over seeds, with the published figures beside ours."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from profiling.benchmarks.report import percent
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.record import Result, mean_and_spread
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One experiment of a scenario, to be run with every seed.
+
+    Attributes:
+        row: What the table's row is called, such as the method.
+        column: What its column is called, such as the partition or the language.
+        experiment: With any seed.
+        of_languages: Whether its figure is the mean of the languages' accuracies, not that of all
+            texts together.
+        published: The paper's accuracy for this cell in per cent, if it is known.
+    """
+
+    row: str
+    column: str
+    experiment: Experiment
+    published: float | None = None
+    of_languages: bool = False
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A paper's experiment.
+
+    Attributes:
+        name: As it is asked for, `aug-fedprompt table2`.
+        title: Above the table.
+        cells: The grid, row by row.
+        notes: Under the table: how this differs from the paper's setting.
+        source: Where the published figures are from.
+    """
+
+    name: str
+    title: str
+    cells: tuple[Cell, ...]
+    notes: tuple[str, ...]
+    source: str = ""
+
+    def lasting(self, rounds: int) -> "Scenario":
+        """The same with so many rounds where something is trained; 0 changes nothing."""
+        if not rounds:
+            return self
+        cells = [
+            replace(cell, experiment=replace(cell.experiment, rounds=rounds))
+            if cell.experiment.rounds
+            else cell
+            for cell in self.cells
+        ]
+        return replace(self, cells=tuple(cells), notes=(*self.notes, f"--rounds {rounds}"))
+
+    def experiments(self, seeds: Sequence[int]) -> list[Experiment]:
+        """Every cell's experiment with every seed (added to its own), cell by cell."""
+        return [
+            replace(
+                cell.experiment,
+                seed=cell.experiment.seed + seed,
+                name=f"{cell.row}, {cell.column}, seed {cell.experiment.seed + seed}"[:200],
+            )
+            for cell in self.cells
+            for seed in seeds
+        ]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cell with its results, one a seed."""
+
+    cell: Cell
+    results: tuple[Result, ...]
+
+    @property
+    def name(self) -> str:
+        """In a legend."""
+        return f"{self.cell.row}, {self.cell.column}"
+
+    def accuracy(self) -> tuple[float, float]:
+        """Mean and spread over seeds."""
+        is_mean = self.cell.of_languages
+        return mean_and_spread(
+            [one.mean_of_languages if is_mean else one.accuracy for one in self.results]
+        )
+
+    def by_language(self) -> dict[str, float]:
+        """Mean over the seeds that have it, by language."""
+        found = [result.final().by_language for result in self.results]
+        return {
+            name: mean_and_spread([one[name].share for one in found if name in one])[0]
+            for name in sorted({name for one in found for name in one})
+        }
+
+    def curve(self) -> list[tuple[int, float, float]]:
+        """(round, mean, spread) of the accuracy over seeds."""
+        curves = [{n: one.accuracy for n, one in result.curve()} for result in self.results]
+        rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
+        return [(index, *mean_and_spread([curve[index] for curve in curves])) for index in rounds]
+
+    def failures(self) -> str:
+        """Which client-rounds failed and why, or nothing."""
+        found = [result.failures() for result in self.results]
+        failed, asked = sum(one[0] for one in found), sum(one[1] for one in found)
+        reason = next((one[2] for one in found if one[2]), "")
+        return f"{self.name}: {failed} of {asked} client-rounds failed: {reason}" if failed else ""
+
+    def total(self, name: str) -> float:
+        """A figure's sum over all rounds, mean over seeds."""
+        return mean_and_spread([result.total(name) for result in self.results])[0]
+
+
+def measured(scenario: Scenario, seeds: Sequence[int], results: Sequence[Result]) -> list[Measured]:
+    """Put results, in the order of `Scenario.experiments`, into their cells."""
+    per_cell = [results[at : at + len(seeds)] for at in range(0, len(results), len(seeds))]
+    return [
+        Measured(cell, tuple(found)) for cell, found in zip(scenario.cells, per_cell, strict=True)
+    ]
+
+
+def accuracy_table(scenario: Scenario, found: Sequence[Measured]) -> Table:
+    """Rows and columns of the scenario, mean and spread, the published figure in brackets."""
+    head, *rows = _grid(found)
+    table = Table(title=escape(scenario.title), box=SIMPLE_HEAD)
+    for name in head:
+        table.add_column(name, justify="right" if name else "left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def markdown(scenario: Scenario, found: Sequence[Measured]) -> str:
+    """The same for a page, with the notes below."""
+    head, *rows = _grid(found)
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    notes = [f"- {note}" for note in scenario.notes]
+    if scenario.source:
+        notes.insert(0, f"- [published]: {scenario.source}")
+    parts = [scenario.title, "", *(f"| {' | '.join(line)} |" for line in lines), "", *notes]
+    return "\n".join(parts) + "\n"
+
+
+def _grid(found: Sequence[Measured]) -> list[list[str]]:
+    """Names of the columns, then a line a row."""
+    columns = list(dict.fromkeys(item.cell.column for item in found))
+    lines = [["", *columns]]
+    for row in dict.fromkeys(item.cell.row for item in found):
+        here = {item.cell.column: item for item in found if item.cell.row == row}
+        lines.append([row, *(_text(here.get(column)) for column in columns)])
+    return lines
+
+
+def _text(item: Measured | None) -> str:
+    if item is None:
+        return "-"
+    mean, spread = item.accuracy()
+    text = f"{100 * mean:.1f}"
+    if len(item.results) > 1:
+        text += f" ± {100 * spread:.1f}"
+    published = item.cell.published
+    return text if published is None else f"{text} [{published:.1f}]"
+
+
+def languages_of(found: Sequence[Measured]) -> list[str]:
+    """Every language that some cell was asked in."""
+    return sorted({language for item in found for language in item.by_language()})
+
+
+def language_table(found: Sequence[Measured]) -> Table | None:
+    """Accuracy by language, one row a cell; None where no set names languages."""
+    languages = languages_of(found)
+    if len(languages) < 2:
+        return None
+    table = Table(title="accuracy by language (mean over seeds)", box=SIMPLE_HEAD)
+    table.add_column("")
+    for language in [*languages, "mean"]:
+        table.add_column(language, justify="right")
+    for item in found:
+        shares = item.by_language()
+        mean = sum(shares.values()) / len(shares) if shares else None
+        row = [percent(shares.get(language)) for language in languages]
+        table.add_row(item.name, *row, percent(mean))
+    return table
+
+
+def cost_table(found: Sequence[Measured]) -> Table:
+    """What each cell cost over all its rounds, mean over seeds."""
+    table = Table(
+        title="cost of a whole run (mean over seeds; all clients together)", box=SIMPLE_HEAD
+    )
+    table.add_column("")
+    for name in ("rounds", "MB up", "MB down", "k layer-forwards", "seconds"):
+        table.add_column(name, justify="right")
+    for item in found:
+        table.add_row(
+            item.name,
+            str(item.cell.experiment.rounds),
+            f"{item.total('bytes_up') / 1e6:.2f}",
+            f"{item.total('bytes_down') / 1e6:.2f}",
+            f"{item.total('layer_forwards') / 1e3:.1f}",
+            f"{item.total('train_s'):.1f}",
+        )
+    return table
+
+
+def summary(
+    scenario: Scenario, seeds: Sequence[int], found: Sequence[Measured]
+) -> dict[str, object]:
+    """The figures a machine wants, in base units."""
+    return {
+        "scenario": scenario.name,
+        "seeds": list(seeds),
+        "cells": [_plain(item) for item in found],
+        "notes": list(scenario.notes),
+        "published_source": scenario.source,
+    }
+
+
+def _plain(item: Measured) -> dict[str, object]:
+    mean, spread = item.accuracy()
+    return {
+        "row": item.cell.row,
+        "column": item.cell.column,
+        "accuracy": round(mean, 4),
+        "accuracy_spread": round(spread, 4),
+        "accuracy_is": "mean of languages" if item.cell.of_languages else "of all test texts",
+        "accuracy_by_seed": [round(result.accuracy, 4) for result in item.results],
+        "accuracy_by_language": {name: round(x, 4) for name, x in item.by_language().items()},
+        "published_percent": item.cell.published,
+        "bytes_up": round(item.total("bytes_up")),
+        "bytes_down": round(item.total("bytes_down")),
+        "layer_forwards": round(item.total("layer_forwards")),
+        "rounds": item.cell.experiment.rounds,
+    }

@@ -1,0 +1,166 @@
+"""Parameters and traffic of Multilingual Federated Prompt Tuning, recounted from its settings.
+
+The paper (arXiv:2507.03003, ICLR'24) trains XLM-R base: a soft prompt of 8 tokens, or LoRA r = 8
+on query and value, each with a classification head of 10 labels. Its 1,202,708 and 1,491,476
+parameters hold that head twice: its original, and the copy that PEFT trains and sends. Today's
+PEFT freezes the original and prints 604,426 and 893,194 for the same models, of 278,655,764 in
+all, which is the paper's 278.7 M; ShiZhengyan/DePT issue 13 shows both counts for another model.
+The paper's megabytes are these counts' share of 110,592 MB (1.08 x 1024 MB, 5 clients, 10 rounds,
+two ways).
+
+Everything here follows from sizes alone; no weights are needed. The bytes smidgen sends are
+measured: the length of the files that its encoder makes of tensors of these shapes.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edge_client.adapters.spec import (
+    PREFIX,
+    AdapterSpec,
+    adapted_layers,
+    parse_adapter,
+    target_pattern,
+)
+from edge_client.bases.architectures import FAMILIES
+from edge_client.bases.layout import checked_shape, tensors_of
+from edge_client.bases.random_models import hub_config
+from edge_client.wire.messages import Update, encode_adapter, encode_update
+from simulation.papers.published import MFPT_TRAFFIC, Traffic
+
+BASE = "xlm-roberta-base"
+LABELS = 10
+CLIENTS, ROUNDS = 5, 10
+FLOAT_BYTES = 4
+WORK_ID = "0" * 32
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class TrafficRow:
+    """One way to tune the base, and what it sends.
+
+    Attributes:
+        what: The way, as people call it.
+        parameters: Numbers that are trained, or that the paper says are.
+        share: Of the base without its heads.
+        bytes_down: What one client receives in a round.
+        bytes_up: What one client sends in a round.
+        is_measured: Whether the bytes are lengths of encoded files, not parameters x 4.
+        published: Parameters and megabytes as the paper prints them, or None.
+        note: Where the count comes from.
+    """
+
+    what: str
+    parameters: int
+    share: float
+    bytes_down: int
+    bytes_up: int
+    is_measured: bool
+    published: Traffic | None
+    note: str
+
+    @property
+    def run_bytes(self) -> int:
+        """Bytes of 5 clients in 10 rounds, both ways."""
+        return CLIENTS * ROUNDS * (self.bytes_down + self.bytes_up)
+
+
+def traffic_rows() -> list[TrafficRow]:
+    """The paper's rows as printed and recounted, then what smidgen sends for the same base."""
+    config = hub_config(BASE)
+    base, head = base_parameters(config), head_parameters(config, LABELS)
+    prompt, lora = (_count(shapes_of(parse_adapter(a), config, 0)) for a in ("prompt:8", "lora:8"))
+
+    def counted(what: str, parameters: int, printed: Traffic | None, note: str) -> TrafficRow:
+        size, share = FLOAT_BYTES * parameters, parameters / base
+        return TrafficRow(what, parameters, share, size, size, False, printed, note)
+
+    twice = "head counted twice: its original and the copy that is trained"
+    once = "head counted once, as PEFT prints it today"
+    rows = [
+        counted("full fine-tuning", base + head, MFPT_TRAFFIC["full"], "base and head"),
+        counted("prompt, paper's count", prompt + 2 * head, MFPT_TRAFFIC["prompt"], twice),
+        counted("prompt, recounted", prompt + head, None, once),
+        counted("LoRA, paper's count", lora + 2 * head, MFPT_TRAFFIC["lora"], twice),
+        counted("LoRA, recounted", lora + head, None, once),
+    ]
+    adapters = ("prompt:8+head", "lora:8+head", "prompt:8", "lora:8", "lora:1")
+    return rows + [sent(name, config, base) for name in adapters]
+
+
+def sent(name: str, config: Mapping[str, Any], base: int) -> TrafficRow:
+    """What smidgen sends for an adapter: an adapter's file down, an update's file up."""
+    spec = parse_adapter(name)
+    state = {
+        tensor: np.zeros(shape, np.float32)
+        for tensor, shape in shapes_of(spec, config, LABELS).items()
+    }
+    parameters = sum(tensor.size for tensor in state.values())
+    down, up = len(encode_adapter(state)), len(encode_update(Update(WORK_ID, 1000, state)))
+    note = "head of 10 labels" if spec.head else "asked by cloze, so no head"
+    what = f"smidgen {name}"
+    return TrafficRow(what, parameters, parameters / base, down, up, True, None, note)
+
+
+def shapes_of(spec: AdapterSpec, config: Mapping[str, Any], num_labels: int) -> Shapes:
+    """Names and shapes of an adapter's tensors, from a model's configuration alone.
+
+    Equal to those of `edge_client.adapters.spec.initial_adapter` for a base of this configuration.
+
+    Args:
+        spec: LoRA, a prompt, a head, or one of the first two with a head.
+        config: Hugging Face's configuration.
+        num_labels: Rows of the head.
+    """
+    shape = checked_shape(config)
+    shapes: Shapes = {}
+    if spec.rank:
+        layers = adapted_layers(spec, shape.layers)
+        pattern = re.compile(target_pattern(spec, shape.architecture, layers) + r"\.weight")
+        for name, (rows, columns) in _matching(config, pattern):
+            module = PREFIX + name.removesuffix(".weight")
+            shapes[f"{module}.lora_A.weight"] = (spec.rank, columns)
+            shapes[f"{module}.lora_B.weight"] = (rows, spec.rank)
+    if spec.prompt_tokens:
+        shapes["prompt_embeddings"] = (spec.prompt_tokens, shape.embedding)
+    if spec.head:
+        sizes = {"hidden": shape.hidden, "labels": num_labels}
+        for name, (rows_of, columns_of) in FAMILIES[shape.architecture].classifier.items():
+            shapes[f"{PREFIX}{name}.weight"] = (sizes[rows_of], sizes[columns_of])
+            shapes[f"{PREFIX}{name}.bias"] = (sizes[rows_of],)
+    return shapes
+
+
+def base_parameters(config: Mapping[str, Any]) -> int:
+    """Parameters of a model without pooler and heads."""
+    *parts, _ = tensors_of(config)
+    return sum(math.prod(tensor.shape) for part in parts for tensor in part)
+
+
+def head_parameters(config: Mapping[str, Any], num_labels: int) -> int:
+    """Parameters of a model's classification head."""
+    return _count(shapes_of(AdapterSpec(head=True), config, num_labels))
+
+
+def paper_mb(parameters: int, base: int) -> float:
+    """The paper's megabytes of a count: its share of what full fine-tuning sends."""
+    return MFPT_TRAFFIC["full"].run_mb * parameters / base
+
+
+def _count(shapes: Shapes) -> int:
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
+def _matching(
+    config: Mapping[str, Any], pattern: re.Pattern[str]
+) -> Iterable[tuple[str, tuple[int, ...]]]:
+    for part in tensors_of(config):
+        for tensor in part:
+            if pattern.fullmatch(tensor.name):
+                yield tensor.name, tensor.shape

@@ -1,0 +1,160 @@
+"""Client folders of a partition, as `smidgen client --data` reads them.
+
+population = few_shot([e.label for e in train], clients=10, ..., tests=len(test))
+write_clients(Path("clients"), train, test, population, task)
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import numpy as np
+
+from edge_client.texts.examples import DataError, Example, read_file, write_csv
+from edge_client.texts.tasks import Task, task_toml
+from edge_client.wire.seeds import derive_seed
+from simulation.experiments.experiment import Deal
+from simulation.population.clients import (
+    Client,
+    Population,
+    PopulationError,
+    by_field,
+    few_shot,
+    mixed,
+    quantity_skewed,
+)
+
+
+def population_of(
+    deal: Deal,
+    texts: Sequence[Example],
+    tests: Sequence[Example],
+    seed: int,
+    fields: tuple[Sequence[str], Sequence[str]] | None = None,
+) -> Population:
+    """Deal texts out as an experiment says; an experiment with this seed deals equally.
+
+    Args:
+        deal: How.
+        texts: Labelled texts to train on.
+        tests: To be judged by.
+        seed: The experiment's root seed.
+        fields: Of texts and tests, what `deal.by` goes by; None: their languages.
+
+    Raises:
+        PopulationError: The texts cannot be dealt out so.
+    """
+    seed = derive_seed(seed, "deal")
+    known = deal.labelled or None
+    if deal.by:
+        if fields is None:
+            fields = [text.language for text in texts], [text.language for text in tests]
+        if not deal.clients:
+            return by_field(*fields, seed=seed, mixture=deal.mixture, labelled_total=known)
+        return mixed(
+            *fields, clients=deal.clients, mixture=deal.mixture, seed=seed, labelled_total=known
+        )
+    labels = [text.label or "" for text in texts]
+    size = {"clients": deal.clients, "seed": seed, "tests": len(tests)}
+    if deal.beta < inf:
+        return quantity_skewed(labels, beta=deal.beta, labelled_total=known, **size)
+    return few_shot(
+        labels,
+        labelled_total=known or len(labels),
+        labelled_clients=deal.labelled_clients or deal.clients,
+        gamma=deal.gamma,
+        alpha=deal.alpha,
+        **size,
+    )
+
+
+def write_clients(
+    out: Path,
+    texts: Sequence[Example],
+    tests: Sequence[Example],
+    population: Population,
+    task: Task | None,
+) -> list[Path]:
+    """Write each client's texts to a folder of its name.
+
+    `labelled.csv`, `unlabelled.csv` (without a label) and `test.csv` read back as the same
+    examples; a part without texts is no file. Without the first and the last of them a client takes
+    part only in a run in which devices label.
+
+    Args:
+        out: Parent of the folders.
+        texts: What the clients' labelled and unlabelled indices count.
+        tests: What their test indices count.
+        population: The clients.
+        task: Written as `task.toml` into each folder; None writes none.
+
+    Raises:
+        DataError: A client's name is no plain folder name; nothing is written.
+        FileExistsError: There is such a folder already.
+    """
+    for client in population:
+        if (
+            Path(client.name).name != client.name
+            or client.name in ("", "..")
+            or "\0" in client.name
+        ):
+            raise DataError(f"{client.name!r} cannot name a folder; rename it in the texts")
+    return [_write_client(out / c.name, texts, tests, c, task) for c in population]
+
+
+def write_split(
+    out: Path, data: Path, test: Path | None, task: Task, clients: int, labels: int, seed: int
+) -> list[Path]:
+    """Deal labelled texts out evenly to client folders: the demo's split of one's own data.
+
+    Args:
+        out: Folder for `client-0001`, `client-0002` ...
+        data: Labelled file to draw from.
+        test: Labelled file to test on; None takes what is left of `data`.
+        task: Its labels, and the `task.toml` of every folder.
+        clients: Number of clients.
+        labels: Labelled texts in total, as equal over the labels as can be.
+        seed: For the draws; equal arguments write equal files.
+
+    Raises:
+        DataError: Fewer texts of a label than are to be dealt out.
+    """
+    texts = read_file(data, task.labels, labelled=True)
+    found = Counter(example.label for example in texts)
+    share = labels // len(task.labels)
+    if short := [label for label in task.labels if found[label] < share]:
+        raise DataError(f"{data} holds {found[short[0]]} texts of {short[0]!r}, {share} needed")
+    tests = [] if test is None else read_file(test, task.labels, labelled=True)
+    try:
+        population = population_of(Deal(clients=clients, labelled=labels), texts, tests, seed)
+    except PopulationError as error:
+        raise DataError(f"{data} cannot be dealt out: {error}") from error
+    nothing = np.empty(0, np.int32)
+    if test is None:
+        population = tuple(replace(c, unlabelled=nothing, test=c.unlabelled) for c in population)
+        return write_clients(out, texts, texts, population, task)
+    population = tuple(replace(client, unlabelled=nothing) for client in population)
+    return write_clients(out, texts, tests, population, task)
+
+
+def _write_client(
+    folder: Path,
+    texts: Sequence[Example],
+    tests: Sequence[Example],
+    client: Client,
+    task: Task | None,
+) -> Path:
+    parts = {
+        "labelled": [texts[index] for index in client.labelled],
+        "unlabelled": [replace(texts[index], label=None) for index in client.unlabelled],
+        "test": [tests[index] for index in client.test],
+    }
+    folder.mkdir(parents=True)
+    for part, examples in parts.items():
+        if examples:
+            write_csv(folder / f"{part}.csv", examples)
+    if task is not None:
+        (folder / "task.toml").write_text(task_toml(task), encoding="utf-8")
+    return folder
