@@ -15,7 +15,7 @@ from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.messages import Training, encode_adapter
-from tests.edge_client.engines import KINDS
+from tests.edge_client.engine.engines import KINDS
 
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")

@@ -19,7 +19,7 @@ from edge_client.engine.onnx_backend.model import Graph
 from edge_client.engine.onnx_backend.network import LOWEST
 from edge_client.engine.onnx_backend.operators import SCORES, Attention
 from edge_client.engine.onnx_backend.runtime import Runtime, open_session
-from tests.edge_client.graphs import ACTIVATIONS
+from tests.edge_client.engine.graphs import ACTIVATIONS
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional

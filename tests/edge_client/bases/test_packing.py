@@ -1,0 +1,462 @@
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
+from edge_client.bases.layout import PackError
+from edge_client.bases.manifest import partial_folder
+from edge_client.bases.packing import pack_model, pack_random
+from edge_client.bases.quantization import (
+    Stored,
+    dequantize,
+    from_bfloat16,
+    quantize_int8,
+    quantize_nf4,
+    to_bfloat16,
+)
+from edge_client.bases.weights import Weights
+from edge_client.bases.writer import PackingError
+
+ROOT = Path(__file__).parents[3]
+LINEAR = "bert.encoder.layer.1.output.dense.weight"
+WORDS = "bert.embeddings.word_embeddings.weight"
+# Widths of distilbert: a layer is 28 MB of float32, the word table 94 MB.
+TWO_LAYERS_BYTES = 2 * 4 * 7_087_872
+
+
+def change(model: Path, **tensors: np.ndarray | None) -> None:
+    """Replace or drop tensors of a model, dots written as two underscores."""
+    held = load_file(model / "model.safetensors")
+    for name, tensor in tensors.items():
+        held.pop(name.replace("__", "."), None)
+        if tensor is not None:
+            held[name.replace("__", ".")] = tensor
+    save_file(held, model / "model.safetensors")
+
+
+@pytest.fixture
+def model(tiny_base: Base, tmp_path: Path) -> Path:
+    """A copy of the tiny model that may be broken."""
+    return Path(shutil.copytree(tiny_base.folder, tmp_path / "model"))
+
+
+def as_packed(weight: np.ndarray, bits: int) -> np.ndarray:
+    """What a matrix must read as, quantized in one piece."""
+    if bits == 16:
+        return from_bfloat16(to_bfloat16(weight))
+    data, scale = (quantize_nf4 if bits == 4 else quantize_int8)(weight)
+    kind = "nf4" if bits == 4 else "int8"
+    return dequantize(Stored(bits, kind, (weight.shape[0], weight.shape[1]), data, scale))
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+def test_every_tensor_is_the_checkpoints_own_quantized(tmp_path: Path, bits: int) -> None:
+    packed = pack_model(EMBEDDED, bits, tmp_path / "p")
+    source = load_file(open_base(EMBEDDED).weights)
+    base = open_base(str(tmp_path / "p"))
+    assert (base.base_id, base.bits) == (packed.manifest.pack_id, bits)
+    with base.open_weights() as weights:
+        assert set(weights.names) == set(source)
+        assert packed.parameters == sum(tensor.size for tensor in source.values())
+        for name in weights.names:
+            wide = source[name].astype(np.float32)
+            matrix = wide.ndim == 2 and "position" not in name and "token_type" not in name
+            if matrix:
+                assert weights.stored(name).bits == bits
+                found, wide = weights.rows(name, range(len(wide))), as_packed(wide, bits)
+            else:
+                found = weights.vector(name)
+            assert (found == wide).all(), name
+
+
+@pytest.mark.parametrize(("bits", "error"), [(4, 0.1), (8, 0.02), (16, 0.003)])
+def test_real_checkpoints_stay_what_they_are(
+    real_base: Base, tmp_path: Path, bits: int, error: float
+) -> None:
+    manifest = pack_model(str(real_base.folder), bits, tmp_path / "p").manifest
+    assert manifest.name == real_base.folder.name
+    packed = open_base(str(tmp_path / "p"))
+    assert packed.shape == real_base.shape and len(manifest.layers) == real_base.layers
+    with packed.open_weights() as ours, real_base.open_weights() as theirs:
+        assert set(ours.names) == set(theirs.names)
+        for name in (WORDS, LINEAR):
+            rows = np.arange(ours.shape(name)[0])
+            wide = theirs.rows(name, rows)
+            moved = np.linalg.norm(ours.rows(name, rows) - wide) / np.linalg.norm(wide)
+            assert moved < error  # relative, over the whole matrix
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_safetensors_library_reads_the_same(tmp_path: Path, bits: int) -> None:
+    pack_model(EMBEDDED, bits, tmp_path / "p")
+    path = tmp_path / "p" / "weights.safetensors"
+    with safe_open(path, "numpy") as theirs, Weights(path) as ours:
+        for name in ours.names:
+            tensor = theirs.get_tensor(name)
+            if tensor.dtype == np.float32:
+                assert (ours.vector(name) == tensor).all()
+                continue
+            stored = ours.stored(name)
+            assert (stored.data == tensor).all()
+            assert stored.scale is not None
+            assert (stored.scale == theirs.get_tensor(name + ".scale")).all()
+
+
+def test_a_layers_tensors_lie_where_the_manifest_says(tmp_path: Path) -> None:
+    manifest = pack_model(EMBEDDED, 4, tmp_path / "p").manifest
+    body = (tmp_path / "p" / "weights.safetensors").read_bytes()
+    header_bytes = 8 + int.from_bytes(body[:8], "little")
+    header = json.loads(body[8:header_bytes])
+    assert len(manifest.layers) == 4
+    for layer, (first, end) in enumerate(manifest.layers):
+        prefix = f"bert.encoder.layer.{layer}."
+        spans = [v["data_offsets"] for name, v in header.items() if name.startswith(prefix)]
+        assert len(spans) == 16 + 6  # six linears, their biases and scales, two norms
+        assert min(s[0] for s in spans) + header_bytes == first
+        assert max(s[1] for s in spans) + header_bytes == end
+        assert sum(s[1] - s[0] for s in spans) == end - first
+
+
+def test_equal_input_gives_equal_bytes_wherever_it_lies(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    copy = Path(shutil.copytree(model, tmp_path / "elsewhere" / "model"))
+    one = pack_model(str(model), 8, tmp_path / "one")
+    two = pack_model(f"{copy}/", 8, tmp_path / "two")
+    assert one.manifest.pack_id == two.manifest.pack_id
+    for name in os.listdir(one.folder):  # noqa: PTH208
+        assert (one.folder / name).read_bytes() == (two.folder / name).read_bytes()
+
+
+def test_the_licence_and_the_seed_are_part_of_the_identity(model: Path, tmp_path: Path) -> None:
+    plain = pack_model(str(model), 8, tmp_path / "1").manifest
+    licensed = pack_model(str(model), 8, tmp_path / "2", licence="mit").manifest
+    assert (plain.licence, licensed.licence) == (None, "mit")
+    ids = {pack_random("albert-base", 4, tmp_path / f"r{s}", s).manifest.pack_id for s in (0, 1)}
+    assert len({plain.pack_id, licensed.pack_id} | ids) == 4
+
+
+def test_a_random_pack_is_the_same_every_time(tmp_path: Path) -> None:
+    one = pack_random("albert-base", 8, tmp_path / "1", seed=3)
+    two = pack_random("albert-base", 8, tmp_path / "2", seed=3)
+    assert one.manifest == two.manifest and one.manifest.random_seed == 3
+    base = open_base(str(one.folder))
+    assert (base.shape.layers, base.shape.stored_layers, base.shape.embedding) == (12, 1, 128)
+
+
+def test_the_checkpoint_in_every_form_gives_the_same_pack(model: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    expected = pack_model(str(model), 8, tmp_path / "whole").manifest
+    tensors = load_file(model / "model.safetensors")
+    (model / "model.safetensors").unlink()
+    old = {n.replace("LayerNorm.weight", "LayerNorm.gamma"): t for n, t in tensors.items()}
+    pickled = {n: torch.from_numpy(t) for n, t in old.items()}
+    torch.save(pickled, model / "pytorch_model.bin")
+    assert pack_model(str(model), 8, tmp_path / "pickled").manifest == expected
+    names = sorted(tensors)
+    shards = {"model-00001-of-00002.safetensors": names[:9], "model-2.safetensors": names[9:]}
+    for shard, held in shards.items():
+        save_file({name: tensors[name] for name in held}, model / shard)
+    weight_map = {name: shard for shard, held in shards.items() for name in held}
+    index = {"metadata": {}, "weight_map": weight_map}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert pack_model(str(model), 8, tmp_path / "sharded").manifest == expected
+
+
+def test_the_other_name_of_the_decoders_bias_is_known(model: Path, tmp_path: Path) -> None:
+    bias = load_file(model / "model.safetensors")["cls.predictions.bias"] + np.float32(1)
+    change(model, cls__predictions__bias=None, cls__predictions__decoder__bias=bias)
+    pack_model(str(model), 8, tmp_path / "p")
+    with open_base(str(tmp_path / "p")).open_weights() as weights:
+        assert (weights.vector("cls.predictions.bias") == 1).all()
+
+
+def test_an_adapter_starts_alike_from_the_model_and_from_its_pack(
+    model: Path, tmp_path: Path
+) -> None:
+    base = open_base(str(model))
+    pack_model(str(model), 16, tmp_path / "p")
+    packed = open_base(str(tmp_path / "p"))
+    for adapter in ("lora:4@q,k,v,o,up,down", "head"):
+        spec = parse_adapter(adapter)
+        first, second = (initial_adapter(spec, b, 3, seed=1) for b in (base, packed))
+        assert first.keys() == second.keys()
+        assert all((first[name] == second[name]).all() for name in first)
+    spec = parse_adapter("prompt:3")
+    first, second = (initial_adapter(spec, b, 3, 1, [7, 9]) for b in (base, packed))
+    rounded = as_packed(first["prompt_embeddings"], 16)
+    assert (second["prompt_embeddings"] == rounded).all()
+
+
+def test_the_very_same_pack_may_be_there(model: Path, tmp_path: Path) -> None:
+    first = pack_model(str(model), 8, tmp_path / "p")
+    again = pack_model(str(model), 8, tmp_path / "p")
+    assert first.is_new and not again.is_new and first.manifest == again.manifest
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "p"]
+
+
+def test_another_pack_in_its_place_is_never_touched(model: Path, tmp_path: Path) -> None:
+    before = pack_model(str(model), 8, tmp_path / "p").manifest
+    with pytest.raises(PackError, match=rf"another pack \(model, 8 bits, {before.pack_id[:12]}\)"):
+        pack_model(str(model), 16, tmp_path / "p")
+    change(model, cls__predictions__bias=None)  # same configuration, other weights
+    names = load_file(tmp_path / "model" / "model.safetensors")
+    change(model, cls__predictions__bias=np.ones(len(names[WORDS]), np.float32))
+    with pytest.raises(PackError, match="choose another folder or delete it"):
+        pack_model(str(model), 8, tmp_path / "p")
+    assert open_base(str(tmp_path / "p")).base_id == before.pack_id
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "p"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "broken"])
+def test_what_is_no_pack_is_never_replaced(model: Path, tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "p"
+    if kind == "file":
+        out.write_text("mine")
+    elif kind == "folder":
+        out.mkdir()
+    else:
+        pack_model(str(model), 8, out)
+        (out / "tokenizer.json").write_text("{}")
+    said = "is a broken pack, delete it first" if kind == "broken" else "exists and is no pack"
+    with pytest.raises(PackError, match=said):
+        pack_model(str(model), 8, out)
+    assert out.exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", [LINEAR, WORDS, "cls.predictions.bias"])
+def test_a_weight_that_is_not_finite_is_named(
+    model: Path, tmp_path: Path, name: str, value: float
+) -> None:
+    tensor = load_file(model / "model.safetensors")[name]
+    tensor.flat[-1] = value
+    change(model, **{name.replace(".", "__"): tensor})
+    with pytest.raises(PackError, match=f"{name} holds NaN or infinity"):
+        pack_model(str(model), 8, tmp_path / "p")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model"]
+
+
+def test_a_missing_tensor_is_named(model: Path, tmp_path: Path) -> None:
+    change(model, **{LINEAR.replace(".", "__"): None})
+    with pytest.raises(PackError, match=f"lacks {LINEAR}; a checkpoint with its language-model"):
+        pack_model(str(model), 8, tmp_path / "p")
+
+
+def test_a_checkpoint_without_its_prefix_is_refused(model: Path, tmp_path: Path) -> None:
+    held = load_file(model / "model.safetensors")
+    bare = {name.removeprefix("bert."): tensor for name, tensor in held.items()}
+    save_file(bare, model / "model.safetensors")
+    with pytest.raises(PackError, match=rf"lacks {WORDS} and \d+ more tensors"):
+        pack_model(str(model), 8, tmp_path / "p")
+
+
+def test_a_tensor_of_another_shape_is_named(model: Path, tmp_path: Path) -> None:
+    change(model, **{LINEAR.replace(".", "__"): np.ones((16, 31), np.float32)})
+    with pytest.raises(PackError, match=rf"{LINEAR} has shape \(16, 31\), its config.json says"):
+        pack_model(str(model), 8, tmp_path / "p")
+
+
+def test_four_bits_of_narrow_columns_say_to_use_eight(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(PackError, match=r"word_embeddings\.weight has 16; use --bits 8"):
+        pack_model(str(model), 4, tmp_path / "p")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tokenizer.json", "lacks tokenizer.json; save its fast tokenizer"),
+        ("model.safetensors", "has no weights"),
+        ("config.json", "cannot read .*config.json"),
+    ],
+)
+def test_a_model_that_is_not_whole_says_what_is_missing(
+    model: Path, tmp_path: Path, name: str, said: str
+) -> None:
+    (model / name).unlink()
+    with pytest.raises(PackError, match=said):
+        pack_model(str(model), 8, tmp_path / "p")
+
+
+@pytest.mark.parametrize("change", [{"layer_norm_eps": float("nan")}, {"note": "\ud800"}])
+def test_a_configuration_without_canonical_form_is_refused(
+    model: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    config = json.loads((model / "config.json").read_text()) | change
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(PackError, match=r"config\.json has no canonical JSON"):
+        pack_model(str(model), 8, tmp_path / "p")
+
+
+def test_a_pack_is_not_packed_again(model: Path, tmp_path: Path) -> None:
+    pack_model(str(model), 8, tmp_path / "p")
+    with pytest.raises(PackError, match="is a pack already; give the model it was made from"):
+        pack_model(str(tmp_path / "p"), 4, tmp_path / "q")
+
+
+def test_progress_counts_parameters_to_their_end(model: Path, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    packed = pack_model(
+        str(model), 8, tmp_path / "p", progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen == sorted(seen) and seen[-1] == (packed.parameters, packed.parameters)
+
+
+def run(code: str, *arguments: object) -> Any:
+    """Run code in a fresh process; the JSON it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+MEASURED = """
+import contextlib, json, sys
+from pathlib import Path
+from edge_client.client.meter import peak_rss_bytes
+from edge_client.bases.packing import pack_model, pack_random
+model, bits, out = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+if model.endswith("pickled"):
+    import torch
+with contextlib.suppress(OSError):  # the peak starts anew, where that is allowed
+    Path("/proc/self/clear_refs").write_text("5")
+before = peak_rss_bytes()
+pack_random(model, bits, out) if model == "distilbert" else pack_model(model, bits, out)
+print(json.dumps(peak_rss_bytes() - before))
+"""
+
+
+@pytest.fixture(scope="module")
+def real_shapes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Models of distilbert's shape; a pack of 16 bits has the form of a checkpoint."""
+    folder = tmp_path_factory.mktemp("real")
+    plain = pack_random("distilbert", 16, folder / "safetensors").folder
+    (plain / "manifest.json").unlink()
+    (plain / "weights.safetensors").rename(plain / "model.safetensors")
+    yield {
+        "random": "distilbert",
+        "safetensors": str(plain),
+        "pickled": str(pickled(plain, folder / "pickled")),
+    }
+    shutil.rmtree(folder)
+
+
+def pickled(model: Path, folder: Path) -> Path:
+    """The same checkpoint as a pytorch_model.bin; an empty folder where there is no torch."""
+    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    if find_spec("torch") is not None:
+        import torch
+        from safetensors.torch import load_file as load_torch_file
+
+        wide = {n: t.float() for n, t in load_torch_file(model / "model.safetensors").items()}
+        torch.save(wide, folder / "pytorch_model.bin")
+    return folder
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize("source", ["random", "safetensors", "pickled"])
+def test_packing_never_holds_two_layers(
+    real_shapes: dict[str, str], tmp_path: Path, source: str, bits: int
+) -> None:
+    if source == "pickled":
+        pytest.importorskip("torch")
+    peak_bytes = run(MEASURED, real_shapes[source], bits, tmp_path / "p")
+    shutil.rmtree(tmp_path / "p")
+    assert peak_bytes < TWO_LAYERS_BYTES  # and the word table alone is larger
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from edge_client.bases.packing import pack_random
+pack_random("bert-base", 4, Path(sys.argv[1]))
+"""
+
+
+def packing_process(out: Path) -> "subprocess.Popen[bytes]":
+    """A process that is in the midst of writing weights."""
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(out)], cwd=ROOT)
+    weights = partial_folder(out, process.pid) / "weights.safetensors"
+    deadline = time.monotonic() + 60
+    while not weights.exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+def test_what_kill_9_leaves_is_never_taken_for_a_pack(tmp_path: Path) -> None:
+    out = tmp_path / "p"
+    process = packing_process(out)
+    process.kill()
+    process.wait()
+    left = partial_folder(out, process.pid)
+    assert not out.exists() and list(tmp_path.iterdir()) == [left]
+    with pytest.raises(BaseError, match="is a half-written pack, left by an interrupted"):
+        open_base(str(left))
+    with pytest.raises(BaseError, match="is a half-written pack"):
+        open_base(str(left.rename(out)))
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    process = packing_process(tmp_path / "p")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) != 0
+    assert list(tmp_path.iterdir()) == []
+
+
+FULL = """
+import json, resource, sys
+from pathlib import Path
+from edge_client.bases.writer import PackingError
+from edge_client.bases.packing import pack_model
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+try:
+    pack_model("embedded", 8, Path(sys.argv[1]))
+except PackingError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def test_a_file_that_may_not_grow_is_told_and_nothing_stays(tmp_path: Path) -> None:
+    said = run(FULL, tmp_path / "p")
+    assert "File too large; " in said and "bytes are needed. Free space or choose" in said
+    assert "p.partial-" in said and said.endswith("is removed")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_and_nothing_stays(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a disk of 2 MB can be mounted by root alone")
+    try:
+        with pytest.raises(PackingError, match=os.strerror(errno.ENOSPC)):
+            pack_model(EMBEDDED, 8, disk / "p")
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_folder_that_cannot_be_made_is_told(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PackingError, match=r"could not be written: .*Not a directory"):
+        pack_model(str(model), 8, tmp_path / "file" / "p")

@@ -1,0 +1,162 @@
+"""Answers of a device in a run that labels: what they weigh, and what they say of themselves."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.bases.base import Base
+from edge_client.client.answers import answer
+from edge_client.engine.engine import Engine, open_engine
+from edge_client.engine.trainer import TrainingError, train
+from edge_client.labelling.book import MemoryNotes, Opened, Read
+from edge_client.labelling.pseudo_labels import Reading, text_id
+from edge_client.texts.examples import ClientData, Example
+from edge_client.texts.tasks import Task
+from edge_client.wire.labelling import Labelling
+from edge_client.wire.messages import PROTOCOL, Training, Update, Work, decode_update, encode_update
+from edge_client.wire.seeds import derive_seed
+from tests.edge_client.engine.engines import KINDS, TEXTS
+
+TRAINING = Training(epochs=2, batch=4, lr=0.01, tokens=48)
+SAID = Labelling(confidence=0.9, compute_share=1.0, weight=0.25, keep_last=1.0)
+UNLABELLED = (
+    Example("the back door opened"),
+    Example("two parcels at the gate"),
+    Example("rain at noon"),
+)
+DATA = ClientData(tuple(TEXTS[:3]), UNLABELLED, tuple(TEXTS[3:]))
+pytestmark = pytest.mark.parametrize("kind", KINDS)
+
+
+def engine_of(kind: str, base: Base, task: Task) -> Engine:
+    spec = parse_adapter("lora:4")
+    engine = open_engine(kind, base, task, spec, TRAINING)
+    engine.load_adapter(initial_adapter(spec, base, len(task.labels), seed=3))
+    return engine
+
+
+def work_of(kind: str, task: Task, labelling: Labelling | None = SAID) -> Work:
+    return Work(
+        *(PROTOCOL, "work", kind, "run", 2, "base", "lora:4", "a" * 64, 1),  # type: ignore[arg-type]
+        task,
+        TRAINING,
+        seed=7,
+        labelling=labelling,
+        keep=1.0,
+    )
+
+
+def notes_of(*told: tuple[Example, str, float]) -> MemoryNotes:
+    """Notes of a device that has read some texts."""
+    notes = MemoryNotes()
+    found = {text_id(text): Reading(label, sure, 1, "a" * 64, 2) for text, label, sure in told}
+    notes.add(Opened("before", "a" * 64, tuple(found), tuple(found), (1.0,)))
+    notes.add(Read(found, 2 * len(found)))
+    return notes
+
+
+NOTES = (
+    (UNLABELLED[0], "security", 0.97),
+    (UNLABELLED[1], "mail", 0.95),
+    (UNLABELLED[2], "mail", 0.6),
+)
+
+
+def test_training_weighs_pseudo_labels(tiny_base: Base, hub_task: Task, kind: str) -> None:
+    engine, notes = engine_of(kind, tiny_base, hub_task), notes_of(*NOTES)
+    start = engine.adapter()
+    found = answer(engine, DATA, work_of("train", hub_task), "hub-1", notes)
+    engine.load_adapter(start)
+    texts = [
+        *DATA.labelled,
+        replace(UNLABELLED[0], label="security"),
+        replace(UNLABELLED[1], label="mail"),
+    ]
+    seed = derive_seed(7, "train", "hub-1", 2)
+    expected = train(engine, texts, TRAINING, seed, [1.0, 1.0, 1.0, 0.25, 0.25])
+    assert found.update == encode_update(Update("work", 4, expected.delta))
+    report = found.report
+    assert (report.num_examples, report.pseudo_labels, report.loss) == (4, 2, expected.loss)
+    assert 0 < notes.book.training_forwards <= report.layer_forwards == 2 * 5 * 3 * 2
+
+
+def test_without_pseudo_labels_training_is_what_it_was(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    engine = engine_of(kind, tiny_base, hub_task)
+    start, updates = engine.adapter(), []
+    for notes, said in (
+        (notes_of(NOTES[2]), SAID),
+        (notes_of(*NOTES), None),
+        (MemoryNotes(), None),
+    ):
+        engine.load_adapter(start)
+        found = answer(engine, DATA, work_of("train", hub_task, said), "hub-1", notes)
+        assert found.report.pseudo_labels == 0 and found.report.num_examples == 3
+        updates.append(found.update)
+        assert notes.book.training_forwards == (found.report.layer_forwards if said else 0)
+    assert updates[0] == updates[1] == updates[2]
+
+
+def test_a_gold_label_wins_over_a_pseudo_label_of_the_same_text(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    engine, gold = engine_of(kind, tiny_base, hub_task), replace(UNLABELLED[0], label="family")
+    data = replace(DATA, labelled=(*DATA.labelled, gold))
+    start = engine.adapter()
+    found = answer(engine, data, work_of("train", hub_task), "hub-1", notes_of(NOTES[0]))
+    engine.load_adapter(start)
+    plain = work_of("train", hub_task, None)
+    expected = answer(engine, data, plain, "hub-1", MemoryNotes())
+    assert found.update == expected.update and found.report.num_examples == 4
+
+
+def test_a_device_may_train_on_pseudo_labels_alone(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    engine, data = engine_of(kind, tiny_base, hub_task), replace(DATA, labelled=())
+    found = answer(engine, data, work_of("train", hub_task), "hub-1", notes_of(NOTES[0]))
+    assert found.report.num_examples == found.report.pseudo_labels == 1
+    assert found.update is not None
+    assert any(tensor.any() for tensor in decode_update(found.update).delta.values())
+    with pytest.raises(TrainingError, match="no labelled texts"):
+        answer(engine, data, work_of("train", hub_task), "hub-1", notes_of(NOTES[2]))
+
+
+def test_labelling_reports_what_was_read_and_is_held(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    engine, notes = engine_of(kind, tiny_base, hub_task), MemoryNotes()
+    found = answer(engine, DATA, work_of("label", hub_task), "hub-1", notes)
+    report = found.report
+    assert found.update is None and report.num_examples == notes.book.done == 3
+    assert report.labelled == 3 and report.confidences is not None
+    assert report.confidences.texts == 3 and len(report.confidences.counts) == 6
+    assert report.layer_forwards == notes.book.labelling_forwards == 3 * 2
+    assert report.pseudo_labels == sum(
+        one.confidence >= 0.9 for one in notes.book.readings.values()
+    )
+
+
+def test_evaluation_tells_the_prior_only_in_a_run_that_labels(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    engine = engine_of(kind, tiny_base, hub_task)
+    told = answer(engine, DATA, work_of("evaluate", hub_task), "hub-1", MemoryNotes()).report
+    means = engine.predict(DATA.test).mean(axis=0)
+    np.testing.assert_allclose(told.mean_log_probabilities, means, rtol=1e-5)
+    assert told.labelled == 3 and told.num_examples == 3
+    plain = answer(engine, DATA, work_of("evaluate", hub_task, None), "hub-1", MemoryNotes()).report
+    assert plain.mean_log_probabilities == () and plain.labelled is None
+    assert plain == replace(told, mean_log_probabilities=(), labelled=None)
+
+
+def test_who_keeps_no_texts_aside_tells_no_prior(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    engine, data = engine_of(kind, tiny_base, hub_task), replace(DATA, test=())
+    report = answer(engine, data, work_of("evaluate", hub_task), "hub-1", MemoryNotes()).report
+    assert report.num_examples == 0 and report.mean_log_probabilities == ()
+    assert report.labelled == 3 and report.layer_forwards == 0

@@ -1,0 +1,99 @@
+import socket
+from urllib.parse import urlsplit
+
+import pytest
+
+from edge_client.client.meter import WorkMeter
+from edge_client.client.transport import (
+    Coordinator,
+    Refused,
+    RunFinished,
+    TransportError,
+    Unreachable,
+    patiently,
+)
+from edge_client.wire import messages as wire
+from tests.edge_client.client.servers import Answer, Relay, http_server
+
+BODY = bytes(range(256)) * 400
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_the_counted_bytes_are_those_on_the_socket() -> None:
+    receipt = wire.encode(wire.Receipt(True))
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        return (200, receipt) if method == "PUT" else (200, BODY)
+
+    with http_server(answer) as url:
+        relay = Relay(urlsplit(url).port or 0)
+        coordinator, meter = Coordinator(f"http://127.0.0.1:{relay.port}", "key"), WorkMeter()
+        coordinator.adapter(wire.sha256(BODY), meter)
+        coordinator.upload("w", BODY, meter)
+        coordinator.close()
+        assert (meter.bytes_up, meter.bytes_down) == (relay.bytes_up, relay.bytes_down)
+        assert meter.requests == 2
+        relay.close()
+
+
+def test_a_damaged_download_is_refused() -> None:
+    with http_server(lambda *_: (200, BODY[:-1] + b"x")) as url:
+        coordinator = Coordinator(url)
+        with pytest.raises(wire.WireError, match="arrived damaged"):
+            coordinator.adapter(wire.sha256(BODY), WorkMeter())
+        coordinator.close()
+
+
+def test_no_work_and_the_end_of_the_run_are_told_apart() -> None:
+    answers = iter([(204, b""), (410, b'{"detail": "run r is finished"}')])
+    with http_server(lambda *_: next(answers)) as url:
+        coordinator = Coordinator(url)
+        assert coordinator.next_work(0, WorkMeter()) is None
+        with pytest.raises(RunFinished, match="run r is finished"):
+            coordinator.next_work(0, WorkMeter())
+        coordinator.close()
+
+
+def test_a_refusal_carries_the_coordinators_reason() -> None:
+    with http_server(lambda *_: (401, b'{"detail": "unknown key"}')) as url:
+        coordinator = Coordinator(url)
+        with pytest.raises(Refused, match="unknown key"):
+            coordinator.next_work(0, WorkMeter())
+        coordinator.close()
+
+
+def test_an_upload_survives_cut_connections_and_a_failing_server() -> None:
+    seen: list[bytes] = []
+    receipt = wire.encode(wire.Receipt(True))
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        seen.append(body)
+        if len(seen) == 1:
+            relay.cut()
+        return (500, b"") if len(seen) == 2 else (200, receipt)
+
+    with http_server(answer) as url:
+        relay = Relay(urlsplit(url).port or 0)
+        coordinator = Coordinator(f"http://127.0.0.1:{relay.port}")
+        taken = patiently(lambda: coordinator.upload("w", BODY, WorkMeter()), 20.0)
+        coordinator.close()
+        relay.close()
+    assert taken.accepted and seen == [BODY, BODY, BODY]
+
+
+def test_nobody_there_is_told_after_the_patience() -> None:
+    coordinator = Coordinator(f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(Unreachable, match="no answer from"):
+        patiently(lambda: coordinator.next_work(0, WorkMeter()), 0.5)
+    coordinator.close()
+
+
+@pytest.mark.parametrize("url", ["localhost:8700", "ftp://host", "http://", "http://[::1"])
+def test_a_url_that_is_none_says_what_is_expected(url: str) -> None:
+    with pytest.raises(TransportError, match="--coordinator"):
+        Coordinator(url)

@@ -1,0 +1,214 @@
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import Base
+from edge_client.engine.activation_cache import ActivationCache
+from edge_client.engine.budgeted import BudgetedEngine, open_within
+from edge_client.engine.engine import EngineError, open_engine
+from edge_client.engine.trainer import train
+from edge_client.planning.allocator import resident_bytes
+from edge_client.planning.guard import Guard
+from edge_client.planning.planner import BudgetError
+from edge_client.texts.tasks import Task
+from edge_client.texts.tokens import Batch
+from edge_client.wire.messages import Training
+from tests.conftest import shared
+from tests.edge_client.engine.engines import KINDS, TEXTS
+from tests.edge_client.engine.test_watch import Recorder
+
+pytestmark = pytest.mark.parametrize("kind", KINDS)
+
+TRAINING = Training(lr=0.01, tokens=48, batch=4, epochs=2)
+
+
+class Scarce:
+    """A real engine on which allocations fail for plans above a number of rows at once."""
+
+    def __init__(self, engine: Any, rows: int, error: Callable[[], Exception]) -> None:
+        self._engine, self._rows, self._error = engine, rows, error
+        self.failures = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def train_step(self, batch: Batch) -> Any:
+        if self._engine.plan.micro_batch > self._rows:
+            self.failures += 1
+            raise self._error()
+        return self._engine.train_step(batch)
+
+
+def budgeted(kind: str, base: Base, task: Task, state: Path | None = None) -> BudgetedEngine:
+    return open_within(kind, base, task, parse_adapter("lora:4"), TRAINING, 2 << 30, state)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError,
+        lambda: RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_a_failed_allocation_is_a_smaller_plan_and_the_same_training(
+    tiny_base: Base, hub_task: Task, kind: str, error: Callable[[], Exception]
+) -> None:
+    plain = open_engine(kind, tiny_base, hub_task, parse_adapter("lora:4"), TRAINING)
+    expected = train(plain, TEXTS, TRAINING, seed=1).delta
+    engine = budgeted(kind, tiny_base, hub_task)
+    engine.load_adapter(plain_start(plain, expected))
+    scarce = Scarce(engine._engine, rows=1, error=error)
+    engine._engine = scarce
+    delta = train(engine, TEXTS, TRAINING, seed=1).delta
+    assert scarce.failures > 0 and engine.plan.micro_batch == 1
+    for name, tensor in expected.items():
+        np.testing.assert_allclose(delta[name], tensor, atol=2e-5)
+
+
+def test_cache_watch_and_counts_are_the_engines_own(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+) -> None:
+    spec = parse_adapter("lora:4/top1")
+    engine = open_within(kind, tiny_base, hub_task, spec, TRAINING, 2 << 30)
+    engine.remember(ActivationCache(tmp_path, 1 << 20, "base"))
+    first = engine.read(TEXTS)
+    assert engine.layer_forwards == 2 * len(TEXTS) and engine.plan.depth == 1
+    assert (engine.read(TEXTS, Recorder()) == first).all()
+    assert engine.layer_forwards == 3 * len(TEXTS)
+
+
+def plain_start(engine: Any, delta: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: tensor - delta[name] for name, tensor in engine.adapter().items()}
+
+
+def test_other_errors_are_not_taken_for_want_of_memory(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    engine = budgeted(kind, tiny_base, hub_task)
+    engine._engine = Scarce(engine._engine, 0, lambda: RuntimeError("shapes do not match"))
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        train(engine, TEXTS, TRAINING, seed=1)
+
+
+def test_memory_that_no_plan_finds_is_told(tiny_base: Base, hub_task: Task, kind: str) -> None:
+    engine = budgeted(kind, tiny_base, hub_task)
+    engine._engine = Scarce(engine._engine, 0, MemoryError)
+    with pytest.raises(EngineError, match=r"smallest plan \(\d+M predicted\); free some"):
+        train(engine, TEXTS, TRAINING, seed=1)
+
+
+def test_a_peak_above_the_budget_takes_the_next_smaller_plan(
+    tiny_base: Base, hub_task: Task, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    engine = budgeted(kind, tiny_base, hub_task)
+    first = engine.option.predicted_peak_bytes
+    engine._guard = Guard(1 << 20)  # this process is above a megabyte whatever it does
+    with caplog.at_level(logging.WARNING):
+        train(engine, TEXTS, Training(lr=0.01, batch=4, epochs=12), seed=1)
+    assert engine.option.predicted_peak_bytes < first
+    assert "going on by" in caplog.text and "no smaller plan is left" in caplog.text
+
+
+def test_a_rounds_peak_is_remembered_for_the_next_plan(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+) -> None:
+    engine = budgeted(kind, tiny_base, hub_task, tmp_path)
+    train(engine, TEXTS, TRAINING, seed=1)
+    engine.end_round()
+    remembered = json.loads((tmp_path / "corrections.json").read_text())
+    assert str(tiny_base.base_id) in json.dumps(remembered)
+    measured = next(iter(remembered["peaks"].values()))[0]
+    again = budgeted(kind, tiny_base, hub_task, tmp_path)
+    moved = again.option.predicted_peak_bytes - again.option.memory.total
+    assert moved == measured["measured_bytes"] - measured["estimated_bytes"] != 0
+
+
+class Holding(Scarce):
+    """Fails as a real step does: with memory in its own frame."""
+
+    def train_step(self, batch: Batch) -> Any:
+        block = np.ones((60 << 20) * (self._engine.plan.micro_batch > self._rows), np.uint8)
+        report = super().train_step(batch)
+        assert not block.size
+        return report
+
+
+def test_what_a_failed_step_held_is_free_before_the_next_plan_is_watched(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+) -> None:
+    engine = budgeted(kind, tiny_base, hub_task, tmp_path)
+    prompts, labels = engine.encoder.prompts(TEXTS[:4]), engine.encoder.labels(TEXTS[:4])
+    batch = engine.encoder.batch(prompts, labels)
+    engine.train_step(batch)
+    engine._engine = Holding(engine._engine, rows=1, error=MemoryError)
+    before = resident_bytes()
+    engine.train_step(batch)
+    peak = engine._guard.peak_bytes()
+    assert engine.plan.micro_batch == 1
+    assert peak is None or peak < before + (40 << 20)
+    assert not (tmp_path / "corrections.json").exists()  # a plan that failed was not measured
+
+
+def test_a_budget_below_the_smallest_plan_names_it(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    with pytest.raises(BudgetError, match=r"below the smallest plan for this model \(\d+M\)"):
+        open_within(kind, tiny_base, hub_task, parse_adapter("lora:4"), TRAINING, 30 << 20)
+
+
+STARVED = """
+import resource, sys
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import open_base
+from edge_client.engine.budgeted import open_within
+from edge_client.texts.tasks import Task
+from edge_client.texts.examples import Example
+from edge_client.engine.trainer import train
+from edge_client.wire.messages import Training
+
+folder, kind, rows, spare_mib = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+words = ("mail", "power")
+task = Task("hub", words, ("{text} . [MASK] .",), dict(zip(words, words)))
+training = Training(lr=0.01, tokens=256, batch=rows, epochs=1)
+texts = [Example("parcel " * 250, label=words[row % 2]) for row in range(rows)]
+base, spec = open_base(folder), parse_adapter("lora:4")
+engine = open_within(kind, base, task, spec, training, 8 << 30)
+first = engine.plan
+prompts, labels = engine.encoder.prompts(texts), engine.encoder.labels(texts)
+engine.train_step(engine.encoder.batch(prompts[:1], labels[:1]))
+engine.use(first)
+held = int(open("/proc/self/statm").read().split()[5]) * 4096
+resource.setrlimit(resource.RLIMIT_DATA, (held + (spare_mib << 20),) * 2)
+loss = train(engine, texts, training, seed=1).loss
+last = engine.plan
+print(first.micro_batch, len(first.recompute), last.micro_batch, len(last.recompute), loss)
+"""
+# What a step of so many texts is given; a whole one wants five times as much or more.
+STARVING = {"torch": (32, 110), "onnx": (16, 60)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts so on Linux alone")
+def test_a_process_whose_memory_really_ends_goes_on_smaller(kind: str) -> None:
+    folder = shared("models", "minilm-l6-mlm")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", STARVED, str(folder), kind, *map(str, STARVING[kind])],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows, kept, smaller_rows, smaller_kept, loss = done.stdout.split()
+    assert (smaller_rows, smaller_kept) != (rows, kept) and float(loss) < 10
+    assert "going on by" in done.stderr

@@ -1,0 +1,276 @@
+"""The formulas of the onnx engine: their laws, and what its rooms really take."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.bases.base import Base
+from edge_client.bases.layout import checked_shape, lay_out
+from edge_client.engine.activation_cache import ActivationCache
+from edge_client.engine.frozen_prefix import open_prefix
+from edge_client.engine.onnx_backend.network import Network
+from edge_client.planning.onnx_memory import estimate
+from edge_client.planning.planner import (
+    BudgetError,
+    Option,
+    choose,
+    next_smaller,
+    options,
+    parse_budget,
+    plans,
+)
+from edge_client.planning.step_cost import Rates
+from edge_client.planning.torch_memory import Plan, Work, parts
+from edge_client.texts.tokens import Batch
+from tests.edge_client.engine.plans import AVX512, LARGE, MIB, ONNX_WORKS, RATES, RUNTIME, large
+
+BUDGETS = st.integers(100 * MIB, 3000 * MIB)
+TEXTS, TOKENS = 5, 37
+SIZES = {
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "vocab_size": 2000,
+    "max_position_embeddings": 130,
+    "pad_token_id": 1,
+    "type_vocab_size": 1,
+    "embedding_size": 32,
+}
+
+
+def total(work: Work, plan: Plan) -> int:
+    return estimate(work, plan, RUNTIME).total
+
+
+def any_plan(work: Work, data: st.DataObject) -> Plan:
+    return data.draw(st.sampled_from(list(plans(work, ("float32", "bfloat16")))))
+
+
+# Laws
+
+
+@given(ONNX_WORKS, st.data())
+def test_a_smaller_micro_batch_never_predicts_more(work: Work, data: st.DataObject) -> None:
+    plan = any_plan(work, data)
+    smaller = replace(plan, micro_batch=data.draw(st.integers(1, plan.micro_batch)))
+    assert total(work, smaller) <= total(work, plan)
+
+
+@given(ONNX_WORKS, st.data())
+def test_shorter_texts_never_predict_more(work: Work, data: st.DataObject) -> None:
+    plan = any_plan(work, data)
+    shorter = replace(plan, tokens=data.draw(st.integers(1, plan.tokens)))
+    kept = [estimate(work, each, RUNTIME).kept for each in (shorter, plan)]
+    assert kept[0] <= kept[1]
+
+
+@given(ONNX_WORKS, st.data())
+def test_recomputing_more_layers_never_predicts_more(work: Work, data: st.DataObject) -> None:
+    plan = any_plan(work, data)
+    lowest = work.shape.layers - plan.depth
+    count = data.draw(st.integers(len(plan.recompute), plan.depth))
+    again = replace(plan, recompute=tuple(range(lowest, lowest + count)))
+    assert total(work, again) <= total(work, plan)
+
+
+@given(ONNX_WORKS, st.data())
+def test_fewer_trained_layers_never_predict_more(work: Work, data: st.DataObject) -> None:
+    plan = any_plan(work, data)
+    depth = data.draw(st.integers(1, plan.depth))
+    lowest = work.shape.layers - depth
+    left = tuple(index for index in plan.recompute if index >= lowest)
+    assert total(work, replace(plan, depth=depth, recompute=left)) <= total(work, plan)
+
+
+@given(ONNX_WORKS.filter(lambda work: work.shape.layers >= 4), st.data())
+def test_inputs_in_half_precision_never_predict_more(work: Work, data: st.DataObject) -> None:
+    plan = replace(any_plan(work, data), is_kept_in_half=False)
+    if work.spec.is_in_layers:
+        assert total(work, replace(plan, is_kept_in_half=True)) <= total(work, plan)
+
+
+@given(ONNX_WORKS)
+def test_the_parts_are_the_whole_and_none_is_negative(work: Work) -> None:
+    for plan in plans(work, ("float32",)):
+        estimated = estimate(work, plan, RUNTIME)
+        named = parts(estimated)
+        assert sum(named.values()) == estimated.total and min(named.values()) >= 0
+
+
+def test_an_input_that_waits_in_half_precision_takes_half() -> None:
+    work, whole = replace(large(), engine="onnx"), Plan("float32", 4, tuple(range(24)), 24, 256)
+    sizes = [
+        estimate(work, replace(whole, is_kept_in_half=is_half), 0).kept for is_half in (False, True)
+    ]
+    state = 4 * 256 * 1024 * 4
+    assert sizes[0] - sizes[1] == (24 // 2 - 2) * state  # two more rooms take turns
+
+
+def test_a_matrix_that_is_stored_in_float32_is_not_made_dense() -> None:
+    plan = Plan("float32", 1, (), 24, 64)
+    sizes = [
+        estimate(replace(large(bits=bits), engine="onnx"), plan, 0).scratch
+        for bits in (4, 8, 16, 32)
+    ]
+    assert sizes == [4 * 1024 * 4096] * 3 + [0]
+
+
+# Planning
+
+
+@given(ONNX_WORKS, RATES)
+def test_this_engine_is_planned_in_float32_alone(work: Work, rates: Rates) -> None:
+    found = options(work, RUNTIME, rates)
+    assert {option.plan.dtype for option in found} == {"float32"}
+    assert len({option.plan for option in found}) == len(found)
+    halves = {option.plan.is_kept_in_half for option in found}
+    assert halves == ({False, True} if work.spec.is_in_layers else {False})
+
+
+@given(ONNX_WORKS, RATES, BUDGETS)
+def test_the_chosen_plan_fits_or_the_error_names_a_budget_that_does(
+    work: Work, rates: Rates, budget: int
+) -> None:
+    found = options(work, RUNTIME, rates)
+    try:
+        assert choose(found, budget).predicted_peak_bytes <= budget
+    except BudgetError as error:
+        named = parse_budget(str(error).split("(")[1].split(")")[0])
+        assert named is not None and choose(found, named).predicted_peak_bytes <= named
+
+
+@given(ONNX_WORKS, RATES)
+def test_stepping_down_gets_smaller_each_time_and_ends(work: Work, rates: Rates) -> None:
+    found = options(work, RUNTIME, rates)
+    current: Option | None = found[0]
+    peaks = []
+    while current is not None:
+        peaks.append(current.predicted_peak_bytes)
+        current = next_smaller(found, current)
+    assert all(after < before for before, after in pairwise(peaks))
+    assert peaks[-1] == min(option.predicted_peak_bytes for option in found)
+
+
+def test_with_memory_enough_nothing_is_split_recomputed_or_halved() -> None:
+    found = options(replace(large(), engine="onnx"), RUNTIME, AVX512)
+    assert choose(found, 8 << 30).plan == Plan("float32", 4, (), LARGE.layers, 256)
+
+
+# What rooms take
+
+
+def zeros(family: str, layers: int, folder: Path) -> Base:
+    """An int8 base of zeros: only the sizes matter here."""
+    config = SIZES | {"model_type": family, "num_hidden_layers": layers}
+    layout = lay_out(config, 8)
+    header = layout.header
+    (folder / "model.safetensors").write_bytes(header + bytes(layout.file_bytes - len(header)))
+    (folder / "config.json").write_text(json.dumps(config))
+    return Base(family, folder, "zeros", checked_shape(config), 8)
+
+
+def rooms_after_a_step(
+    base: Base, work: Work, plan: Plan, cache: ActivationCache | None = None
+) -> int:
+    """Bytes of all rooms but the one for a dense matrix."""
+    state = initial_adapter(work.spec, base, 2, seed=0)
+    network = Network(base, work.spec, state, [] if work.spec.head else [[5], [6]], 2)
+    network.prefix = open_prefix(cache, work.spec, base.layers)
+    ids = np.full((TEXTS, TOKENS), 7)
+    attention = np.ones_like(ids)
+    attention[1, 30:] = 0
+    answers, labels = np.full(TEXTS, 3), np.arange(TEXTS) % 2
+    network.backward(Batch(ids, attention, answers, labels), plan)
+    taken = network._bench.rooms.bytes - estimate(work, plan, 0).scratch
+    network.close()
+    return taken
+
+
+WHOLE = Plan("float32", TEXTS, (), 4, TOKENS)
+BELOW = tuple(range(4))
+# Plans, and how many states the formula says too many: where one layer is trained, that layer is
+# the top one, whose queries are one row a text, and nothing asks for the gradient at its input.
+PLANS = [
+    (WHOLE, 0),
+    (replace(WHOLE, micro_batch=2), 0),
+    (replace(WHOLE, recompute=(0, 1)), 0),
+    (replace(WHOLE, recompute=BELOW, micro_batch=3), 0),
+    (replace(WHOLE, is_kept_in_half=True), 0),
+    (replace(WHOLE, is_kept_in_half=True, recompute=BELOW), 0),
+]
+SHALLOW = [
+    (replace(WHOLE, depth=3), 0),
+    (replace(WHOLE, depth=3, recompute=(1, 2)), 0),
+    (replace(WHOLE, depth=2, is_kept_in_half=True), 0),
+    (replace(WHOLE, depth=1), 2),
+    (replace(WHOLE, depth=1, recompute=(3,)), 2),
+]
+CASES = [
+    *(("roberta", "lora:4", *each) for each in (*PLANS, *SHALLOW)),
+    *(("roberta", "lora:2@q,o,up,down", *each) for each in PLANS[2:4]),
+    ("roberta", "lora:2@q,o,up,down", WHOLE, 1),  # no room for what all layers keep themselves
+    *(("albert", "prompt:5", *each) for each in PLANS[:4]),
+    *(("bert", "bias", *each) for each in (PLANS[0], PLANS[3], SHALLOW[0])),
+    ("bert", "bias", replace(WHOLE, depth=1), 1),
+    ("bert", "head", WHOLE, 0),
+]
+
+
+@pytest.mark.parametrize(("family", "adapter", "plan", "too_many"), CASES)
+def test_the_rooms_of_a_step_take_what_the_formula_says(
+    tmp_path: Path, family: str, adapter: str, plan: Plan, too_many: int
+) -> None:
+    base, spec = zeros(family, 4, tmp_path), parse_adapter(adapter)
+    work = Work(base.shape, 8, spec, TEXTS, TOKENS, engine="onnx")
+    said = estimate(work, plan, 0).kept
+    taken = rooms_after_a_step(base, work, plan)
+    if family == "albert":
+        taken -= 4 * plan.micro_batch * (TOKENS + spec.prompt_tokens) * base.shape.embedding
+    state = 4 * plan.micro_batch * (TOKENS + spec.prompt_tokens) * base.shape.hidden
+    # Left out of the formula: what goes on in the top layer, one row a text.
+    tops = 4 * plan.micro_batch * (6 * base.shape.hidden + base.shape.intermediate)
+    assert 0 <= taken - (said - too_many * state) <= tops
+
+
+# Adapters of top layers with a cache, and how many states the formula says too many.
+CUT = [
+    ("lora:4/top2", replace(WHOLE, depth=2), 0),
+    ("lora:4/top2", replace(WHOLE, depth=2, recompute=(2, 3)), 0),
+    ("lora:4/top2", replace(WHOLE, depth=2, is_kept_in_half=True), 0),
+    ("lora:4/top3", replace(WHOLE, depth=2), 0),
+    ("bias/top3", replace(WHOLE, depth=3, micro_batch=2), 0),
+    ("lora:4/top1", replace(WHOLE, depth=1), 2),
+]
+
+
+@pytest.mark.parametrize(("adapter", "plan", "too_many"), CUT)
+def test_the_rooms_of_a_step_with_a_cache_take_what_the_formula_says(
+    tmp_path: Path, adapter: str, plan: Plan, too_many: int
+) -> None:
+    base, cache = zeros("roberta", 4, tmp_path), ActivationCache(tmp_path, 1 << 20, "zeros")
+    work = Work(base.shape, 8, parse_adapter(adapter), TEXTS, TOKENS, engine="onnx")
+    said = estimate(work, plan, 0).kept
+    state = 4 * plan.micro_batch * TOKENS * base.shape.hidden
+    tops = 4 * plan.micro_batch * (6 * base.shape.hidden + base.shape.intermediate)
+    computed = rooms_after_a_step(base, work, plan, cache)
+    assert 0 <= computed - (said - too_many * state) <= tops
+    assert rooms_after_a_step(base, work, plan, cache) < computed  # what was kept is read
+
+
+@given(st.integers(2, 24), st.sampled_from(["lora:8", "bias"]), st.data())
+def test_plans_of_top_layers_keep_the_laws(top: int, name: str, data: st.DataObject) -> None:
+    work = replace(large(f"{name}/top{top}"), engine="onnx")
+    plan = any_plan(work, data)
+    assert plan.depth <= top
+    fewer = data.draw(st.integers(1, plan.depth))
+    left = tuple(index for index in plan.recompute if index >= LARGE.layers - fewer)
+    assert total(work, replace(plan, depth=fewer, recompute=left)) <= total(work, plan)
+    whole = replace(plan, is_kept_in_half=False)
+    assert total(work, replace(whole, is_kept_in_half=True)) <= total(work, whole)

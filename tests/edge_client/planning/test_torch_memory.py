@@ -1,0 +1,204 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_client.adapters.spec import AdapterError, initial_adapter, parse_adapter
+from edge_client.bases.base import Base
+from edge_client.planning.planner import plans
+from edge_client.planning.torch_memory import (
+    FIXED_BYTES,
+    TOKEN_BYTES,
+    Plan,
+    Work,
+    dense_bytes,
+    estimate,
+    layer_parameters,
+    moments,
+    other_parameters,
+    parts,
+    stored_bytes,
+)
+from tests.edge_client.engine.plans import LARGE, MIB, RUNTIME, WORKS, large
+
+ALL = tuple(range(24))
+
+
+def most_kept(work: Work, plan: Plan) -> int:
+    return max(moment.kept for moment in moments(work, plan))
+
+
+def total(work: Work, plan: Plan) -> int:
+    return estimate(work, plan, RUNTIME).total
+
+
+@given(WORKS, st.data())
+def test_a_smaller_micro_batch_never_predicts_more(work: Work, data: st.DataObject) -> None:
+    plan = data.draw(st.sampled_from(list(plans(work, ("float32", "bfloat16")))))
+    smaller = replace(plan, micro_batch=data.draw(st.integers(1, plan.micro_batch)))
+    assert total(work, smaller) <= total(work, plan)
+
+
+@given(WORKS, st.data())
+def test_shorter_texts_never_keep_more(work: Work, data: st.DataObject) -> None:
+    plan = data.draw(st.sampled_from(list(plans(work, ("float32", "bfloat16")))))
+    shorter = replace(plan, tokens=data.draw(st.integers(1, plan.tokens)))
+    assert most_kept(work, shorter) <= most_kept(work, plan)
+
+
+@given(WORKS)
+def test_the_parts_are_the_whole_and_none_is_negative(work: Work) -> None:
+    for plan in plans(work, ("float32", "bfloat16")):
+        estimated = estimate(work, plan, RUNTIME)
+        named = parts(estimated)
+        assert sum(named.values()) == estimated.total and min(named.values()) >= 0
+        assert list(named.values()) == sorted(named.values(), reverse=True)
+
+
+def test_recomputing_more_layers_takes_less_and_never_more() -> None:
+    work = large()
+    sizes = [total(work, Plan("bfloat16", 4, ALL[:count], 24, 256)) for count in range(25)]
+    assert sizes == sorted(sizes, reverse=True) and sizes[-1] < sizes[0] / 1.8
+
+
+def test_fewer_trained_layers_take_less() -> None:
+    sizes = [total(large(), Plan("float32", 4, (), depth, 256)) for depth in (1, 6, 12, 24)]
+    assert sizes == sorted(sizes) and len(set(sizes)) == 4
+
+
+def test_what_lies_below_the_trained_layers_keeps_nothing() -> None:
+    shallow = most_kept(large(), Plan("float32", 4, (), 1, 256))
+    state = 4 * 256 * 1024 * 4
+    # The top layer: its input, the norm's output for LoRA on v, keys, values, two low ranks.
+    assert shallow == 4 * state + 2 * 4 * 256 * 8 * 4
+
+
+def test_a_kept_layer_holds_six_states_and_the_inner_one() -> None:
+    work, state = large(), 1024 * 1024 * 2
+    two, three = (Plan("bfloat16", 4, (), depth, 256) for depth in (2, 3))
+    kept = [most_kept(work, plan) for plan in (two, three)]
+    low_rank = 2 * 1024 * 8 * 2
+    assert kept[1] - kept[0] == (6 + 4) * state + low_rank
+
+
+def test_a_recomputed_layer_keeps_its_input_alone() -> None:
+    work, state = large(), 1024 * 1024 * 2
+    assert most_kept(work, Plan("bfloat16", 4, ALL, 24, 256)) == 24 * state
+
+
+def test_lora_on_more_linears_keeps_their_inputs() -> None:
+    plan, state = Plan("float32", 4, (), 24, 256), 1024 * 1024 * 4
+
+    def kept(targets: str) -> int:
+        return most_kept(large(f"lora:8@{targets}"), plan)
+
+    low_rank = 24 * 1024 * 8 * 4
+    assert kept("q,v,o") - kept("q,v") == 23 * state + low_rank
+    assert kept("q,v,up") - kept("q,v") == 23 * state + low_rank
+    assert kept("q,v,down") - kept("q,v") == 23 * 4 * state + low_rank
+
+
+def test_a_bias_adapter_keeps_no_inputs_of_linears() -> None:
+    plan = Plan("float32", 4, (), 24, 256)
+    assert total(large("bias"), plan) < total(large("lora:8"), plan) - 23 * 4 * MIB
+
+
+def test_a_head_alone_keeps_nothing() -> None:
+    state = most_kept(large("head"), Plan("float32", 4, (), 24, 256))
+    assert state == 4 * MIB  # the running one
+
+
+def test_a_prompt_lengthens_every_text() -> None:
+    plan = Plan("float32", 1, (), 24, 200)
+    longer = replace(plan, tokens=239)
+    assert most_kept(large("prompt:40"), plan) == most_kept(large("prompt:1"), longer)
+
+
+@pytest.mark.parametrize("adapter", ["lora:8", "lora:3@q,k,v,o,up,down", "prompt:5"])
+def test_parameters_are_counted_as_the_adapter_draws_them(tiny_base: Base, adapter: str) -> None:
+    spec = parse_adapter(adapter)
+    work = Work(tiny_base.shape, 32, spec, 4, 32, num_labels=6)
+    drawn = initial_adapter(spec, tiny_base, 6, seed=0).values()
+    counted = tiny_base.layers * layer_parameters(work) + other_parameters(work)
+    assert counted == sum(tensor.size for tensor in drawn)
+
+
+def test_a_heads_parameters_are_counted(tiny_base: Base) -> None:
+    spec = parse_adapter("lora:8+head")
+    work = Work(tiny_base.shape, 32, spec, 4, 32, num_labels=6)
+    drawn = initial_adapter(spec, tiny_base, 6, seed=0).values()
+    counted = tiny_base.layers * layer_parameters(work) + other_parameters(work)
+    assert counted == sum(tensor.size for tensor in drawn)
+
+
+def test_adapters_below_the_trained_depth_have_no_gradient() -> None:
+    work = large()
+    adapters = [estimate(work, Plan("float32", 1, (), depth, 8), 0).adapter for depth in (24, 23)]
+    assert adapters[0] - adapters[1] == 4 * layer_parameters(work)
+    assert adapters[0] == 16 * 24 * 2 * 8 * 2048
+
+
+def test_layers_without_an_adapter_cost_none() -> None:
+    work = large("lora:8/top3")
+    three, two = (estimate(work, Plan("float32", 1, (), depth, 8), 0).adapter for depth in (3, 2))
+    assert three == 16 * 3 * layer_parameters(work)
+    assert three - two == 4 * layer_parameters(work)
+
+
+def test_top_layers_that_are_not_there_are_no_work() -> None:
+    with pytest.raises(AdapterError, match="the base has 24 layers"):
+        large("lora:8/top25")
+
+
+def test_a_repeated_layer_has_one_adapter() -> None:
+    shape = replace(LARGE, architecture="albert", stored_layers=1, embedding=128)
+    work = Work(shape, 8, parse_adapter("lora:8"), 4, 64)
+    assert estimate(work, Plan("float32", 1, (), 24, 64), 0).adapter == 16 * 2 * 8 * 2048
+
+
+def test_stored_weights_count_their_scales() -> None:
+    assert stored_bytes((10, 128), 4) == 10 * 64 + 10 * 2 * 4
+    assert stored_bytes((10, 128), 8) == 10 * 128 + 10 * 4
+    assert stored_bytes((10, 128), 16) == 2 * 10 * 128
+
+
+def test_weights_stored_as_they_are_computed_with_are_not_copied() -> None:
+    assert dense_bytes((8, 64), 16, "bfloat16") == 0 == dense_bytes((8, 64), 32, "float32")
+    assert dense_bytes((8, 64), 16, "float32") == 8 * 64 * 4
+    assert dense_bytes((8, 64), 8, "bfloat16") == 8 * 64 * 2
+    assert dense_bytes((8, 64), 4, "float32") == 8 * 64 * 6
+
+
+def test_of_a_large_vocabulary_the_tokenizer_alone_is_felt() -> None:
+    work, plan = large(), Plan("bfloat16", 4, ALL, 24, 256)
+    wide = replace(work, shape=replace(LARGE, vocabulary=LARGE.vocabulary + 200_000))
+    assert total(wide, plan) - total(work, plan) == 200_000 * TOKEN_BYTES
+
+
+def test_a_prompt_longer_than_the_base_reads_is_named() -> None:
+    with pytest.raises(AdapterError, match="prompt:512 leaves no room"):
+        large("prompt:512")
+
+
+def test_the_runtime_and_the_fixed_part_are_always_there() -> None:
+    smallest = estimate(large("head", batch=1, tokens=8), Plan("float32", 1, (), 24, 8), RUNTIME)
+    assert smallest.total > RUNTIME + FIXED_BYTES
+
+
+@pytest.mark.parametrize(
+    ("bits", "plan", "measured_mib"),
+    [
+        # 2 cores, AVX-512, torch 2.13, 232 MiB before the base is opened; VmHWM of two steps.
+        (4, Plan("bfloat16", 1, ALL[:18], 24, 256), 398),
+        (16, Plan("bfloat16", 1, ALL, 24, 256), 401),
+        (8, Plan("bfloat16", 4, (), 24, 256), 895),
+        (4, Plan("bfloat16", 8, (), 24, 256), 1508),
+    ],
+)
+def test_the_formula_is_near_peaks_measured_on_roberta_large(
+    bits: int, plan: Plan, measured_mib: int
+) -> None:
+    work = large(batch=plan.micro_batch, tokens=plan.tokens, bits=bits)
+    predicted = estimate(work, plan, 232 * MIB).total / MIB
+    assert predicted == pytest.approx(measured_mib, rel=0.10)

@@ -1,0 +1,52 @@
+"""A small experiment on a tiny base, written as a data set that `read_dataset` does not know."""
+
+from dataclasses import replace
+from typing import Any
+
+from edge_client.bases.base import Base
+from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import Training
+from simulation.datasets.catalogue import DataSet
+from simulation.experiments.experiment import Deal, Experiment
+from simulation.experiments.stage import Stage
+from simulation.population.folders import population_of
+from tests.edge_client.engine.engines import TEXTS
+
+ALL = tuple(
+    replace(text, text=f"{text.text} {number}", language=("en", "de")[number % 2])
+    for number in range(4)
+    for text in TEXTS
+)
+
+
+def small(base: Base, **said: Any) -> Experiment:
+    """Three clients, two of which are asked in each of two rounds."""
+    usual = Experiment(
+        "small",
+        "hub",
+        base=str(base.folder),
+        adapter="lora:2",
+        deal=Deal(clients=3),
+        training=Training(epochs=2, batch=2, lr=0.01, tokens=32),
+        rounds=2,
+        cohort=2,
+        seed=7,
+    )
+    return replace(usual, **said)
+
+
+def texts_of(task: Task, train: tuple[Example, ...] = ALL) -> DataSet:
+    """All texts, to train on and to be judged by."""
+    return DataSet("hub", task, train, ALL[:12], "here", "none", "0" * 64, ())
+
+
+def staged(base: Base, task: Task, **said: Any) -> Stage:
+    """The small experiment, ready to run."""
+    experiment, texts = small(base, **said), texts_of(task)
+    return Stage(
+        experiment,
+        base,
+        texts,
+        population_of(experiment.deal, texts.train, texts.test, experiment.seed),
+    )

@@ -1,0 +1,118 @@
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+
+from edge_client.bases.base import Base
+from edge_client.client.state import Finished
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import Report, Update, Work, decode_adapter, encode_update
+from simulation.experiments.devices import InProcess
+from simulation.experiments.experiment import Rounds, schedule_of
+from simulation.experiments.federation import Round, SimulationError, Standing, federate
+from simulation.experiments.stage import Stage
+from simulation.experiments.zero_compute import ADDED, Echoes, zero_rounds
+from tests.simulation.experiments.experiments import staged
+
+
+def rounds_of(on: Stage, start: Standing | None = None) -> list[Round]:
+    """Run all that is left, on an engine of its own."""
+    devices, seen = InProcess(on), list[Round]()
+    names = [client.name for client in on.population if len(client.labelled)]
+    schedule = schedule_of(on.experiment, len(names))
+    federate(schedule, on.template(), start or devices.start(), names, devices, seen.append)
+    devices.close()
+    return seen
+
+
+@pytest.mark.parametrize("adapter", ["lora:2", "prompt:3+head", "bias+head", "full"])
+def test_equal_seeds_give_equal_bytes(tiny_base: Base, hub_task: Task, adapter: str) -> None:
+    first = rounds_of(staged(tiny_base, hub_task, adapter=adapter))
+    again = rounds_of(staged(tiny_base, hub_task, adapter=adapter))
+    assert first[-1].standing == again[-1].standing
+    assert [closed.loss for closed in first] == [closed.loss for closed in again]
+    assert first[-1].standing.adapter != first[0].standing.adapter
+
+
+def test_another_seed_gives_other_bytes(tiny_base: Base, hub_task: Task) -> None:
+    first, other = (rounds_of(staged(tiny_base, hub_task, seed=seed)) for seed in (1, 2))
+    assert first[-1].standing != other[-1].standing
+
+
+def test_going_on_from_any_round_ends_in_the_same_adapter(tiny_base: Base, hub_task: Task) -> None:
+    on = staged(tiny_base, hub_task, rounds=3, evaluate_every=2)
+    through = rounds_of(on)
+    for closed in through[:-1]:
+        assert rounds_of(on, closed.standing)[-1].standing == through[-1].standing
+
+
+def test_rounds_are_scored_when_they_are_due(tiny_base: Base, hub_task: Task) -> None:
+    seen = rounds_of(staged(tiny_base, hub_task, rounds=3, evaluate_every=2))
+    assert [closed.round_index for closed in seen] == [0, 1, 2, 3]
+    assert [closed.score is not None for closed in seen] == [True, False, True, True]
+    assert [len(closed.cohort) for closed in seen] == [0, 2, 2, 2]
+
+
+def test_no_rounds_ask_the_base_alone(tiny_base: Base, hub_task: Task) -> None:
+    [only] = rounds_of(staged(tiny_base, hub_task, rounds=0))
+    assert only.round_index == 0 and only.score is not None and only.score.total.asked == 12
+
+
+def test_a_mean_of_equal_answers_is_the_answer(tiny_base: Base, hub_task: Task) -> None:
+    on = staged(tiny_base, hub_task)
+    start = Standing(on.first_adapter(on.open_engine()))
+    echoes, names = Echoes(start.adapter), ["a", "b", "c"]
+    last = federate(Rounds(1, 1.0, 0, 0), on.template(), start, names, echoes)
+    before, after = decode_adapter(start.adapter), decode_adapter(last.adapter)
+    assert all(abs(after[name] - before[name] - ADDED).max() < 1e-6 for name in before)
+
+
+class Failing(Echoes):
+    """Nobody can train."""
+
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+        for name, work in asked:
+            yield Finished(Report(work.work_id, "failed", error=f"{name}: no texts"), None)
+
+
+def test_a_round_without_updates_says_why(tiny_base: Base, hub_task: Task) -> None:
+    on = staged(tiny_base, hub_task)
+    start = Standing(on.first_adapter(on.open_engine()))
+    with pytest.raises(SimulationError, match=r"round 1: 0 of 2 clients could .* a: no texts"):
+        federate(Rounds(1, 1.0, 0, 0), on.template(), start, ["a", "b"], Failing(b""))
+
+
+class Broken(Echoes):
+    """One client sends what is no number."""
+
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+        for finished, (name, work) in zip(super().do(adapter, asked), asked, strict=True):
+            delta = {key: t * np.nan for key, t in decode_adapter(adapter).items()}
+            bad = encode_update(Update(work.work_id, 1, delta))
+            yield replace(finished, update=bad) if name == "b" else finished
+
+
+def test_an_update_that_is_refused_is_a_failure_and_no_more(
+    tiny_base: Base, hub_task: Task
+) -> None:
+    on, seen = staged(tiny_base, hub_task), list[Round]()
+    start = Standing(on.first_adapter(on.open_engine()))
+    names = ["a", "b", "c"]
+    federate(Rounds(1, 1.0, 0, 0), on.template(), start, names, Broken(b""), seen.append)
+    assert list(seen[-1].errors) == ["b"] and "NaN" in seen[-1].errors["b"]
+    assert seen[-1].num_examples == 2
+
+
+def test_nobody_to_ask_is_said(tiny_base: Base, hub_task: Task) -> None:
+    on = staged(tiny_base, hub_task)
+    with pytest.raises(SimulationError, match="1 or more clients that can train; there are 0"):
+        federate(Rounds(1, 1.0, 0, 0), on.template(), Standing(b""), [], Echoes(b""))
+
+
+def test_rounds_without_computing_are_quick_and_all_there() -> None:
+    found = zero_rounds(clients=40, rounds=2)
+    assert len(found.round_s) == 2 and found.adapter_bytes > 90_000

@@ -1,0 +1,164 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+pytest.importorskip("matplotlib")
+
+from edge_client.bases.base import Base
+from edge_client.texts.tasks import Task
+from edge_client.wire.labelling import Labelling
+from simulation.experiments.devices import InProcess
+from simulation.experiments.experiment import Deal, Experiment, ExperimentError, schedule_of
+from simulation.experiments.federation import Round, federate
+from simulation.experiments.record import Result
+from simulation.experiments.runner import Place, run
+from simulation.experiments.stage import Stage, gated
+from simulation.papers.labelling_cost import (
+    EVERYTHING,
+    LEVERS,
+    PACED,
+    cost,
+    cost_table,
+    label_table,
+    spent,
+    target_of,
+    until,
+)
+from simulation.papers.scenario import Cell, Measured
+from tests.simulation.experiments.experiments import staged, texts_of
+from tests.simulation.experiments.test_runner import news, place, plain  # noqa: F401 - a fixture
+
+EASY = Labelling(keep_first=0.5, keep_last=1.0, confidence=0.5, compute_share=1.0)
+DEAL = Deal(clients=4, labelled=2, labelled_clients=1)
+
+
+def labelled(base: Base, **said: Any) -> Experiment:
+    """Four clients, one of which has labels."""
+    usual = {"deal": DEAL, "labelling": EASY, "gate_texts": 2, "rounds": 3}
+    return news(base, **(usual | said))
+
+
+def test_clients_without_labels_train_on_what_they_found(tiny_base: Base, place: Place) -> None:  # noqa: F811
+    result = run(labelled(tiny_base), place)
+    steps = [row.labels for row in result.rows if row.labels]
+    assert len(steps) == 3 and all(step.looking.gate_forwards for step in steps)
+    assert steps[0].looking.texts_read
+    assert result.rows[-1].clients == 4 and result.rows[-1].labels == steps[-1]
+    assert 0 <= steps[-1].held.right <= steps[-1].held.asked
+
+
+def test_a_labelled_run_cut_anywhere_ends_as_if_it_had_not_been(
+    tiny_base: Base,
+    place: Place,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    class Cut(Exception):
+        """As a power cut would."""
+
+    def stop(closed: Any) -> None:
+        raise Cut
+
+    through = run(labelled(tiny_base), place)
+    cut = replace(place, out=tmp_path / "cut")
+    for _ in range(3):
+        with pytest.raises(Cut):
+            run(labelled(tiny_base), cut, stop)
+    assert plain(run(labelled(tiny_base), cut).rows) == plain(through.rows)
+    assert len(list(cut.out.glob("*/*.memory"))) == 1
+
+
+def rounds_of(on: Stage) -> list[Round]:
+    """All rounds of an experiment that labels."""
+    devices, seen = InProcess(on), list[Round]()
+    names = [client.name for client in on.population]
+    schedule = schedule_of(on.experiment, len(names), on.dataset.task.labels)
+    texts = {client.name: len(client.labelled) for client in on.population}
+    federate(schedule, on.template(), devices.start(), names, devices, seen.append, texts=texts)
+    devices.close()
+    return seen
+
+
+def test_no_client_sees_the_labels_of_its_unlabelled_texts(tiny_base: Base, hub_task: Task) -> None:
+    on = staged(
+        tiny_base, hub_task, deal=Deal(clients=3, labelled=4, labelled_clients=1), labelling=EASY
+    )
+    labels = hub_task.labels
+    wrong = tuple(
+        replace(one, label=labels[(labels.index(one.label or "") + 1) % len(labels)])
+        for one in on.dataset.train
+    )
+    gold = {row for client in on.population for row in client.labelled.tolist()}
+    train = tuple(
+        right if row in gold else other
+        for row, (right, other) in enumerate(zip(on.dataset.train, wrong, strict=True))
+    )
+    lied = replace(on, dataset=replace(on.dataset, train=train))
+    ends = [rounds_of(stage)[-1].standing.adapter for stage in (on, lied)]
+    assert ends[0] == ends[1]
+
+
+def test_a_cache_saves_layers_and_changes_no_label(tiny_base: Base, hub_task: Task) -> None:
+    deal = Deal(clients=3, labelled=4, labelled_clients=1)
+    said = {"adapter": "lora:2/top1", "deal": deal, "labelling": EASY, "rounds": 3}
+    plain_rounds = rounds_of(staged(tiny_base, hub_task, **said))
+    kept = rounds_of(staged(tiny_base, hub_task, cache_bytes=1 << 24, **said))
+    looked = [[one.looking for one in seen if one.looking] for seen in (plain_rounds, kept)]
+    assert [one.texts_read for one in looked[0]] == [one.texts_read for one in looked[1]]
+    assert sum(one.label_forwards for one in looked[1]) < sum(
+        one.label_forwards for one in looked[0]
+    )
+    assert sum(one.layer_forwards for one in kept) < sum(one.layer_forwards for one in plain_rounds)
+
+
+def test_gate_texts_are_nobodys(hub_task: Task) -> None:
+    texts = texts_of(hub_task)
+    rest, gate = gated(texts, 5, seed=3)
+    assert len(gate) == 5 and len(rest.train) == len(texts.train) - 5
+    assert not set(gate) & set(rest.train) and gated(texts, 5, seed=3) == (rest, gate)
+
+
+def test_who_trains_alone_does_not_label(tiny_base: Base) -> None:
+    with pytest.raises(ExperimentError, match="paradigm is local; federated expected"):
+        labelled(tiny_base, paradigm="local")
+
+
+def measured(name: str, asked: Experiment, *results: Result) -> Measured:
+    return Measured(Cell(name, "skewed", asked), results)
+
+
+def test_the_tables_of_labels_and_of_their_cost(tiny_base: Base, place: Place) -> None:  # noqa: F811
+    every = labelled(tiny_base, labelling=replace(EVERYTHING, confidence=0.5))
+    paced = labelled(tiny_base, labelling=replace(PACED, confidence=0.5, compute_share=1.0))
+    found = [
+        measured("unpaced", every, run(every, place)),
+        measured("all together", paced, run(paced, place)),
+    ]
+    _, rows = cost_table(found)
+    assert [row["row"] for row in rows] == ["unpaced", "all together"]
+    assert rows[0]["share_of_unpaced"] == 1.0 and rows[0]["reached"] == 1
+    _, held = label_table(found)
+    assert [row["round"] for row in held] == [1, 2, 3, 1, 3]  # every 2nd round
+
+
+def test_what_was_spent_until_the_target_adds_up(tiny_base: Base, place: Place) -> None:  # noqa: F811
+    result = run(labelled(tiny_base), place)
+    whole = spent(result.rows)
+    assert whole.total == sum(row.all_forwards for row in result.rows)
+    assert until(result, 0.0) == whole and until(result, 1.1) is None
+    assert 0.0 <= target_of(result) <= 1.0 and 0.0 < whole.labelling_share < 1.0
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_each_lever_changes_one_thing(quick: bool) -> None:
+    chosen = cost("embedded", "ag_news", "lora:8", quick)
+    rows = [cell.row for cell in chosen.cells]
+    assert rows[-3:] == ["top layers, cached", "all but f and n", "all together"]
+    for labelling in LEVERS.values():
+        names = {name for name, value in vars(labelling).items() if vars(EVERYTHING)[name] != value}
+        assert len(names) == 1 or names == {"keep_first", "keep_last"}
+    with pytest.raises(ExperimentError, match="lora:R or bias is expected"):
+        cost("embedded", "ag_news", "prompt:8", quick)

@@ -1,0 +1,69 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+pytest.importorskip("ray")
+
+from edge_client.bases.base import Base
+from edge_client.texts.tasks import Task
+from profiling.instruments.process_tree import ProcessTree
+from simulation.experiments.federation import SimulationError
+from simulation.experiments.ray_devices import RayDevices
+from simulation.experiments.runner import Place
+from tests.simulation.experiments.experiments import staged
+from tests.simulation.experiments.test_runner import place  # noqa: F401 - a fixture
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("127.0.0.1:1", "refused"), ("nonsense", "nvalid|expected|service|Name")],
+)
+def test_nobody_there_is_said_at_once(
+    tiny_base: Base, hub_task: Task, address: str, reason: str
+) -> None:
+    with pytest.raises(SimulationError, match=f"--ray {address}: no cluster there .*{reason}"):
+        RayDevices(staged(tiny_base, hub_task), address)
+
+
+def results(experiment: Path, data: Path, out: Path, *more: str) -> dict[str, Any]:
+    """What `smidgen simulate run` says, in a process of its own that leaves none behind."""
+    line = [sys.executable, "-m", "smidgen", "simulate", "run", str(experiment), "--json"]
+    options = ["--data", str(data), "--out", str(out), *more]
+    with subprocess.Popen([*line, *options], stdout=subprocess.PIPE, text=True) as process:
+        with ProcessTree(process.pid) as tree:
+            said, _ = process.communicate(timeout=240)
+        assert process.returncode == 0
+    assert not tree.left
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return found
+
+
+LABELLING = "labelled = 2\nlabelled_clients = 1\n[labelling]\nconfidence = 0.5\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("labelling", ["", LABELLING])
+def test_a_run_on_ray_gives_the_numbers_of_one_in_process(
+    tiny_base: Base,
+    place: Place,  # noqa: F811
+    tmp_path: Path,
+    labelling: str,
+) -> None:
+    experiment = tmp_path / "small.toml"
+    experiment.write_text(
+        f'dataset = "masakhanews"\nbase = "{tiny_base.folder}"\nadapter = "lora:2"\nrounds = 2\n'
+        f"gate_texts = 2\n[deal]\nclients = 4\n{labelling}[training]\nlr = 0.01\ntokens = 32\n"
+    )
+    assert place.data is not None
+    here = results(experiment, place.data, tmp_path / "here")
+    there = results(experiment, place.data, tmp_path / "there", "--ray", "local")
+    assert here == there and here["cells"][0]["bytes_up"] > 0
+    rows = [sorted((tmp_path / name).rglob("*.safetensors")) for name in ("here", "there")]
+    assert [path.name for path in rows[0]] == [path.name for path in rows[1]]
+    assert rows[0][0].read_bytes() == rows[1][0].read_bytes()

@@ -1,0 +1,213 @@
+import gzip
+import json
+import multiprocessing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+
+from edge_client.bases.base import Base, BaseError
+from edge_client.texts.examples import DataError, Example
+from edge_client.texts.tasks import Task
+from simulation.datasets.catalogue import read_dataset
+from simulation.experiments.experiment import Deal, Experiment
+from simulation.experiments.federation import SimulationError
+from simulation.experiments.record import Record, RecordError, Row, read_rows
+from simulation.experiments.runner import Place, run, run_all
+from simulation.experiments.stage import judged
+from tests.simulation.experiments.experiments import small, texts_of
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A folder with a small data set in two languages, laid out as MasakhaNEWS is."""
+    for language, word in (("eng", "door"), ("hau", "rain")):
+        folder = tmp_path / "data" / "masakhanews" / language
+        folder.mkdir(parents=True)
+        (folder / "labels.txt").write_text("business\nsports\n")
+        for part, count in (("train", 6), ("test", 4)):
+            lines = [
+                f"{('business', 'sports')[n % 2]}\t{word} {part} {n}\ttext {n * n} at {word}"
+                for n in range(count)
+            ]
+            rows = "\n".join(["category\theadline\ttext", *lines])
+            (folder / f"{part}.tsv.gz").write_bytes(gzip.compress(f"{rows}\n".encode()))
+    return Place(tmp_path / "data", tmp_path / "out")
+
+
+def news(base: Base, **said: Any) -> Experiment:
+    return small(base, dataset="masakhanews", cohort=0, **said)
+
+
+def plain(rows: tuple[Row, ...]) -> list[Row]:
+    """Rows without what a clock says."""
+    return [replace(row, train_s=0.0) for row in rows]
+
+
+def test_a_run_gives_equal_rows_on_any_number_of_processes(
+    tiny_base: Base, place: Place, tmp_path: Path
+) -> None:
+    asked = [news(tiny_base, seed=seed, name=f"seed {seed}") for seed in (0, 1)]
+    alone = run_all(asked, place)
+    both = run_all(asked, replace(place, out=tmp_path / "other"), jobs=2)
+    assert [plain(result.rows) for result in alone] == [plain(result.rows) for result in both]
+    assert plain(alone[0].rows) != plain(alone[1].rows)
+
+
+def test_a_finished_experiment_is_not_run_again(tiny_base: Base, place: Place) -> None:
+    first = run(news(tiny_base), place)
+    assert run(news(tiny_base, name="by another name"), place).rows == first.rows
+
+
+def test_a_run_cut_anywhere_ends_as_if_it_had_not_been(
+    tiny_base: Base, place: Place, tmp_path: Path
+) -> None:
+    class Cut(Exception):
+        """As a power cut would."""
+
+    through = run(news(tiny_base, rounds=3), place)
+    cut = replace(place, out=tmp_path / "cut")
+
+    def stop(closed: Any) -> None:
+        raise Cut
+
+    for _ in range(3):
+        with pytest.raises(Cut):
+            run(news(tiny_base, rounds=3), cut, stop)
+    [folder] = cut.out.iterdir()
+    with (folder / "rows.jsonl").open("a") as file:
+        file.write('{"arm": "", "round')
+    assert plain(run(news(tiny_base, rounds=3), cut).rows) == plain(through.rows)
+    assert len(list(folder.glob("*.safetensors"))) == 1
+
+
+def silos(base: Base, **said: Any) -> Experiment:
+    """A silo a language."""
+    deal = replace(small(base).deal, by="language", clients=0)
+    return news(base, deal=deal, **said)
+
+
+def test_local_clients_train_for_themselves_and_answer_for_their_own(
+    tiny_base: Base, place: Place
+) -> None:
+    result = run(silos(tiny_base, paradigm="local", evaluate_every=0), place)
+    scores = {row.arm: row.score for row in result.rows if row.round_index == 2 and row.score}
+    assert [list(score.by_language) for score in scores.values()] == [["eng"], ["hau"]]
+    right = sum(score.total.right for score in scores.values())
+    assert result.accuracy == right / 8 and result.final().total.asked == 8
+    assert result.total("bytes_up") == 0
+
+
+@pytest.mark.parametrize("adapter", ["lora:2", "full+head"])
+def test_local_clients_all_start_from_the_same(tiny_base: Base, place: Place, adapter: str) -> None:
+    result = run(silos(tiny_base, paradigm="local", rounds=1, adapter=adapter), place)
+    starts = {row.adapter_sha256 for row in result.rows if row.round_index == 0}
+    ends = {row.adapter_sha256 for row in result.rows if row.round_index == 1}
+    assert len(starts) == 1 and len(ends) == 2
+
+
+def test_a_local_client_without_labels_keeps_the_first_adapter(
+    tiny_base: Base, place: Place
+) -> None:
+    deal = Deal(clients=3, labelled=2, labelled_clients=1)
+    result = run(news(tiny_base, paradigm="local", deal=deal), place)
+    assert {row.arm: row.round_index for row in result.rows}["client-0003"] == 0
+    assert result.final().total.asked == 8
+
+
+def test_one_experiment_is_one_processes(tiny_base: Base, place: Place) -> None:
+    result = run(news(tiny_base, rounds=0), place)
+    [folder] = place.out.iterdir()
+    with (
+        Record(folder, result.experiment),
+        pytest.raises(RecordError, match="another process runs the experiment"),
+    ):
+        run(news(tiny_base, rounds=0), place)
+    assert run(news(tiny_base, rounds=0), place).rows == result.rows
+
+
+def test_equal_experiments_are_run_once(tiny_base: Base, place: Place) -> None:
+    asked = [news(tiny_base, name=name) for name in ("one", "two")]
+    one, two = run_all(asked, place, jobs=2)
+    assert one.rows == two.rows and len(one.rows) == 3
+    assert (one.experiment.name, two.experiment.name) == ("one", "two")
+
+
+def test_what_cannot_be_run_is_said_before_anything_is(tiny_base: Base, place: Place) -> None:
+    asked = [news(tiny_base), replace(news(tiny_base), base="nowhere/at/all")]
+    with pytest.raises(BaseError, match="no base at nowhere"):
+        run_all(asked, place)
+    assert not place.out.exists()
+
+
+def test_a_failing_experiment_ends_the_others(tiny_base: Base, place: Place) -> None:
+    endless = news(tiny_base, rounds=10_000, evaluate_every=0)
+    broken = news(tiny_base, training=replace(endless.training, lr=99.0), adapter="full")
+    with pytest.raises(SimulationError, match="could train"):
+        run_all([endless, broken], place, jobs=2)
+    assert not multiprocessing.active_children()
+
+
+def test_centralised_training_is_one_client_with_all_texts(tiny_base: Base, place: Place) -> None:
+    result = run(news(tiny_base, paradigm="centralised"), place)
+    assert [row.clients for row in result.rows] == [0, 1, 1]
+    assert result.rows[-1].num_examples == 12
+
+
+def test_costs_are_counted(tiny_base: Base, place: Place) -> None:
+    last = run(news(tiny_base), place).rows[-1]
+    assert last.clients == 3 and last.num_examples == 12
+    assert last.layer_forwards == 3 * 2 * 2 * 12  # passes, layers, epochs, texts
+    assert last.bytes_up > last.bytes_down > 3 * 500
+
+
+def test_an_altered_adapter_is_refused(tiny_base: Base, place: Place) -> None:
+    result = run(news(tiny_base, rounds=1), place)
+    [folder] = place.out.iterdir()
+    [adapter] = folder.glob("*.safetensors")
+    adapter.write_bytes(adapter.read_bytes()[:-1] + b"!")
+    with (
+        Record(folder, result.experiment) as record,
+        pytest.raises(RecordError, match="missing or altered; delete"),
+    ):
+        record.standing("")
+
+
+def test_a_damaged_row_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("nonsense\n")
+    with pytest.raises(RecordError, match="line 1: no row of an experiment"):
+        read_rows(tmp_path)
+
+
+def test_what_was_run_is_written_beside_it(tiny_base: Base, place: Place) -> None:
+    run(news(tiny_base, rounds=0), place)
+    [folder] = place.out.iterdir()
+    assert json.loads((folder / "experiment.json").read_text())["dataset"] == "masakhanews"
+
+
+def test_texts_kept_aside_are_not_trained_on(place: Place) -> None:
+    texts = read_dataset("masakhanews", place.data)
+    aside = judged(texts, "dev", per_language=2)
+    assert len(aside.test) == 4 and not set(aside.test) & set(aside.train)
+    assert set(aside.test) | set(aside.train) == set(texts.train)
+    few = judged(texts, "test", per_language=3)
+    assert len(few.test) == 6 and few.train == texts.train
+    assert judged(texts, "test", 3) == few
+
+
+def test_pairs_kept_aside_share_no_first_text_with_those_trained_on() -> None:
+    pairs = [Example(f"premise {n // 3}", f"hypothesis {n}", "yes", "en") for n in range(30)]
+    words = {"yes": "yes", "no": "no"}
+    task = Task("pairs", ("yes", "no"), ("{text_a} ? [MASK] , {text_b}",), words)
+    texts = replace(texts_of(task), train=tuple(pairs))
+    aside = judged(texts, "dev", per_language=5)
+    assert not {e.text for e in aside.test} & {e.text for e in aside.train}
+    with pytest.raises(DataError, match="leaves no training text of en"):
+        judged(texts, "dev", per_language=30)
+    both = replace(texts, train=(*pairs, Example("a", "b", "no", "fr")))
+    with pytest.raises(DataError, match="name one of its languages"):
+        judged(both, "dev", per_language=5)

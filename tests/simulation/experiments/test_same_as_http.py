@@ -1,0 +1,102 @@
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+
+from coordinator.config import RunConfig
+from coordinator.storage.figures import accuracies, rows
+from coordinator.storage.store import Store
+from edge_client.bases.base import Base
+from edge_client.client.loop import Client, Settings
+from edge_client.client.state import ClientState
+from edge_client.texts.tasks import Task
+from edge_client.wire.labelling import Labelling
+from edge_client.wire.messages import sha256
+from simulation.experiments.devices import InProcess
+from simulation.experiments.experiment import Deal, schedule_of
+from simulation.experiments.federation import Round, federate
+from simulation.experiments.stage import Stage
+from simulation.population.folders import write_clients
+from tests.coordinator.conftest import serving
+from tests.edge_client.engine.engines import KINDS
+from tests.simulation.experiments.experiments import staged
+
+
+def over_http(on: Stage, tmp_path: Path) -> tuple[str, dict[int, float]]:
+    """Hash of the last adapter, and accuracy by round, of real clients and a real coordinator."""
+    asked = on.experiment
+    config = RunConfig(
+        "small",
+        on.dataset.task,
+        base=asked.base,
+        adapter=asked.adapter,
+        training=asked.training,
+        rounds=asked.rounds,
+        fraction=1.0 if asked.labelling else asked.cohort / 3,
+        max_cohort=asked.cohort,
+        min_clients=3,
+        seed=asked.seed,
+        labelling=asked.labelling,
+    )
+    write_clients(tmp_path / "data", on.dataset.train, on.dataset.test, on.population, config.task)
+    with closing(Store(tmp_path / "store")) as store, serving(store, config) as live:
+        threads = [
+            threading.Thread(target=client_of(on, live.http.base_url, live.token, name, tmp_path))
+            for name in [client.name for client in on.population]
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        last = live.service.run(live.run_id).state
+        assert last.is_finished
+        return last.adapter_sha256, accuracies(rows(store, live.run_id))
+
+
+def client_of(on: Stage, url: object, token: str, name: str, folder: Path) -> Callable[[], object]:
+    data, kind = folder / "data" / name, on.experiment.engine
+    settings = Settings(str(url), token, name, data, on.base, kind, wait_s=1.0)
+    return Client(settings, ClientState(folder / "state" / name)).run
+
+
+LABELLING = Labelling(
+    keep_first=0.5, keep_last=1.0, confidence=0.5, compute_share=1.0, early_exit=False
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pseudo_labels_are_the_same_over_http(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+) -> None:
+    deal = Deal(clients=3, labelled=8, labelled_clients=1)
+    said = {"engine": kind, "dtype": "auto", "deal": deal, "labelling": LABELLING, "rounds": 3}
+    on, seen = staged(tiny_base, hub_task, **said), list[Round]()
+    on = replace(on, gate=on.dataset.test)
+    names, texts = [c.name for c in on.population], {c.name: len(c.labelled) for c in on.population}
+    schedule = schedule_of(on.experiment, len(names), hub_task.labels)
+    with closing(InProcess(on)) as devices:
+        start = devices.start()
+        last = federate(schedule, on.template(), start, names, devices, seen.append, texts=texts)
+    assert sha256(last.adapter) == over_http(on, tmp_path)[0]
+    assert seen[-1].looking and seen[-1].looking.texts_read and sum(texts.values()) == 8
+    assert any(client not in ("client-0001",) for closed in seen for client in closed.cohort)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_process_gives_the_bytes_that_http_gives(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+) -> None:
+    on, seen = staged(tiny_base, hub_task, engine=kind, dtype="auto"), list[Round]()
+    devices, names = InProcess(on), [client.name for client in on.population]
+    schedule = schedule_of(on.experiment, len(names))
+    last = federate(schedule, on.template(), devices.start(), names, devices, seen.append)
+    adapter, accuracy = over_http(on, tmp_path)
+    assert sha256(last.adapter) == adapter
+    found = [closed.score.accuracy for closed in seen if closed.score]
+    assert found == pytest.approx(list(accuracy.values()), abs=1e-12)

@@ -1,0 +1,153 @@
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+pytest.importorskip("matplotlib")
+
+from rich.console import Console
+from rich.table import Table
+from typer.testing import CliRunner
+
+from edge_client.bases.base import Base
+from simulation.cli import app
+from simulation.experiments.record import mean_and_spread
+from simulation.experiments.runner import Place, run_all
+from simulation.papers import aug_fedprompt, mfpt
+from simulation.papers.mfpt_tables import distance_table, parse_mixture, traffic_table
+from simulation.papers.report import Order, play
+from simulation.papers.scenario import (
+    Cell,
+    Measured,
+    Scenario,
+    accuracy_table,
+    cost_table,
+    language_table,
+    markdown,
+    measured,
+)
+from simulation.papers.typology import TypologyError
+from tests.simulation.experiments.test_runner import news, place  # noqa: F401 - a fixture
+
+SEEDS = (0, 1)
+
+
+def scenario_of(base: Base) -> Scenario:
+    """Trained together, for themselves, and not at all, on silos of a language."""
+    silos = news(base, deal=replace(news(base).deal, by="language", clients=0), rounds=1)
+    cells = (
+        Cell("federated", "both", silos, 81.0),
+        Cell("local", "both", replace(silos, paradigm="local")),
+        Cell("zero-shot", "both", replace(silos, rounds=0)),
+    )
+    return Scenario("small", "a title with [published]", cells, ("a note",), "a paper")
+
+
+@pytest.fixture
+def found(tiny_base: Base, place: Place) -> list[Measured]:  # noqa: F811
+    """The small scenario's results."""
+    chosen = scenario_of(tiny_base)
+    return measured(chosen, SEEDS, run_all(chosen.experiments(SEEDS), place))
+
+
+def shown(table: Table) -> str:
+    console = Console(file=StringIO(), width=120)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def test_tables_give_means_spreads_and_the_papers_figures(
+    tiny_base: Base, found: list[Measured]
+) -> None:
+    text = shown(accuracy_table(scenario_of(tiny_base), found))
+    mean, spread = found[0].accuracy()
+    assert f"{100 * mean:.1f} ± {100 * spread:.1f} [81.0]" in text
+    assert "a title with [published]" in text
+    page = markdown(scenario_of(tiny_base), found)
+    assert "|  | both |\n| --- | ---: |\n| federated | " in page and "- a note" in page
+    languages = language_table(found)
+    assert languages is not None and "eng" in shown(languages) and "mean" in shown(languages)
+    assert "federated, both" in shown(cost_table(found))
+
+
+def test_seeds_share_a_cell_and_not_a_result(found: list[Measured]) -> None:
+    assert [len(item.results) for item in found] == [2, 2, 2]
+    assert [result.experiment.seed for result in found[0].results] == [7, 8]
+    assert [index for index, _, _ in found[0].curve()] == [0, 1]
+    assert found[2].total("bytes_up") == 0 < found[0].total("bytes_up")
+
+
+def test_a_played_scenario_leaves_figures_and_pictures(
+    tiny_base: Base,
+    place: Place,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    play(scenario_of(tiny_base), Order(SEEDS, place, 1, tmp_path / "told", True))
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["cells"][0]["published_percent"] == 81.0 and told["seeds"] == [0, 1]
+    files = {path.name for path in (tmp_path / "told" / "small").iterdir()}
+    pictures = {"accuracy.png", "languages.png", "clients.png"}
+    assert files == {"summary.json", "table.md", *pictures}
+
+
+def test_mean_and_spread() -> None:
+    mean, spread = mean_and_spread([2.0, 4.0])
+    assert mean == 3.0 and spread == pytest.approx(2.0**0.5)
+    assert mean_and_spread([5.0]) == (5.0, 0.0)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_scenario_of_the_papers_can_be_put_together(quick: bool) -> None:
+    for dataset in aug_fedprompt.LABELS:
+        for name in aug_fedprompt.NAMES:
+            chosen = aug_fedprompt.scenario(name, "embedded", dataset, "lora:8", quick)
+            assert len({cell.experiment for cell in chosen.cells}) == len(chosen.cells) > 1
+    for name in mfpt.NAMES:
+        chosen = mfpt.scenario(name, "embedded", quick)
+        assert len({cell.experiment for cell in chosen.cells}) == len(chosen.cells) > 1
+
+
+def test_traffic_recounts_the_papers_parameters() -> None:
+    table, rows = traffic_table()
+    text = shown(table)
+    assert "1,202,708   1,202,708" in text and "1,491,476   1,491,476" in text
+    assert {row["parameters"] for row in rows} >= {604_426, 893_194}
+
+
+def test_languages_are_sorted_by_distance(found: list[Measured]) -> None:
+    table, rows = distance_table(found[:2], {"en": 1.0})
+    assert [row["language"] for row in rows] == ["eng", "hau"]
+    assert rows[0]["distance"] == 0.0 < rows[1]["distance"]
+    assert "gain of federation" in shown(table)
+
+
+def test_a_mixture_is_read_or_refused() -> None:
+    assert parse_mixture("en=0.75, fr=0.25") == {"en": 0.75, "fr": 0.25}
+    with pytest.raises(TypologyError, match=r"en=0\.6,fr=0\.4 is expected"):
+        parse_mixture("en")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("aug-fedprompt table9", "SCENARIO 'table9' is not one of table2, fig2, fig4"),
+        ("aug-fedprompt fig2 --dataset imdb", "--dataset 'imdb' is not one of ag_news"),
+        ("mfpt nothing", "SCENARIO 'nothing' is not one of masakhanews"),
+        ("mfpt distance --pretraining en", "en=0.6,fr=0.4 is expected"),
+        ("mfpt masakhanews --data none", "no folder masakhanews in none"),
+        ("aug-fedprompt table2 --base nowhere/at/all --data none", "no folder ag_news in none"),
+        ("aug-fedprompt table2 --adapter lora:0", "adapter 'lora:0"),
+        ("run none.toml", "no experiment at none.toml"),
+        ("zero-compute --peer fedml", "--peer fedml is not known here; flwr"),
+    ],
+)
+def test_bad_input_is_one_line(line: str, message: str) -> None:
+    done = CliRunner().invoke(app, line.split())
+    assert done.exit_code == 2 and message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 or "rounds" in done.stderr
