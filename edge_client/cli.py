@@ -17,6 +17,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.peft_folder import (
     Exported,
     check_exportable,
@@ -25,23 +26,26 @@ from edge_client.adapters.peft_folder import (
     write_peft_folder,
 )
 from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.adapters.spec import AdapterError, AdapterSpec, initial_adapter, parse_adapter
+from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
-from edge_client.bases.weights import WeightsError
-from edge_client.client.meter import peak_rss_bytes
+from edge_client.bases.header import WeightsError
 from edge_client.client.state import StateError
 from edge_client.commands.labels import Asked, tell_labels
 from edge_client.commands.patterns import tell_patterns, tell_tasks
 from edge_client.commands.plan import plan
 from edge_client.engine.budgeted import open_within
-from edge_client.engine.engine import ENGINE_HELP, Engine, EngineError
+from edge_client.engine.engine import Engine, EngineError
+from edge_client.engine.opening import ENGINE_HELP
 from edge_client.engine.trainer import Evaluation, TrainingError, evaluate, train
-from edge_client.planning.planner import AUTO, BudgetError, parse_budget, parse_cache_size
-from edge_client.texts.examples import ClientData, DataError, Example, check_folder, read_folder
+from edge_client.planning.guard import peak_rss_bytes
+from edge_client.planning.sizes import AUTO, BudgetError, parse_budget, parse_cache_size
+from edge_client.texts.examples import ClientData, Example, check_folder, read_folder
 from edge_client.texts.ready_tasks import find_task
+from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, TaskError
-from edge_client.wire.messages import AdapterState, Training, WireError, encode_adapter
+from edge_client.wire.messages import Training, WireError
 from edge_client.wire.seeds import derive_seed
+from edge_client.wire.tensors import AdapterState, encode_adapter
 
 app = typer.Typer(
     help="Run on a device: join a run, train alone, use an adapter.",

@@ -12,8 +12,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from edge_client.engine.engine import ENGINE_HELP
-from edge_client.planning.planner import AUTO, BudgetError, parse_budget
+from edge_client.engine.opening import ENGINE_HELP
+from edge_client.planning.sizes import AUTO, BudgetError, parse_budget
 from profiling.benchmarks.exactness import Question, compare
 from profiling.benchmarks.grid import BATCHES, GRID_BITS, SHAPES, Case, grid, run_grid
 from profiling.benchmarks.report import (

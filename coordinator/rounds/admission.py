@@ -5,8 +5,14 @@ Pure: a body, its headers and what was asked go in; an update or a `Refusal` com
 
 import numpy as np
 
-from edge_client.wire import messages as wire
-from edge_client.wire.messages import AdapterState, Report, Update, WireError
+from edge_client.wire.messages import Report, WireError
+from edge_client.wire.tensors import (
+    AdapterState,
+    Update,
+    check_same_parameters,
+    content_digest,
+    decode_update,
+)
 
 COUNTS = (
     *("num_examples", "peak_rss_bytes", "bytes_up", "bytes_down", "requests"),
@@ -32,7 +38,7 @@ def check_digest(body: bytes, header: str | None) -> None:
     """
     if header is None:
         raise Refusal(400, "Content-Digest is missing; sha-256 of the body is expected")
-    if wire.content_digest(body) not in [part.strip() for part in header.split(",")]:
+    if content_digest(body) not in [part.strip() for part in header.split(",")]:
         raise Refusal(400, "Content-Digest is not the SHA-256 of the body; send it again")
 
 
@@ -48,8 +54,8 @@ def check_update(body: bytes, work_id: str, adapter: AdapterState) -> Update:
         Refusal: 422; says what is wrong with it.
     """
     try:
-        update = wire.decode_update(body)
-        wire.check_same_parameters(
+        update = decode_update(body)
+        check_same_parameters(
             update.delta, {name: tensor.shape for name, tensor in adapter.items()}
         )
     except WireError as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from edge_client.wire.messages import AdapterState
+from edge_client.wire.tensors import AdapterState
 
 
 def weighted_mean(updates: Iterable[tuple[AdapterState, float]]) -> AdapterState:

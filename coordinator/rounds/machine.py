@@ -24,7 +24,8 @@ from coordinator.rounds.events import (
 )
 from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.selection import candidates, cohort, labellers
-from edge_client.wire.confidences import Confidences, class_thresholds
+from coordinator.rounds.thresholds import class_thresholds
+from edge_client.wire.confidences import Confidences
 from edge_client.wire.labelling import Labelling, keep_in
 
 

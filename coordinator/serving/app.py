@@ -26,7 +26,6 @@ from coordinator.storage.keys import bearer
 from coordinator.storage.store import Device
 from edge_client.wire.messages import (
     MAX_JSON_BYTES,
-    MAX_UPDATE_OVERHEAD_BYTES,
     Enrol,
     Enrolled,
     Receipt,
@@ -36,6 +35,7 @@ from edge_client.wire.messages import (
     decode,
     encode,
 )
+from edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES
 
 LONGEST_POLL_S = 60.0
 TICK_S = 1.0

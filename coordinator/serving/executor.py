@@ -9,7 +9,7 @@ from coordinator.rounds.events import Event, Finished, StepClosed, StepOpened
 from coordinator.rounds.machine import Step, decide
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.storage.store import Store
-from edge_client.wire.messages import decode_adapter, decode_update, encode_adapter
+from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter
 
 LOG = logging.getLogger(__name__)
 

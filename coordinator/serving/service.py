@@ -20,16 +20,8 @@ from coordinator.serving.ledger import Asked, Ledger, Live
 from coordinator.serving.presence import Presence
 from coordinator.storage.keys import draw_secret, hash_secret
 from coordinator.storage.store import Device, Store
-from edge_client.wire.messages import (
-    PROTOCOL,
-    AdapterState,
-    Enrol,
-    Enrolled,
-    Receipt,
-    Report,
-    Work,
-    decode_adapter,
-)
+from edge_client.wire.messages import PROTOCOL, Enrol, Enrolled, Receipt, Report, Work
+from edge_client.wire.tensors import AdapterState, decode_adapter
 
 FAREWELL_S = 60.0  # twice the longest pause of a client that waits for the coordinator
 LOG = logging.getLogger(__name__)

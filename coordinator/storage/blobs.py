@@ -4,7 +4,7 @@ import os
 import secrets
 from pathlib import Path
 
-from edge_client.wire.messages import sha256
+from edge_client.wire.tensors import sha256
 
 
 def put_blob(folder: Path, body: bytes) -> str:

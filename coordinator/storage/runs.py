@@ -8,13 +8,12 @@ import msgspec
 from coordinator.config import RunConfig
 from coordinator.storage.keys import draw_secret, hash_secret
 from coordinator.storage.store import Run, Store, StoreError
+from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.peft_folder import check_exportable
-from edge_client.adapters.spec import AdapterSpec, initial_adapter, parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.texts.tasks import Task
-from edge_client.texts.tokens import Encoder, Tokens
-from edge_client.wire.messages import AdapterState, encode, encode_adapter
-from edge_client.wire.seeds import derive_seed
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import open_base
+from edge_client.wire.messages import encode
+from edge_client.wire.tensors import encode_adapter
 
 
 @dataclass(frozen=True)
@@ -53,33 +52,6 @@ def create_run(store: Store, config: RunConfig, now_s: float) -> Created:
     token = draw_secret()
     store.add_run(run, hash_secret(token))
     return Created(run.run_id, token)
-
-
-def first_adapter(
-    base: Base, spec: AdapterSpec, task: Task, prompt_init: str, seed: int, longest: int
-) -> AdapterState:
-    """The adapter a run starts from.
-
-    Args:
-        base: The frozen base.
-        spec: The adapter.
-        task: Its label words must be known to the base, unless a head is trained, and its
-            patterns leave room for a text.
-        prompt_init: Text a soft prompt starts from; empty for random words.
-        seed: The run's root seed.
-        longest: Longest input in tokens.
-
-    Raises:
-        AdapterError: The adapter does not fit the base.
-        TaskError: A label word is unknown to the base's tokenizer, or a pattern too long.
-    """
-    tokens = Tokens(base.folder)
-    prompt_ids, draw = tokens.encode(prompt_init), derive_seed(seed, "adapter")
-    state = initial_adapter(spec, base, len(task.labels), draw, prompt_ids)
-    if not spec.head:
-        tokens.label_word_ids(task)
-        Encoder(tokens, task, True, min(longest, base.shape.positions - spec.prompt_tokens))
-    return state
 
 
 def config_of(run: Run) -> RunConfig:

@@ -24,7 +24,7 @@ from edge_client.adapters.spec import (
 )
 from edge_client.bases.architectures import FAMILIES
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import AdapterState, decode_adapter, encode_adapter
+from edge_client.wire.tensors import AdapterState, decode_adapter, encode_adapter
 
 CONFIG, WEIGHTS, ORIGIN = "adapter_config.json", "adapter_model.safetensors", "smidgen.json"
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.peft_folder import CONFIG, WEIGHTS
 from edge_client.adapters.spec import (
     LORA_ALPHA,
     PREFIX,
     AdapterError,
     AdapterSpec,
-    initial_adapter,
     layer_pattern,
     layers_of,
 )
 from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
-from edge_client.wire.messages import AdapterState, decode_adapter
+from edge_client.wire.tensors import AdapterState, decode_adapter
 
 
 def read_peft_adapter(

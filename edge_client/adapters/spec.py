@@ -6,17 +6,12 @@ a run without torch. LoRA: Hu et al. 2021 (arXiv:2106.09685); soft prompts: Lest
 (arXiv:2104.08691).
 """
 
-import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
-import numpy as np
-
 from edge_client.bases.architectures import FAMILIES, Shape
-from edge_client.bases.base import Base
-from edge_client.bases.weights import Weights
-from edge_client.wire.messages import AdapterState
+from edge_client.wire.tensors import AdapterState
 
 LORA_ALPHA = 16
 PREFIX = "base_model.model."
@@ -176,116 +171,3 @@ def head_modules(architecture: str) -> list[str]:
     names = FAMILIES[architecture].classifier
     tops = (name.removeprefix(f"{architecture}.").split(".")[0] for name in names)
     return list(dict.fromkeys(tops))
-
-
-def initial_adapter(
-    spec: AdapterSpec,
-    base: Base,
-    num_labels: int,
-    seed: int,
-    prompt_ids: Sequence[int] = (),
-) -> AdapterState:
-    """Draw the adapter a run starts from.
-
-    LoRA's A is uniform in +-1/sqrt(inputs) and B zero, as PEFT draws them, so the adapted model
-    starts as the base itself. A soft prompt starts from the embeddings of `prompt_ids`, repeated
-    to its length, or of random words of the vocabulary. Biases start from the base's own (BitFit,
-    Ben Zaken et al. 2022, arXiv:2106.10199). Equal arguments give equal bytes.
-
-    Args:
-        spec: What to build.
-        base: The frozen base; only its headers and the embedding rows are read.
-        num_labels: Rows of a classification head.
-        seed: For the draws.
-        prompt_ids: Token ids of `--prompt-init TEXT`.
-
-    Raises:
-        AdapterError: The base's architecture is not known here, or has no such top layers.
-    """
-    if base.architecture not in FAMILIES:
-        raise AdapterError(
-            f"base {base.name} is a {base.architecture!r}; adapters are known for "
-            + ", ".join(sorted(FAMILIES))
-        )
-    check_top(spec, base.shape)
-    generator = np.random.Generator(np.random.PCG64(seed))
-    state: AdapterState = {}
-    with base.open_weights() as weights:
-        if spec.rank:
-            state |= _initial_lora(spec, base, weights, generator)
-        if spec.prompt_tokens:
-            words = f"{FAMILIES[base.architecture].words}.weight"
-            state["prompt_embeddings"] = _initial_prompt(
-                spec, weights, words, generator, prompt_ids
-            )
-        if spec.bias:
-            state |= _initial_bias(spec, base, weights)
-    if spec.head:
-        state |= _initial_head(base.architecture, base.hidden, num_labels, generator)
-    return state
-
-
-def _initial_lora(
-    spec: AdapterSpec, base: Base, weights: Weights, generator: np.random.Generator
-) -> AdapterState:
-    layers = adapted_layers(spec, base.layers)
-    pattern = re.compile(target_pattern(spec, base.architecture, layers) + r"\.weight")
-    state: AdapterState = {}
-    for name in sorted(weights.names):
-        if pattern.fullmatch(name):
-            rows, columns = weights.shape(name)
-            bound = 1 / math.sqrt(columns)
-            module = PREFIX + name.removesuffix(".weight")
-            draw = generator.uniform(-bound, bound, (spec.rank, columns))
-            state[f"{module}.lora_A.weight"] = draw.astype(np.float32)
-            state[f"{module}.lora_B.weight"] = np.zeros((rows, spec.rank), np.float32)
-    if not state:
-        raise AdapterError(
-            f"adapter {spec}: the base has none of the linears {', '.join(spec.targets)}"
-        )
-    return state
-
-
-def _initial_prompt(
-    spec: AdapterSpec,
-    weights: Weights,
-    words: str,
-    generator: np.random.Generator,
-    prompt_ids: Sequence[int],
-) -> np.ndarray:
-    ids = list(prompt_ids) or list(
-        generator.integers(1000, weights.shape(words)[0], spec.prompt_tokens)
-    )
-    chosen = [int(ids[index % len(ids)]) for index in range(spec.prompt_tokens)]
-    return weights.rows(words, chosen)
-
-
-def _initial_bias(spec: AdapterSpec, base: Base, weights: Weights) -> AdapterState:
-    """The base's own biases, linears' and normalizations', of the adapted layers.
-
-    But for an encoder's keys: their bias adds the same to all scores of a query, so softmax does
-    not see it, its gradient is zero and AdamW would follow rounding noise.
-    """
-    layers = adapted_layers(spec, base.layers)
-    pattern = re.compile(layer_pattern(base.architecture, layers) + r"(.*)\.bias")
-    keys = "" if base.shape.is_decoder else FAMILIES[base.architecture].linears["k"]
-    state: AdapterState = {}
-    for name in sorted(weights.names):
-        match = pattern.fullmatch(name)
-        if match and match[1] != keys:
-            state[PREFIX + name] = weights.vector(name)
-    if not state:
-        raise AdapterError(f"adapter bias: the layers of a {base.architecture} have no biases")
-    return state
-
-
-def _initial_head(
-    architecture: str, hidden: int, num_labels: int, generator: np.random.Generator
-) -> AdapterState:
-    sizes = {"hidden": hidden, "labels": num_labels}
-    state: AdapterState = {}
-    for name, (rows, columns) in FAMILIES[architecture].classifier.items():
-        draw = generator.normal(0.0, 0.02, (sizes[rows], sizes[columns]))
-        state[f"{PREFIX}{name}.weight"] = draw.astype(np.float32)
-        state[f"{PREFIX}{name}.bias"] = np.zeros(sizes[rows], np.float32)
-    return state

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.bases.architectures import FAMILIES, ArchitectureError, Shape
-from edge_client.bases.layout import checked_shape
+from edge_client.bases.header import WeightsError
+from edge_client.bases.layout import PackError, checked_shape
 from edge_client.bases.manifest import (
     WEIGHTS,
     Manifest,
-    PackError,
-    file_sha256,
     is_pack,
     read_json,
     read_pack,
     refuse_half_written,
 )
-from edge_client.bases.weights import Weights, WeightsError
+from edge_client.bases.weights import Weights
+from edge_client.files import file_sha256
 
 EMBEDDED = "embedded"
 IDENTITY_FILES = ("config.json", "tokenizer.json", "model.safetensors")

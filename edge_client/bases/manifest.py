@@ -19,8 +19,11 @@ from typing import Any
 import msgspec
 
 from edge_client.bases.header import Entry, WeightsError, read_header
-from edge_client.bases.layout import PackError as PackError  # what everything here raises
-from edge_client.bases.layout import lay_out
+from edge_client.bases.layout import (
+    PackError,  # what everything here raises
+    lay_out,
+)
+from edge_client.files import file_sha256
 
 SCHEMA = 1
 MANIFEST, WEIGHTS = "manifest.json", "weights.safetensors"
@@ -165,15 +168,6 @@ def read_manifest(path: Path) -> Manifest:
     if manifest.architecture != manifest.config.get("model_type"):
         raise PackError(f"{path}: architecture is not the configuration's model_type; {AGAIN}")
     return manifest
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, as 64 hexadecimal digits."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -19,8 +19,11 @@ from edge_client.bases.base import EMBEDDED, find_folder, read_config
 from edge_client.bases.checkpoints import INDEX, PICKLE, WHOLE, Checkpoint, open_checkpoint
 from edge_client.bases.layout import Layout, PackError, Tensor, lay_out
 from edge_client.bases.manifest import QUANTIZATIONS, Manifest, canonical, is_pack
-from edge_client.bases.random_models import draw_blocks, tokenizer_files
-from edge_client.bases.random_models import hub_config as hub_config  # for benchmarks
+from edge_client.bases.random_models import (
+    draw_blocks,
+    hub_config,  # for benchmarks
+    tokenizer_files,
+)
 from edge_client.bases.writer import Packed, Progress, quiet, write_pack
 
 BLOCK_ELEMENTS = 1 << 18  # rows handled at once; 1 MiB of float32 stays in a core's cache

@@ -16,10 +16,18 @@ from types import TracebackType
 
 import numpy as np
 
-from edge_client.bases.header import SCALE, Entry, read_header
-from edge_client.bases.header import WeightsError as WeightsError  # what `Weights` raises
-from edge_client.bases.quantization import BLOCK, dequantize, from_bfloat16
-from edge_client.bases.quantization import Stored as Stored  # what `Weights.stored` gives
+from edge_client.bases.header import (
+    SCALE,
+    Entry,
+    WeightsError,  # what `Weights` raises
+    read_header,
+)
+from edge_client.bases.quantization import (
+    BLOCK,
+    Stored,  # what `Weights.stored` gives
+    dequantize,
+    from_bfloat16,
+)
 
 _FLOATS = {"F32": ("float32", 32), "F16": ("float16", 16), "BF16": ("bfloat16", 16)}
 _CODES = {"U8": "nf4", "I8": "int8"}

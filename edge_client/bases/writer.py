@@ -23,12 +23,12 @@ from edge_client.bases.manifest import (
     WEIGHTS,
     FileFacts,
     Manifest,
-    file_sha256,
     is_pack,
     partial_folder,
     read_pack,
 )
 from edge_client.bases.quantization import quantize_int8, quantize_nf4, to_bfloat16
+from edge_client.files import file_sha256, sync_folder, write_synced
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -90,12 +90,12 @@ def write_pack(
         partial.mkdir(parents=True)
         _write_weights(partial / WEIGHTS, layout, draft.bits, blocks, progress)
         for name, body in files.items():
-            _write_file(partial / name, body)
+            write_synced(partial / name, body)
         manifest = replace(
             draft, files={name: _facts(partial / name) for name in (WEIGHTS, *files)}
         )
         document = json.dumps(asdict(manifest), indent=1, sort_keys=True, ensure_ascii=False)
-        _write_file(partial / MANIFEST, f"{document}\n".encode())
+        write_synced(partial / MANIFEST, f"{document}\n".encode())
         is_new = _put_in_place(partial, out, manifest)
     except OSError as error:
         raise _failure(out, partial, layout, error) from error
@@ -144,9 +144,9 @@ def _put_in_place(partial: Path, out: Path, manifest: Manifest) -> bool:
         if present.pack_id != manifest.pack_id:
             raise _taken(out, present)
         return False
-    _sync_folder(partial)
+    sync_folder(partial)
     partial.rename(out)
-    _sync_folder(out.parent)
+    sync_folder(out.parent)
     return True
 
 
@@ -187,21 +187,6 @@ def _stored_rows(tensor: Tensor, bits: int, block: np.ndarray) -> dict[str, np.n
         return {tensor.name: to_bfloat16(block)}
     data, scale = (quantize_nf4 if bits == 4 else quantize_int8)(block)
     return {tensor.name + SCALE: scale, tensor.name: data}
-
-
-def _write_file(path: Path, body: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _facts(path: Path) -> FileFacts:

@@ -10,19 +10,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_client.client.state import Finished
+from edge_client.client.state import Answer
 from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import evaluate, train
-from edge_client.labelling.book import Notes, Trained
+from edge_client.labelling.book import Notes, TrainingDone
 from edge_client.labelling.label_work import label, pseudo_texts, training_forwards
 from edge_client.texts.examples import ClientData
 from edge_client.wire import messages as wire
 from edge_client.wire.seeds import derive_seed
+from edge_client.wire.tensors import Update, encode_update
 
 
 def answer(
     engine: Engine, data: ClientData, work: wire.Work, device_id: str, notes: Notes
-) -> Finished:
+) -> Answer:
     """Do a piece of work; its report, costs of time and traffic not filled in, and its update.
 
     Args:
@@ -48,7 +49,7 @@ def answer(
 
 def _train(
     engine: Engine, data: ClientData, work: wire.Work, device_id: str, notes: Notes
-) -> Finished:
+) -> Answer:
     """Train on the labelled texts, and on those with a pseudo-label; gold labels come first."""
     seed = derive_seed(work.seed, "train", device_id, work.round_index)
     pseudo, weights = pseudo_texts(engine, data, work, notes)
@@ -62,12 +63,12 @@ def _train(
         [weighed[row] for row in rows] if pseudo else None,
     )
     if work.labelling is not None:
-        notes.add(Trained(work.work_id, training_forwards(engine, work, len(rows))))
-    update = wire.Update(work.work_id, trained.num_examples, trained.delta)
+        notes.add(TrainingDone(work.work_id, training_forwards(engine, work, len(rows))))
+    update = Update(work.work_id, trained.num_examples, trained.delta)
     report = wire.Report(
         work.work_id, "done", trained.num_examples, trained.loss, pseudo_labels=len(pseudo)
     )
-    return Finished(report, wire.encode_update(update))
+    return Answer(report, encode_update(update))
 
 
 def drawn(labels: Sequence[str | None], gold: int, most: int, seed: int) -> list[int]:
@@ -94,7 +95,7 @@ def drawn(labels: Sequence[str | None], gold: int, most: int, seed: int) -> list
     return sorted(kept)
 
 
-def _label(engine: Engine, data: ClientData, work: wire.Work, notes: Notes) -> Finished:
+def _label(engine: Engine, data: ClientData, work: wire.Work, notes: Notes) -> Answer:
     """Look for pseudo-labels."""
     found = label(engine, data, work, notes)
     report = wire.Report(
@@ -105,10 +106,10 @@ def _label(engine: Engine, data: ClientData, work: wire.Work, notes: Notes) -> F
         pseudo_labels=found.pseudo_labels,
         confidences=found.confidences,
     )
-    return Finished(report, None)
+    return Answer(report, None)
 
 
-def _evaluate(engine: Engine, data: ClientData, work: wire.Work) -> Finished:
+def _evaluate(engine: Engine, data: ClientData, work: wire.Work) -> Answer:
     """Evaluate on the texts kept aside; who keeps none says so and counts nothing.
 
     Where the run labels, it says too how many texts it holds a gold label of.
@@ -125,4 +126,4 @@ def _evaluate(engine: Engine, data: ClientData, work: wire.Work) -> Finished:
             accuracy=score.accuracy,
             mean_log_probabilities=score.mean_log_probabilities if work.labelling else (),
         )
-    return Finished(report, None)
+    return Answer(report, None)

@@ -2,7 +2,7 @@
 
     enrol -> wait -> download -> load -> label, train or evaluate -> upload -> report -> wait ...
 
-Finished work lies in the outbox before it is sent; work that was cut short is handed out again and
+Answer work lies in the outbox before it is sent; work that was cut short is handed out again and
 gives the same bytes, for its seeds depend on run, device and round alone.
 """
 
@@ -17,7 +17,7 @@ from edge_client.bases.base import Base
 from edge_client.client import meter as meters
 from edge_client.client.answers import answer
 from edge_client.client.meter import WorkMeter
-from edge_client.client.state import ClientState, Finished, Identity
+from edge_client.client.state import Answer, ClientState, Identity
 from edge_client.client.transport import (
     Coordinator,
     Refused,
@@ -27,12 +27,14 @@ from edge_client.client.transport import (
 )
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.budgeted import BudgetedEngine, open_within
-from edge_client.engine.engine import Engine
-from edge_client.labelling.book import FileNotes, Notes
-from edge_client.labelling.label_work import texts_to_label
-from edge_client.labelling.pseudo_labels import text_id
-from edge_client.texts.examples import ClientData, DataError, read_folder
+from edge_client.labelling.book import FileNotes
+from edge_client.labelling.label_work import not_read
+from edge_client.planning.guard import peak_rss_bytes
+from edge_client.planning.resources import machine, memory_bytes, python_version
+from edge_client.texts.examples import ClientData, read_folder
+from edge_client.texts.rows import DataError
 from edge_client.wire import messages as wire
+from edge_client.wire.tensors import decode_adapter
 
 log = logging.getLogger(__name__)
 
@@ -139,10 +141,10 @@ class Client:
         if not settings.token:
             raise ClientError(f"not enrolled with {settings.url} yet; give --token")
         facts = wire.DeviceFacts(
-            machine=meters.machine(),
+            machine=machine(),
             cores=meters.usable_cores(),
-            memory_bytes=meters.memory_bytes(),
-            python=meters.python_version(),
+            memory_bytes=memory_bytes(),
+            python=python_version(),
             smidgen=settings.version,
         )
         request = wire.Enrol(wire.PROTOCOL, settings.token, settings.name, facts)
@@ -187,14 +189,14 @@ class Client:
 
     def _do(
         self, coordinator: Coordinator, enrolled: wire.Enrolled, work: wire.Work, meter: WorkMeter
-    ) -> Finished:
+    ) -> Answer:
         self._check_base(work.base_id, enrolled.base_name)
         log.info("round %d: %s", work.round_index, work.kind)
         try:
             return self._compute(coordinator, enrolled, work, meter)
         except DataError as error:
             failed = wire.Report(work.work_id, "failed", error=str(error)[:2000])
-            self._deliver(coordinator, Finished(failed, None), meter)
+            self._deliver(coordinator, Answer(failed, None), meter)
             raise
         except (RuntimeError, ValueError, MemoryError, OSError) as error:
             if isinstance(error, TransportError):
@@ -203,19 +205,19 @@ class Client:
                 self._notes = None
             reason = f"{type(error).__name__}: {error}"
             log.error("round %d: %s failed: %s", work.round_index, work.kind, reason)
-            return Finished(wire.Report(work.work_id, "failed", error=reason[:2000]), None)
+            return Answer(wire.Report(work.work_id, "failed", error=reason[:2000]), None)
         finally:
             if self._engine is not None:
                 self._engine.rest()  # until there is more work, which may be in an hour
 
     def _compute(
         self, coordinator: Coordinator, enrolled: wire.Enrolled, work: wire.Work, meter: WorkMeter
-    ) -> Finished:
+    ) -> Answer:
         with meter.phase("download"):
             body = self._adapter(coordinator, work, meter)
         with meter.phase("load"):
             engine, data = self._ready(work)
-            engine.load_adapter(wire.decode_adapter(body))
+            engine.load_adapter(decode_adapter(body))
             notes = self._known(engine, data, work)
         with meter.phase(work.kind):
             finished = answer(engine, data, work, enrolled.device_id, notes)
@@ -275,14 +277,14 @@ class Client:
                 log.warning("unlabelled texts that are not read: %s", told)
         return self._notes
 
-    def _keep(self, finished: Finished) -> None:
+    def _keep(self, finished: Answer) -> None:
         """Put finished work in the outbox; on a full disk it has to do without."""
         try:
             self._state.keep_finished(finished)
         except OSError as error:
             log.warning("%s is not kept until it is sent: %s", finished.report.work_id, error)
 
-    def _deliver(self, coordinator: Coordinator, finished: Finished, meter: WorkMeter) -> None:
+    def _deliver(self, coordinator: Coordinator, finished: Answer, meter: WorkMeter) -> None:
         """Send update and report until they are acknowledged, then forget them."""
         report, update = finished.report, finished.update
         try:
@@ -303,27 +305,12 @@ class Client:
         self._state.forget_finished(report.work_id)
 
 
-def not_read(engine: Engine, data: ClientData, notes: Notes) -> str:
-    """How many of a device's unlabelled texts are never read, and why; empty if all are."""
-    names = [text_id(example) for example in data.unlabelled]
-    once, gold = set(names), {text_id(example) for example in data.labelled}
-    readable = texts_to_label(engine, data, notes)
-    revoked = (once - gold) & notes.book.revoked
-    counts = {
-        "there more than once": len(names) - len(once),
-        "labelled by hand": len(once & gold),
-        "whose label was taken back": len(revoked),
-        "mostly of tokens the base does not know": len(once - gold - revoked) - len(readable),
-    }
-    return ", ".join(f"{count} {why}" for why, count in counts.items() if count)
-
-
 def with_costs(report: wire.Report, meter: WorkMeter) -> wire.Report:
     """A report with what its work cost so far."""
     return replace(
         report,
         phases_s={name: round(seconds, 6) for name, seconds in meter.phases_s.items()},
-        peak_rss_bytes=meters.peak_rss_bytes(),
+        peak_rss_bytes=peak_rss_bytes(),
         bytes_up=meter.bytes_up,
         bytes_down=meter.bytes_down,
         requests=meter.requests,

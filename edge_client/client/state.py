@@ -12,13 +12,14 @@ file or the new one.
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from edge_client.wire.messages import Enrolled, Report, WireError, decode, encode, sha256
+from edge_client.files import write_atomically
+from edge_client.wire.messages import Enrolled, Report, WireError, decode, encode
+from edge_client.wire.tensors import sha256
 
 
 class StateError(RuntimeError):
@@ -39,7 +40,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Finished:
+class Answer:
     """Work that is done but not yet acknowledged.
 
     Attributes:
@@ -49,22 +50,6 @@ class Finished:
 
     report: Report
     update: bytes | None
-
-
-def write_atomically(path: Path, body: bytes, mode: int = 0o644) -> None:
-    """Write a file so that after a crash either the old or the new content is there."""
-    part = path.with_name(f".{path.name}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 class ClientState:
@@ -137,14 +122,14 @@ class ClientState:
             if path.stem != digest:
                 path.unlink()
 
-    def keep_finished(self, finished: Finished) -> None:
+    def keep_finished(self, finished: Answer) -> None:
         """Put finished work in the outbox; the report is written last and makes it whole."""
         stem = self._outbox / sha256(finished.report.work_id.encode())
         if finished.update is not None:
             write_atomically(stem.with_suffix(".st"), finished.update)
         write_atomically(stem.with_suffix(".json"), encode(finished.report))
 
-    def finished(self) -> list[Finished]:
+    def finished(self) -> list[Answer]:
         """Work in the outbox, oldest first; what cannot be read is dropped, to be done again."""
         found = []
         for path in sorted(self._outbox.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
@@ -154,7 +139,7 @@ class ClientState:
             except WireError:
                 path.unlink()
                 continue
-            found.append(Finished(report, update.read_bytes() if update.is_file() else None))
+            found.append(Answer(report, update.read_bytes() if update.is_file() else None))
         return found
 
     def forget_finished(self, work_id: str) -> None:

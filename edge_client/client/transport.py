@@ -14,6 +14,7 @@ import httpx
 
 from edge_client.client.meter import WorkMeter
 from edge_client.wire import messages as wire
+from edge_client.wire.tensors import content_digest, sha256
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer", bound=object)
@@ -105,7 +106,7 @@ class Coordinator:
             wire.WireError: The body has another hash.
         """
         body = self._ask("GET", f"/v1/adapters/{digest}", meter).content
-        if wire.sha256(body) != digest:
+        if sha256(body) != digest:
             raise wire.WireError(f"adapter {digest[:12]} arrived damaged ({len(body)} bytes)")
         return body
 
@@ -134,7 +135,7 @@ class Coordinator:
             headers["Content-Type"] = "application/json"
         if tensors is not None:
             headers["Content-Type"] = "application/octet-stream"
-            headers["Content-Digest"] = wire.content_digest(tensors)
+            headers["Content-Digest"] = content_digest(tensors)
         body = json if json is not None else tensors
         request = self._http.build_request(
             method, path, content=body, headers=headers, timeout=timeout or self._http.timeout

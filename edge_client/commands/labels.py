@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_client.client.state import ClientState, StateError, write_atomically
+from edge_client.client.state import ClientState, StateError
+from edge_client.files import write_atomically
 from edge_client.labelling.book import FileNotes, Revoked
 from edge_client.labelling.pseudo_labels import Reading, text_id
-from edge_client.texts.examples import DataError, Example, read_folder
+from edge_client.texts.examples import Example, read_folder
+from edge_client.texts.rows import DataError
 
 SHOWN = 60  # characters of a text
 

@@ -14,10 +14,10 @@ from rich.progress import Progress as Bar
 
 from edge_client.bases.architectures import ArchitectureError
 from edge_client.bases.base import BaseError
-from edge_client.bases.manifest import PackError
+from edge_client.bases.header import WeightsError
+from edge_client.bases.layout import PackError
 from edge_client.bases.packing import pack_model, pack_random
 from edge_client.bases.random_models import CONFIGS
-from edge_client.bases.weights import WeightsError
 from edge_client.bases.writer import Packed, PackingError, Progress
 
 app = typer.Typer(

@@ -12,9 +12,9 @@ from rich.table import Table
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import open_base
-from edge_client.client.state import write_atomically
 from edge_client.commands.pattern_choice import ENOUGH, PatternScore, score_patterns, with_first
 from edge_client.engine.budgeted import BudgetedEngine, open_within
+from edge_client.files import write_atomically
 from edge_client.texts.examples import read_folder
 from edge_client.texts.ready_tasks import READY
 from edge_client.texts.tasks import Task, TaskError, task_toml

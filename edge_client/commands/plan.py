@@ -19,22 +19,15 @@ from rich.table import Table
 
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import EMBEDDED, BaseError, open_base
-from edge_client.engine.engine import ENGINE_HELP, EngineError, engine_name
+from edge_client.engine.engine import EngineError
+from edge_client.engine.opening import ENGINE_HELP, engine_name, runtime_bytes
 from edge_client.planning.corrections import Corrections
-from edge_client.planning.planner import (
-    AUTO,
-    BudgetError,
-    Option,
-    auto_budget,
-    choose,
-    options,
-    parse_budget,
-    size_text,
-    undominated,
-)
-from edge_client.planning.resources import DeviceFacts, measured_flops, read_facts, runtime_bytes
+from edge_client.planning.plan import Workload
+from edge_client.planning.planner import Option, choose, options, undominated
+from edge_client.planning.resources import Resources, measured_flops, read_facts
+from edge_client.planning.sizes import AUTO, BudgetError, auto_budget, parse_budget, size_text
 from edge_client.planning.step_cost import Rates, layer_forwards, step_seconds
-from edge_client.planning.torch_memory import Work, parts
+from edge_client.planning.torch_memory import parts
 from edge_client.wire.messages import Training
 
 
@@ -81,7 +74,7 @@ def plan(
 
 def _work(
     base: str, adapter: str, batch: int, tokens: int, bits: int | None, engine: str
-) -> tuple[Work, str]:
+) -> tuple[Workload, str]:
     if bits not in (None, 4, 8, 16):
         raise BaseError(f"--bits {bits} is not one of 4, 8 and 16")
     try:
@@ -90,7 +83,7 @@ def _work(
         raise BudgetError(f"--{error}") from error
     opened = open_base(base)
     spec, width = parse_adapter(adapter), bits or opened.bits
-    return Work(opened.shape, width, spec, batch, tokens, engine=engine), opened.base_id
+    return Workload(opened.shape, width, spec, batch, tokens, engine=engine), opened.base_id
 
 
 def _state_folder(state: Path | None) -> Path:
@@ -117,7 +110,7 @@ def why(found: Sequence[Option], chosen: Option, budget: int) -> str:
 
 
 def _answer(
-    found: Sequence[Option], chosen: Option, budget: int, facts: DeviceFacts, rates: Rates
+    found: Sequence[Option], chosen: Option, budget: int, facts: Resources, rates: Rates
 ) -> Mapping[str, Any]:
     return {
         "budget_bytes": budget,

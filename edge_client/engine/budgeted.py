@@ -19,34 +19,21 @@ import numpy as np
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
 from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.engine import (
-    Engine,
-    EngineError,
-    StepReport,
-    engine_name,
-    load_engine,
-    open_engine,
-)
+from edge_client.engine.engine import Engine, EngineError, StepReport
+from edge_client.engine.opening import engine_name, load_engine, open_engine, runtime_bytes
 from edge_client.engine.watch import Watch
 from edge_client.planning.allocator import trim
 from edge_client.planning.corrections import Corrections, Key
 from edge_client.planning.guard import Guard, is_allocation_failure
-from edge_client.planning.planner import (
-    Option,
-    Plan,
-    auto_budget,
-    choose,
-    estimate,
-    next_smaller,
-    options,
-    size_text,
-)
-from edge_client.planning.resources import read_facts, runtime_bytes
-from edge_client.planning.torch_memory import Work
+from edge_client.planning.plan import Plan, Workload
+from edge_client.planning.planner import Option, choose, estimate, next_smaller, options
+from edge_client.planning.resources import read_facts
+from edge_client.planning.sizes import auto_budget, size_text
+from edge_client.texts.batches import Batch, Encoder
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
-from edge_client.texts.tokens import Batch, Encoder
-from edge_client.wire.messages import AdapterState, Training
+from edge_client.wire.messages import Training
+from edge_client.wire.tensors import AdapterState
 
 log = logging.getLogger(__name__)
 
@@ -255,7 +242,7 @@ def open_within(
     budget = auto_budget(facts.available_bytes) if budget_bytes is None else budget_bytes
     corrections = Corrections(state / "corrections.json") if state else None
     name, labels = engine_name(kind), len(task.labels)
-    work = Work(base.shape, base.bits, spec, training.batch, training.tokens, labels, name)
+    work = Workload(base.shape, base.bits, spec, training.batch, training.tokens, labels, name)
     correct = [corrections.corrector(base.base_id, name, str(spec))] if corrections else []
     every = options(work, facts.runtime_bytes, facts.nominal, *correct)
     found = [option for option in every if dtypes is None or option.plan.dtype in dtypes]

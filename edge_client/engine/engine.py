@@ -5,32 +5,16 @@ Numpy at the border, never torch tensors, so that no caller needs torch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from edge_client.adapters.spec import AdapterSpec
-from edge_client.bases.architectures import Shape
-from edge_client.bases.base import Base
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.watch import Watch
-from edge_client.planning.allocator import use_one_arena
-from edge_client.planning.planner import AUTO, Plan
+from edge_client.planning.plan import Plan
+from edge_client.texts.batches import Batch, Encoder
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
-from edge_client.texts.tokens import Batch, Encoder
-from edge_client.wire.messages import AdapterState, Training
-
-# Engine -> the library it computes with, and how one gets it.
-INSTALL = {
-    "torch": ("torch", "pip install 'smidgen[torch]'"),
-    "onnx": ("onnxruntime", "pip install smidgen"),
-}
-
-
-ENGINE_HELP = "auto, torch or onnx; auto is torch where it is installed."
+from edge_client.wire.tensors import AdapterState
 
 
 class EngineError(RuntimeError):
@@ -129,92 +113,3 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free what the engine holds."""
-
-
-def open_engine(
-    kind: str,
-    base: Base,
-    task: Task,
-    spec: AdapterSpec,
-    training: Training,
-    plan: Plan | None = None,
-) -> Engine:
-    """Build an engine; the modules that compute are imported here and not before.
-
-    Args:
-        kind: `torch`, `onnx`, or `auto` for the best one installed.
-        base: The frozen base.
-        task: Labels and patterns.
-        spec: The adapter.
-        training: Learning rate, longest input.
-        plan: How a step is computed; by default in float32, whole and without recomputation.
-
-    Raises:
-        EngineError: The engine's libraries are not installed.
-        TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
-    """
-    module = load_engine(kind)
-    if base.shape.is_decoder:
-        raise EngineError(
-            f"base {base.name} is a causal language model ({base.architecture}); tasks are asked "
-            "of a masked one, such as roberta (`engine.torch_backend.network` trains decoders)"
-        )
-    build = {"torch": "TorchEngine", "onnx": "OnnxEngine"}[engine_name(kind)]
-    engine: Engine = getattr(module, build)(
-        base, task, spec, training, plan or unplanned(base.shape, training, spec.top)
-    )
-    return engine
-
-
-def engine_name(kind: str) -> str:
-    """The engine that is meant: `auto` is torch where it is installed, and else onnx.
-
-    Raises:
-        EngineError: None is known by this name.
-    """
-    if kind == AUTO:
-        return "torch" if find_spec("torch") else "onnx"
-    if kind not in INSTALL:
-        raise EngineError(f"--engine {kind} is not known; {AUTO}, {' or '.join(INSTALL)}")
-    return kind
-
-
-def installed_engine(kind: str) -> str:
-    """The engine that is meant, without importing it.
-
-    Raises:
-        EngineError: None is known by this name, or its libraries are not installed.
-    """
-    name = engine_name(kind)
-    library, command = INSTALL[name]
-    if find_spec(library) is None:
-        raise EngineError(f"the {name} engine needs {library}; {command}")
-    return name
-
-
-def load_engine(kind: str) -> Any:
-    """Import the module that computes, with all its libraries.
-
-    Raises:
-        EngineError: They are not installed.
-    """
-    name = installed_engine(kind)
-    use_one_arena()
-    return import_module(f"edge_client.engine.{name}_backend.backend")
-
-
-def unplanned(shape: Shape, training: Training, top: int = 0) -> Plan:
-    """The plan where memory is no matter: float32, whole batches, nothing computed twice.
-
-    Args:
-        shape: Of the base.
-        training: Batch and longest input.
-        top: Of the adapter: its top layers, 0 for all.
-    """
-    return Plan(
-        dtype="float32",
-        micro_batch=training.batch,
-        recompute=(),
-        depth=top or shape.layers,
-        tokens=min(training.tokens, shape.positions),
-    )

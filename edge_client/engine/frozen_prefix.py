@@ -14,7 +14,7 @@ import numpy as np
 
 from edge_client.adapters.spec import AdapterSpec, frozen_layers
 from edge_client.engine.activation_cache import ActivationCache
-from edge_client.texts.tokens import Batch
+from edge_client.texts.batches import Batch
 
 Compute = Callable[[Batch], np.ndarray]
 HALF_MAX = float(np.finfo(np.float16).max)

@@ -9,7 +9,8 @@ import numpy as np
 from edge_client.engine.engine import Engine
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Prompt
-from edge_client.wire.messages import AdapterState, Training
+from edge_client.wire.messages import Training
+from edge_client.wire.tensors import AdapterState
 
 POOL = 8  # batches among which texts are sorted by length, so that little is padding
 

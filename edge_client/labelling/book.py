@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from edge_client.client.state import write_atomically
+from edge_client.files import write_atomically
 from edge_client.labelling.pseudo_labels import Reading
-from edge_client.wire.messages import AdapterState
+from edge_client.wire.tensors import AdapterState
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingDone:
     """A training that is done; the same work done again counts once.
 
     Attributes:
@@ -80,8 +80,15 @@ class Revoked:
     text_id: str
 
 
-Event = Opened | Read | Trained | Revoked
-KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in (Opened, Read, Trained, Revoked)}
+Event = Opened | Read | TrainingDone | Revoked
+# By the names they have in the file, which devices in the field hold.
+KINDS: dict[str, type[Event]] = {
+    "Opened": Opened,
+    "Read": Read,
+    "Trained": TrainingDone,
+    "Revoked": Revoked,
+}
+NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 @dataclass
@@ -124,7 +131,7 @@ class Book:
             self.readings.update(event.readings)
             self.reads.append(len(event.readings))
             self.labelling_forwards += event.layer_forwards
-        elif isinstance(event, Trained):
+        elif isinstance(event, TrainingDone):
             if event.work_id != self.trained:
                 self.training_forwards += event.layer_forwards
             self.trained = event.work_id
@@ -195,7 +202,7 @@ class FileNotes:
         Raises:
             OSError: It cannot be written.
         """
-        line = json.dumps({"event": type(event).__name__, **asdict(event)})
+        line = json.dumps({"event": NAMES[type(event)], **asdict(event)})
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
             file.flush()

@@ -14,6 +14,7 @@ import numpy as np
 from edge_client.adapters.spec import frozen_layers, parse_adapter
 from edge_client.engine.engine import Engine
 from edge_client.labelling.book import Notes, Opened, Read, moved, sketch_of
+from edge_client.labelling.calibration import calibrated, temperature_of
 from edge_client.labelling.early_exit import WORTH, EarlyExit, layers_to_try, learnt_first
 from edge_client.labelling.pseudo_labels import (
     FEWEST as FEWEST_LABELLED,
@@ -21,11 +22,10 @@ from edge_client.labelling.pseudo_labels import (
 from edge_client.labelling.pseudo_labels import (
     Reading,
     affordable,
-    calibrated,
     chosen,
     queue,
     readable,
-    temperature_of,
+    text_id,
 )
 from edge_client.labelling.vote_k import vote_k
 from edge_client.texts.examples import ClientData, Example
@@ -37,7 +37,7 @@ CHUNK = 8  # texts between two looks at whether there are enough
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelResult:
     """What label work gave.
 
     Attributes:
@@ -53,7 +53,7 @@ class Labelled:
     layer_forwards: int
 
 
-def label(engine: Engine, data: ClientData, work: Work, notes: Notes) -> Labelled:
+def label(engine: Engine, data: ClientData, work: Work, notes: Notes) -> LabelResult:
     """Do label work with the engine's adapter.
 
     The same work on the same notes gives the same labels, whether it was cut short or not.
@@ -253,15 +253,30 @@ def _told(
     thresholds: Mapping[str, float],
     limit: int,
     layer_forwards: int,
-) -> Labelled:
+) -> LabelResult:
     readings = _of(notes.book.readings, texts)
     held = chosen(readings, thresholds, limit, _labelling(work).class_share)
     index = {name: row for row, name in enumerate(work.task.labels)}
     known = [one for one in readings.values() if one.label in index]
     labels, confidences = [index[one.label] for one in known], [one.confidence for one in known]
-    return Labelled(
+    return LabelResult(
         texts_read=notes.book.done,
         pseudo_labels=len(held),
         confidences=counted(len(texts), labels, confidences, len(index)),
         layer_forwards=layer_forwards,
     )
+
+
+def not_read(engine: Engine, data: ClientData, notes: Notes) -> str:
+    """How many of a device's unlabelled texts are never read, and why; empty if all are."""
+    names = [text_id(example) for example in data.unlabelled]
+    once, gold = set(names), {text_id(example) for example in data.labelled}
+    readable = texts_to_label(engine, data, notes)
+    revoked = (once - gold) & notes.book.revoked
+    counts = {
+        "there more than once": len(names) - len(once),
+        "labelled by hand": len(once & gold),
+        "whose label was taken back": len(revoked),
+        "mostly of tokens the base does not know": len(once - gold - revoked) - len(readable),
+    }
+    return ", ".join(f"{count} {why}" for why, count in counts.items() if count)

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_client.client.state import write_atomically
-from edge_client.planning.torch_memory import Plan
+from edge_client.files import write_atomically
+from edge_client.planning.plan import Plan
 
 log = logging.getLogger(__name__)
 

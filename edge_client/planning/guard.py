@@ -83,3 +83,11 @@ def is_allocation_failure(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(
         words in str(error).lower() for words in ALLOCATION_FAILED
     )
+
+
+def peak_rss_bytes() -> int:
+    """The process's highest resident set so far (VmHWM, measured by the kernel)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -10,12 +10,11 @@ Sizes: N tokens of a micro-batch (prompt included), H hidden, F intermediate; 4 
 from dataclasses import dataclass
 
 from edge_client.adapters.spec import frozen_layers
+from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.torch_memory import (
     SCORES,
     TOKEN_BYTES,
     MemoryEstimate,
-    Plan,
-    Work,
     adapter_bytes,
     elements,
     layer_pages,
@@ -39,14 +38,14 @@ class _Sizes:
     inner: int
 
 
-def _sizes(work: Work, plan: Plan) -> _Sizes:
+def _sizes(work: Workload, plan: Plan) -> _Sizes:
     texts = min(plan.micro_batch, work.batch)
     rows = texts * (plan.tokens + work.spec.prompt_tokens)
     shape = work.shape
     return _Sizes(4 * rows * shape.hidden, 4 * rows * shape.intermediate)
 
 
-def estimate(work: Work, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
+def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
     """Estimate a plan's peak.
 
     A smaller micro-batch, more recomputed layers (the lowest first, of two or more) or a smaller
@@ -70,13 +69,13 @@ def estimate(work: Work, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
     )
 
 
-def _dense_bytes(work: Work) -> int:
+def _dense_bytes(work: Workload) -> int:
     """The room in which one matrix at a time is dense; none where it is stored so."""
     largest = max(elements(size) for size in linear_sizes(work.shape).values())
     return 0 if work.bits == 32 else 4 * largest
 
 
-def _waiting_bytes(work: Work, plan: Plan) -> int:
+def _waiting_bytes(work: Workload, plan: Plan) -> int:
     """What trained layers leave for backward: inputs, and tapes of those not made again.
 
     A tape is queries, keys, values, the sum between and the activation's input; attention's result
@@ -93,7 +92,7 @@ def _waiting_bytes(work: Work, plan: Plan) -> int:
     return total
 
 
-def _room_bytes(work: Work, plan: Plan) -> int:
+def _room_bytes(work: Workload, plan: Plan) -> int:
     """The rooms that all layers share."""
     sizes, lowest = _sizes(work, plan), lowest_trained(work, plan)
     # Two take turns for inputs that do not wait where they lie.
@@ -108,7 +107,7 @@ def _room_bytes(work: Work, plan: Plan) -> int:
     return turns * sizes.state + tape + back + common
 
 
-def _graph_bytes(work: Work, plan: Plan) -> int:
+def _graph_bytes(work: Workload, plan: Plan) -> int:
     """What the hungriest graph holds while it runs."""
     sizes, spec = _sizes(work, plan), work.spec
     texts, tokens = min(plan.micro_batch, work.batch), plan.tokens + spec.prompt_tokens
@@ -119,7 +118,7 @@ def _graph_bytes(work: Work, plan: Plan) -> int:
     return max(attention, summand, PASS_ARRAYS * min(CHUNK_BYTES, sizes.inner))
 
 
-def _embedding_bytes(work: Work, plan: Plan) -> int:
+def _embedding_bytes(work: Workload, plan: Plan) -> int:
     """The rows of words, gathered, in order, with a prompt before them."""
     rows = min(plan.micro_batch, work.batch) * (plan.tokens + work.spec.prompt_tokens)
     return 3 * 4 * rows * work.shape.embedding

@@ -32,7 +32,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """What is to be trained, whichever way.
 
     Attributes:

@@ -9,27 +9,18 @@ nominal seconds, never by measured ones, so equal devices choose equal plans.
 """
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from edge_client.planning import onnx_memory
-from edge_client.planning import torch_memory as memory_model
+from edge_client.planning import torch_memory
+from edge_client.planning.plan import Plan, Workload
+from edge_client.planning.sizes import BudgetError, size_text
 from edge_client.planning.step_cost import Rates, step_seconds
-from edge_client.planning.torch_memory import MemoryEstimate, Work
-from edge_client.planning.torch_memory import (
-    Plan as Plan,  # the word by which a planner is spoken to
-)
+from edge_client.planning.torch_memory import MemoryEstimate
 
-AUTO = "auto"
-AUTO_PERCENT = 60  # of what is available now
 FAST_ENOUGH_S = 0.25  # a step below this is not worth 16-bit arithmetic
 CLEARLY_SMALLER = 0.2  # of what the current plan keeps and holds in passing
-MIB = 1 << 20
-
-
-class BudgetError(ValueError):
-    """A budget that is no size, or that no plan fits."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +35,7 @@ class Option:
         nominal_step_s: Seconds of a step at nominal rates; what plans are compared by.
     """
 
-    work: Work
+    work: Workload
     plan: Plan
     memory: MemoryEstimate
     predicted_peak_bytes: int
@@ -59,7 +50,7 @@ def as_estimated(plan: Plan, estimated_bytes: int) -> int:
     return estimated_bytes
 
 
-def estimate(work: Work, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
+def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
     """Estimate a plan's peak by the formulas of the work's engine.
 
     Args:
@@ -67,12 +58,12 @@ def estimate(work: Work, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
         plan: How.
         runtime_bytes: Resident bytes of the process before the base is opened.
     """
-    formulas = {"torch": memory_model.estimate, "onnx": onnx_memory.estimate}
+    formulas = {"torch": torch_memory.estimate, "onnx": onnx_memory.estimate}
     return formulas[work.engine](work, plan, runtime_bytes)
 
 
 def options(
-    work: Work, runtime_bytes: int, nominal: Rates, correct: Correct = as_estimated
+    work: Workload, runtime_bytes: int, nominal: Rates, correct: Correct = as_estimated
 ) -> list[Option]:
     """Every plan for a piece of work, the preferred one first.
 
@@ -90,7 +81,7 @@ def options(
     return sorted(found, key=preference)
 
 
-def plans(work: Work, dtypes: Sequence[str]) -> Iterator[Plan]:
+def plans(work: Workload, dtypes: Sequence[str]) -> Iterator[Plan]:
     """Every plan: dtype x micro-batch x recomputed layers x depth, without repetitions.
 
     The onnx engine computes in float32 alone, and may keep layers' inputs in half of that.
@@ -114,7 +105,7 @@ def halvings(batch: int) -> list[int]:
     return found
 
 
-def depths(work: Work) -> list[int]:
+def depths(work: Workload) -> list[int]:
     """How many top layers may be trained: all that carry an adapter, 3/4, 1/2, 1/4, one.
 
     Only for adapters that sit in the layers and where each layer has its own: a soft prompt lies
@@ -129,7 +120,7 @@ def depths(work: Work) -> list[int]:
     return sorted({max(1, depth) for depth in found}, reverse=True)
 
 
-def recomputations(work: Work, depth: int) -> list[tuple[int, ...]]:
+def recomputations(work: Workload, depth: int) -> list[tuple[int, ...]]:
     """None, a quarter, a half, three quarters, all of the trained layers, the lowest first.
 
     The lowest, because what a layer keeps is held from its forward to its backward, and theirs
@@ -187,7 +178,7 @@ def _size(option: Option) -> tuple[object, ...]:
     return (option.predicted_peak_bytes, *preference(option))
 
 
-def _remedy(work: Work) -> str:
+def _remedy(work: Workload) -> str:
     if work.engine == "torch" and not work.shape.is_decoder:
         return "raise it or use --engine onnx, which takes less"
     if work.spec.rank or work.spec.prompt_tokens:
@@ -226,43 +217,3 @@ def undominated(options: Sequence[Option]) -> list[Option]:
 
 
 # Sizes
-
-
-def parse_budget(text: str) -> int | None:
-    """Bytes of `512M`, `2G` or `1.5G` (1024-based), or None for `auto`.
-
-    Raises:
-        BudgetError: Anything else; the message says what was expected.
-    """
-    if text == AUTO:
-        return None
-    return _bytes("--memory-budget", text, AUTO)
-
-
-def parse_cache_size(text: str) -> int:
-    """Bytes of a size as `parse_budget` reads it, or of `0`.
-
-    Raises:
-        BudgetError: Anything else; the message says what was expected.
-    """
-    return 0 if text == "0" else _bytes("--cache-size", text, "0 for none")
-
-
-def _bytes(option: str, text: str, other: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([MmGg])", text)
-    size = int(float(match[1]) * MIB * (1024 if match[2] in "Gg" else 1)) if match else 0
-    if size < MIB:
-        raise BudgetError(
-            f"{option} {text!r} is not a size; expected such as 512M, 1.5G or {other}"
-        )
-    return size
-
-
-def auto_budget(available_bytes: int) -> int:
-    """What `auto` stands for: 60 % of what is available now."""
-    return available_bytes * AUTO_PERCENT // 100
-
-
-def size_text(size_bytes: int, rounding: Callable[[float], int] = math.ceil) -> str:
-    """Bytes as `parse_budget` reads them; rounded up, so that a budget of this text is enough."""
-    return f"{rounding(size_bytes / MIB)}M"

@@ -8,41 +8,19 @@ import math
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 
-from edge_client.planning.allocator import resident_bytes
+from edge_client.planning.cgroups import cgroup_folders, cgroup_memory, kernel_text
 from edge_client.planning.step_cost import Rates, nominal_rates
-
-UNLIMITED = 1 << 60  # version 1 says so by a number close to the largest
-# A process that has loaded an engine's libraries and nothing else, where it cannot be measured.
-RUNTIME_BYTES = {"torch": 240 << 20, "onnx": 80 << 20}
-RUNTIME_STEP_BYTES = 8 << 20
-READY = """
-from edge_client.engine.engine import load_engine
-load_engine("{engine}")
-{warm_up}
-print(open("/proc/self/status").read())
-"""
-WARM_UP = {
-    "torch": """
-import torch
-x = torch.ones(64, 64)
-for dtype in (torch.float32, torch.bfloat16):
-    x.to(dtype) @ x.to(dtype)
-""",
-    "onnx": "",
-}
 
 
 @dataclass(frozen=True)
-class DeviceFacts:
+class Resources:
     """A device as the planner sees it.
 
     Attributes:
@@ -73,34 +51,20 @@ class DeviceFacts:
         return nominal_rates(self.flags, self.cpu_dtypes, self.cores)
 
 
-@dataclass(frozen=True)
-class CgroupMemory:
-    """One control group's limit and what it still grants.
-
-    Attributes:
-        limit_bytes: What its processes may hold together.
-        headroom_bytes: What is left of it; file pages nobody uses count as free.
-    """
-
-    limit_bytes: int
-    headroom_bytes: int
-
-
 def read_facts(
-    root: Path = Path("/"), machine: str = platform.machine(), runtime: int | None = None
-) -> DeviceFacts:
+    runtime: int, root: Path = Path("/"), machine: str = platform.machine()
+) -> Resources:
     """Read what this device has.
 
     Args:
+        runtime: Resident bytes of a process ready to compute.
         root: Where `proc` and `sys` lie; another folder in tests.
         machine: Processor architecture.
-        runtime: Resident bytes of a process ready to compute; measured if None, which takes a
-            second where torch is not loaded yet.
     """
     memory, groups = _meminfo(root), list(cgroup_memory(root))
     available = memory.get("MemAvailable", memory.get("MemFree", 0))
-    flags = cpu_flags(_text(root / "proc/cpuinfo"))
-    return DeviceFacts(
+    flags = cpu_flags(kernel_text(root / "proc/cpuinfo"))
+    return Resources(
         machine=machine,
         flags=flags,
         cores=usable_cores(root),
@@ -108,20 +72,12 @@ def read_facts(
         available_bytes=min([available, *(group.headroom_bytes for group in groups)]),
         cgroup_limit_bytes=min((group.limit_bytes for group in groups), default=None),
         cpu_dtypes=fast_dtypes(machine, flags),
-        runtime_bytes=runtime_bytes() if runtime is None else runtime,
+        runtime_bytes=runtime,
     )
 
 
-def _text(path: Path) -> str:
-    """A kernel file's text; empty where it is not there or not ours to read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 def _meminfo(root: Path) -> dict[str, int]:
-    rows = (line.split() for line in _text(root / "proc/meminfo").splitlines())
+    rows = (line.split() for line in kernel_text(root / "proc/meminfo").splitlines())
     return {row[0].rstrip(":"): 1024 * int(row[1]) for row in rows if len(row) > 1}
 
 
@@ -137,7 +93,7 @@ def cpu_flags(cpuinfo: str) -> frozenset[str]:
 
 def flags_here() -> frozenset[str]:
     """What this machine's processor says it has."""
-    return cpu_flags(_text(Path("/proc/cpuinfo")))
+    return cpu_flags(kernel_text(Path("/proc/cpuinfo")))
 
 
 def fast_dtypes(machine: str, flags: Collection[str]) -> tuple[str, ...]:
@@ -161,13 +117,13 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def _quota(folder: Path) -> float | None:
-    unified = _text(folder / "cpu.max").split()
+    unified = kernel_text(folder / "cpu.max").split()
     quota, period = (
         unified
         if len(unified) == 2
         else (
-            _text(folder / "cpu.cfs_quota_us").strip(),
-            _text(folder / "cpu.cfs_period_us").strip(),
+            kernel_text(folder / "cpu.cfs_quota_us").strip(),
+            kernel_text(folder / "cpu.cfs_period_us").strip(),
         )
     )
     if not quota.isdigit() or not period.isdigit() or int(period) == 0:
@@ -176,79 +132,6 @@ def _quota(folder: Path) -> float | None:
 
 
 # Control groups
-
-
-def cgroup_folders(root: Path, controller: str) -> Iterator[tuple[int, Path]]:
-    """This process's groups of a controller, each with its version, from its own up to the top."""
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        hierarchy, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        version = 2 if hierarchy == "0" and not controllers else 1
-        if version == 1 and controller not in controllers.split(","):
-            continue
-        for mount_root, mount_point in _mounts(root, version, controller):
-            below = _below(path, mount_root)
-            folder = root / mount_point.lstrip("/")
-            yield from ((version, folder / part) for part in (below, *below.parents))
-
-
-def _mounts(root: Path, version: int, controller: str) -> Iterator[tuple[str, str]]:
-    """Root and mount point of each mount of a hierarchy (`proc(5)`, mountinfo)."""
-    for line in _text(root / "proc/self/mountinfo").splitlines():
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
-        if len(fields) < 5 or not kind or kind[0] != ("cgroup2" if version == 2 else "cgroup"):
-            continue
-        if version == 2 or controller in kind[-1].split(","):
-            yield _unescaped(fields[3]), _unescaped(fields[4])
-
-
-def _unescaped(text: str) -> str:
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(code, character)
-    return text
-
-
-def _below(path: str, mount_root: str) -> PurePosixPath:
-    """A group's path under its mount; a container may see a part of the hierarchy alone."""
-    try:
-        return PurePosixPath(path).relative_to(mount_root)
-    except ValueError:
-        return PurePosixPath()
-
-
-def cgroup_memory(root: Path = Path("/")) -> Iterator[CgroupMemory]:
-    """Every memory limit this process stands under."""
-    for version, folder in cgroup_folders(root, "memory"):
-        group = _unified_memory(folder) if version == 2 else _legacy_memory(folder)
-        if group is not None:
-            yield group
-
-
-def _unified_memory(folder: Path) -> CgroupMemory | None:
-    limits = [_number(folder / name) for name in ("memory.max", "memory.high")]
-    return _group(limits, folder / "memory.current", folder / "memory.stat", "inactive_file")
-
-
-def _legacy_memory(folder: Path) -> CgroupMemory | None:
-    limits = [_number(folder / "memory.limit_in_bytes")]
-    usage = folder / "memory.usage_in_bytes"
-    return _group(limits, usage, folder / "memory.stat", "total_inactive_file")
-
-
-def _group(limits: list[int | None], usage: Path, stat: Path, unused: str) -> CgroupMemory | None:
-    known = [limit for limit in limits if limit is not None and limit < UNLIMITED]
-    if not known:
-        return None
-    rows = (line.split() for line in _text(stat).splitlines())
-    freeable = {row[0]: int(row[1]) for row in rows if len(row) == 2}.get(unused, 0)
-    held = max(0, (_number(usage) or 0) - freeable)
-    return CgroupMemory(min(known), max(0, min(known) - held))
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path).strip()
-    return int(text) if text.isdigit() else None
 
 
 # Measured
@@ -262,33 +145,6 @@ def resident_bytes_in(status: str) -> int:
     return 0
 
 
-def runtime_bytes(engine: str = "torch", python: str = sys.executable) -> int:
-    """Resident bytes of a process that is ready to compute but has opened no base.
-
-    Of this process where it has loaded the engine; else measured in a fresh one; else, where the
-    engine is not installed, a constant. Rounded up, so that the small differences between two
-    starts do not change the plan.
-
-    Args:
-        engine: `torch` or `onnx`.
-        python: The interpreter of a fresh process.
-    """
-    if f"edge_client.engine.{engine}_backend.backend" in sys.modules:
-        return _rounded_up(resident_bytes()) or RUNTIME_BYTES[engine]
-    code = READY.format(engine=engine, warm_up=WARM_UP[engine])
-    try:
-        done = subprocess.run(
-            [python, "-c", code], capture_output=True, text=True, timeout=120, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return RUNTIME_BYTES[engine]
-    return _rounded_up(resident_bytes_in(done.stdout)) or RUNTIME_BYTES[engine]
-
-
-def _rounded_up(size_bytes: int) -> int:
-    return -(-size_bytes // RUNTIME_STEP_BYTES) * RUNTIME_STEP_BYTES
-
-
 def measured_flops(size: int = 768, repeats: int = 5) -> float:
     """Operations a second of float32 products here, measured in 50 ms; median of `repeats`."""
     a = np.ones((size, size), np.float32)
@@ -300,3 +156,18 @@ def measured_flops(size: int = 768, repeats: int = 5) -> float:
         np.matmul(a, b, out=out)
         times.append(time.perf_counter() - start)
     return 2 * size**3 / max(statistics.median(times), 1e-9)
+
+
+def memory_bytes() -> int:
+    """Physical memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def machine() -> str:
+    """Processor architecture, such as `aarch64`."""
+    return platform.machine()
+
+
+def python_version() -> str:
+    """Version of the interpreter."""
+    return platform.python_version()

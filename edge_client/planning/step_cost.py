@@ -7,14 +7,8 @@ plan; measured ones only make the seconds that are printed truer.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from edge_client.planning.torch_memory import (
-    Plan,
-    Work,
-    dense_bytes,
-    elements,
-    linear_sizes,
-    lowest_trained,
-)
+from edge_client.planning.plan import Plan, Workload
+from edge_client.planning.torch_memory import dense_bytes, elements, linear_sizes, lowest_trained
 
 # Operations a second and core of a matrix product by what the processor has; the first that fits
 # counts. The AVX-512 row was measured (2 cores: 192 and 437 G), the others are typical.
@@ -75,14 +69,14 @@ def nominal_rates(flags: Collection[str], dtypes: Collection[str], cores: int) -
     return Rates(flops, dense, _LAYER_CALL_S[kind])
 
 
-def layer_forwards(work: Work, plan: Plan) -> int:
+def layer_forwards(work: Workload, plan: Plan) -> int:
     """Layer-forwards of one step: a text through a layer is one, again is one, back is two."""
     trained = work.shape.layers - lowest_trained(work, plan)
     again = sum(index >= lowest_trained(work, plan) for index in plan.recompute)
     return work.batch * (work.shape.layers + 2 * trained + again)
 
 
-def step_seconds(work: Work, plan: Plan, rates: Rates) -> float:
+def step_seconds(work: Workload, plan: Plan, rates: Rates) -> float:
     """Estimated seconds of one optimizer step.
 
     A smaller micro-batch, a layer more recomputed or a layer more trained never takes less.
@@ -94,14 +88,14 @@ def step_seconds(work: Work, plan: Plan, rates: Rates) -> float:
     )
 
 
-def layer_calls(work: Work, plan: Plan) -> int:
+def layer_calls(work: Workload, plan: Plan) -> int:
     """Passes of micro-batches through layers: forward, back and again are one each."""
     lowest = lowest_trained(work, plan)
     again = sum(index >= lowest for index in plan.recompute)
     return (2 * work.shape.layers - lowest + again) * -(-work.batch // plan.micro_batch)
 
 
-def step_flops(work: Work, plan: Plan) -> float:
+def step_flops(work: Workload, plan: Plan) -> float:
     """Operations of one step in matrix products; adapters, norms and the head are left out.
 
     Frozen weights have no gradient of their own, so going back through a linear costs what going
@@ -118,7 +112,7 @@ def step_flops(work: Work, plan: Plan) -> float:
     return total
 
 
-def _layer_flops(work: Work, plan: Plan, index: int) -> tuple[float, float, float]:
+def _layer_flops(work: Workload, plan: Plan, index: int) -> tuple[float, float, float]:
     """Forward of the whole batch: linears, the last of them, attention's two products."""
     shape, tokens = work.shape, plan.tokens + work.spec.prompt_tokens
     texts, rows = work.batch, work.batch * tokens
@@ -131,7 +125,7 @@ def _layer_flops(work: Work, plan: Plan, index: int) -> tuple[float, float, floa
     return linears, 2.0 * late * elements(sizes["down"]), attention
 
 
-def dequantized_bytes(work: Work, plan: Plan) -> int:
+def dequantized_bytes(work: Workload, plan: Plan) -> int:
     """Bytes of dense weights that one step makes: each use of a layer makes its own."""
     sizes = linear_sizes(work.shape)
     dense = {name: dense_bytes(size, work.bits, plan.dtype) for name, size in sizes.items()}

@@ -5,7 +5,8 @@ These are the torch engine's; `planning.onnx_memory` has the other's. The formul
 runs, which stored bytes are mapped in. Estimated, never measured; what peaks teach is added by
 `edge_client.planning.corrections`.
 
-    estimate(Work(shape, bits=4, spec=parse_adapter("lora:8"), batch=4, tokens=256), plan, runtime)
+    work = Workload(shape, bits=4, spec=parse_adapter("lora:8"), batch=4, tokens=256)
+    estimate(work, plan, runtime)
 
 Sizes: N tokens of a micro-batch (prompt included), T tokens of a text, H hidden, F intermediate,
 d bytes of a number.
@@ -17,8 +18,10 @@ from dataclasses import dataclass
 from edge_client.adapters.spec import frozen_layers
 from edge_client.bases.architectures import FAMILIES, Shape, has_bias
 from edge_client.bases.layout import linear_size
-from edge_client.planning.plan import Plan as Plan  # what the formulas are of
-from edge_client.planning.plan import Work as Work
+from edge_client.planning.plan import (
+    Plan,  # what the formulas are of
+    Workload,
+)
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # The next four are fitted to peaks measured by `smidgen profile grid`.
@@ -76,7 +79,7 @@ class MemoryEstimate:
         )
 
 
-def estimate(work: Work, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
+def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
     """Estimate a plan's peak.
 
     A smaller micro-batch, more recomputed layers or a smaller depth never give a larger total.
@@ -99,7 +102,7 @@ def estimate(work: Work, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
     )
 
 
-def _slack_bytes(work: Work, plan: Plan, peak: "Moment") -> int:
+def _slack_bytes(work: Workload, plan: Plan, peak: "Moment") -> int:
     """What the formula does not follow; room for a layer's freed memory, so as not to trim each."""
     sizes = _sizes(work, plan)
     layer = max(_forward_bytes(work, sizes, False, True), _backward_bytes(work, sizes, False))
@@ -117,7 +120,7 @@ def elements(size: tuple[int, int]) -> int:
     return size[0] * size[1]
 
 
-def lowest_trained(work: Work, plan: Plan) -> int:
+def lowest_trained(work: Workload, plan: Plan) -> int:
     """The lowest computed layer that backward reaches; the number of layers if it reaches none."""
     layers = work.shape.layers
     return max(layers - plan.depth, frozen_layers(work.spec, layers))
@@ -141,7 +144,7 @@ def dense_bytes(size: tuple[int, int], bits: int, dtype: str) -> int:
 # The adapter and the base's own numbers
 
 
-def layer_parameters(work: Work) -> int:
+def layer_parameters(work: Workload) -> int:
     """Trained parameters of one stored layer."""
     sizes = linear_sizes(work.shape)
     lora = work.spec.rank * sum(sum(sizes[target]) for target in work.spec.targets)
@@ -154,7 +157,7 @@ def _layer_biases(shape: Shape) -> int:
     return norms + sum(rows for name, (rows, _) in sizes.items() if has_bias(shape, name))
 
 
-def other_parameters(work: Work) -> int:
+def other_parameters(work: Workload) -> int:
     """Trained parameters outside the layers: a soft prompt, a classification head."""
     prompt = work.spec.prompt_tokens * work.shape.embedding
     if not work.spec.head:
@@ -164,7 +167,7 @@ def other_parameters(work: Work) -> int:
     return prompt + sum(sizes[rows] * (sizes[columns] + 1) for rows, columns in head)
 
 
-def adapter_bytes(work: Work, plan: Plan) -> int:
+def adapter_bytes(work: Workload, plan: Plan) -> int:
     """Values, gradients and both moments of what is trained."""
     adapted = work.spec.top or work.shape.stored_layers
     layers = min(adapted, plan.depth)
@@ -181,13 +184,13 @@ def vector_elements(shape: Shape) -> int:
     return shape.stored_layers * (norms * shape.hidden + biases) + outside
 
 
-def _scratch_bytes(work: Work, plan: Plan) -> int:
+def _scratch_bytes(work: Workload, plan: Plan) -> int:
     """Room for the largest linear, made at the first step and kept."""
     sizes = linear_sizes(work.shape).values()
     return max(dense_bytes(size, work.bits, plan.dtype) for size in sizes)
 
 
-def layer_pages(work: Work) -> int:
+def layer_pages(work: Workload) -> int:
     """Bytes of a stored layer and of the head, which are mapped in while they are used."""
     shape = work.shape
     layer = sum(stored_bytes(size, work.bits) for size in linear_sizes(shape).values())
@@ -195,7 +198,7 @@ def layer_pages(work: Work) -> int:
     return layer + head
 
 
-def table_pages(work: Work) -> int:
+def table_pages(work: Workload) -> int:
     """Bytes of the pages around a few words' rows; given back before the next few are read."""
     table = stored_bytes((work.shape.vocabulary, work.shape.embedding), work.bits)
     return min(table, TABLE_ROWS * ROW_WINDOW_BYTES)
@@ -239,7 +242,7 @@ class _Sizes:
     low: int
 
 
-def _sizes(work: Work, plan: Plan) -> _Sizes:
+def _sizes(work: Workload, plan: Plan) -> _Sizes:
     shape, width = work.shape, DTYPE_BYTES[plan.dtype]
     texts = min(plan.micro_batch, work.batch)
     tokens = plan.tokens + work.spec.prompt_tokens
@@ -255,7 +258,7 @@ def _sizes(work: Work, plan: Plan) -> _Sizes:
     )
 
 
-def moments(work: Work, plan: Plan) -> Iterator[Moment]:
+def moments(work: Workload, plan: Plan) -> Iterator[Moment]:
     """What is held at the embeddings, at each layer forward, at the head, at each layer back.
 
     A recomputed layer keeps its input alone; layers below the trained ones keep nothing.
@@ -280,7 +283,7 @@ def moments(work: Work, plan: Plan) -> Iterator[Moment]:
         kept -= sizes.state + graph - again
 
 
-def _graph_bytes(work: Work, sizes: _Sizes, is_short: bool) -> int:
+def _graph_bytes(work: Workload, sizes: _Sizes, is_short: bool) -> int:
     """What a layer's graph holds beside the layer's input.
 
     Queries, keys and values (never the scores), the input of the norm between and of the
@@ -300,7 +303,7 @@ def _graph_bytes(work: Work, sizes: _Sizes, is_short: bool) -> int:
     return inputs_bytes + attention + sizes.state + sizes.inner + low
 
 
-def _forward_bytes(work: Work, sizes: _Sizes, is_short: bool, is_graph: bool) -> int:
+def _forward_bytes(work: Workload, sizes: _Sizes, is_short: bool, is_graph: bool) -> int:
     """What a layer holds in passing on its way up, beside its input and what its graph holds."""
     heads = sizes.state + 2 * sizes.kv  # before they are laid out head by head
     if is_short:
@@ -312,7 +315,7 @@ def _forward_bytes(work: Work, sizes: _Sizes, is_short: bool, is_graph: bool) ->
     return max(feed_forward, attention + (0 if is_graph else heads))
 
 
-def _backward_bytes(work: Work, sizes: _Sizes, is_short: bool) -> int:
+def _backward_bytes(work: Workload, sizes: _Sizes, is_short: bool) -> int:
     """What a layer holds in passing on its way back, beside its graph."""
     attention = 2 * sizes.state + 2 * sizes.kv + 3 * sizes.scores
     if is_short:
@@ -321,13 +324,13 @@ def _backward_bytes(work: Work, sizes: _Sizes, is_short: bool) -> int:
     return max(2 * sizes.state + inner * sizes.inner + sizes.wide, attention)
 
 
-def _embedding_bytes(work: Work, plan: Plan) -> int:
+def _embedding_bytes(work: Workload, plan: Plan) -> int:
     """The rows of words, gathered, with positions added and normalized, in float32."""
     tokens = plan.micro_batch * (plan.tokens + work.spec.prompt_tokens)
     return 4 * 4 * tokens * work.shape.embedding
 
 
-def _head_bytes(work: Work, plan: Plan, sizes: _Sizes) -> int:
+def _head_bytes(work: Workload, plan: Plan, sizes: _Sizes) -> int:
     """An encoder's head sees one row a text; a decoder's streams over the vocabulary."""
     if not work.shape.is_decoder:
         return 0

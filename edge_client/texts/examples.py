@@ -8,30 +8,17 @@ useless as a whole is an error.
 """
 
 import csv
-import gzip
-import io
-import json
 import logging
-import re
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+
+from edge_client.texts.rows import FORMATS, DataError, Row, ending_of, rows_of
 
 PARTS = ("labelled", "unlabelled", "test")
-FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 csv.field_size_limit(16 * 1024 * 1024)
 TOLD = 3  # bad lines of a file that the log shows
-NUL = "\udc00"  # in place of NUL bytes, which Python 3.10's csv does not read
-# What is left of bytes that are no UTF-8, halves of surrogate pairs in JSON, and our NUL.
-NO_TEXT = re.compile("[\ud800-\udfff]")
-Row = Mapping[str, str]
 log = logging.getLogger(__name__)
-
-
-class DataError(ValueError):
-    """A data folder or file that cannot be used; names file and line."""
 
 
 @dataclass(frozen=True)
@@ -182,9 +169,9 @@ def read_texts(
     Raises:
         DataError: No such format or column, or the file cannot be read at all.
     """
-    for line, row, unreadable in _rows(path):
+    for line, row, unreadable in rows_of(path):
         missing = "" if unreadable else _missing(row, labelled)
-        if missing and _ending(path) != ".jsonl":  # the rows of a table have the same columns
+        if missing and ending_of(path) != ".jsonl":  # the rows of a table have the same columns
             raise DataError(f"{path}: {missing}")
         if fault := unreadable or missing or _fault(row, labels, labelled):
             left_out.faults.append(f"{path}, line {line}: {fault}")
@@ -238,103 +225,3 @@ def write_csv(path: Path, examples: Sequence[Example]) -> None:
             writer.writerows([getattr(e, column) for column in columns] for e in examples)
     except UnicodeEncodeError as error:
         raise DataError(f"{path}: a text cannot be written as UTF-8: {error.reason}") from error
-
-
-def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line number and columns of each row of a file, whatever its columns are called.
-
-    Raises:
-        DataError: No such format, or the file or one of its rows cannot be read as it.
-    """
-    for line, row, fault in _rows(path):
-        if fault:
-            raise DataError(f"{path}, line {line}: {fault}")
-        yield line, row
-
-
-def _ending(path: Path) -> str:
-    return Path(path.name.removesuffix(".gz")).suffix
-
-
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, str], str]]:
-    """Line number, columns and what makes them unreadable, which is mostly nothing."""
-    ending = _ending(path)
-    if ending == ".parquet":
-        yield from _parquet_rows(path)
-        return
-    if ending not in FORMATS:
-        raise DataError(f"{path}: {', '.join(FORMATS)} (.gz or not) expected")
-    try:
-        with _open_text(path) as file:
-            rows = _jsonl_rows(file) if ending == ".jsonl" else _csv_rows(file, ending)
-            yield from ((line, row, fault or _undecoded(row)) for line, row, fault in rows)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read as UTF-8 {ending[1:]}: {error}") from error
-
-
-def _undecoded(row: Row) -> str:
-    """What was wrong with the bytes of a row; empty if nothing was."""
-    values = "".join(value for pair in row.items() for value in pair if value)
-    if not (found := set(NO_TEXT.findall(values))):
-        return ""
-    return "a NUL byte; text is expected" if found == {NUL} else "not UTF-8; save it as UTF-8"
-
-
-def _open_text(path: Path) -> TextIO:
-    """A file as text, whatever its bytes are: those that are no UTF-8 become lone surrogates."""
-    file = gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb")
-    return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-
-
-def _csv_rows(file: TextIO, ending: str) -> Iterator[tuple[int, dict[str, str], str]]:
-    taken = 0  # lines; the reader's own count leaves out those it cannot read
-
-    def lines() -> Iterator[str]:
-        nonlocal taken
-        for line in file:
-            taken += 1
-            yield line.replace("\0", NUL)
-
-    reader = csv.DictReader(lines(), delimiter="\t" if ending == ".tsv" else ",")
-    while True:
-        try:
-            row = next(reader, None)
-        except csv.Error as error:  # a field without end
-            yield taken, {}, f"no {ending[1:]}: {error}"
-            continue
-        if row is None:
-            return
-        named = {key: value for key, value in row.items() if isinstance(key, str)}
-        yield taken, named, ""
-
-
-def _jsonl_rows(file: TextIO) -> Iterator[tuple[int, dict[str, str], str]]:
-    for number, line in enumerate(file, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            yield number, {}, f"no JSON: {error}"
-            continue
-        if not isinstance(row, dict):
-            yield number, {}, "an object with `text` expected"
-            continue
-        yield number, {str(key): str(value) for key, value in row.items() if value is not None}, ""
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, str], str]]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise DataError(
-            f"{path}: pip install pyarrow to read Parquet, or save it as CSV"
-        ) from error
-    try:
-        rows = parquet.read_table(path).to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read as Parquet: {error}") from error
-    for number, row in enumerate(rows, start=1):
-        columns = {str(key): "" if value is None else str(value) for key, value in row.items()}
-        yield number, columns, ""

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.engine.engine import INSTALL
+from edge_client.engine.opening import INSTALL
 from profiling.instruments.bases import OFFLINE, BenchmarkError, find_base, label_words
 from profiling.instruments.child import DONE, Line, run_child, silent
 

@@ -26,14 +26,15 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
+from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.peft_folder import peft_config, peft_state
-from edge_client.adapters.spec import AdapterSpec, initial_adapter, parse_adapter
+from edge_client.adapters.spec import AdapterSpec, parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.engine.torch_backend.network import Network
-from edge_client.planning.planner import Plan, depths
-from edge_client.planning.torch_memory import Work
-from edge_client.texts.tokens import Batch
-from edge_client.wire.messages import AdapterState
+from edge_client.planning.plan import Plan, Workload
+from edge_client.planning.planner import depths
+from edge_client.texts.batches import Batch
+from edge_client.wire.tensors import AdapterState
 from profiling.instruments.stepping import tell
 from profiling.peers.torch_checkpoint import fill
 
@@ -159,7 +160,7 @@ def every_plan(base: Base, spec: AdapterSpec, batch: int, tokens: int) -> list[P
         replace(whole, micro_batch=max(1, batch // 2)),
         replace(whole, micro_batch=1, recompute=tuple(range(layers))),
     ]
-    if len(depths(Work(base.shape, base.bits, spec, batch, tokens))) == 1:
+    if len(depths(Workload(base.shape, base.bits, spec, batch, tokens))) == 1:
         return plans
     return [
         *plans,

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from profiling.benchmarks.exactness import PlanError
 from profiling.benchmarks.grid import Case
-from profiling.benchmarks.training_run import Run
+from profiling.benchmarks.training_run import TrainingRun
 from profiling.rounds import PHASES, RoundCost
 
 COLOURS = {
@@ -125,7 +125,7 @@ def plan_text(plan: Mapping[str, Any] | None, batch: int) -> str:
     )
 
 
-def train_table(runs: Sequence[Run]) -> Table:
+def train_table(runs: Sequence[TrainingRun]) -> Table:
     """One row a process, ours first."""
     ours = runs[0]
     table = Table(
@@ -149,7 +149,7 @@ def train_table(runs: Sequence[Run]) -> Table:
     return table
 
 
-def _seconds(run: Run) -> str:
+def _seconds(run: TrainingRun) -> str:
     if not run.is_done or not run.step_s:
         return run.outcome[:24]
     return "{median:.2f} ({min:.2f}-{max:.2f})".format(**run.step_s)
@@ -174,7 +174,7 @@ def _times(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f} x"
 
 
-def train_notes(runs: Sequence[Run]) -> list[str]:
+def train_notes(runs: Sequence[TrainingRun]) -> list[str]:
     """What a reader of the table must know, one line each."""
     ours = runs[0]
     notes = [f"plan: {plan_text(ours.plan, ours.batch)}"]

@@ -20,10 +20,10 @@ from edge_client.adapters.spec import (
     parse_adapter,
     target_pattern,
 )
-from edge_client.engine.engine import INSTALL
-from edge_client.planning.planner import AUTO, BudgetError, parse_budget
+from edge_client.engine.opening import INSTALL
+from edge_client.planning.sizes import AUTO, BudgetError, parse_budget
 from edge_client.wire.messages import Training
-from profiling.benchmarks.training_run import Run, spread
+from profiling.benchmarks.training_run import TrainingRun, spread
 from profiling.instruments.bases import (
     OFFLINE,
     BenchmarkError,
@@ -135,7 +135,7 @@ class Benchmark:
                 f"{longest} with this adapter"
             )
 
-    def ours(self, listen: Callable[[Line], None] = silent) -> Run:
+    def ours(self, listen: Callable[[Line], None] = silent) -> TrainingRun:
         """Our engine, under the cap if there is one.
 
         Raises:
@@ -155,7 +155,7 @@ class Benchmark:
         """
         self._checkpoint(name)
 
-    def peer(self, name: str, listen: Callable[[Line], None] = silent) -> Run:
+    def peer(self, name: str, listen: Callable[[Line], None] = silent) -> TrainingRun:
         """A peer, with warm caches and without a cap.
 
         Raises:
@@ -208,7 +208,7 @@ class Benchmark:
         command: Sequence[str],
         dropped: str | None,
         listen: Callable[[Line], None],
-    ) -> Run:
+    ) -> TrainingRun:
         machine, is_ours = asdict(this_machine()), request.engine not in PEERS
         gemm = gemm_flops_per_s(self.settings.threads)
         cap_bytes = self.settings.cap_bytes if is_ours else None
@@ -220,7 +220,7 @@ class Benchmark:
         steps = [line for line in child.lines if line["event"] == "step"]
         seconds = [line["elapsed_s"] for line in steps if not line["is_warmup"]]
         cap = asdict(child.cap) | {"asked_bytes": cap_bytes, "page_cache": dropped}
-        return Run(
+        return TrainingRun(
             engine=request.engine,
             base=settings.base,
             bits=self.base.bits,

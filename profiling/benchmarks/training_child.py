@@ -13,12 +13,13 @@ from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import BaseError, open_base
 from edge_client.engine.budgeted import BudgetedEngine, open_within
 from edge_client.engine.engine import EngineError
-from edge_client.planning.planner import BudgetError, parse_budget
+from edge_client.planning.sizes import BudgetError, parse_budget
 from edge_client.planning.step_cost import step_flops
 from edge_client.planning.torch_memory import parts
+from edge_client.texts.batches import Batch
 from edge_client.texts.tasks import Task, TaskError
-from edge_client.texts.tokens import Batch
-from edge_client.wire.messages import AdapterState, Training
+from edge_client.wire.messages import Training
+from edge_client.wire.tensors import AdapterState
 from profiling.instruments.stepping import (
     Request,
     Texts,

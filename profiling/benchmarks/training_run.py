@@ -9,7 +9,7 @@ from profiling.instruments.child import DONE
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """One process's training, as measured; bytes and seconds.
 
     Attributes:
@@ -121,7 +121,7 @@ def spread(seconds: Sequence[float]) -> dict[str, float] | None:
     }
 
 
-def ratios(ours: Run, peers: Sequence[Run]) -> dict[str, dict[str, float | None]]:
+def ratios(ours: TrainingRun, peers: Sequence[TrainingRun]) -> dict[str, dict[str, float | None]]:
     """Ours over each peer's: median step, peaks over life and from the first step on.
 
     Below one is better; None where a run did not end.
@@ -129,7 +129,7 @@ def ratios(ours: Run, peers: Sequence[Run]) -> dict[str, dict[str, float | None]
     return {peer.engine: dict(_ratios(ours, peer)) for peer in peers}
 
 
-def _ratios(ours: Run, peer: Run) -> Iterator[tuple[str, float | None]]:
+def _ratios(ours: TrainingRun, peer: TrainingRun) -> Iterator[tuple[str, float | None]]:
     both = ours.is_done and peer.is_done
     yield (
         "step_s",

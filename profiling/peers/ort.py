@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from edge_client.adapters.spec import AdapterSpec, initial_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
-from edge_client.texts.tokens import Batch
-from edge_client.wire.messages import AdapterState
+from edge_client.texts.batches import Batch
+from edge_client.wire.tensors import AdapterState
 from profiling.instruments.bases import BenchmarkError, cache_folder, make
 
 ORT_TRAINING = "ort-training"

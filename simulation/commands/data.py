@@ -12,11 +12,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from edge_client.texts.examples import DataError, write_csv
+from edge_client.texts.examples import write_csv
 from edge_client.texts.ready_tasks import find_task
+from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, TaskError, task_toml
-from simulation.datasets.catalogue import NAMES, VARIABLE, DataSet, read_dataset, read_local
-from simulation.datasets.hub_layouts import LAYOUTS, Layout
+from simulation.datasets.catalogue import NAMES, VARIABLE, read_dataset, read_local
+from simulation.datasets.dataset import DataSet
+from simulation.datasets.hub_layouts import LAYOUTS, HubLayout
 
 
 def data(
@@ -136,10 +138,10 @@ def _read_own(name: str, train: Path, test: Path | None, task: Task | None) -> D
     return replace(read, name=name) if name else read
 
 
-def _layout(name: str, task: Task, text: str, text_b: str, label: str, config: str) -> Layout:
+def _layout(name: str, task: Task, text: str, text_b: str, label: str, config: str) -> HubLayout:
     if name.removeprefix("hub:").partition("@")[0] in LAYOUTS:
         raise DataError(f"{name} is known here with a task of its own; leave --task out")
-    return Layout(task, tuple(_words(text)), text_b, label, config=config)
+    return HubLayout(task, tuple(_words(text)), text_b, label, config=config)
 
 
 def _words(text: str) -> list[str]:

@@ -14,11 +14,12 @@ from rich.table import Table
 
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import EMBEDDED, BaseError
-from edge_client.engine.engine import EngineError, installed_engine
+from edge_client.engine.engine import EngineError
+from edge_client.engine.opening import installed_engine
 from edge_client.engine.trainer import TrainingError
-from edge_client.planning.planner import AUTO
-from edge_client.texts.examples import DataError
+from edge_client.planning.sizes import AUTO
 from edge_client.texts.ready_tasks import find_task
+from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, TaskError
 from edge_client.wire.messages import Training
 from profiling.benchmarks.report import percent, rounds_table

@@ -16,7 +16,7 @@ from rich.console import Console
 from edge_client.adapters.spec import AdapterError
 from edge_client.bases.base import EMBEDDED, BaseError
 from edge_client.engine.engine import EngineError
-from edge_client.texts.examples import DataError
+from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import TaskError
 from simulation.experiments.experiment import ExperimentError, read_experiment
 from simulation.experiments.federation import SimulationError

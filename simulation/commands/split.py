@@ -13,8 +13,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from edge_client.texts.examples import DataError, Example, LeftOut, read_file, read_texts
+from edge_client.texts.examples import Example, LeftOut, read_file, read_texts
 from edge_client.texts.ready_tasks import find_task
+from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import TaskError
 from simulation.experiments.experiment import Deal, ExperimentError
 from simulation.population.clients import Population, PopulationError

@@ -8,13 +8,13 @@ differs from the set as published. No training text is also a test text.
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-from edge_client.bases.manifest import file_sha256
-from edge_client.texts.examples import DataError, Example, find_part, read_file
+from edge_client.texts.examples import Example, find_part, read_file
+from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, TaskError, read_task
+from simulation.datasets.dataset import DataSet, build, checksum
 from simulation.datasets.known import READERS, Parts, chosen, likeness
 from simulation.datasets.licence import licence_near
 
@@ -22,31 +22,6 @@ NAMES = tuple(sorted(READERS))
 VARIABLE = "SMIDGEN_DATA"
 TASK = "task.toml"
 WRITES = "`smidgen simulate data NAME --out FOLDER` writes a folder as it should be"
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """A labelled set in two parts.
-
-    Attributes:
-        name: As it is asked for, `ag_news`.
-        task: Labels, patterns, label words.
-        train: To train on, label and language set; no text of `test` is in it.
-        test: To be judged by.
-        origin: `folder ag_news`, file names, or the hub's name with its revision.
-        licence: One line, as the folder or the hub's card states it.
-        sha256: Over names and contents of the files read, in order of names; hex.
-        notes: How it differs from the set as published.
-    """
-
-    name: str
-    task: Task
-    train: tuple[Example, ...]
-    test: tuple[Example, ...]
-    origin: str
-    licence: str
-    sha256: str
-    notes: tuple[str, ...]
 
 
 def read_dataset(name: str, where: Path | None = None, languages: Sequence[str] = ()) -> DataSet:
@@ -139,57 +114,6 @@ def read_local(train: Path, test: Path | None, task: Task) -> DataSet:
         parts = Parts(task, rest, kept_back, (), ("about every fifth text kept back to test on",))
     origin = f"files {', '.join(files)}" if test else f"file {train.name}"
     return build(task.name, parts, origin, licence_near(train.parent), sha256)
-
-
-def build(name: str, parts: Parts, origin: str, licence: str, sha256: str) -> DataSet:
-    """Put a set together; training texts that are also test texts are left out and counted.
-
-    Raises:
-        DataError: A part is empty, or a label is not the task's.
-    """
-    train, left_out = disjoint(parts.train, parts.test)
-    for part, examples in (("training", train), ("test", parts.test)):
-        if not examples:
-            raise DataError(f"data set {name} has no {part} texts")
-        unknown = {str(example.label) for example in examples} - set(parts.task.labels)
-        if unknown:
-            labels = ", ".join(parts.task.labels)
-            raise DataError(f"data set {name}: label {min(unknown)!r} is not one of {labels}")
-    note = (f"{left_out} training texts left out: they are test texts",) if left_out else ()
-    notes = (*parts.notes, *note)
-    return DataSet(
-        name, parts.task, tuple(train), tuple(parts.test), origin, licence, sha256, notes
-    )
-
-
-def disjoint(train: Iterable[Example], test: Iterable[Example]) -> tuple[list[Example], int]:
-    """Training texts that are no test texts, and how many were left out.
-
-    Case, spaces and punctuation do not tell texts apart here; a pair counts as one text.
-    """
-    tested = {likeness(example) for example in test}
-    before = list(train)
-    kept = [example for example in before if likeness(example) not in tested]
-    return kept, len(before) - len(kept)
-
-
-def checksum(files: dict[str, Path]) -> str:
-    """SHA-256 over names and contents, in order of names.
-
-    Args:
-        files: Name that is hashed -> file.
-
-    Raises:
-        DataError: A file is not there or cannot be read.
-    """
-    whole = hashlib.sha256()
-    for name, path in sorted(files.items()):
-        try:
-            content = file_sha256(path)
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}") from error
-        whole.update(f"{content}  {name}\n".encode())
-    return whole.hexdigest()
 
 
 def _is_kept_back(example: Example) -> bool:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_client.texts.examples import DataError, Example, read_rows
-from simulation.datasets.catalogue import DataSet, build, checksum
-from simulation.datasets.dataset import narrowed
-from simulation.datasets.hub_layouts import LAYOUTS, Layout, configs_of, files_of
+from edge_client.texts.examples import Example
+from edge_client.texts.rows import DataError, read_rows
+from simulation.datasets.dataset import DataSet, build, checksum, narrowed
+from simulation.datasets.hub_layouts import LAYOUTS, HubLayout, configs_of, files_of
 from simulation.datasets.known import Parts
 from simulation.datasets.licence import UNKNOWN
 
@@ -42,7 +42,7 @@ class Listing:
     licence: str
 
 
-def read_hub(name: str, languages: Sequence[str] = (), layout: Layout | None = None) -> DataSet:
+def read_hub(name: str, languages: Sequence[str] = (), layout: HubLayout | None = None) -> DataSet:
     """Read a set from the hub, or from the hub library's own cache of it.
 
     Args:
@@ -79,7 +79,7 @@ def read_hub(name: str, languages: Sequence[str] = (), layout: Layout | None = N
     return build(task.name, parts, origin, listing.licence, checksum(files))
 
 
-def read_examples(path: Path, layout: Layout, language: str) -> list[Example]:
+def read_examples(path: Path, layout: HubLayout, language: str) -> list[Example]:
     """The labelled texts of one file; rows without a text or with a negative label are left out.
 
     Raises:
@@ -160,7 +160,7 @@ def _licence(info: Any) -> str:
     return ", ".join(str(name) for name in names) or UNKNOWN
 
 
-def _label(value: str, names: Sequence[str], layout: Layout) -> str:
+def _label(value: str, names: Sequence[str], layout: HubLayout) -> str:
     """A label's name; empty for a negative number, which means none."""
     labels = layout.task.labels
     if value in labels:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from edge_client.texts.examples import FORMATS, DataError
 from edge_client.texts.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
+from edge_client.texts.rows import FORMATS, DataError
 from edge_client.texts.tasks import Task
 from simulation.datasets.dataset import XNLI_LANGUAGES
 
@@ -18,7 +18,7 @@ LANGUAGE = "{language}"
 
 
 @dataclass(frozen=True)
-class Layout:
+class HubLayout:
     """Where the texts of a set are.
 
     Attributes:
@@ -49,16 +49,16 @@ _NEWS_LANGUAGES = (
     *("pcm", "run", "sna", "som", "swa", "tir", "xho", "yor"),
 )
 LAYOUTS = {
-    "fancyzhx/ag_news": Layout(AG_NEWS, languages=("en",)),
-    "Yelp/yelp_review_full": Layout(YELP, languages=("en",)),
-    "community-datasets/yahoo_answers_topics": Layout(
+    "fancyzhx/ag_news": HubLayout(AG_NEWS, languages=("en",)),
+    "Yelp/yelp_review_full": HubLayout(YELP, languages=("en",)),
+    "community-datasets/yahoo_answers_topics": HubLayout(
         YAHOO,
         text=("question_title", "question_content", "best_answer"),
         label="topic",
         languages=("en",),
         note="question, its explanation and the best answer joined",
     ),
-    "nyu-mll/glue": Layout(
+    "nyu-mll/glue": HubLayout(
         MNLI,
         text=("premise",),
         text_b="hypothesis",
@@ -66,7 +66,7 @@ LAYOUTS = {
         config="mnli",
         languages=("en",),
     ),
-    "facebook/xnli": Layout(
+    "facebook/xnli": HubLayout(
         XNLI,
         text=("premise",),
         text_b="hypothesis",
@@ -74,7 +74,7 @@ LAYOUTS = {
         languages=XNLI_LANGUAGES,
         note="training rows are MultiNLI's, translated by machine",
     ),
-    "masakhane/masakhanews": Layout(
+    "masakhane/masakhanews": HubLayout(
         NEWS,
         text=("headline", "text"),
         config=LANGUAGE,
@@ -85,7 +85,7 @@ LAYOUTS = {
 }
 
 
-def configs_of(layout: Layout, languages: Sequence[str], repo: str) -> list[tuple[str, str]]:
+def configs_of(layout: HubLayout, languages: Sequence[str], repo: str) -> list[tuple[str, str]]:
     """Configuration and language of each part to read.
 
     Raises:

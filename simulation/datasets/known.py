@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_client.texts.examples import DataError, Example, read_rows
+from edge_client.texts.examples import Example
 from edge_client.texts.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
+from edge_client.texts.rows import DataError, read_rows
 from edge_client.texts.tasks import Task
 from simulation.datasets.dataset import narrowed
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.client.answers import answer
-from edge_client.client.state import Finished
+from edge_client.client.state import Answer
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.labelling.book import Book, MemoryNotes
 from edge_client.texts.examples import ClientData, Example
-from edge_client.wire.messages import Report, Work, decode_adapter
+from edge_client.wire.messages import Report, Work
+from edge_client.wire.tensors import decode_adapter
 from simulation.experiments.federation import Standing
 from simulation.experiments.scoring import Score, score
 from simulation.experiments.stage import Stage
@@ -60,7 +61,7 @@ class InProcess:
         """Go on with notes of another time."""
         self._books = dict(notes)
 
-    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
         """Answer training or label work, in the order asked; who fails says so in its report."""
         state = decode_adapter(adapter)
         for name, work in asked:
@@ -72,7 +73,7 @@ class InProcess:
                 yield answer(self._engine, self.data(name, work), work, name, notes)
             except (RuntimeError, ValueError) as error:
                 reason = f"{name}: {error}"
-                yield Finished(Report(work.work_id, "failed", error=reason[:2000]), None)
+                yield Answer(Report(work.work_id, "failed", error=reason[:2000]), None)
 
     def data(self, name: str, work: Work) -> ClientData:
         """A client's texts, the unlabelled ones without their labels and where they are wanted."""

@@ -20,15 +20,8 @@ from coordinator.rounds.guidance import guidance_of
 from coordinator.rounds.machine import State, decide, evolve, thresholds_before
 from edge_client.client import state as device
 from edge_client.labelling.book import Book
-from edge_client.wire.messages import (
-    AdapterState,
-    Report,
-    Update,
-    Work,
-    decode_adapter,
-    encode_adapter,
-    sha256,
-)
+from edge_client.wire.messages import Report, Work
+from edge_client.wire.tensors import AdapterState, Update, decode_adapter, encode_adapter, sha256
 from simulation.experiments.experiment import Rounds
 from simulation.experiments.resume import recalled, remembered
 from simulation.experiments.scoring import Score
@@ -44,7 +37,7 @@ class Devices(Protocol):
     def start(self) -> "Standing":
         """The adapter before the first round."""
 
-    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[device.Finished]:
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[device.Answer]:
         """Answer training or label work, in the order asked; who fails says so in its report."""
 
     def gate(self, adapter: bytes, work: Work) -> Report | None:
@@ -342,7 +335,7 @@ def gate_answer(work_id: str, report: Report) -> Answered:
 
 
 def _admitted(
-    finished: device.Finished, work: Work, reference: AdapterState
+    finished: device.Answer, work: Work, reference: AdapterState
 ) -> tuple[Report, Update | None]:
     """An answer as the coordinator takes it: an update that cannot be used is a failure."""
     if finished.update is None:

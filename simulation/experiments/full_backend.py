@@ -15,15 +15,18 @@ from transformers.utils import logging as transformers_logging
 
 from edge_client.bases.base import Base
 from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.engine import EngineError, StepReport, unplanned
+from edge_client.engine.engine import EngineError, StepReport
 from edge_client.engine.ensemble import averaged
-from edge_client.engine.torch_backend.backend import AdamW
+from edge_client.engine.opening import unplanned
+from edge_client.engine.torch_backend.adamw import AdamW
 from edge_client.engine.watch import Watch
-from edge_client.planning.planner import Plan
+from edge_client.planning.plan import Plan
+from edge_client.texts.batches import Batch, Encoder
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
-from edge_client.texts.tokens import Batch, Encoder, Tokens
-from edge_client.wire.messages import AdapterState, Training, check_same_parameters
+from edge_client.texts.tokens import Tokens
+from edge_client.wire.messages import Training
+from edge_client.wire.tensors import AdapterState, check_same_parameters
 
 ROWS = 32  # texts of full length at once in prediction
 

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from edge_client.client.state import Finished
+from edge_client.client.state import Answer
 from edge_client.labelling.book import Book
 from edge_client.planning.resources import usable_cores
 from edge_client.wire.messages import Report, Work
@@ -42,7 +42,7 @@ class _Worker:
 
     def do(
         self, adapter: bytes, name: str, work: Work, book: Book | None
-    ) -> tuple[Finished, Book | None]:
+    ) -> tuple[Answer, Book | None]:
         """One client's work, and what it knows of its unlabelled texts after it."""
         self._devices.recall({} if book is None else {name: book})
         finished = next(self._devices.do(adapter, [(name, work)]))
@@ -97,7 +97,7 @@ class RayDevices:
         """Go on with notes of another time."""
         self._books = dict(notes)
 
-    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
         """Answer training or label work, in the order asked; who fails says so in its report."""
         body, names = self._ray.put(adapter), [name for name, _ in asked]
         known = [(name, work, self._books.get(name)) for name, work in asked]

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_client.client.state import write_atomically
-from edge_client.wire.messages import sha256
+from edge_client.files import write_atomically
+from edge_client.wire.tensors import sha256
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Looking, Round, Standing
 from simulation.experiments.scoring import Score, Tally, pooled

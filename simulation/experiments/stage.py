@@ -9,15 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.storage.runs import first_adapter
+from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.engine.budgeted import open_within
-from edge_client.engine.engine import Engine, engine_name, installed_engine, open_engine
-from edge_client.texts.examples import DataError, Example
-from edge_client.wire.messages import PROTOCOL, AdapterState, Work, encode_adapter
+from edge_client.engine.engine import Engine
+from edge_client.engine.opening import engine_name, installed_engine, open_engine
+from edge_client.texts.examples import Example
+from edge_client.texts.rows import DataError
+from edge_client.wire.messages import PROTOCOL, Work
 from edge_client.wire.seeds import derive_seed
-from simulation.datasets.catalogue import DataSet, read_dataset
+from edge_client.wire.tensors import AdapterState, encode_adapter
+from simulation.datasets.catalogue import read_dataset
+from simulation.datasets.dataset import DataSet
 from simulation.experiments.experiment import FULL, Experiment
 from simulation.population.clients import Population, merged
 from simulation.population.folders import population_of

@@ -10,27 +10,24 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.storage.runs import first_adapter
+from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED, open_base
-from edge_client.client.meter import peak_rss_bytes
-from edge_client.client.state import Finished
+from edge_client.client.state import Answer
 from edge_client.labelling.book import Book
 from edge_client.planning.allocator import resident_bytes, trim
+from edge_client.planning.guard import peak_rss_bytes
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import (
-    PROTOCOL,
+from edge_client.wire.messages import PROTOCOL, Report, Training, Work
+from edge_client.wire.tensors import (
     AdapterState,
-    Report,
-    Training,
     Update,
-    Work,
     decode_adapter,
     encode_adapter,
     encode_update,
 )
-from simulation.datasets.catalogue import DataSet
+from simulation.datasets.dataset import DataSet
 from simulation.demo.messages import DATA, LABELS, load_messages
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Deal, Experiment, Rounds, schedule_of
@@ -81,13 +78,13 @@ class Echoes:
         """Nobody labels."""
         return None
 
-    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
         """Answer without computing."""
         for _, work in asked:
             state = decode_adapter(adapter)  # as every device does for itself
             delta = {name: (tensor + ADDED) - tensor for name, tensor in state.items()}
             update = encode_update(Update(work.work_id, 1, delta))
-            yield Finished(Report(work.work_id, "done", 1, 0.0), update)
+            yield Answer(Report(work.work_id, "done", 1, 0.0), update)
 
     def judge(self, adapter: bytes, arm: str) -> Score:
         """Nothing is judged."""

@@ -30,7 +30,7 @@ from edge_client.adapters.spec import (
 from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.layout import checked_shape, tensors_of
 from edge_client.bases.random_models import hub_config
-from edge_client.wire.messages import Update, encode_adapter, encode_update
+from edge_client.wire.tensors import Update, encode_adapter, encode_update
 from simulation.papers.published import MFPT_TRAFFIC, Traffic
 
 BASE = "xlm-roberta-base"
@@ -111,7 +111,7 @@ def sent(name: str, config: Mapping[str, Any], base: int) -> TrafficRow:
 def shapes_of(spec: AdapterSpec, config: Mapping[str, Any], num_labels: int) -> Shapes:
     """Names and shapes of an adapter's tensors, from a model's configuration alone.
 
-    Equal to those of `edge_client.adapters.spec.initial_adapter` for a base of this configuration.
+    Equal to those of `adapters.initial.initial_adapter` for a base of this configuration.
 
     Args:
         spec: LoRA, a prompt, a head, or one of the first two with a head.

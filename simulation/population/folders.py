@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.texts.examples import DataError, Example, read_file, write_csv
+from edge_client.texts.examples import Example, read_file, write_csv
+from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, task_toml
 from edge_client.wire.seeds import derive_seed
 from simulation.experiments.experiment import Deal

@@ -18,7 +18,7 @@ from simulation.pretraining.held_out import MaskedScore, ZeroShot
 
 
 @dataclass(frozen=True)
-class Report:
+class CardFacts:
     """One training run, for people (the card) and machines (one JSON object).
 
     Attributes:
@@ -92,7 +92,7 @@ def write_base(student: BertForMaskedLM, tokenizer: Tokenizer, card: str, out: P
     shutil.rmtree(before, ignore_errors=True)
 
 
-def card_of(report: Report, student: BertForMaskedLM, command: str) -> str:
+def card_of(report: CardFacts, student: BertForMaskedLM, command: str) -> str:
     """The model card, Markdown.
 
     Args:
@@ -147,7 +147,7 @@ def card_of(report: Report, student: BertForMaskedLM, command: str) -> str:
     return "\n".join(parts)
 
 
-def _making(report: Report) -> list[str]:
+def _making(report: CardFacts) -> list[str]:
     lines = [
         f"- {report.steps:,} steps of about {report.batch_tokens:,} tokens over "
         f"{report.course_batches:,} different batches, AdamW (peak 2e-3, 5 % warm-up, linear "
@@ -172,7 +172,7 @@ def _making(report: Report) -> list[str]:
     ]
 
 
-def score_rows(report: Report, with_passages: bool = False) -> list[str]:
+def score_rows(report: CardFacts, with_passages: bool = False) -> list[str]:
     """A table of what is put under masked words, a line a language."""
     head = ["language", *(["passages taught"] if with_passages else []), "masks", "top-1"]
     head += ["perplexity", "a word", "bits a character"]
@@ -185,7 +185,7 @@ def score_rows(report: Report, with_passages: bool = False) -> list[str]:
     return lines
 
 
-def news_rows(report: Report) -> list[str]:
+def news_rows(report: CardFacts) -> list[str]:
     """A table of the zero-shot answers, a line a pattern; empty where none were asked for."""
     if not report.news:
         return []

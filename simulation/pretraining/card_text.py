@@ -5,14 +5,16 @@ Everything in it is counted or measured by the run that writes it.
 
 from transformers import BertForMaskedLM
 
-from simulation.pretraining.card import Report, news_rows, score_rows
+from simulation.pretraining.card import CardFacts, news_rows, score_rows
 from simulation.pretraining.federated import SERVER_LR
 from simulation.pretraining.recipes import Recipe
 from simulation.pretraining.silo import CLIENT_LR, LEAST_SAMPLES, SHARE_OF_SAMPLES
 from simulation.pretraining.student import PEAK_LR_ALONE
 
 
-def multilingual_card(report: Report, recipe: Recipe, student: BertForMaskedLM, made: str) -> str:
+def multilingual_card(
+    report: CardFacts, recipe: Recipe, student: BertForMaskedLM, made: str
+) -> str:
     """The model card, Markdown.
 
     Args:
@@ -72,7 +74,7 @@ def multilingual_card(report: Report, recipe: Recipe, student: BertForMaskedLM, 
     return "\n".join(parts)
 
 
-def _making(report: Report) -> list[str]:
+def _making(report: CardFacts) -> list[str]:
     seen = (
         f"{report.samples_seen:,} samples read ({report.samples_seen / report.samples:.2f} times "
         f"the course of {report.samples:,})"
@@ -97,7 +99,7 @@ def _making(report: Report) -> list[str]:
     ]
 
 
-def _federation(report: Report, seen: str) -> list[str]:
+def _federation(report: CardFacts, seen: str) -> list[str]:
     return [
         f"- **Federated**: {len(report.silos)} silos, one a language, all of them in each of "
         f"{report.steps:,} rounds; {seen}.",

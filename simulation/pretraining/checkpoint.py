@@ -41,7 +41,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Run:
+class Progress:
     """Where a training run stands.
 
     Attributes:
@@ -69,7 +69,7 @@ class Checkpoint:
         self._path, self._identity = path, list(identity)
         self._saved = time.monotonic()
 
-    def read(self) -> tuple[Run, dict[str, Any]] | None:
+    def read(self) -> tuple[Progress, dict[str, Any]] | None:
         """Where the run stood, and its parts; None where there is no file.
 
         Raises:
@@ -84,14 +84,14 @@ class Checkpoint:
                 "this one is not; delete it or choose another --out"
             )
         step, elapsed_s, progress, loss = state["run"]
-        return Run(int(step), float(elapsed_s), float(progress), float(loss)), state
+        return Progress(int(step), float(elapsed_s), float(progress), float(loss)), state
 
     @property
     def is_due(self) -> bool:
         """Whether it is time to write."""
         return time.monotonic() - self._saved > CHECKPOINT_EVERY_S
 
-    def write(self, run: Run, parts: Mapping[str, Any]) -> None:
+    def write(self, run: Progress, parts: Mapping[str, Any]) -> None:
         """Replace the file as a whole."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_suffix(".partial")

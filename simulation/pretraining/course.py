@@ -56,7 +56,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Masked:
     """Padded inputs and where their masks are.
 
     Attributes:
@@ -74,9 +74,9 @@ class Reading:
     columns: torch.Tensor
     common: torch.Tensor
 
-    def to(self, device: torch.device) -> "Reading":
+    def to(self, device: torch.device) -> "Masked":
         """The same, on a device."""
-        return Reading(
+        return Masked(
             self.ids.to(device),
             self.attention.to(device),
             self.rows.to(device),
@@ -86,7 +86,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Batch:
+class CourseBatch:
     """Samples as student and teacher read them.
 
     Attributes:
@@ -96,14 +96,14 @@ class Batch:
         teacher: Its masks are those, in the same order; None if it answers none.
     """
 
-    student: Reading
+    student: Masked
     gold: torch.Tensor
     is_taught: torch.Tensor
-    teacher: Reading | None
+    teacher: Masked | None
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: torch.device) -> "CourseBatch":
         """The student's part on a device; the teacher fetches its own."""
-        return Batch(
+        return CourseBatch(
             self.student.to(device), self.gold.to(device), self.is_taught.to(device), self.teacher
         )
 
@@ -132,7 +132,7 @@ def build_course(
     batch_tokens: int,
     maskings: int,
     seed: int,
-) -> list[Batch]:
+) -> list[CourseBatch]:
     """Mask every passage several times and group the samples by length.
 
     Args:
@@ -175,7 +175,7 @@ def mask_words(
     return masked, [(index, words[index]) for index in sorted(hidden)]
 
 
-def encode(samples: Sequence[Sample], student: Pieces, teacher: Pieces | None) -> Batch:
+def encode(samples: Sequence[Sample], student: Pieces, teacher: Pieces | None) -> CourseBatch:
     """Turn samples into tensors; a masked word of several tokens gets as many masks."""
     ours, theirs = _Rows(student), _Rows(teacher or student)
     gold: list[int] = []
@@ -202,7 +202,7 @@ def encode(samples: Sequence[Sample], student: Pieces, teacher: Pieces | None) -
             is_taught += [one_token] * len(answers)
             if one_token:
                 theirs.masks.append((len(theirs.ids) - 1, taught_starts[taught_index]))
-    return Batch(
+    return CourseBatch(
         student=ours.padded(),
         gold=torch.tensor(gold, dtype=torch.int64),
         is_taught=torch.tensor(is_taught, dtype=torch.bool),
@@ -274,14 +274,14 @@ class _Rows:
         self.ids.append([*ids[: LONGEST - 1], self.pieces.frame[1]])
         return starts
 
-    def padded(self) -> Reading:
+    def padded(self) -> Masked:
         width = max(len(row) for row in self.ids)
         ids = torch.full((len(self.ids), width), self.pieces.pad_id, dtype=torch.int64)
         attention = torch.zeros_like(ids)
         for index, row in enumerate(self.ids):
             ids[index, : len(row)] = torch.tensor(row)
             attention[index, : len(row)] = 1
-        return Reading(
+        return Masked(
             ids=ids,
             attention=attention,
             rows=torch.tensor([row for row, _ in self.masks], dtype=torch.int64),

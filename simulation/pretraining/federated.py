@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from transformers import BertForMaskedLM
 
-from simulation.pretraining.checkpoint import Checkpoint, Limits, Run
+from simulation.pretraining.checkpoint import Checkpoint, Limits, Progress
 from simulation.pretraining.server_adam import Moments, State, pseudo_gradient, server_adam
 from simulation.pretraining.silo import Silo, load_weights, train_silo
 from simulation.pretraining.student import identity_of
@@ -29,9 +29,9 @@ def train_federated(
     limits: Limits,
     seed: int,
     checkpoint: Path,
-    on_round: Callable[[Run], None] = lambda run: None,
+    on_round: Callable[[Progress], None] = lambda run: None,
     stop_after: int | None = None,
-) -> Run:
+) -> Progress:
     """Train round by round until the limit, from the checkpoint if there is one.
 
     Args:
@@ -50,7 +50,7 @@ def train_federated(
     size = student.config.vocab_size, student.config.hidden_size
     kept = Checkpoint(checkpoint, [seed, *size, *texts])
     weights = {name: p.detach().clone() for name, p in student.named_parameters()}
-    moments, run = Moments.zero(weights), Run(0, 0.0, 0.0, math.nan)
+    moments, run = Moments.zero(weights), Progress(0, 0.0, 0.0, math.nan)
     if before := kept.read():
         run, state = before
         weights = _on(student.device, state["weights"])
@@ -62,7 +62,7 @@ def train_federated(
         server_lr = SERVER_LR * (1.0 - run.progress)
         weights, moments = server_adam(weights, pseudo_gradient(mean_delta), moments, server_lr)
         elapsed_s = time.monotonic() - start
-        run = Run(run.step + 1, elapsed_s, limits.progress(run.step + 1, elapsed_s), loss)
+        run = Progress(run.step + 1, elapsed_s, limits.progress(run.step + 1, elapsed_s), loss)
         on_round(run)
         if kept.is_due:
             kept.write(run, _parts(weights, moments))

@@ -8,9 +8,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import BertForMaskedLM
 
-from simulation.pretraining.checkpoint import Limits, PretrainError, Run
+from simulation.pretraining.checkpoint import Limits, PretrainError, Progress
 from simulation.pretraining.corpus import Corpus, Passage
-from simulation.pretraining.course import Batch, build_course
+from simulation.pretraining.course import CourseBatch, build_course
 from simulation.pretraining.federated import samples_of_rounds, train_federated
 from simulation.pretraining.neighbours import start_from_counts
 from simulation.pretraining.recipes import Recipe
@@ -52,17 +52,17 @@ class Lesson:
     student: BertForMaskedLM
     tokenizer: Tokenizer
     teacher: Teacher | None = None
-    course: Sequence[Batch] = ()
+    course: Sequence[CourseBatch] = ()
     silos: Sequence[Silo] = ()
 
     @property
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[CourseBatch]:
         """All batches, of all silos too."""
         return [*self.course, *(batch for silo in self.silos for batch in silo.course)]
 
     def learn(
-        self, limits: Limits, seed: int, checkpoint: Path, on_step: Callable[[Run], None]
-    ) -> Run:
+        self, limits: Limits, seed: int, checkpoint: Path, on_step: Callable[[Progress], None]
+    ) -> Progress:
         """Train the student, from the checkpoint if there is one."""
         if self.silos:
             return train_federated(self.student, self.silos, limits, seed, checkpoint, on_step)

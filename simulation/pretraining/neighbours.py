@@ -15,7 +15,7 @@ from torch.nn import functional
 from transformers import BertForMaskedLM
 
 from edge_client.wire.seeds import derive_seed
-from simulation.pretraining.course import Batch
+from simulation.pretraining.course import CourseBatch
 from simulation.pretraining.vocabulary import SPECIALS
 
 WINDOW = 5
@@ -39,7 +39,7 @@ class Counts:
     times: torch.Tensor
 
 
-def count(course: Sequence[Batch], vocabulary: int) -> Counts:
+def count(course: Sequence[CourseBatch], vocabulary: int) -> Counts:
     """Count a course's tokens and pairs, with the words behind the masks; specials are no words."""
     tokens = torch.zeros(vocabulary, dtype=torch.float64)
     pairs, times = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64)
@@ -86,7 +86,7 @@ def count_embeddings(counts: Counts, width: int, seed: int) -> torch.Tensor:
 
 @torch.no_grad()
 def start_from_counts(
-    student: BertForMaskedLM, course: Sequence[Batch], spread: float, seed: int
+    student: BertForMaskedLM, course: Sequence[CourseBatch], spread: float, seed: int
 ) -> None:
     """Give the student embeddings from counted neighbours and output biases from frequencies.
 

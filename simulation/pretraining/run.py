@@ -11,14 +11,15 @@ from pathlib import Path
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 from transformers.utils import logging as transformers_logging
 
 from edge_client.texts.tokens import Tokens
-from simulation.pretraining.card import Report, card_of, write_base
+from simulation.pretraining.card import CardFacts, card_of, write_base
 from simulation.pretraining.card_text import multilingual_card
-from simulation.pretraining.checkpoint import Limits, PretrainError, Run
+from simulation.pretraining.checkpoint import Limits, PretrainError, Progress
 from simulation.pretraining.corpus import Corpus, CorpusError, read_corpus
 from simulation.pretraining.held_out import TOPICS, masked_score, read_news, zero_shot
 from simulation.pretraining.lesson import (
@@ -81,20 +82,20 @@ def _recipe(languages: str | None, teacher: Path | None, is_federated: bool) -> 
     return recipe_of(languages)
 
 
-def _train(lesson: Lesson, limits: Limits, seed: int, checkpoint: Path) -> Run:
+def _train(lesson: Lesson, limits: Limits, seed: int, checkpoint: Path) -> Progress:
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Bar(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("training", total=1.0)
 
-        def show(run: Run) -> None:
+        def show(run: Progress) -> None:
             text = f"step {run.step:,}  loss {run.loss:.3f}"
             bar.update(task, completed=run.progress, description=text)
 
         return lesson.learn(limits, seed, checkpoint, show)
 
 
-def _report(corpus: Corpus, lesson: Lesson, run: Run, teacher: str, seed: int) -> Report:
-    return Report(
+def _report(corpus: Corpus, lesson: Lesson, run: Progress, teacher: str, seed: int) -> CardFacts:
+    return CardFacts(
         sources=tuple(sorted({passage.source for passage in corpus.training})),
         absent=corpus.absent,
         passages=dict(Counter(passage.language for passage in corpus.training)),
@@ -116,13 +117,13 @@ def _report(corpus: Corpus, lesson: Lesson, run: Run, teacher: str, seed: int) -
 
 
 def _judge(
-    report: Report,
+    report: CardFacts,
     languages: Sequence[str],
     lesson: Lesson,
     corpus: Corpus,
     data: Path,
     out: Path,
-) -> Report:
+) -> CardFacts:
     held_out = {}
     for language in languages:
         passages = [passage for passage in corpus.held_out if passage.language == language]
@@ -133,7 +134,7 @@ def _judge(
     return replace(report, held_out=held_out, news=tuple(scores), news_rows=len(news))
 
 
-def _card(report: Report, recipe: Recipe, lesson: Lesson, made: str) -> str:
+def _card(report: CardFacts, recipe: Recipe, lesson: Lesson, made: str) -> str:
     if recipe.is_embedded:
         return card_of(report, lesson.student, made)
     return multilingual_card(report, recipe, lesson.student, made)
@@ -164,7 +165,7 @@ def _hardware(device: torch.device) -> str:
     return f"{torch.get_num_threads()} processor threads ({platform.machine()})"
 
 
-def _print(report: Report) -> None:
+def _print(report: CardFacts) -> None:
     table = Table("held out", "masks", "top-1", "perplexity", "a word", "bits a character")
     for language, score in report.held_out.items():
         table.add_row(

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import BertForMaskedLM
 
 from edge_client.wire.seeds import derive_seed
-from simulation.pretraining.course import Batch
+from simulation.pretraining.course import CourseBatch
 from simulation.pretraining.server_adam import State
 from simulation.pretraining.student import batch_loss
 
@@ -27,14 +27,14 @@ class Silo:
     """
 
     language: str
-    course: Sequence[Batch]
+    course: Sequence[CourseBatch]
 
     @property
     def num_examples(self) -> int:
         """Samples of its course: the silo's weight."""
         return sum(len(batch.student.ids) for batch in self.course)
 
-    def batches_of(self, round_index: int, seed: int) -> list[Batch]:
+    def batches_of(self, round_index: int, seed: int) -> list[CourseBatch]:
         """What it learns from in a round: at least max(500, 0.8e-4 N) samples, or all it has.
 
         Whole batches in an order of the round's own, without repetition. Depends on nothing but
@@ -43,7 +43,7 @@ class Silo:
         wanted = max(LEAST_SAMPLES, SHARE_OF_SAMPLES * self.num_examples)
         derived = derive_seed(seed, "silo", self.language, round_index)
         order = torch.randperm(len(self.course), generator=torch.Generator().manual_seed(derived))
-        chosen: list[Batch] = []
+        chosen: list[CourseBatch] = []
         for index in order.tolist():
             if sum(len(batch.student.ids) for batch in chosen) >= wanted:
                 break
@@ -52,7 +52,7 @@ class Silo:
 
 
 def train_silo(
-    student: BertForMaskedLM, weights: State, batches: Sequence[Batch]
+    student: BertForMaskedLM, weights: State, batches: Sequence[CourseBatch]
 ) -> tuple[dict[str, torch.Tensor], float]:
     """Plain SGD, without momentum, from the weights that came.
 
@@ -80,7 +80,7 @@ def load_weights(student: BertForMaskedLM, weights: State) -> None:
         parameter.copy_(weights[name])
 
 
-def _learn(student: BertForMaskedLM, optimizer: torch.optim.Optimizer, batch: Batch) -> float:
+def _learn(student: BertForMaskedLM, optimizer: torch.optim.Optimizer, batch: CourseBatch) -> float:
     device = student.device
     with torch.autocast(device.type, torch.bfloat16):
         loss = batch_loss(student, nn.ModuleList(), batch.to(device), None, None)

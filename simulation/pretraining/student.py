@@ -19,8 +19,8 @@ from torch.nn import functional
 from transformers import BertConfig, BertForMaskedLM
 
 from edge_client.wire.seeds import derive_seed
-from simulation.pretraining.checkpoint import Checkpoint, Limits, Run
-from simulation.pretraining.course import NOT_SCORED, Batch
+from simulation.pretraining.checkpoint import Checkpoint, Limits, Progress
+from simulation.pretraining.course import NOT_SCORED, CourseBatch
 from simulation.pretraining.teacher import Answer, Teacher, principal_embeddings
 
 PEAK_LR = 2e-3
@@ -70,7 +70,7 @@ def start_from_teacher(student: BertForMaskedLM, teacher: Teacher, seed: int = 0
 def batch_loss(
     student: BertForMaskedLM,
     bridges: nn.ModuleList,
-    batch: Batch,
+    batch: CourseBatch,
     answer: Answer | None,
     probabilities: torch.Tensor | None,
 ) -> torch.Tensor:
@@ -110,7 +110,7 @@ def _rows(states: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def _mask_loss(
-    log_q: torch.Tensor, batch: Batch, probabilities: torch.Tensor | None
+    log_q: torch.Tensor, batch: CourseBatch, probabilities: torch.Tensor | None
 ) -> torch.Tensor:
     known = batch.gold != NOT_SCORED
     losses = functional.nll_loss(log_q, batch.gold.clamp(min=0), reduction="none") * known
@@ -127,14 +127,14 @@ def _mask_loss(
 
 def train(
     student: BertForMaskedLM,
-    course: Sequence[Batch],
+    course: Sequence[CourseBatch],
     teacher: Teacher | None,
     limits: Limits,
     seed: int,
     checkpoint: Path,
-    on_step: Callable[[Run], None] = lambda run: None,
+    on_step: Callable[[Progress], None] = lambda run: None,
     stop_after: int | None = None,
-) -> Run:
+) -> Progress:
     """Train until the limit, from the checkpoint if there is one.
 
     AdamW, linear warm-up and decay. Each epoch walks the course in an order of its own.
@@ -154,7 +154,7 @@ def train(
     """
     pupil = _Pupil(student, seed, is_taught=teacher is not None)
     identity = [seed, *identity_of(course), student.config.vocab_size, student.config.hidden_size]
-    kept, run = Checkpoint(checkpoint, identity), Run(0, 0.0, 0.0, math.nan)
+    kept, run = Checkpoint(checkpoint, identity), Progress(0, 0.0, 0.0, math.nan)
     if before := kept.read():
         run, parts = before
         pupil.load(parts)
@@ -167,7 +167,7 @@ def train(
             answers[index] = teacher.ask(reading)
         loss = pupil.step(course[index], teacher, answers.get(index), run.progress)
         elapsed_s = time.monotonic() - start
-        run = Run(run.step + 1, elapsed_s, limits.progress(run.step + 1, elapsed_s), loss)
+        run = Progress(run.step + 1, elapsed_s, limits.progress(run.step + 1, elapsed_s), loss)
         on_step(run)
         if kept.is_due:
             kept.write(run, pupil.parts())
@@ -192,7 +192,7 @@ class _Pupil:
         )
 
     def step(
-        self, batch: Batch, teacher: Teacher | None, answer: Answer | None, progress: float
+        self, batch: CourseBatch, teacher: Teacher | None, answer: Answer | None, progress: float
     ) -> float:
         """One optimizer step; the loss before it."""
         for group in self.optimizer.param_groups:
@@ -222,12 +222,12 @@ class _Pupil:
         self.optimizer.load_state_dict(parts["optimizer"])
 
 
-def identity_of(course: Sequence[Batch]) -> tuple[int, int]:
+def identity_of(course: Sequence[CourseBatch]) -> tuple[int, int]:
     """What tells a course from another: its batches, and the sum of the tokens behind masks."""
     return len(course), sum(int(batch.gold.sum()) for batch in course)
 
 
-def samples_seen(course: Sequence[Batch], steps: int, seed: int) -> int:
+def samples_seen(course: Sequence[CourseBatch], steps: int, seed: int) -> int:
     """How many samples the first steps of a run read."""
     rows = [len(batch.student.ids) for batch in course]
     epochs, rest = divmod(steps, len(rows))

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForMaskedLM
 
-from simulation.pretraining.course import Reading
+from simulation.pretraining.course import Masked
 from simulation.pretraining.vocabulary import read_tokenizer
 
 
@@ -55,7 +55,7 @@ class Teacher:
         self._axes: list[torch.Tensor] = []
 
     @torch.no_grad()
-    def learn_axes(self, readings: Sequence[Reading], axes: int) -> None:
+    def learn_axes(self, readings: Sequence[Masked], axes: int) -> None:
         """Find each layer's principal axes, once, on a few readings."""
         hidden = [self._hidden(reading)[1] for reading in readings]
         for layer in range(2):
@@ -64,7 +64,7 @@ class Teacher:
             self._axes.append((found / (states @ found).std()).to(torch.bfloat16))
 
     @torch.no_grad()
-    def ask(self, reading: Reading) -> Answer:
+    def ask(self, reading: Masked) -> Answer:
         """Read a batch; `learn_axes` comes first."""
         last, layers = self._hidden(reading)
         at_masks = last[reading.rows.to(self._device), reading.columns.to(self._device)]
@@ -77,7 +77,7 @@ class Teacher:
         logits = states.to(self._device) @ self._out.T
         return torch.softmax(logits.float() + self._out_bias, dim=-1)
 
-    def _hidden(self, reading: Reading) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def _hidden(self, reading: Masked) -> tuple[torch.Tensor, list[torch.Tensor]]:
         states = self._encoder(
             input_ids=reading.ids.to(self._device),
             attention_mask=reading.attention.to(self._device),

@@ -11,7 +11,14 @@ import numpy as np
 from edge_client.wire import messages as wire
 from edge_client.wire.confidences import counted
 from edge_client.wire.labelling import keep_of
-from edge_client.wire.messages import Enrol, Enrolled, Receipt, Report, Update, Work
+from edge_client.wire.messages import Enrol, Enrolled, Receipt, Report, Work
+from edge_client.wire.tensors import (
+    AdapterState,
+    Update,
+    content_digest,
+    decode_adapter,
+    encode_update,
+)
 
 FACTS = wire.DeviceFacts("test", 1, 1, "3.11", "0")
 
@@ -40,9 +47,9 @@ class Device:
         assert response.status_code == 200, response.text
         return wire.decode(response.content, Work)
 
-    def adapter(self, work: Work) -> wire.AdapterState:
+    def adapter(self, work: Work) -> AdapterState:
         path = f"/v1/adapters/{work.adapter_sha256}"
-        return wire.decode_adapter(self.http.get(path, headers=self.headers).content)
+        return decode_adapter(self.http.get(path, headers=self.headers).content)
 
     def update(self, work: Work) -> bytes:
         """The same bytes for the same device and round, whatever the work is called."""
@@ -51,10 +58,10 @@ class Device:
         draw = np.random.Generator(np.random.PCG64(seed))
         shapes = {key: tensor.shape for key, tensor in self.adapter(work).items()}
         delta = {key: draw.normal(0, 0.1, shapes[key]).astype(np.float32) for key in sorted(shapes)}
-        return wire.encode_update(Update(work.work_id, int(draw.integers(1, 50)), delta))
+        return encode_update(Update(work.work_id, int(draw.integers(1, 50)), delta))
 
     def put(self, work_id: str, body: bytes, digest: str | None = None) -> httpx.Response:
-        digest = wire.content_digest(body) if digest is None else digest
+        digest = content_digest(body) if digest is None else digest
         headers = self.headers | {"Content-Digest": digest}
         return self.http.put(f"/v1/work/{work_id}/update", content=body, headers=headers)
 

@@ -14,9 +14,9 @@ import pytest
 from edge_client.adapters.spec import AdapterSpec, parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.packing import pack_model
-from edge_client.planning.planner import Plan
-from edge_client.texts.tokens import Batch
-from edge_client.wire.messages import AdapterState
+from edge_client.planning.plan import Plan
+from edge_client.texts.batches import Batch
+from edge_client.wire.tensors import AdapterState
 from profiling.peers import ort as ort_training
 from tests.families import ENCODERS, write_family
 

@@ -5,14 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.adapters.spec import AdapterError, initial_adapter, parse_adapter
+from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
-from edge_client.engine.engine import open_engine
+from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training, encode_adapter
+from edge_client.wire.messages import Training
+from edge_client.wire.tensors import encode_adapter
 from tests.parity.test_against_transformers import TEXTS, full_model_rows
 
 torch = pytest.importorskip("torch")

@@ -6,15 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
-from edge_client.engine.engine import open_engine
+from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Tokens
-from edge_client.wire.messages import Training, encode_adapter
+from edge_client.wire.messages import Training
+from edge_client.wire.tensors import encode_adapter
 from tests.edge_client.engine.engines import KINDS
 
 torch = pytest.importorskip("torch")

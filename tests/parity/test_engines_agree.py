@@ -12,15 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.packing import pack_model
-from edge_client.engine.engine import open_engine
+from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
-from edge_client.planning.planner import Plan
+from edge_client.planning.plan import Plan
 from edge_client.texts.examples import Example, read_file
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import AdapterState, Training
+from edge_client.wire.messages import Training
+from edge_client.wire.tensors import AdapterState
 from tests.conftest import shared
 from tests.families import ENCODERS, write_family
 

@@ -7,9 +7,9 @@ import numpy as np
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.packing import pack_model
-from edge_client.engine.engine import unplanned
 from edge_client.engine.onnx_backend.backend import OnnxEngine
 from edge_client.engine.onnx_backend.quick_inference import AGREEMENT, agreement
+from edge_client.engine.opening import unplanned
 from edge_client.texts.examples import read_file
 from edge_client.texts.tasks import read_task
 from edge_client.wire.messages import Training

@@ -11,9 +11,9 @@ import pytest
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
-from edge_client.planning.planner import Plan
-from edge_client.texts.tokens import Batch
-from edge_client.wire.messages import AdapterState
+from edge_client.planning.plan import Plan
+from edge_client.texts.batches import Batch
+from edge_client.wire.tensors import AdapterState
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

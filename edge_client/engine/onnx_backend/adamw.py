@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from edge_client.wire.messages import AdapterState
+from edge_client.wire.tensors import AdapterState
 
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8  # torch.optim.AdamW's defaults
 

@@ -11,7 +11,8 @@ from itertools import islice
 
 import numpy as np
 
-from edge_client.adapters.spec import AdapterSpec, initial_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.engine import StepReport
@@ -22,12 +23,14 @@ from edge_client.engine.onnx_backend.head import log_softmax
 from edge_client.engine.onnx_backend.network import Network
 from edge_client.engine.onnx_backend.quick_inference import QuickInference, is_worth
 from edge_client.engine.watch import BatchWatch, Watch
-from edge_client.planning.planner import Plan
+from edge_client.planning.plan import Plan
 from edge_client.planning.resources import flags_here, usable_cores
+from edge_client.texts.batches import Batch, Encoder
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
-from edge_client.texts.tokens import Batch, Encoder, Tokens
-from edge_client.wire.messages import AdapterState, Training, check_same_parameters
+from edge_client.texts.tokens import Tokens
+from edge_client.wire.messages import Training
+from edge_client.wire.tensors import AdapterState, check_same_parameters
 
 
 def threads() -> int:

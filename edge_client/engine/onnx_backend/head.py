@@ -11,7 +11,7 @@ import numpy as np
 from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import Bench
 from edge_client.engine.onnx_backend.operators import Activation, Gradients, Linear, Norm
-from edge_client.wire.messages import AdapterState
+from edge_client.wire.tensors import AdapterState
 
 
 class Head(Protocol):

@@ -27,9 +27,9 @@ from edge_client.engine.onnx_backend.operators import (
     Norm,
 )
 from edge_client.engine.watch import Watch, going_on
-from edge_client.planning.planner import Plan
-from edge_client.texts.tokens import Batch
-from edge_client.wire.messages import AdapterState
+from edge_client.planning.plan import Plan
+from edge_client.texts.batches import Batch
+from edge_client.wire.tensors import AdapterState
 
 LOWEST = float(np.finfo(np.float32).min)  # added to the score of a token that is not seen
 

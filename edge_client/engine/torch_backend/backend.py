@@ -11,23 +11,24 @@ from itertools import islice
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from edge_client.adapters.spec import AdapterSpec, initial_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.engine import StepReport
 from edge_client.engine.ensemble import averaged
 from edge_client.engine.frozen_prefix import open_prefix
+from edge_client.engine.torch_backend.adamw import AdamW
 from edge_client.engine.torch_backend.network import Network
 from edge_client.engine.watch import BatchWatch, Watch
-from edge_client.planning.planner import Plan
+from edge_client.planning.plan import Plan
+from edge_client.texts.batches import Batch, Encoder
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
-from edge_client.texts.tokens import Batch, Encoder, Tokens
-from edge_client.wire.messages import AdapterState, Training, check_same_parameters
-
-BETAS, EPS = (0.9, 0.999), 1e-8  # torch.optim.AdamW's defaults
+from edge_client.texts.tokens import Tokens
+from edge_client.wire.messages import Training
+from edge_client.wire.tensors import AdapterState, check_same_parameters
 
 
 class TorchEngine:
@@ -177,49 +178,3 @@ class TorchEngine:
         """Free the model and the optimizer, and unmap the weights."""
         self._network.close()
         del self._network, self._optimizer
-
-
-class AdamW:
-    """torch's own fused AdamW, without `torch.optim`, which loads its compiler (70 MB).
-
-    Loshchilov and Hutter 2019 (arXiv:1711.05101). Tensors without a gradient stay as they are.
-
-    Args:
-        tensors: Leaves to train; changed in place.
-        lr: Learning rate.
-        weight_decay: Decoupled weight decay.
-    """
-
-    def __init__(self, tensors: dict[str, Tensor], lr: float, weight_decay: float) -> None:
-        self._tensors = list(tensors.values())
-        self._lr, self._weight_decay = lr, weight_decay
-        self._means = [torch.zeros_like(tensor) for tensor in self._tensors]
-        self._squares = [torch.zeros_like(tensor) for tensor in self._tensors]
-        self._steps = [torch.zeros((), device=tensor.device) for tensor in self._tensors]
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """Move every tensor that has a gradient."""
-        chosen = [row for row, tensor in enumerate(self._tensors) if tensor.grad is not None]
-        for row in chosen:
-            self._steps[row] += 1
-        pick = [
-            [rows[row] for row in chosen]
-            for rows in (self._tensors, self._means, self._squares, self._steps)
-        ]
-        values, means, squares, steps = pick
-        torch._fused_adamw_(
-            values,
-            [tensor.grad for tensor in values if tensor.grad is not None],
-            means,
-            squares,
-            [],
-            steps,
-            lr=self._lr,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            weight_decay=self._weight_decay,
-            eps=EPS,
-            amsgrad=False,
-            maximize=False,
-        )

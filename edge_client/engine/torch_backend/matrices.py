@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edge_client.bases.quantization import NF4
-from edge_client.bases.weights import Stored
+from edge_client.bases.quantization import NF4, Stored
 
 BLOCK = 64  # nf4: values sharing one scale
 

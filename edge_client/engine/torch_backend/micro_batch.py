@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from edge_client.bases.architectures import Shape
 from edge_client.engine.torch_backend.layers import Context, additive_mask, rotary_angles
-from edge_client.texts.tokens import Batch
+from edge_client.texts.batches import Batch
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,9 @@ from edge_client.engine.torch_backend.layers import (
 from edge_client.engine.torch_backend.matrices import FrozenMatrix, Scratch
 from edge_client.engine.torch_backend.micro_batch import Pass, open_pass
 from edge_client.engine.watch import Watch, going_on
-from edge_client.planning.planner import Plan
-from edge_client.texts.tokens import Batch
-from edge_client.wire.messages import AdapterState
+from edge_client.planning.plan import Plan
+from edge_client.texts.batches import Batch
+from edge_client.wire.tensors import AdapterState
 
 # Half precision loses small gradients below 6e-8; scaled by this they are kept.
 LOSS_SCALE = {torch.float16: 1024.0}

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from coordinator.rounds.aggregation import apply_delta, weighted_mean
-from edge_client.wire.messages import AdapterState
+from edge_client.wire.tensors import AdapterState
 
 FLOATS = st.floats(-100, 100, width=32)
 DELTAS = st.builds(

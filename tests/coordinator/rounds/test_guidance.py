@@ -11,7 +11,8 @@ from coordinator.rounds.admission import FLOAT32_MAX
 from coordinator.rounds.events import Answered, Event, Kind, StepClosed, StepOpened
 from coordinator.rounds.guidance import Guidance, guidance_of, most_of_a_class
 from coordinator.rounds.machine import State, evolve, thresholds_before
-from edge_client.wire.confidences import STARTS, Confidences, as_bin, class_thresholds
+from coordinator.rounds.thresholds import class_thresholds
+from edge_client.wire.confidences import STARTS, Confidences, as_bin
 from edge_client.wire.labelling import Labelling, keep_in
 from tests.coordinator.rounds.test_label_steps import (
     FEWER,

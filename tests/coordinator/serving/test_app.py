@@ -14,7 +14,16 @@ from coordinator.serving.service import Service
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.runs import create_run
 from edge_client.wire import messages as wire
-from edge_client.wire.messages import Enrol, Report, Update
+from edge_client.wire.messages import Enrol, Report
+from edge_client.wire.tensors import (
+    AdapterState,
+    Update,
+    content_digest,
+    decode_update,
+    encode_adapter,
+    encode_update,
+    sha256,
+)
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import FACTS, Device, enrol, wait_for
 
@@ -46,13 +55,13 @@ def test_a_run_from_enrolment_to_the_end(start: Start) -> None:
 def test_the_mean_is_weighted_by_examples(start: Start) -> None:
     live = start(rounds=1)
     devices = trained(live, "a", "b")
-    first: wire.AdapterState = {}
-    total: wire.AdapterState = {}
+    first: AdapterState = {}
+    total: AdapterState = {}
     weights = 0
     for device in devices:
         work = device.work()
         body = device.update(work)
-        update = wire.decode_update(body)
+        update = decode_update(body)
         first = device.adapter(work)
         weights += update.num_examples
         for name, delta in update.delta.items():
@@ -147,8 +156,8 @@ def test_an_adapter_can_be_fetched_in_parts(start: Start) -> None:
     (device,) = live.enrol("a")
     sha = live.service.run(live.run_id).run.adapter_sha256
     whole = live.http.get(f"/v1/adapters/{sha}", headers=device.headers)
-    assert wire.sha256(whole.content) == sha
-    assert whole.headers["Content-Digest"] == wire.content_digest(whole.content)
+    assert sha256(whole.content) == sha
+    assert whole.headers["Content-Digest"] == content_digest(whole.content)
     part = live.http.get(
         f"/v1/adapters/{sha}",
         headers=device.headers | {"Range": "bytes=100-", "If-Range": whole.headers["ETag"]},
@@ -162,7 +171,7 @@ def test_only_adapters_can_be_fetched(start: Start) -> None:
     work = a.work()
     body = a.update(work)
     a.put(work.work_id, body)
-    for name in (wire.sha256(body), "0" * 64, "..%2Fcoordinator.db", "x"):
+    for name in (sha256(body), "0" * 64, "..%2Fcoordinator.db", "x"):
         assert live.http.get(f"/v1/adapters/{name}", headers=a.headers).status_code == 404
 
 
@@ -175,7 +184,7 @@ def test_the_same_update_twice_counts_once(start: Start) -> None:
     assert a.put(work.work_id, body).json()["accepted"]
     step = live.service.run(live.run_id).state.step
     assert step is not None and len(step.answers) == 1
-    other = wire.encode_update(Update(work.work_id, 1, wire.decode_update(body).delta))
+    other = encode_update(Update(work.work_id, 1, decode_update(body).delta))
     assert "answered already" in a.put(work.work_id, other).json()["reason"]
     b.do(b.work())
     a.work()
@@ -208,16 +217,16 @@ def test_an_update_that_is_not_what_was_asked_for_is_named(start: Start) -> None
         "NaN or infinity": delta | {first: np.full(delta[first].shape, np.nan, np.float32)},
     }
     for said, state in cases.items():
-        response = a.put(work.work_id, wire.encode_update(Update(work.work_id, 1, state)))
+        response = a.put(work.work_id, encode_update(Update(work.work_id, 1, state)))
         assert response.status_code == 422 and said in response.json()["detail"]
         assert "\n" not in response.json()["detail"]
     body = a.update(work)
     assert a.put(work.work_id, body, "").status_code == 400
-    assert a.put(work.work_id, body, wire.content_digest(b"other")).status_code == 400
+    assert a.put(work.work_id, body, content_digest(b"other")).status_code == 400
     assert a.put(work.work_id, body[:-1]).status_code == 422
-    assert a.put(work.work_id, wire.encode_adapter(delta)).status_code == 422
+    assert a.put(work.work_id, encode_adapter(delta)).status_code == 422
     grown = delta | {first: huge}
-    assert a.put(work.work_id, wire.encode_update(Update(work.work_id, 1, grown))).is_success
+    assert a.put(work.work_id, encode_update(Update(work.work_id, 1, grown))).is_success
     assert a.poll().status_code == 204
 
 
@@ -292,7 +301,7 @@ def test_a_connection_cut_in_the_middle_of_an_update_changes_nothing(start: Star
     head = (
         f"PUT /v1/work/{work.work_id}/update HTTP/1.1\r\nHost: x\r\n"
         f"Authorization: {a.headers['Authorization']}\r\nContent-Length: {len(body)}\r\n"
-        f"Content-Digest: {wire.content_digest(body)}\r\n\r\n"
+        f"Content-Digest: {content_digest(body)}\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(head.encode() + body[: len(body) // 2])

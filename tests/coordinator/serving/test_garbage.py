@@ -19,6 +19,7 @@ from edge_client.texts.tasks import Task
 from edge_client.wire import messages as wire
 from edge_client.wire.confidences import BINS
 from edge_client.wire.messages import Work
+from edge_client.wire.tensors import content_digest, decode_update
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import Device
 from tests.coordinator.serving.test_app import trained
@@ -123,9 +124,9 @@ def test_a_changed_update_is_refused(target: Target, data: st.DataObject) -> Non
     place = data.draw(st.integers(0, end - 1))
     value = data.draw(st.integers(0, 255).filter(lambda value: value != right[place]))
     body = right[:place] + bytes([value]) + right[place + 1 :]
-    assert device.put(work.work_id, body, wire.content_digest(right)).status_code == 400
+    assert device.put(work.work_id, body, content_digest(right)).status_code == 400
     try:
-        update = wire.decode_update(body)
+        update = decode_update(body)
     except wire.WireError:
         update = None
     if update is None or update.work_id != work.work_id:

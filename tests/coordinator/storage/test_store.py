@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from coordinator.rounds.events import Finished, Resumed
 from coordinator.storage.blobs import sweep
 from coordinator.storage.store import DATABASE, Device, Run, Store, StoreError
-from edge_client.wire.messages import sha256
+from edge_client.wire.tensors import sha256
 
 RUN = Run("r1", 1.0, "{}", "b", "/base", "bert", "a" * 64, "secret")
 

@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import (
     PREFIX,
     TARGETS,
     AdapterError,
     AdapterSpec,
-    initial_adapter,
     layers_of,
     parse_adapter,
 )
 from edge_client.bases.base import Base
-from edge_client.wire.messages import encode_adapter
+from edge_client.wire.tensors import encode_adapter
 
 TARGET_SETS = st.lists(st.sampled_from(TARGETS), min_size=1, unique=True)
 SPECS = st.one_of(

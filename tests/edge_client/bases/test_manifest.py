@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from edge_client.bases.architectures import ArchitectureError
 from edge_client.bases.base import Base, BaseError, open_base
+from edge_client.bases.layout import PackError
 from edge_client.bases.manifest import (
     QUANTIZATIONS,
     FileFacts,
     Manifest,
-    PackError,
     partial_folder,
     read_manifest,
     read_pack,

@@ -16,7 +16,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
 from edge_client.bases.layout import PackError
 from edge_client.bases.manifest import partial_folder

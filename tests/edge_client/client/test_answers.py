@@ -5,18 +5,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.answers import answer
-from edge_client.engine.engine import Engine, open_engine
+from edge_client.engine.engine import Engine
+from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import TrainingError, train
 from edge_client.labelling.book import MemoryNotes, Opened, Read
 from edge_client.labelling.pseudo_labels import Reading, text_id
 from edge_client.texts.examples import ClientData, Example
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import PROTOCOL, Training, Update, Work, decode_update, encode_update
+from edge_client.wire.messages import PROTOCOL, Training, Work
 from edge_client.wire.seeds import derive_seed
+from edge_client.wire.tensors import Update, decode_update, encode_update
 from tests.edge_client.engine.engines import KINDS, TEXTS
 
 TRAINING = Training(epochs=2, batch=4, lr=0.01, tokens=48)

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.client.state import ClientState, Finished, Identity, StateError
-from edge_client.wire.messages import Enrolled, Report, sha256
+from edge_client.client.state import Answer, ClientState, Identity, StateError
+from edge_client.wire.messages import Enrolled, Report
+from edge_client.wire.tensors import sha256
 
 ENROLLED = Enrolled("hub-01", "secret", "r", "base", "embedded")
 
@@ -37,8 +38,8 @@ def test_only_the_newest_adapter_is_kept_and_only_if_whole(tmp_path: Path) -> No
 
 
 def test_finished_work_stays_until_it_is_acknowledged(tmp_path: Path) -> None:
-    first = Finished(Report("../../w1", "done", 3, 0.5), b"tensors")
-    second = Finished(Report("w2", "done", 3, accuracy=0.5), None)
+    first = Answer(Report("../../w1", "done", 3, 0.5), b"tensors")
+    second = Answer(Report("w2", "done", 3, accuracy=0.5), None)
     for finished in (first, second):
         ClientState(tmp_path).keep_finished(finished)
     assert ClientState(tmp_path).finished() == [first, second]

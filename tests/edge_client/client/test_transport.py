@@ -13,6 +13,7 @@ from edge_client.client.transport import (
     patiently,
 )
 from edge_client.wire import messages as wire
+from edge_client.wire.tensors import sha256
 from tests.edge_client.client.servers import Answer, Relay, http_server
 
 BODY = bytes(range(256)) * 400
@@ -33,7 +34,7 @@ def test_the_counted_bytes_are_those_on_the_socket() -> None:
     with http_server(answer) as url:
         relay = Relay(urlsplit(url).port or 0)
         coordinator, meter = Coordinator(f"http://127.0.0.1:{relay.port}", "key"), WorkMeter()
-        coordinator.adapter(wire.sha256(BODY), meter)
+        coordinator.adapter(sha256(BODY), meter)
         coordinator.upload("w", BODY, meter)
         coordinator.close()
         assert (meter.bytes_up, meter.bytes_down) == (relay.bytes_up, relay.bytes_down)
@@ -45,7 +46,7 @@ def test_a_damaged_download_is_refused() -> None:
     with http_server(lambda *_: (200, BODY[:-1] + b"x")) as url:
         coordinator = Coordinator(url)
         with pytest.raises(wire.WireError, match="arrived damaged"):
-            coordinator.adapter(wire.sha256(BODY), WorkMeter())
+            coordinator.adapter(sha256(BODY), WorkMeter())
         coordinator.close()
 
 

@@ -10,9 +10,9 @@ from typer.testing import CliRunner, Result
 
 from edge_client.bases.base import Base
 from edge_client.commands.plan import plan
-from edge_client.engine.engine import engine_name
+from edge_client.engine.opening import engine_name
 from edge_client.planning.corrections import Corrections, Key
-from edge_client.planning.torch_memory import Plan
+from edge_client.planning.plan import Plan
 
 COMMAND = typer.Typer()
 COMMAND.command()(plan)

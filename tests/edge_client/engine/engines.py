@@ -2,12 +2,14 @@
 
 from importlib.util import find_spec
 
-from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
-from edge_client.engine.engine import INSTALL, Engine, open_engine
+from edge_client.engine.engine import Engine
+from edge_client.engine.opening import INSTALL, open_engine
+from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
-from edge_client.texts.tokens import Batch
 from edge_client.wire.messages import Training
 
 KINDS = [kind for kind, (library, _) in INSTALL.items() if find_spec(library)]

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.architectures import Shape
+from edge_client.planning.plan import Workload
 from edge_client.planning.planner import Option, options
 from edge_client.planning.step_cost import Rates, nominal_rates
-from edge_client.planning.torch_memory import Work
 
 MIB = 1 << 20
 RUNTIME = 240 * MIB
@@ -44,7 +44,7 @@ ADAPTERS = (
     "prompt:9+head",
 )
 WORKS = st.builds(
-    Work,
+    Workload,
     st.sampled_from((LARGE, SMALL, REPEATED, DECODER)),
     st.sampled_from((4, 8, 16, 32)),
     st.sampled_from(ADAPTERS).map(parse_adapter),
@@ -52,7 +52,7 @@ WORKS = st.builds(
     st.integers(8, 600),
 )
 ONNX_WORKS = st.builds(
-    Work,
+    Workload,
     st.sampled_from((LARGE, SMALL, REPEATED)),
     st.sampled_from((4, 8, 16, 32)),
     st.sampled_from(ADAPTERS).map(parse_adapter),
@@ -63,11 +63,11 @@ ONNX_WORKS = st.builds(
 RATES = st.sampled_from((AVX512, NEON))
 
 
-def large(adapter: str = "lora:8", batch: int = 4, tokens: int = 256, bits: int = 4) -> Work:
+def large(adapter: str = "lora:8", batch: int = 4, tokens: int = 256, bits: int = 4) -> Workload:
     """RoBERTa-large's work."""
-    return Work(LARGE, bits, parse_adapter(adapter), batch, tokens)
+    return Workload(LARGE, bits, parse_adapter(adapter), batch, tokens)
 
 
-def options_of(work: Work, rates: Rates = AVX512) -> list[Option]:
+def options_of(work: Workload, rates: Rates = AVX512) -> list[Option]:
     """A piece of work's options on a plain device."""
     return options(work, RUNTIME, rates)

@@ -14,13 +14,14 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.budgeted import BudgetedEngine, open_within
-from edge_client.engine.engine import EngineError, open_engine
+from edge_client.engine.engine import EngineError
+from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
 from edge_client.planning.allocator import resident_bytes
 from edge_client.planning.guard import Guard
-from edge_client.planning.planner import BudgetError
+from edge_client.planning.sizes import BudgetError
+from edge_client.texts.batches import Batch
 from edge_client.texts.tasks import Task
-from edge_client.texts.tokens import Batch
 from edge_client.wire.messages import Training
 from tests.conftest import shared
 from tests.edge_client.engine.engines import KINDS, TEXTS

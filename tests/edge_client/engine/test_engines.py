@@ -12,15 +12,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.layout import checked_shape
 from edge_client.bases.packing import pack_model
-from edge_client.engine.engine import EngineError, open_engine
+from edge_client.engine.engine import EngineError
+from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
 from edge_client.planning.allocator import is_glibc_linux
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training, WireError, encode_adapter
+from edge_client.wire.messages import Training, WireError
+from edge_client.wire.tensors import encode_adapter
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS, batch_of, engine_of
 from tests.tiny import write_tiny_base
 

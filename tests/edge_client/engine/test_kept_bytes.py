@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.bases.layout import checked_shape, lay_out
-from edge_client.planning.torch_memory import Plan, Work, moments
-from edge_client.texts.tokens import Batch
+from edge_client.planning.plan import Plan, Workload
+from edge_client.planning.torch_memory import moments
+from edge_client.texts.batches import Batch
 
 torch = pytest.importorskip("torch")
 
@@ -60,7 +62,7 @@ def saved_bytes(apart: Any) -> Iterator[list[int]]:
     total.append(sum(storages.values()))
 
 
-def graph_bytes(work: Work, plan: Plan, is_top: bool) -> int:
+def graph_bytes(work: Workload, plan: Plan, is_top: bool) -> int:
     """What the formula says a layer keeps beside its input."""
     depths = (1,) if is_top else (3, 2)
     most = [
@@ -90,7 +92,7 @@ def test_a_layer_keeps_what_the_formula_says(
     with saved_bytes(entry) as measured:
         network._through(LAYERS - 1 if is_top else 1, entry, run.context)
     plan = Plan(dtype, TEXTS, (), LAYERS, TOKENS)
-    estimated = graph_bytes(Work(base.shape, 8, spec, TEXTS, TOKENS), plan, is_top)
+    estimated = graph_bytes(Workload(base.shape, 8, spec, TEXTS, TOKENS), plan, is_top)
     # Left out of the formula: the norms' statistics, LoRA's tensors in 16 bits, and the one row
     # a text that goes on in the top layer; all small beside a real model's states.
     states = TEXTS * TOKENS * HIDDEN * entry.element_size()

@@ -7,8 +7,8 @@ import pytest
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
+from edge_client.planning.plan import Workload
 from edge_client.planning.step_cost import layer_forwards
-from edge_client.planning.torch_memory import Work
 from edge_client.texts.tasks import Task
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS, batch_of, engine_of
 
@@ -32,7 +32,7 @@ def test_a_step_counts_what_the_planners_formula_says(
     engine, spec = engine_of(kind, tiny_base, hub_task, name), parse_adapter(name)
     engine.use(replace(engine.plan, **change))  # type: ignore[arg-type]
     engine.train_step(batch_of(engine))
-    work = Work(tiny_base.shape, tiny_base.bits, spec, len(TEXTS), 48)
+    work = Workload(tiny_base.shape, tiny_base.bits, spec, len(TEXTS), 48)
     assert engine.layer_forwards == layer_forwards(work, engine.plan)
 
 

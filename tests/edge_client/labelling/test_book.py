@@ -19,12 +19,12 @@ from edge_client.labelling.book import (
     Opened,
     Read,
     Revoked,
-    Trained,
+    TrainingDone,
     moved,
     sketch_of,
 )
 from edge_client.labelling.pseudo_labels import Reading
-from edge_client.wire.messages import AdapterState
+from edge_client.wire.tensors import AdapterState
 
 names = st.text("abc", min_size=1, max_size=3)
 adapters = st.sampled_from(("old", "new"))
@@ -47,7 +47,7 @@ events = st.one_of(
         sketches,
     ),
     st.builds(Read, st.dictionaries(names, readings, max_size=4), st.integers(0, 10**9)),
-    st.builds(Trained, names, st.integers(0, 10**9)),
+    st.builds(TrainingDone, names, st.integers(0, 10**9)),
     st.builds(Revoked, names),
 )
 READING = Reading("mail", 0.75, 3, "new", 2)
@@ -70,7 +70,7 @@ def written(path: Path, told: list[Event]) -> Book:
 TOLD: list[Event] = [
     Opened("work", "new", ("a", "b"), ("b", "a"), (0.5, -1.0)),
     Read({"a": READING}, 16),
-    Trained("first", 40),
+    TrainingDone("first", 40),
 ]
 
 
@@ -117,8 +117,10 @@ def test_a_line_that_was_cut_short_is_left_out_wherever_it_was_cut(tmp_path: Pat
     for end in range(before, len(whole)):
         path.write_bytes(whole[:end])
         assert FileNotes(path).book == folded(TOLD[:-1])
-        assert written(path, [Trained("second", 1)]) == folded([*TOLD[:-1], Trained("second", 1)])
-        assert FileNotes(path).book == folded([*TOLD[:-1], Trained("second", 1)])
+        assert written(path, [TrainingDone("second", 1)]) == folded(
+            [*TOLD[:-1], TrainingDone("second", 1)]
+        )
+        assert FileNotes(path).book == folded([*TOLD[:-1], TrainingDone("second", 1)])
 
 
 DAMAGE = [
@@ -172,7 +174,7 @@ def test_a_revoked_label_is_gone_and_stays_known_as_revoked() -> None:
 
 
 def test_training_done_again_after_a_kill_counts_once() -> None:
-    book = folded([*TOLD, Trained("first", 40), Trained("second", 5)])
+    book = folded([*TOLD, TrainingDone("first", 40), TrainingDone("second", 5)])
     assert book.training_forwards == 45
 
 

@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import open_base
-from edge_client.engine.engine import Engine, open_engine
+from edge_client.engine.engine import Engine
+from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
 from edge_client.labelling.book import MemoryNotes
+from edge_client.labelling.calibration import calibrated
 from edge_client.labelling.early_exit import (
     FEWEST,
     MOST_EXITS,
@@ -22,7 +25,7 @@ from edge_client.labelling.early_exit import (
     learnt_first,
 )
 from edge_client.labelling.label_work import label
-from edge_client.labelling.pseudo_labels import calibrated, text_id
+from edge_client.labelling.pseudo_labels import text_id
 from edge_client.texts.examples import ClientData, Example, read_file
 from edge_client.texts.ready_tasks import AG_NEWS
 from edge_client.wire.labelling import Labelling

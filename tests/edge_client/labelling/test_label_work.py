@@ -9,9 +9,9 @@ import pytest
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.engine import Engine, open_engine
-from edge_client.labelling.book import FileNotes, MemoryNotes, Revoked
-from edge_client.labelling.book import Trained as WasTrained
+from edge_client.engine.engine import Engine
+from edge_client.engine.opening import open_engine
+from edge_client.labelling.book import FileNotes, MemoryNotes, Revoked, TrainingDone
 from edge_client.labelling.label_work import CHUNK, label, pseudo_texts, texts_to_label
 from edge_client.labelling.pseudo_labels import text_id
 from edge_client.texts.examples import ClientData
@@ -117,7 +117,7 @@ def test_labelling_never_takes_more_than_its_share(tiny_base: Base, seed: int) -
         )
         label(engine, DATA, work, notes)
         texts = int(np.ceil(work.keep * len(DATA.unlabelled)))
-        notes.add(WasTrained(work.work_id, work.training.epochs * texts * 3 * engine.layers))
+        notes.add(TrainingDone(work.work_id, work.training.epochs * texts * 3 * engine.layers))
         spent = notes.book.labelling_forwards
         assert spent <= share * (spent + notes.book.training_forwards) + 1e-6
     assert spent > 0

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
-from edge_client.engine.engine import Engine, open_engine
+from edge_client.engine.engine import Engine
+from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
 from edge_client.labelling.book import Book, MemoryNotes
 from edge_client.labelling.early_exit import WORTH

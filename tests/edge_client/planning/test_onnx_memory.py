@@ -10,25 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.bases.layout import checked_shape, lay_out
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.frozen_prefix import open_prefix
 from edge_client.engine.onnx_backend.network import Network
 from edge_client.planning.onnx_memory import estimate
-from edge_client.planning.planner import (
-    BudgetError,
-    Option,
-    choose,
-    next_smaller,
-    options,
-    parse_budget,
-    plans,
-)
+from edge_client.planning.plan import Plan, Workload
+from edge_client.planning.planner import Option, choose, next_smaller, options, plans
+from edge_client.planning.sizes import BudgetError, parse_budget
 from edge_client.planning.step_cost import Rates
-from edge_client.planning.torch_memory import Plan, Work, parts
-from edge_client.texts.tokens import Batch
+from edge_client.planning.torch_memory import parts
+from edge_client.texts.batches import Batch
 from tests.edge_client.engine.plans import AVX512, LARGE, MIB, ONNX_WORKS, RATES, RUNTIME, large
 
 BUDGETS = st.integers(100 * MIB, 3000 * MIB)
@@ -45,11 +40,11 @@ SIZES = {
 }
 
 
-def total(work: Work, plan: Plan) -> int:
+def total(work: Workload, plan: Plan) -> int:
     return estimate(work, plan, RUNTIME).total
 
 
-def any_plan(work: Work, data: st.DataObject) -> Plan:
+def any_plan(work: Workload, data: st.DataObject) -> Plan:
     return data.draw(st.sampled_from(list(plans(work, ("float32", "bfloat16")))))
 
 
@@ -57,14 +52,14 @@ def any_plan(work: Work, data: st.DataObject) -> Plan:
 
 
 @given(ONNX_WORKS, st.data())
-def test_a_smaller_micro_batch_never_predicts_more(work: Work, data: st.DataObject) -> None:
+def test_a_smaller_micro_batch_never_predicts_more(work: Workload, data: st.DataObject) -> None:
     plan = any_plan(work, data)
     smaller = replace(plan, micro_batch=data.draw(st.integers(1, plan.micro_batch)))
     assert total(work, smaller) <= total(work, plan)
 
 
 @given(ONNX_WORKS, st.data())
-def test_shorter_texts_never_predict_more(work: Work, data: st.DataObject) -> None:
+def test_shorter_texts_never_predict_more(work: Workload, data: st.DataObject) -> None:
     plan = any_plan(work, data)
     shorter = replace(plan, tokens=data.draw(st.integers(1, plan.tokens)))
     kept = [estimate(work, each, RUNTIME).kept for each in (shorter, plan)]
@@ -72,7 +67,7 @@ def test_shorter_texts_never_predict_more(work: Work, data: st.DataObject) -> No
 
 
 @given(ONNX_WORKS, st.data())
-def test_recomputing_more_layers_never_predicts_more(work: Work, data: st.DataObject) -> None:
+def test_recomputing_more_layers_never_predicts_more(work: Workload, data: st.DataObject) -> None:
     plan = any_plan(work, data)
     lowest = work.shape.layers - plan.depth
     count = data.draw(st.integers(len(plan.recompute), plan.depth))
@@ -81,7 +76,7 @@ def test_recomputing_more_layers_never_predicts_more(work: Work, data: st.DataOb
 
 
 @given(ONNX_WORKS, st.data())
-def test_fewer_trained_layers_never_predict_more(work: Work, data: st.DataObject) -> None:
+def test_fewer_trained_layers_never_predict_more(work: Workload, data: st.DataObject) -> None:
     plan = any_plan(work, data)
     depth = data.draw(st.integers(1, plan.depth))
     lowest = work.shape.layers - depth
@@ -90,14 +85,14 @@ def test_fewer_trained_layers_never_predict_more(work: Work, data: st.DataObject
 
 
 @given(ONNX_WORKS.filter(lambda work: work.shape.layers >= 4), st.data())
-def test_inputs_in_half_precision_never_predict_more(work: Work, data: st.DataObject) -> None:
+def test_inputs_in_half_precision_never_predict_more(work: Workload, data: st.DataObject) -> None:
     plan = replace(any_plan(work, data), is_kept_in_half=False)
     if work.spec.is_in_layers:
         assert total(work, replace(plan, is_kept_in_half=True)) <= total(work, plan)
 
 
 @given(ONNX_WORKS)
-def test_the_parts_are_the_whole_and_none_is_negative(work: Work) -> None:
+def test_the_parts_are_the_whole_and_none_is_negative(work: Workload) -> None:
     for plan in plans(work, ("float32",)):
         estimated = estimate(work, plan, RUNTIME)
         named = parts(estimated)
@@ -126,7 +121,7 @@ def test_a_matrix_that_is_stored_in_float32_is_not_made_dense() -> None:
 
 
 @given(ONNX_WORKS, RATES)
-def test_this_engine_is_planned_in_float32_alone(work: Work, rates: Rates) -> None:
+def test_this_engine_is_planned_in_float32_alone(work: Workload, rates: Rates) -> None:
     found = options(work, RUNTIME, rates)
     assert {option.plan.dtype for option in found} == {"float32"}
     assert len({option.plan for option in found}) == len(found)
@@ -136,7 +131,7 @@ def test_this_engine_is_planned_in_float32_alone(work: Work, rates: Rates) -> No
 
 @given(ONNX_WORKS, RATES, BUDGETS)
 def test_the_chosen_plan_fits_or_the_error_names_a_budget_that_does(
-    work: Work, rates: Rates, budget: int
+    work: Workload, rates: Rates, budget: int
 ) -> None:
     found = options(work, RUNTIME, rates)
     try:
@@ -147,7 +142,7 @@ def test_the_chosen_plan_fits_or_the_error_names_a_budget_that_does(
 
 
 @given(ONNX_WORKS, RATES)
-def test_stepping_down_gets_smaller_each_time_and_ends(work: Work, rates: Rates) -> None:
+def test_stepping_down_gets_smaller_each_time_and_ends(work: Workload, rates: Rates) -> None:
     found = options(work, RUNTIME, rates)
     current: Option | None = found[0]
     peaks = []
@@ -177,7 +172,7 @@ def zeros(family: str, layers: int, folder: Path) -> Base:
 
 
 def rooms_after_a_step(
-    base: Base, work: Work, plan: Plan, cache: ActivationCache | None = None
+    base: Base, work: Workload, plan: Plan, cache: ActivationCache | None = None
 ) -> int:
     """Bytes of all rooms but the one for a dense matrix."""
     state = initial_adapter(work.spec, base, 2, seed=0)
@@ -228,7 +223,7 @@ def test_the_rooms_of_a_step_take_what_the_formula_says(
     tmp_path: Path, family: str, adapter: str, plan: Plan, too_many: int
 ) -> None:
     base, spec = zeros(family, 4, tmp_path), parse_adapter(adapter)
-    work = Work(base.shape, 8, spec, TEXTS, TOKENS, engine="onnx")
+    work = Workload(base.shape, 8, spec, TEXTS, TOKENS, engine="onnx")
     said = estimate(work, plan, 0).kept
     taken = rooms_after_a_step(base, work, plan)
     if family == "albert":
@@ -255,7 +250,7 @@ def test_the_rooms_of_a_step_with_a_cache_take_what_the_formula_says(
     tmp_path: Path, adapter: str, plan: Plan, too_many: int
 ) -> None:
     base, cache = zeros("roberta", 4, tmp_path), ActivationCache(tmp_path, 1 << 20, "zeros")
-    work = Work(base.shape, 8, parse_adapter(adapter), TEXTS, TOKENS, engine="onnx")
+    work = Workload(base.shape, 8, parse_adapter(adapter), TEXTS, TOKENS, engine="onnx")
     said = estimate(work, plan, 0).kept
     state = 4 * plan.micro_batch * TOKENS * base.shape.hidden
     tops = 4 * plan.micro_batch * (6 * base.shape.hidden + base.shape.intermediate)

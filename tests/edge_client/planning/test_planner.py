@@ -8,26 +8,28 @@ from hypothesis import strategies as st
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.architectures import Shape
+from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.planner import (
     FAST_ENOUGH_S,
-    BudgetError,
     Option,
-    auto_budget,
     choose,
     depths,
     halvings,
     next_smaller,
     options,
-    parse_budget,
-    parse_cache_size,
     plans,
     preference,
     recomputations,
-    size_text,
     undominated,
 )
+from edge_client.planning.sizes import (
+    BudgetError,
+    auto_budget,
+    parse_budget,
+    parse_cache_size,
+    size_text,
+)
 from edge_client.planning.step_cost import Rates, layer_forwards, nominal_rates, step_seconds
-from edge_client.planning.torch_memory import Plan, Work
 from tests.edge_client.engine.plans import (
     AVX512,
     LARGE,
@@ -50,7 +52,7 @@ BUDGETS = st.integers(200 * MIB, 3000 * MIB)
 
 @given(WORKS, RATES, BUDGETS)
 def test_the_chosen_plan_fits_or_the_error_names_a_budget_that_does(
-    work: Work, rates: Rates, budget: int
+    work: Workload, rates: Rates, budget: int
 ) -> None:
     found = options_of(work, rates)
     try:
@@ -63,7 +65,7 @@ def test_the_chosen_plan_fits_or_the_error_names_a_budget_that_does(
 
 @given(WORKS, RATES, BUDGETS, st.integers(0, 2000 * MIB))
 def test_more_memory_never_gives_a_shallower_or_slower_plan(
-    work: Work, rates: Rates, budget: int, more: int
+    work: Workload, rates: Rates, budget: int, more: int
 ) -> None:
     found = options_of(work, rates)
     smallest = min(option.predicted_peak_bytes for option in found)
@@ -75,7 +77,7 @@ def test_more_memory_never_gives_a_shallower_or_slower_plan(
 
 
 @given(WORKS, RATES)
-def test_stepping_down_gets_smaller_each_time_and_ends(work: Work, rates: Rates) -> None:
+def test_stepping_down_gets_smaller_each_time_and_ends(work: Workload, rates: Rates) -> None:
     found = options_of(work, rates)
     current: Option | None = found[0]
     peaks = []
@@ -87,7 +89,7 @@ def test_stepping_down_gets_smaller_each_time_and_ends(work: Work, rates: Rates)
 
 
 @given(WORKS, RATES, BUDGETS)
-def test_the_chosen_plan_is_among_those_shown(work: Work, rates: Rates, budget: int) -> None:
+def test_the_chosen_plan_is_among_those_shown(work: Workload, rates: Rates, budget: int) -> None:
     found = options_of(work, rates)
     smallest = min(option.predicted_peak_bytes for option in found)
     assert choose(found, max(budget, smallest)) in undominated(found)
@@ -117,7 +119,7 @@ def test_a_processor_without_16_bit_arithmetic_computes_in_float32() -> None:
 
 
 def test_a_small_model_keeps_full_precision() -> None:
-    work = Work(SMALL, 8, parse_adapter("lora:8"), 4, 64)
+    work = Workload(SMALL, 8, parse_adapter("lora:8"), 4, 64)
     found = options_of(work)
     assert choose(found, 4 << 30).plan == Plan("float32", 4, (), 2, 64)
     assert min(found, key=lambda option: option.nominal_step_s).plan.dtype == "bfloat16"
@@ -160,7 +162,7 @@ def test_a_step_down_is_clearly_smaller_while_there_is_one() -> None:
 
 @pytest.mark.parametrize("shape", [LARGE, SMALL], ids=["large", "small"])
 def test_layers_are_given_up_last(shape: Shape) -> None:
-    found = options_of(Work(shape, 8, parse_adapter("lora:8"), 4, 64))
+    found = options_of(Workload(shape, 8, parse_adapter("lora:8"), 4, 64))
     deep = [row.predicted_peak_bytes for row in found if row.plan.depth == shape.layers]
     current: Option | None = found[0]
     while current is not None and current.predicted_peak_bytes > min(deep):
@@ -170,7 +172,7 @@ def test_layers_are_given_up_last(shape: Shape) -> None:
 
 
 def test_a_small_model_under_a_large_runtime_halves_its_micro_batch() -> None:
-    found = options_of(Work(SMALL, 8, parse_adapter("lora:8"), 4, 64))
+    found = options_of(Workload(SMALL, 8, parse_adapter("lora:8"), 4, 64))
     below = next_smaller(found, found[0])
     assert below is not None and below.plan == Plan("float32", 2, (), 2, 64)
 
@@ -187,7 +189,7 @@ def test_a_correction_moves_predictions_and_so_the_choice() -> None:
 
 
 @given(WORKS)
-def test_every_plan_comes_once_and_is_sound(work: Work) -> None:
+def test_every_plan_comes_once_and_is_sound(work: Workload) -> None:
     found = list(plans(work, ("float32", "bfloat16")))
     assert len(found) == len(set(found))
     for plan in found:
@@ -227,7 +229,7 @@ def test_recomputed_layers_are_the_lowest_trained_ones_in_quarters() -> None:
 def test_only_adapters_of_single_layers_can_be_shallow() -> None:
     assert depths(large()) == depths(large("bias")) == [24, 18, 12, 6, 1]
     assert depths(large("prompt:8")) == depths(large("head")) == [24]
-    assert depths(Work(REPEATED, 8, parse_adapter("lora:8"), 4, 64)) == [6]
+    assert depths(Workload(REPEATED, 8, parse_adapter("lora:8"), 4, 64)) == [6]
 
 
 def test_a_head_alone_has_nothing_to_recompute() -> None:
@@ -243,7 +245,7 @@ def test_inputs_longer_than_the_base_reads_are_planned_as_long_as_it_reads() -> 
 
 
 @given(WORKS, RATES, st.data())
-def test_dearer_ways_never_take_less(work: Work, rates: Rates, data: st.DataObject) -> None:
+def test_dearer_ways_never_take_less(work: Workload, rates: Rates, data: st.DataObject) -> None:
     plan = data.draw(st.sampled_from(list(plans(work, tuple(rates.flops_per_s)))))
     smaller = replace(plan, micro_batch=data.draw(st.integers(1, plan.micro_batch)))
     again = replace(plan, recompute=tuple(range(work.shape.layers - plan.depth, work.shape.layers)))
@@ -339,7 +341,7 @@ def test_auto_is_sixty_percent_of_what_is_available() -> None:
 
 
 def test_options_keep_the_order_of_preference() -> None:
-    found = options_of(Work(LARGE, 8, parse_adapter("bias"), 3, 100))
+    found = options_of(Workload(LARGE, 8, parse_adapter("bias"), 3, 100))
     assert found == sorted(found, key=preference)
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.engine.opening import RUNTIME_BYTES
+from edge_client.planning.cgroups import CgroupMemory, cgroup_memory
 from edge_client.planning.resources import (
-    RUNTIME_BYTES,
-    CgroupMemory,
-    DeviceFacts,
-    cgroup_memory,
+    Resources,
     cpu_flags,
     fast_dtypes,
     measured_flops,
@@ -77,8 +76,8 @@ def v1(root: Path, groups: Mapping[str, Mapping[str, object]]) -> Path:
     return tree(root, files)
 
 
-def facts(root: Path, machine: str = "x86_64") -> DeviceFacts:
-    return read_facts(root, machine, runtime=0)
+def facts(root: Path, machine: str = "x86_64") -> Resources:
+    return read_facts(0, root, machine)
 
 
 # Memory

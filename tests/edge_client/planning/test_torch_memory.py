@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters.spec import AdapterError, initial_adapter, parse_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
+from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.planner import plans
 from edge_client.planning.torch_memory import (
     FIXED_BYTES,
     TOKEN_BYTES,
-    Plan,
-    Work,
     dense_bytes,
     estimate,
     layer_parameters,
@@ -25,30 +25,30 @@ from tests.edge_client.engine.plans import LARGE, MIB, RUNTIME, WORKS, large
 ALL = tuple(range(24))
 
 
-def most_kept(work: Work, plan: Plan) -> int:
+def most_kept(work: Workload, plan: Plan) -> int:
     return max(moment.kept for moment in moments(work, plan))
 
 
-def total(work: Work, plan: Plan) -> int:
+def total(work: Workload, plan: Plan) -> int:
     return estimate(work, plan, RUNTIME).total
 
 
 @given(WORKS, st.data())
-def test_a_smaller_micro_batch_never_predicts_more(work: Work, data: st.DataObject) -> None:
+def test_a_smaller_micro_batch_never_predicts_more(work: Workload, data: st.DataObject) -> None:
     plan = data.draw(st.sampled_from(list(plans(work, ("float32", "bfloat16")))))
     smaller = replace(plan, micro_batch=data.draw(st.integers(1, plan.micro_batch)))
     assert total(work, smaller) <= total(work, plan)
 
 
 @given(WORKS, st.data())
-def test_shorter_texts_never_keep_more(work: Work, data: st.DataObject) -> None:
+def test_shorter_texts_never_keep_more(work: Workload, data: st.DataObject) -> None:
     plan = data.draw(st.sampled_from(list(plans(work, ("float32", "bfloat16")))))
     shorter = replace(plan, tokens=data.draw(st.integers(1, plan.tokens)))
     assert most_kept(work, shorter) <= most_kept(work, plan)
 
 
 @given(WORKS)
-def test_the_parts_are_the_whole_and_none_is_negative(work: Work) -> None:
+def test_the_parts_are_the_whole_and_none_is_negative(work: Workload) -> None:
     for plan in plans(work, ("float32", "bfloat16")):
         estimated = estimate(work, plan, RUNTIME)
         named = parts(estimated)
@@ -118,7 +118,7 @@ def test_a_prompt_lengthens_every_text() -> None:
 @pytest.mark.parametrize("adapter", ["lora:8", "lora:3@q,k,v,o,up,down", "prompt:5"])
 def test_parameters_are_counted_as_the_adapter_draws_them(tiny_base: Base, adapter: str) -> None:
     spec = parse_adapter(adapter)
-    work = Work(tiny_base.shape, 32, spec, 4, 32, num_labels=6)
+    work = Workload(tiny_base.shape, 32, spec, 4, 32, num_labels=6)
     drawn = initial_adapter(spec, tiny_base, 6, seed=0).values()
     counted = tiny_base.layers * layer_parameters(work) + other_parameters(work)
     assert counted == sum(tensor.size for tensor in drawn)
@@ -126,7 +126,7 @@ def test_parameters_are_counted_as_the_adapter_draws_them(tiny_base: Base, adapt
 
 def test_a_heads_parameters_are_counted(tiny_base: Base) -> None:
     spec = parse_adapter("lora:8+head")
-    work = Work(tiny_base.shape, 32, spec, 4, 32, num_labels=6)
+    work = Workload(tiny_base.shape, 32, spec, 4, 32, num_labels=6)
     drawn = initial_adapter(spec, tiny_base, 6, seed=0).values()
     counted = tiny_base.layers * layer_parameters(work) + other_parameters(work)
     assert counted == sum(tensor.size for tensor in drawn)
@@ -153,7 +153,7 @@ def test_top_layers_that_are_not_there_are_no_work() -> None:
 
 def test_a_repeated_layer_has_one_adapter() -> None:
     shape = replace(LARGE, architecture="albert", stored_layers=1, embedding=128)
-    work = Work(shape, 8, parse_adapter("lora:8"), 4, 64)
+    work = Workload(shape, 8, parse_adapter("lora:8"), 4, 64)
     assert estimate(work, Plan("float32", 1, (), 24, 64), 0).adapter == 16 * 2 * 8 * 2048
 
 

@@ -5,15 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.texts.examples import (
-    DataError,
-    Example,
-    check_folder,
-    read_file,
-    read_folder,
-    read_rows,
-    write_csv,
-)
+from edge_client.texts.examples import Example, check_folder, read_file, read_folder, write_csv
+from edge_client.texts.rows import DataError, read_rows
 
 LABELS = ("good", "bad")
 

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.bases.base import Base
+from edge_client.texts.batches import Encoder
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task, TaskError
-from edge_client.texts.tokens import Encoder, Tokens
+from edge_client.texts.tokens import Tokens
 
 
 def test_a_filled_pattern_is_the_joined_text_tokenised(real_base: Base) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.rounds.thresholds import class_thresholds
 from edge_client.wire.confidences import (
     BINS,
     STARTS,
@@ -15,7 +16,6 @@ from edge_client.wire.confidences import (
     as_bin,
     bin_above,
     bin_of,
-    class_thresholds,
     counted,
 )
 from edge_client.wire.labelling import Labelling, share_of

@@ -9,6 +9,15 @@ from edge_client.texts.tasks import Task
 from edge_client.wire import messages as wire
 from edge_client.wire.confidences import counted
 from edge_client.wire.labelling import Labelling
+from edge_client.wire.tensors import (
+    Update,
+    check_same_parameters,
+    content_digest,
+    decode_adapter,
+    decode_update,
+    encode_adapter,
+    encode_update,
+)
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
 WORK = wire.Work(2, "w", "train", "r", 2, "base", "lora:8", "sha", 9, TASK, wire.Training(), 7)
@@ -128,22 +137,22 @@ def test_means_are_finite_numbers(mean: bytes) -> None:
 
 
 def test_an_update_is_these_bytes_in_protocol_2() -> None:
-    body = wire.encode_update(wire.Update("w", 3, {"x": np.array([1.0, -2.0], np.float32)}))
+    body = encode_update(Update("w", 3, {"x": np.array([1.0, -2.0], np.float32)}))
     assert body == GOLDEN_UPDATE
-    update = wire.decode_update(GOLDEN_UPDATE)
+    update = decode_update(GOLDEN_UPDATE)
     assert (update.work_id, update.num_examples) == ("w", 3)
     assert update.delta["x"].tolist() == [1.0, -2.0]
 
 
 def test_equal_updates_are_equal_bytes() -> None:
-    update = wire.Update("w", 3, {"b": np.ones(3, np.float32), "a": np.ones((2, 2), np.float32)})
-    swapped = wire.Update("w", 3, dict(reversed(update.delta.items())))
-    assert wire.encode_update(update) == wire.encode_update(swapped)
+    update = Update("w", 3, {"b": np.ones(3, np.float32), "a": np.ones((2, 2), np.float32)})
+    swapped = Update("w", 3, dict(reversed(update.delta.items())))
+    assert encode_update(update) == encode_update(swapped)
 
 
 @given(st.binary(max_size=300))
 def test_garbage_ends_in_a_wire_error(body: bytes) -> None:
-    for decode in (wire.decode_update, wire.decode_adapter):
+    for decode in (decode_update, decode_adapter):
         with pytest.raises(wire.WireError):
             decode(body)
     for kind in (wire.Work, wire.Report, wire.Enrol, wire.Receipt):
@@ -153,11 +162,11 @@ def test_garbage_ends_in_a_wire_error(body: bytes) -> None:
 
 @given(st.data())
 def test_a_damaged_update_is_refused_or_has_the_same_names(data: st.DataObject) -> None:
-    body = bytearray(wire.encode_update(wire.Update("w", 3, {"x": np.ones(4, np.float32)})))
+    body = bytearray(encode_update(Update("w", 3, {"x": np.ones(4, np.float32)})))
     position = data.draw(st.integers(0, len(body) - 1))
     body[position] ^= data.draw(st.integers(1, 255))
     try:
-        update = wire.decode_update(bytes(body))
+        update = decode_update(bytes(body))
     except wire.WireError:
         return
     assert all(np.isfinite(tensor).all() for tensor in update.delta.values())
@@ -165,22 +174,22 @@ def test_a_damaged_update_is_refused_or_has_the_same_names(data: st.DataObject) 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_delta_that_is_not_finite_is_named(value: float) -> None:
-    body = wire.encode_adapter({"x": np.array([value], np.float32)})
+    body = encode_adapter({"x": np.array([value], np.float32)})
     with pytest.raises(wire.WireError, match="'x' holds NaN or infinity"):
-        wire.decode_adapter(body)
+        decode_adapter(body)
 
 
 def test_other_parameters_are_named() -> None:
     reference = {"x": (2, 2)}
     with pytest.raises(wire.WireError, match="'y' is not expected"):
-        wire.check_same_parameters({"x": np.ones((2, 2)), "y": np.ones(1)}, reference)
+        check_same_parameters({"x": np.ones((2, 2)), "y": np.ones(1)}, reference)
     with pytest.raises(wire.WireError, match="'x' is missing"):
-        wire.check_same_parameters({}, reference)
+        check_same_parameters({}, reference)
     with pytest.raises(wire.WireError, match=r"'x' has shape \(4,\), not \(2, 2\)"):
-        wire.check_same_parameters({"x": np.ones(4)}, reference)
+        check_same_parameters({"x": np.ones(4)}, reference)
 
 
 def test_the_digest_is_rfc_9530s() -> None:
     # The example of RFC 9530, appendix B.1: the body {"hello": "world"} and a newline.
     expected = "sha-256=:RK/0qy18MlBSVnWgjwz6lZEWjP/lF5HF9bvEF8FabDg=:"
-    assert wire.content_digest(b'{"hello": "world"}\n') == expected
+    assert content_digest(b'{"hello": "world"}\n') == expected

@@ -17,7 +17,7 @@ from edge_client.bases.base import Base
 from profiling.benchmarks.grid import grid, read_cases, run_grid
 from profiling.benchmarks.report import grid_table, ratio_notes, train_notes, train_table
 from profiling.benchmarks.training import PEERS, Benchmark, Settings
-from profiling.benchmarks.training_run import Run, ratios, spread
+from profiling.benchmarks.training_run import TrainingRun, ratios, spread
 from profiling.cli import app
 from profiling.instruments.bases import BenchmarkError, find_base, label_words
 from profiling.instruments.child import DONE, KILLED_BY_CAP, run_child
@@ -43,8 +43,8 @@ def settings(tiny_base: Base) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def ours(settings: Settings) -> Run:
-    """A run of our engine; a `Run` is frozen, so that all may look at the same."""
+def ours(settings: Settings) -> TrainingRun:
+    """A run of our engine; a `TrainingRun` is frozen, so that all may look at the same."""
     return Benchmark(settings).ours()
 
 
@@ -63,7 +63,7 @@ def refusal(arguments: list[str]) -> str:
     return lines[0]
 
 
-def test_a_run_is_complete(ours: Run) -> None:
+def test_a_run_is_complete(ours: TrainingRun) -> None:
     assert ours.outcome == DONE
     assert len(ours.losses) == 3 and len(ours.steps_s) == 2 and ours.untrained == []
     assert ours.plan is not None and ours.trained_tensors == 8
@@ -129,7 +129,9 @@ def test_our_engine_over_its_cap_is_a_result_and_not_a_crash(settings: Settings)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PEERS if name != ORT_TRAINING])
-def test_a_peer_holds_our_weights_and_trains(settings: Settings, ours: Run, name: str) -> None:
+def test_a_peer_holds_our_weights_and_trains(
+    settings: Settings, ours: TrainingRun, name: str
+) -> None:
     pytest.importorskip("peft")
     if name == "nf4":
         pytest.importorskip("bitsandbytes")
@@ -143,12 +145,12 @@ def test_a_peer_holds_our_weights_and_trains(settings: Settings, ours: Run, name
     assert name in ratio_notes("torch", {name: found})[0]
 
 
-def test_a_run_that_did_not_end_has_no_ratio(ours: Run) -> None:
+def test_a_run_that_did_not_end_has_no_ratio(ours: TrainingRun) -> None:
     killed = replace(ours, engine="nf4", outcome=KILLED_BY_CAP)
     assert set(ratios(ours, [killed])["nf4"].values()) == {None}
 
 
-def test_the_table_has_a_row_a_process(ours: Run) -> None:
+def test_the_table_has_a_row_a_process(ours: TrainingRun) -> None:
     peer = replace(ours, engine="nf4", plan=None, predicted_peak_bytes=None)
     assert train_table([ours, peer]).row_count == 2
     notes = train_notes([ours, replace(peer, untrained=["a.lora_A"])])

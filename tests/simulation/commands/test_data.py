@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task, TaskError, read_task, task_toml
 from simulation.commands.data import data, summary, write_dataset
-from simulation.datasets.catalogue import DataSet, read_dataset, read_local
+from simulation.datasets.catalogue import read_dataset, read_local
+from simulation.datasets.dataset import DataSet
 
 APP = typer.Typer()
 APP.command()(data)

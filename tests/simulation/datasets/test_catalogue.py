@@ -7,18 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.texts.examples import DataError, Example
+from edge_client.texts.examples import Example
 from edge_client.texts.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
+from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, task_toml
 from edge_client.texts.tokens import Tokens
-from simulation.datasets.catalogue import (
-    NAMES,
-    VARIABLE,
-    DataSet,
-    disjoint,
-    read_dataset,
-    read_local,
-)
+from simulation.datasets.catalogue import NAMES, VARIABLE, read_dataset, read_local
+from simulation.datasets.dataset import DataSet, disjoint
 from simulation.datasets.known import HYPOTHESES, drawn, is_test_premise, likeness
 from tests.conftest import SHARED, shared
 

@@ -14,11 +14,12 @@ pytest.importorskip("pyarrow")
 import pyarrow
 from pyarrow import parquet
 
-from edge_client.texts.examples import DataError, Example
+from edge_client.texts.examples import Example
 from edge_client.texts.ready_tasks import AG_NEWS, NEWS
+from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
 from simulation.datasets.hub import read_examples, read_hub
-from simulation.datasets.hub_layouts import LAYOUTS, Layout, configs_of, files_of
+from simulation.datasets.hub_layouts import LAYOUTS, HubLayout, configs_of, files_of
 from tests.simulation.datasets.hub_server import COMMIT, serving
 
 ROOT = Path(__file__).parents[3]
@@ -117,7 +118,7 @@ def test_a_set_of_ones_own_needs_a_task_and_its_columns(tmp_path: Path) -> None:
 
 
 def test_labels_are_names_or_their_numbers(tmp_path: Path) -> None:
-    layout = Layout(TASK)
+    layout = HubLayout(TASK)
     by_number = on_disk(tmp_path, "a.parquet", table({"text": ["x", "y"], "label": [1, 0]}))
     renamed = on_disk(
         tmp_path, "b.parquet", table({"text": ["x", "y"], "label": [1, 0]}, ("yes", "no"))
@@ -131,7 +132,7 @@ def test_labels_are_names_or_their_numbers(tmp_path: Path) -> None:
 def test_rows_without_text_or_label_are_left_out(tmp_path: Path) -> None:
     rows = {"text": ["x", None, " ", "y"], "label": [0, 1, 1, -1]}
     path = on_disk(tmp_path, "a.parquet", table(rows))
-    assert read_examples(path, Layout(TASK), "en") == [Example("x", "", "no", "en")]
+    assert read_examples(path, HubLayout(TASK), "en") == [Example("x", "", "no", "en")]
 
 
 def test_a_pair_keeps_both_texts(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_a_pair_keeps_both_texts(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, body: bytes, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        read_examples(on_disk(tmp_path, "a.parquet", body), Layout(TASK), "")
+        read_examples(on_disk(tmp_path, "a.parquet", body), HubLayout(TASK), "")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from edge_client.bases.base import Base
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Training
-from simulation.datasets.catalogue import DataSet
+from simulation.datasets.dataset import DataSet
 from simulation.experiments.experiment import Deal, Experiment
 from simulation.experiments.stage import Stage
 from simulation.population.folders import population_of

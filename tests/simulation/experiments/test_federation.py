@@ -8,9 +8,10 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 from edge_client.bases.base import Base
-from edge_client.client.state import Finished
+from edge_client.client.state import Answer
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Report, Update, Work, decode_adapter, encode_update
+from edge_client.wire.messages import Report, Work
+from edge_client.wire.tensors import Update, decode_adapter, encode_update
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Rounds, schedule_of
 from simulation.experiments.federation import Round, SimulationError, Standing, federate
@@ -74,9 +75,9 @@ def test_a_mean_of_equal_answers_is_the_answer(tiny_base: Base, hub_task: Task) 
 class Failing(Echoes):
     """Nobody can train."""
 
-    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
         for name, work in asked:
-            yield Finished(Report(work.work_id, "failed", error=f"{name}: no texts"), None)
+            yield Answer(Report(work.work_id, "failed", error=f"{name}: no texts"), None)
 
 
 def test_a_round_without_updates_says_why(tiny_base: Base, hub_task: Task) -> None:
@@ -89,7 +90,7 @@ def test_a_round_without_updates_says_why(tiny_base: Base, hub_task: Task) -> No
 class Broken(Echoes):
     """One client sends what is no number."""
 
-    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Finished]:
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
         for finished, (name, work) in zip(super().do(adapter, asked), asked, strict=True):
             delta = {key: t * np.nan for key, t in decode_adapter(adapter).items()}
             bad = encode_update(Update(work.work_id, 1, delta))

@@ -11,7 +11,8 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 from edge_client.bases.base import Base, BaseError
-from edge_client.texts.examples import DataError, Example
+from edge_client.texts.examples import Example
+from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
 from simulation.datasets.catalogue import read_dataset
 from simulation.experiments.experiment import Deal, Experiment

@@ -17,7 +17,7 @@ from edge_client.client.loop import Client, Settings
 from edge_client.client.state import ClientState
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import sha256
+from edge_client.wire.tensors import sha256
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Deal, schedule_of
 from simulation.experiments.federation import Round, federate

@@ -4,10 +4,11 @@ import warnings
 import numpy as np
 import pytest
 
-from edge_client.adapters.spec import initial_adapter, parse_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.bases.random_models import hub_config
-from edge_client.wire.messages import decode_adapter, encode_adapter
+from edge_client.wire.tensors import decode_adapter, encode_adapter
 from simulation.papers.traffic import (
     BASE,
     CLIENTS,

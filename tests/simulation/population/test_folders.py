@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from edge_client.texts.examples import ClientData, DataError, Example, read_file, read_folder
+from edge_client.texts.examples import ClientData, Example, read_file, read_folder
+from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, read_task
 from simulation.experiments.experiment import Deal
 from simulation.population.clients import Client

@@ -3,7 +3,7 @@ import random
 import torch
 
 from simulation.pretraining.corpus import Passage
-from simulation.pretraining.course import Batch, build_course
+from simulation.pretraining.course import CourseBatch, build_course
 from simulation.pretraining.neighbours import (
     WINDOW,
     Counts,
@@ -17,7 +17,7 @@ from simulation.pretraining.vocabulary import build_vocabulary, wordpiece
 DAY, NIGHT = ("sun", "noon", "bright", "warm", "light"), ("moon", "stars", "dark", "cold", "owl")
 
 
-def lesson() -> tuple[list[str], list[str], list[Batch]]:
+def lesson() -> tuple[list[str], list[str], list[CourseBatch]]:
     rng = random.Random(0)
     texts = [" ".join(rng.choices(rng.choice((DAY, NIGHT)), k=8)) for _ in range(200)]
     tokens, _ = build_vocabulary(texts, [True] * len(texts), 300)

@@ -17,7 +17,7 @@ from edge_client.texts.tokens import Tokens
 from simulation.commands.pretrain import pretrain
 from simulation.pretraining.checkpoint import Limits, PretrainError
 from simulation.pretraining.corpus import SOURCES, CorpusError, Passage, join_tokens, read_corpus
-from simulation.pretraining.course import MASK, Batch, build_course
+from simulation.pretraining.course import MASK, CourseBatch, build_course
 from simulation.pretraining.held_out import TOPICS, masked_score, zero_shot
 from simulation.pretraining.student import batch_loss, new_student, start_from_teacher, train
 from simulation.pretraining.teacher import Teacher, principal_embeddings
@@ -66,7 +66,7 @@ def teacher_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def taught(teacher_folder: Path) -> tuple[list[str], Teacher, list[Batch]]:
+def taught(teacher_folder: Path) -> tuple[list[str], Teacher, list[CourseBatch]]:
     known = wordpiece(read_tokens(teacher_folder))
     texts = passages()
     tokens, shared = build_vocabulary(
@@ -154,7 +154,7 @@ def test_principal_axes_keep_inner_products() -> None:
 
 
 def test_the_teacher_answers_the_masks_that_are_marked(
-    taught: tuple[list[str], Teacher, list[Batch]],
+    taught: tuple[list[str], Teacher, list[CourseBatch]],
 ) -> None:
     tokens, teacher, course = taught
     mask_id = tokens.index(MASK)
@@ -167,7 +167,9 @@ def test_the_teacher_answers_the_masks_that_are_marked(
             torch.testing.assert_close(answers.sum(1), torch.ones(len(answers)))
 
 
-def test_every_parameter_gets_a_gradient(taught: tuple[list[str], Teacher, list[Batch]]) -> None:
+def test_every_parameter_gets_a_gradient(
+    taught: tuple[list[str], Teacher, list[CourseBatch]],
+) -> None:
     tokens, teacher, course = taught
     batch = next(batch for batch in course if batch.teacher is not None)
     assert batch.teacher is not None
@@ -179,7 +181,7 @@ def test_every_parameter_gets_a_gradient(taught: tuple[list[str], Teacher, list[
 
 
 def test_a_resumed_run_ends_in_the_same_weights(
-    taught: tuple[list[str], Teacher, list[Batch]], tmp_path: Path
+    taught: tuple[list[str], Teacher, list[CourseBatch]], tmp_path: Path
 ) -> None:
     tokens, teacher, course = taught
     whole, parts = tiny_student(len(tokens)), tiny_student(len(tokens))
@@ -197,7 +199,7 @@ def test_a_resumed_run_ends_in_the_same_weights(
 
 
 def test_training_lowers_the_perplexity(
-    taught: tuple[list[str], Teacher, list[Batch]], tmp_path: Path
+    taught: tuple[list[str], Teacher, list[CourseBatch]], tmp_path: Path
 ) -> None:
     tokens, _, course = taught
     tokenizer, student = wordpiece(tokens), tiny_student(len(tokens))
@@ -214,7 +216,7 @@ def test_steps_and_minutes_exclude_each_other() -> None:
 
 
 def test_a_checkpoint_of_another_seed_is_refused(
-    taught: tuple[list[str], Teacher, list[Batch]], tmp_path: Path
+    taught: tuple[list[str], Teacher, list[CourseBatch]], tmp_path: Path
 ) -> None:
     tokens, _, course = taught
     train(tiny_student(len(tokens)), course, None, Limits(steps=1), 0, tmp_path / "c.pt")
@@ -223,7 +225,7 @@ def test_a_checkpoint_of_another_seed_is_refused(
 
 
 def test_a_checkpoint_of_other_texts_is_refused(
-    taught: tuple[list[str], Teacher, list[Batch]], tmp_path: Path
+    taught: tuple[list[str], Teacher, list[CourseBatch]], tmp_path: Path
 ) -> None:
     tokens, _, course = taught
     turned = [replace(batch, gold=(batch.gold + 1) % len(tokens)) for batch in course]

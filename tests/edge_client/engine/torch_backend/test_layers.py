@@ -3,8 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.bases.quantization import quantize_int8, quantize_nf4
-from edge_client.bases.weights import Stored
+from edge_client.bases.quantization import Stored, quantize_int8, quantize_nf4
 
 torch = pytest.importorskip("torch")
 layers = pytest.importorskip("edge_client.engine.torch_backend.layers")

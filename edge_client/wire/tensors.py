@@ -1,0 +1,124 @@
+"""Adapters and updates as safetensors files, never as pickle, and the hashes that name them."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
+
+from edge_client.wire.messages import PROTOCOL, WireError, _demand, decode, encode
+
+MAX_UPDATE_OVERHEAD_BYTES = 64 * 1024  # what an update may weigh beyond the adapter it answers
+AdapterState = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class UpdateHeader:
+    """What an update says of itself, in the safetensors file's metadata.
+
+    Attributes:
+        protocol: Version of this contract.
+        work_id: The work it answers.
+        num_examples: The update's weight in the mean, 1 to 10^9.
+    """
+
+    protocol: int
+    work_id: str
+    num_examples: int
+
+    def __post_init__(self) -> None:
+        _demand(1 <= self.num_examples <= 10**9, "num_examples: 1 to 10^9")
+
+
+@dataclass(frozen=True)
+class Update:
+    """A trained adapter's `delta` with its header, as one safetensors file.
+
+    Attributes:
+        work_id: The work it answers.
+        num_examples: The update's weight in the mean.
+        delta: Trained minus received weights, float32, PEFT's own names.
+    """
+
+    work_id: str
+    num_examples: int
+    delta: AdapterState
+
+
+def encode_adapter(state: AdapterState, header: str = "") -> bytes:
+    """Encode tensors as a safetensors file; equal arguments give equal bytes.
+
+    The header travels as the one entry `smidgen` of the file's metadata: safetensors writes
+    several entries in no fixed order.
+    """
+    ordered = {name: np.ascontiguousarray(state[name], np.float32) for name in sorted(state)}
+    return bytes(save_safetensors(ordered, metadata={"smidgen": header} if header else None))
+
+
+def decode_adapter(body: bytes) -> AdapterState:
+    """Decode a safetensors file of finite float32 tensors.
+
+    Raises:
+        WireError: No safetensors, another dtype, or a NaN or infinity in it.
+    """
+    try:
+        state: AdapterState = load_safetensors(body)
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise WireError(f"not a safetensors file: {error}") from error
+    for name, tensor in state.items():
+        if tensor.dtype != np.float32:
+            raise WireError(f"tensor {name!r} is {tensor.dtype}, float32 expected")
+        if not np.isfinite(tensor).all():
+            raise WireError(f"tensor {name!r} holds NaN or infinity")
+    return state
+
+
+def encode_update(update: Update) -> bytes:
+    """Encode an update: the delta's tensors, its header in the file's metadata."""
+    header = UpdateHeader(PROTOCOL, update.work_id, update.num_examples)
+    return encode_adapter(update.delta, encode(header).decode())
+
+
+def decode_update(body: bytes) -> Update:
+    """Decode an update.
+
+    Raises:
+        WireError: No safetensors, no header, another protocol, or no examples.
+    """
+    delta = decode_adapter(body)
+    header_bytes = int.from_bytes(body[:8], "little")
+    metadata = json.loads(body[8 : 8 + header_bytes]).get("__metadata__") or {}
+    header = decode(metadata.get("smidgen", "").encode(), UpdateHeader)
+    if header.protocol != PROTOCOL:
+        raise WireError(f"update of protocol {header.protocol}, {PROTOCOL} expected")
+    return Update(header.work_id, header.num_examples, delta)
+
+
+def check_same_parameters(delta: AdapterState, reference: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse a delta whose names or shapes are not those of the adapter it answers.
+
+    Raises:
+        WireError: Names the first tensor that differs.
+    """
+    for name in sorted(set(delta) ^ set(reference)):
+        raise WireError(f"tensor {name!r} is {'missing' if name in reference else 'not expected'}")
+    for name, tensor in delta.items():
+        if tensor.shape != tuple(reference[name]):
+            raise WireError(
+                f"tensor {name!r} has shape {tensor.shape}, not {tuple(reference[name])}"
+            )
+
+
+def sha256(body: bytes) -> str:
+    """SHA-256 as 64 hexadecimal digits, how every blob is named."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def content_digest(body: bytes) -> str:
+    """Value of the `Content-Digest` header for a body (RFC 9530)."""
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
