@@ -1,10 +1,14 @@
 """The front door: `smidgen COMMAND` opens the one package that knows the command, and no other.
 
 Every package brings its own `cli.py`; a device that has only the client never imports the server.
+Errors are caught here and nowhere else: one line on stderr and an exit code.
 """
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
+
+from edge_client.errors import Failed, WrongInput
 
 __version__ = "0.1.0"
 
@@ -15,12 +19,8 @@ COMMANDS = {
         "four devices and a coordinator on this machine, 3 minutes",
         "simulate",
     ),
-    "pack": (
-        "edge_client.commands.pack",
-        "make a base pack of a model, for devices to map",
-        "torch",
-    ),
-    "client": ("edge_client.cli", "run on a device: join a run, or train alone", "torch"),
+    "pack": ("edge_client.commands.pack", "make a base pack of a model, for devices to map", ""),
+    "client": ("edge_client.cli", "run on a device: join a run, or train alone", ""),
     "coordinator": (
         "coordinator.cli",
         "run on a server: create runs, serve, status, export",
@@ -33,6 +33,8 @@ COMMANDS = {
         "simulate",
     ),
 }
+OURS = ("coordinator", "edge_client", "profiling", "simulation")
+INTERRUPTED = 130
 
 
 def usage() -> str:
@@ -41,28 +43,51 @@ def usage() -> str:
     return "\n".join(["usage: smidgen COMMAND [OPTIONS]   (smidgen COMMAND --help)", "", *lines])
 
 
-def main() -> None:
-    """Run one command; exit code 0 done, 1 failed while working, 2 wrong use or input."""
-    arguments = sys.argv[1:]
-    if arguments and arguments[0] == "--version":
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command; exit code 0 done, 1 failed while working, 2 wrong use or input.
+
+    Args:
+        arguments: What follows `smidgen`; by default the process's own.
+
+    Raises:
+        SystemExit: Always but after --version and --help; its code is the exit code.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given and given[0] == "--version":
         print(__version__)
-        return
-    if not arguments or arguments[0] in ("-h", "--help"):
+    elif not given or given[0] in ("-h", "--help"):
         print(usage())
-        return
-    if arguments[0] not in COMMANDS:
-        print(f"smidgen: no command {arguments[0]!r}\n{usage()}", file=sys.stderr)
+    elif given[0] not in COMMANDS:
+        print(f"smidgen: no command {given[0]!r}\n{usage()}", file=sys.stderr)
         raise SystemExit(2)
-    module, _, extra = COMMANDS[arguments[0]]
+    else:
+        _run(given[0], given[1:])
+
+
+def _run(command: str, arguments: Sequence[str]) -> None:
+    module, _, extra = COMMANDS[command]
     try:
-        app = import_module(module).app
+        import_module(module).app(args=arguments, prog_name=f"smidgen {command}")
+    except (WrongInput, Failed) as error:
+        _end(command, str(error), error.exit_code)
     except ModuleNotFoundError as error:
-        print(
-            f"smidgen {arguments[0]}: needs {error.name!r}; pip install 'smidgen[{extra}]'",
-            file=sys.stderr,
-        )
-        raise SystemExit(2) from error
-    app(args=arguments[1:], prog_name=f"smidgen {arguments[0]}")
+        if error.name is None or error.name.split(".")[0] in OURS:
+            raise
+        package = f"'smidgen[{extra}]'" if extra else "smidgen"
+        _end(command, f"needs {error.name!r}; pip install {package}", WrongInput.exit_code)
+    except OSError as error:  # a full disk, a folder that is not ours
+        _end(command, str(error), Failed.exit_code)
+    except KeyboardInterrupt:
+        _end(command, "stopped", INTERRUPTED)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # Typer has caught a KeyboardInterrupt and says nothing
+            _end(command, "stopped", INTERRUPTED)
+        raise
+
+
+def _end(command: str, message: str, exit_code: int) -> None:
+    print(f"smidgen {command}: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(exit_code)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`smidgen coordinator`: create a run, serve it, look at it, take its adapter home.
 
-Expected errors are one line on stderr. With `--json` the last line of stdout is one JSON object.
+With `--json` the last line of stdout is one JSON object.
 """
 
 import json
@@ -8,8 +8,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +16,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.config import ConfigError, RunConfig, read_run_config
-from coordinator.serving.server import PortError, listen, serve, sole_server, url_of
+from coordinator.config import RunConfig, read_run_config
+from coordinator.serving.server import listen, serve, sole_server, url_of
 from coordinator.serving.service import Service
 from coordinator.storage.figures import accuracies, pseudo_labels, rows, weighted, write_jsonl
 from coordinator.storage.keys import draw_secret, hash_secret
@@ -26,11 +25,6 @@ from coordinator.storage.runs import Created, config_of, create_run, find_run
 from coordinator.storage.status import state_of, status_of
 from coordinator.storage.store import DATABASE, Store, StoreError
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.spec import AdapterError
-from edge_client.bases.base import BaseError
-from edge_client.texts.tasks import TaskError
-
-EXPECTED = (ConfigError, TaskError, AdapterError, BaseError, StoreError, PortError)
 
 app = typer.Typer(
     help="Run on a server: create runs, serve them to devices, export the adapter.",
@@ -41,22 +35,6 @@ app = typer.Typer(
 Where = Annotated[Path, typer.Option("--store", help="Folder of the coordinator's store.")]
 Which = Annotated[str | None, typer.Option("--run", help="Run id or name; the newest if not said.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Expected errors end in one line on stderr and exit code 2; a failing disk in 1."""
-    try:
-        yield
-    except EXPECTED as error:
-        _fail(error, 2)
-    except OSError as error:
-        _fail(error, 1)
-
-
-def _fail(error: Exception, code: int) -> None:
-    print(f"smidgen coordinator: {' '.join(str(error).split())}", file=sys.stderr)
-    raise typer.Exit(code) from error
 
 
 def _open(folder: Path) -> Store:
@@ -120,10 +98,9 @@ def create(
         "keep_last": keep_last,
         "confidence": confidence,
     }
-    with one_line_errors():
-        config = read_run_config(file, flags)
-        with closing(Store(store)) as opened:
-            created = create_run(opened, config, time.time())
+    config = read_run_config(file, flags)
+    with closing(Store(store)) as opened:
+        created = create_run(opened, config, time.time())
     _announce(config, created, as_json)
 
 
@@ -145,7 +122,6 @@ def serve_command(
     """Serve all runs of a store until Ctrl-C."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     with (
-        one_line_errors(),
         listen(host, port) as bound,
         closing(Store(store)) as opened,
         sole_server(store, opened),
@@ -172,7 +148,7 @@ def _create_if_new(store: Store, file: Path, as_json: bool) -> None:
 @app.command()
 def status(store: Where, run: Which = None, as_json: Json = False) -> None:
     """Where the runs stand; the last closed round, and who of those asked has answered."""
-    with one_line_errors(), closing(_open(store)) as opened:
+    with closing(_open(store)) as opened:
         chosen = opened.runs() if run is None else [find_run(opened, run)]
         table = [status_of(opened, item) for item in chosen]
         newest = status_of(opened, find_run(opened, run))
@@ -206,7 +182,7 @@ def figures(
     as_json: Json = False,
 ) -> None:
     """What the rounds cost and gave: a table by round, and every row with --out."""
-    with one_line_errors(), closing(_open(store)) as opened:
+    with closing(_open(store)) as opened:
         chosen = find_run(opened, run)
         table = rows(opened, chosen.run_id)
         if out is not None:
@@ -247,7 +223,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write the adapter of the last closed round as a folder that PEFT loads."""
-    with one_line_errors(), closing(_open(store)) as opened:
+    with closing(_open(store)) as opened:
         chosen = find_run(opened, run)
         config, state = config_of(chosen), state_of(opened, chosen)
         exported = Exported(
@@ -270,7 +246,7 @@ def export(
 @app.command()
 def token(store: Where, run: Which = None, as_json: Json = False) -> None:
     """Print a further enrolment token of a run; it is shown this once."""
-    with one_line_errors(), closing(_open(store)) as opened:
+    with closing(_open(store)) as opened:
         chosen, secret = find_run(opened, run), draw_secret()
         opened.add_token(hash_secret(secret), chosen.run_id)
     _answer(f"enrolment token {secret}", {"run_id": chosen.run_id, "token": secret}, as_json)

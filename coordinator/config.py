@@ -23,6 +23,7 @@ import msgspec
 from coordinator.rounds.selection import cohort_size
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED
+from edge_client.errors import WrongInput
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.tasks import Task, task_from_mapping
 from edge_client.wire.labelling import Labelling
@@ -34,7 +35,7 @@ else:  # pragma: no cover - the same library, before it moved into Python
     import tomli as tomllib
 
 
-class ConfigError(ValueError):
+class ConfigError(WrongInput):
     """A run that cannot be read or makes no sense."""
 
 

@@ -1,19 +1,31 @@
 """The two ways in which a command may fail, each told in one line by `smidgen.main`.
 
-Every error class of the house derives from one of them. What derives from neither is a bug, and
+Every error class of the house derives from one of them. What derives from neither is a bug and
 ends in a traceback.
 """
 
+from typing import ClassVar
+
 
 class WrongInput(ValueError):
-    """What the user gave cannot be used; exit code 2. Says what was expected and what to do."""
+    """What the user gave cannot be used; says what was expected and what to do."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class Failed(RuntimeError):
-    """The input was right, the work was not done; exit code 1. Says what to do."""
+    """The input was right and the work was not done; says why."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class Stopped(Failed):
+    """The user stopped it (Ctrl-C or SIGTERM); says what is left behind."""
+
+    exit_code: ClassVar[int] = 130
 
 
 def demand(condition: bool, message: str, kind: type[Exception] = WrongInput) -> None:
-    """Raise an error of the given kind unless the condition holds."""
+    """Raise an error of a kind unless the condition holds."""
     if not condition:
         raise kind(message)

@@ -1,13 +1,12 @@
 """`smidgen profile`: tables and charts of what was measured, and benchmarks that measure."""
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -28,12 +27,13 @@ from profiling.benchmarks.report import (
 from profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
 from profiling.benchmarks.training_run import ratios
 from profiling.instruments.bases import BenchmarkError
-from profiling.instruments.child import Line
-from profiling.rounds import FiguresError, cost_by_round, read_figures
+from profiling.instruments.child import Line, terminable
+from profiling.rounds import cost_by_round, read_figures
 
 app = typer.Typer(
     help="Tables and charts of what was measured, and benchmarks.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -54,29 +54,6 @@ def profile() -> None:
     """Tables and charts of what was measured, and benchmarks."""
 
 
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turn expected errors into one line and an exit code; no child outlives SIGTERM."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    except (FiguresError, BenchmarkError) as error:
-        _stop(2, str(error))
-    except ModuleNotFoundError as error:
-        _stop(2, f"needs {error.name!r}; pip install 'smidgen[profile]'")
-    except OSError as error:
-        _stop(1, str(error))
-    except KeyboardInterrupt:
-        _stop(130, "stopped")
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _stop(code: int, message: str) -> NoReturn:
-    print(f"smidgen profile: {' '.join(message.split())}", file=sys.stderr)
-    raise typer.Exit(code)
-
-
 @app.command()
 def rounds(
     figures: Annotated[Path, typer.Argument(help="rounds.jsonl of `smidgen coordinator figures`.")],
@@ -84,10 +61,9 @@ def rounds(
     json_output: Annotated[bool, typer.Option("--json", help="Rounds as JSON.")] = False,
 ) -> None:
     """Show what each round of a run gave and cost."""
-    with one_line_errors():
-        costs = cost_by_round(read_figures(figures))
-        if out is not None:
-            draw_rounds(costs, out, figures.stem)
+    costs = cost_by_round(read_figures(figures))
+    if out is not None:
+        draw_rounds(costs, out, figures.stem)
     if json_output:
         print(json.dumps({"rounds": [asdict(cost) for cost in costs]}))
     else:
@@ -125,7 +101,7 @@ def train_steps(
     json_output: JsonOption = False,
 ) -> None:
     """Train a few steps in a fresh process: seconds, peak memory, and what was predicted."""
-    with one_line_errors():
+    with terminable():
         settings = Settings(
             base=base,
             is_random=is_random,
@@ -183,7 +159,7 @@ def predicted_peaks(
     json_output: JsonOption = False,
 ) -> None:
     """Compare predicted and measured peaks over shapes, bits and batches; takes long."""
-    with one_line_errors(), _status("looking for the first base") as say:
+    with terminable(), _status("looking for the first base") as say:
         common = Settings(
             base="",
             engine=engine,
@@ -227,7 +203,7 @@ def exact_gradients(
     json_output: JsonOption = False,
 ) -> None:
     """Compare every plan's gradients with plain PyTorch + PEFT; exit code 1 if one is not exact."""
-    with one_line_errors():
+    with terminable():
         question = Question(base, is_random, bits, adapter, batch, tokens, seed, engine)
         with _status("looking for the base") as say:
 

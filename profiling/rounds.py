@@ -11,11 +11,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from edge_client.errors import WrongInput
+
 Figure = dict[str, Any]
 PHASES = ("wait", "download", "load", "label", "train", "evaluate", "upload")
 
 
-class FiguresError(ValueError):
+class FiguresError(WrongInput):
     """A file that is no list of figures."""
 
 

@@ -21,9 +21,10 @@ from coordinator.serving.app import create_app
 from coordinator.serving.service import Service
 from coordinator.storage.blobs import sweep
 from coordinator.storage.store import Store, StoreError
+from edge_client.errors import WrongInput
 
 
-class PortError(ValueError):
+class PortError(WrongInput):
     """The address cannot be listened on."""
 
 

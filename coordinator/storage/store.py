@@ -25,11 +25,12 @@ from coordinator.storage.schema import (
     TOKENS,
     VERSION,
 )
+from edge_client.errors import WrongInput
 
 DATABASE = "coordinator.db"
 
 
-class StoreError(RuntimeError):
+class StoreError(WrongInput):
     """A store that cannot be opened or does not hold what was asked for."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from edge_client.bases.architectures import FAMILIES, Shape
+from edge_client.errors import WrongInput
 from edge_client.wire.tensors import AdapterState
 
 LORA_ALPHA = 16
@@ -23,7 +24,7 @@ GRAMMAR = (
 ANY_LAYER = r"\d+"
 
 
-class AdapterError(ValueError):
+class AdapterError(WrongInput):
     """An adapter that cannot be named or built for this base."""
 
 

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from edge_client.errors import WrongInput
 
-class ArchitectureError(ValueError):
+
+class ArchitectureError(WrongInput):
     """A model that is of no family known here."""
 
 

@@ -24,13 +24,14 @@ from edge_client.bases.manifest import (
     refuse_half_written,
 )
 from edge_client.bases.weights import Weights
+from edge_client.errors import WrongInput
 from edge_client.files import file_sha256
 
 EMBEDDED = "embedded"
 IDENTITY_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
 
-class BaseError(ValueError):
+class BaseError(WrongInput):
     """A base that is not there or is not one."""
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from edge_client.errors import WrongInput
+
 MAX_HEADER_BYTES = 16 << 20
 ALIGNMENT = 8
 SCALE = ".scale"  # a quantized tensor X has its scales beside it as X.scale
@@ -34,7 +36,7 @@ ITEM_BYTES = {
 }
 
 
-class WeightsError(ValueError):
+class WeightsError(WrongInput):
     """A weights file that is none, is broken, or does not hold what is asked."""
 
 

@@ -20,11 +20,12 @@ from edge_client.bases.architectures import (
 )
 from edge_client.bases.header import SCALE, Entry, write_header
 from edge_client.bases.quantization import BLOCK
+from edge_client.errors import WrongInput
 
 MAX_LAYERS = 1024
 
 
-class PackError(ValueError):
+class PackError(WrongInput):
     """A pack, or what should become one, that is not what it must be."""
 
 

@@ -28,6 +28,7 @@ from edge_client.bases.manifest import (
     read_pack,
 )
 from edge_client.bases.quantization import quantize_int8, quantize_nf4, to_bfloat16
+from edge_client.errors import Failed
 from edge_client.files import file_sha256, sync_folder, write_synced
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -36,7 +37,7 @@ Blocks = Callable[[Tensor], Iterator[np.ndarray]]  # a tensor's rows in order, f
 Progress = Callable[[int, int], None]  # parameters done, parameters in all
 
 
-class PackingError(RuntimeError):
+class PackingError(Failed):
     """Packing began and could not be finished: a full disk, a file that cannot be written."""
 
 

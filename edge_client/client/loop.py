@@ -27,6 +27,7 @@ from edge_client.client.transport import (
 )
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.budgeted import BudgetedEngine, open_within
+from edge_client.errors import WrongInput
 from edge_client.labelling.book import FileNotes
 from edge_client.labelling.label_work import not_read
 from edge_client.planning.guard import peak_rss_bytes
@@ -39,7 +40,7 @@ from edge_client.wire.tensors import decode_adapter
 log = logging.getLogger(__name__)
 
 
-class ClientError(RuntimeError):
+class ClientError(WrongInput):
     """The device cannot serve this run as it is set up; says what to change."""
 
 

@@ -17,12 +17,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from edge_client.errors import WrongInput
 from edge_client.files import write_atomically
 from edge_client.wire.messages import Enrolled, Report, WireError, decode, encode
 from edge_client.wire.tensors import sha256
 
 
-class StateError(RuntimeError):
+class StateError(WrongInput):
     """A state folder that cannot be used."""
 
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 import httpx
 
 from edge_client.client.meter import WorkMeter
+from edge_client.errors import Failed, WrongInput
 from edge_client.wire import messages as wire
 from edge_client.wire.tensors import content_digest, sha256
 
@@ -22,7 +23,11 @@ Answer = TypeVar("Answer", bound=object)
 LONGEST_PAUSE_S = 30.0
 
 
-class TransportError(RuntimeError):
+class AddressError(WrongInput):
+    """An address that is not a coordinator's."""
+
+
+class TransportError(Failed):
     """The coordinator could not be asked, or did not give what was asked for."""
 
 
@@ -56,18 +61,16 @@ class Coordinator:
         timeout_s: For connecting and for every answer but the long poll's.
 
     Raises:
-        TransportError: The URL is none.
+        AddressError: The URL is not one.
     """
 
     def __init__(self, url: str, key: str = "", timeout_s: float = 30.0) -> None:
         try:
             parsed = httpx.URL(url)
         except httpx.InvalidURL as error:
-            raise TransportError(f"--coordinator {url!r} is no URL: {error}") from error
+            raise AddressError(f"--coordinator {url!r} is not a URL: {error}") from error
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise TransportError(
-                f"--coordinator {url!r}: http://HOST:PORT or https://HOST expected"
-            )
+            raise AddressError(f"--coordinator {url!r}: http://HOST:PORT or https://HOST expected")
         headers = {"User-Agent": "smidgen", "Accept-Encoding": "identity", "Accept": "*/*"}
         if key:
             headers["Authorization"] = f"Bearer {key}"

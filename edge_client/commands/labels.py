@@ -7,9 +7,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from edge_client.client.state import ClientState, StateError
+from edge_client.commands.console import JsonOption
 from edge_client.files import write_atomically
 from edge_client.labelling.book import FileNotes, Revoked
 from edge_client.labelling.pseudo_labels import Reading, text_id
@@ -38,6 +41,25 @@ class Asked:
     revoke: str | None = None
     out: Path | None = None
     confidence: float = 0.9
+
+
+def labels(
+    state: Annotated[Path, typer.Option(help="State folder of a client that runs no more.")],
+    data: Annotated[Path | None, typer.Option(help="The device's texts, to show them.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run", help="By default the newest.")] = None,
+    revoke: Annotated[
+        str | None, typer.Option(help="Id of a text whose label is taken back for good.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="JSONL file of the surest labels; needs --data.")
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Least one of a label written to --out.")
+    ] = 0.9,
+    json_output: JsonOption = False,
+) -> None:
+    """List how this device has read its unlabelled texts; take a label back; write them out."""
+    tell_labels(Asked(state, run_id, data, revoke, out, confidence), json_output)
 
 
 def tell_labels(asked: Asked, is_json: bool) -> None:

@@ -6,19 +6,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from edge_client.bases.architectures import ArchitectureError
-from edge_client.bases.base import BaseError
-from edge_client.bases.header import WeightsError
-from edge_client.bases.layout import PackError
 from edge_client.bases.packing import pack_model, pack_random
 from edge_client.bases.random_models import CONFIGS
-from edge_client.bases.writer import Packed, PackingError, Progress
+from edge_client.bases.writer import Packed, Progress
+from edge_client.errors import Stopped, demand
 
 app = typer.Typer(
     help="Make a base pack, which devices map instead of loading.",
@@ -49,33 +46,17 @@ def pack(
 ) -> None:
     """Pack a model: quantized, each layer's weights side by side, checked by SHA-256."""
     start = time.perf_counter()
-    with _one_line_errors(), _progress() as progress:
-        if random:
-            if licence is not None:
-                raise PackError("--licence is of real weights; random ones need none")
-            packed = pack_random(model, bits, out, seed, progress)
-        else:
-            packed = pack_model(model, bits, out, licence, progress)
+    demand(licence is None or not random, "--licence is of real weights; random ones need none")
+    try:
+        with _progress() as progress:
+            if random:
+                packed = pack_random(model, bits, out, seed, progress)
+            else:
+                packed = pack_model(model, bits, out, licence, progress)
+    except KeyboardInterrupt as error:
+        raise Stopped("stopped; nothing is left of the attempt") from error
     elapsed_s = time.perf_counter() - start
     print(json.dumps(_result(packed, elapsed_s)) if json_output else _summary(packed, elapsed_s))
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Turn expected errors into one line and exit code 2 (wrong input) or 1 (failed working)."""
-    try:
-        yield
-    except (PackError, BaseError, ArchitectureError, WeightsError) as error:
-        _stop(2, str(error))
-    except PackingError as error:
-        _stop(1, str(error))
-    except KeyboardInterrupt:
-        _stop(130, "stopped; nothing is left of the attempt")
-
-
-def _stop(code: int, message: str) -> NoReturn:
-    print(f"smidgen pack: {' '.join(message.split())}", file=sys.stderr)
-    raise typer.Exit(code)
 
 
 @contextmanager

@@ -1,29 +1,44 @@
 """`smidgen client tasks` and `client patterns`: what can be asked, and how it is asked best."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import open_base
-from edge_client.commands.pattern_choice import ENOUGH, PatternScore, score_patterns, with_first
+from edge_client.bases.base import EMBEDDED, open_base
+from edge_client.commands.console import (
+    BaseOption,
+    DataOption,
+    EngineOption,
+    JsonOption,
+    TaskOption,
+    task_file,
+    task_for,
+)
 from edge_client.engine.budgeted import BudgetedEngine, open_within
+from edge_client.engine.engine import Engine
+from edge_client.engine.trainer import evaluate
 from edge_client.files import write_atomically
-from edge_client.texts.examples import read_folder
+from edge_client.planning.sizes import AUTO
+from edge_client.texts.examples import Example, read_folder
 from edge_client.texts.ready_tasks import READY
 from edge_client.texts.tasks import Task, TaskError, task_toml
 from edge_client.wire.messages import Training
 
+ENOUGH = 8  # texts below which a difference is chance
 
-def tell_tasks(is_json: bool) -> None:
-    """Print the tasks that `--task` knows by name."""
-    if is_json:
+
+def tasks(json_output: JsonOption = False) -> None:
+    """List the ready-made tasks, which `--task` knows by name."""
+    if json_output:
         print(json.dumps({name: asdict(task) for name, task in READY.items()}))
         return
     table = Table("--task", "labels (words)", "patterns", box=SIMPLE_HEAD)
@@ -37,40 +52,91 @@ def _both(label: str, word: str) -> str:
     return label if label == word else f"{label} ({word})"
 
 
-def tell_patterns(
-    task: Task, data: Path, base: str, engine: str, file: Path | None, is_json: bool
+def patterns(
+    data: DataOption,
+    task: TaskOption = None,
+    base: BaseOption = EMBEDDED,
+    engine: EngineOption = AUTO,
+    write: Annotated[
+        bool, typer.Option("--write", help="Put the best one first in the task.toml.")
+    ] = False,
+    json_output: JsonOption = False,
 ) -> None:
-    """Ask the labelled texts of a folder by every pattern of a task, and print who is right.
-
-    Args:
-        task: Whose patterns.
-        data: See `read_folder`.
-        base: Folder, hub name or `embedded`.
-        engine: `auto`, `torch` or `onnx`.
-        file: Gets the task with the best pattern first; None: nothing is written.
-        is_json: One JSON object in place of a table.
-
-    Raises:
-        TaskError: There are no labelled texts, a pattern leaves no room for one, or `file` cannot
-            be written.
-        DataError: The texts cannot be read.
-    """
-    examples = read_folder(data, task.labels).labelled
+    """Ask this device's labelled texts by each pattern of a task: which one is right most often?"""
+    chosen, file = task_for(task, data), _own_task_file(task, data) if write else None
+    examples = read_folder(data, chosen.labels).labelled
     if not examples:
         raise TaskError(f"{data} holds no labelled texts to choose a pattern by")
-    open_one = partial(_open, base, engine)
-    scores = score_patterns(open_one, task, examples)
+    scores = score_patterns(partial(_open, base, engine), chosen, examples)
     if file is not None:
-        best = with_first(task, scores[0].pattern)
-        try:
-            write_atomically(file, task_toml(best).encode())
-        except OSError as error:
-            raise TaskError(f"{file} cannot be written: {error.strerror}") from error
-    if is_json:
+        _write(file, with_first(chosen, scores[0].pattern))
+    if json_output:
         answer = {"examples": len(examples), "patterns": [asdict(score) for score in scores]}
         print(json.dumps(answer | {"written": str(file) if file else None}))
         return
     _print(scores, len(examples), file)
+
+
+def _own_task_file(path: Path | None, data: Path) -> Path:
+    """The task file to write: the one that was read, or a new one for a ready-made task."""
+    if path is not None and path.is_file():
+        return path
+    file = task_file(data)
+    if path is not None and file.exists():
+        raise TaskError(f"--write would replace {file} by --task {path}; leave --task out")
+    return file
+
+
+def _write(file: Path, task: Task) -> None:
+    try:
+        write_atomically(file, task_toml(task).encode())
+    except OSError as error:
+        raise TaskError(f"{file} cannot be written: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class PatternScore:
+    """How one pattern does alone.
+
+    Attributes:
+        pattern: As in the task.
+        accuracy: Share whose most probable label is the right one.
+        loss: Mean cross-entropy in nats.
+    """
+
+    pattern: str
+    accuracy: float
+    loss: float
+
+
+def score_patterns(
+    open_engine: Callable[[Task], Engine], task: Task, examples: Sequence[Example]
+) -> list[PatternScore]:
+    """Ask every pattern alone; the most accurate first, then the given order.
+
+    Args:
+        open_engine: Gives an engine for a task of one pattern; each is closed before the next.
+        task: Whose patterns.
+        examples: Labelled texts.
+
+    Raises:
+        TrainingError: No texts.
+    """
+    scores = []
+    for pattern in task.patterns:
+        engine = open_engine(replace(task, patterns=(pattern,), ensemble=False))
+        try:
+            score = evaluate(engine, examples)
+        finally:
+            engine.close()
+        scores.append(PatternScore(pattern, score.accuracy, score.loss))
+    return sorted(scores, key=lambda score: -score.accuracy)
+
+
+def with_first(task: Task, pattern: str) -> Task:
+    """The task with one of its patterns first, the others in their order behind it."""
+    others = [other for other in task.patterns if other != pattern]
+    return replace(task, patterns=(pattern, *others))
 
 
 def _open(base: str, engine: str, task: Task) -> BudgetedEngine:

@@ -6,7 +6,6 @@ Nothing is loaded but the base's header; every figure is estimated.
 import json
 import math
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,52 +16,51 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from edge_client.adapters.spec import AdapterError, parse_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED, BaseError, open_base
-from edge_client.engine.engine import EngineError
-from edge_client.engine.opening import ENGINE_HELP, engine_name, runtime_bytes
+from edge_client.commands.console import (
+    BaseOption,
+    BudgetOption,
+    EngineOption,
+    JsonOption,
+    training_of,
+)
+from edge_client.commands.run import STATES
+from edge_client.engine.opening import engine_name, runtime_bytes
 from edge_client.planning.corrections import Corrections
 from edge_client.planning.plan import Workload
 from edge_client.planning.planner import Option, choose, options, undominated
 from edge_client.planning.resources import Resources, measured_flops, read_facts
-from edge_client.planning.sizes import AUTO, BudgetError, auto_budget, parse_budget, size_text
+from edge_client.planning.sizes import AUTO, auto_budget, parse_budget, size_text
 from edge_client.planning.step_cost import Rates, layer_forwards, step_seconds
 from edge_client.planning.torch_memory import parts
 from edge_client.wire.messages import Training
 
 
 def plan(
-    base: Annotated[str, typer.Option(help="Folder, hub name, or `embedded`.")] = EMBEDDED,
+    base: BaseOption = EMBEDDED,
     adapter: Annotated[str, typer.Option(help="lora:8, prompt:8, bias, head ...")] = "lora:8",
     batch: Annotated[int, typer.Option(help="Texts in one step.")] = Training.batch,
     tokens: Annotated[int, typer.Option(help="Longest input in tokens.")] = Training.tokens,
-    memory_budget: Annotated[
-        str, typer.Option(help="Such as 512M or 1.5G; auto: 60 % of what is available now.")
-    ] = AUTO,
-    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = AUTO,
+    memory_budget: BudgetOption = AUTO,
+    engine: EngineOption = AUTO,
     bits: Annotated[
         int | None, typer.Option(help="As if the base were packed with 4, 8 or 16 bits.")
     ] = None,
     state: Annotated[
         Path | None, typer.Option(help="State folder; ~/.local/state/smidgen/HOST by default.")
     ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Last line of stdout: one JSON object.")
-    ] = False,
+    json_output: JsonOption = False,
 ) -> None:
     """Show what each way to train would take in memory and time, and which one is chosen."""
-    try:
-        asked = parse_budget(memory_budget)
-        work, base_id = _work(base, adapter, batch, tokens, bits, engine_name(engine))
-        facts = read_facts(runtime=runtime_bytes(work.engine))
-        budget = auto_budget(facts.available_bytes) if asked is None else asked
-        corrections = Corrections(_state_folder(state) / "corrections.json")
-        correct = corrections.corrector(base_id, work.engine, str(work.spec))
-        found = options(work, facts.runtime_bytes, facts.nominal, correct)
-        chosen = choose(found, budget)
-    except (AdapterError, BaseError, BudgetError, EngineError) as error:
-        print(f"smidgen client: {' '.join(str(error).split())}", file=sys.stderr)
-        raise typer.Exit(2) from error
+    asked = parse_budget(memory_budget)
+    work, base_id = _work(base, adapter, batch, tokens, bits, engine_name(engine))
+    facts = read_facts(runtime=runtime_bytes(work.engine))
+    budget = auto_budget(facts.available_bytes) if asked is None else asked
+    corrections = Corrections(_state_folder(state) / "corrections.json")
+    correct = corrections.corrector(base_id, work.engine, str(work.spec))
+    found = options(work, facts.runtime_bytes, facts.nominal, correct)
+    chosen = choose(found, budget)
     rates = facts.nominal.scaled(measured_flops())
     if json_output:
         print(json.dumps(_answer(found, chosen, budget, facts, rates)))
@@ -77,17 +75,14 @@ def _work(
 ) -> tuple[Workload, str]:
     if bits not in (None, 4, 8, 16):
         raise BaseError(f"--bits {bits} is not one of 4, 8 and 16")
-    try:
-        Training(batch=batch, tokens=tokens)
-    except ValueError as error:
-        raise BudgetError(f"--{error}") from error
+    training_of(Training.epochs, batch, Training.lr, tokens)
     opened = open_base(base)
     spec, width = parse_adapter(adapter), bits or opened.bits
     return Workload(opened.shape, width, spec, batch, tokens, engine=engine), opened.base_id
 
 
 def _state_folder(state: Path | None) -> Path:
-    return state or Path.home() / ".local" / "state" / "smidgen" / socket.gethostname()
+    return state or Path.home() / STATES / socket.gethostname()
 
 
 def why(found: Sequence[Option], chosen: Option, budget: int) -> str:

@@ -11,13 +11,14 @@ import numpy as np
 
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.watch import Watch
+from edge_client.errors import WrongInput
 from edge_client.planning.plan import Plan
 from edge_client.texts.batches import Batch, Encoder
 from edge_client.texts.examples import Example
 from edge_client.wire.tensors import AdapterState
 
 
-class EngineError(RuntimeError):
+class EngineError(WrongInput):
     """No engine can be had here for what is asked."""
 
 

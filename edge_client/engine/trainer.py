@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edge_client.engine.engine import Engine
+from edge_client.errors import Failed
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Prompt
 from edge_client.wire.messages import Training
@@ -15,7 +16,7 @@ from edge_client.wire.tensors import AdapterState
 POOL = 8  # batches among which texts are sorted by length, so that little is padding
 
 
-class TrainingError(RuntimeError):
+class TrainingError(Failed):
     """Training could not give a usable update."""
 
 

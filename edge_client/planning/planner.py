@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from edge_client.planning import onnx_memory
-from edge_client.planning import torch_memory
+from edge_client.planning import onnx_memory, torch_memory
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.sizes import BudgetError, size_text
 from edge_client.planning.step_cost import Rates, step_seconds

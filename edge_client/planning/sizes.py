@@ -4,12 +4,14 @@ import math
 import re
 from collections.abc import Callable
 
+from edge_client.errors import WrongInput
+
 AUTO = "auto"
 AUTO_PERCENT = 60  # of what is available now
 MIB = 1 << 20
 
 
-class BudgetError(ValueError):
+class BudgetError(WrongInput):
     """A budget that is no size, or that no plan fits."""
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
+from edge_client.errors import WrongInput
+
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 NUL = "\udc00"  # in place of NUL bytes, which Python 3.10's csv does not read
 
@@ -19,7 +21,7 @@ NO_TEXT = re.compile("[\ud800-\udfff]")
 Row = Mapping[str, str]
 
 
-class DataError(ValueError):
+class DataError(WrongInput):
     """A data folder or file that cannot be used; names file and line."""
 
 

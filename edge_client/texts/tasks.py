@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edge_client.errors import WrongInput
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # pragma: no cover - the same library, before it moved into Python
@@ -26,7 +28,7 @@ KEYS = ("name", "labels", "patterns", "verbalizer", "ensemble")
 SLOTS = re.compile(r"(\[MASK\]|\{text(?:_a|_b)?\})")
 
 
-class TaskError(ValueError):
+class TaskError(WrongInput):
     """A task whose labels, patterns or verbalizer do not fit together."""
 
 

@@ -19,17 +19,19 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from edge_client.errors import Failed
 from edge_client.texts.tasks import Task
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.labelling import Labelling
 
 PROTOCOL = 2
+LONGEST_NAME = 64  # characters of a device's name
 MAX_JSON_BYTES = 256 * 1024
 
 Message = TypeVar("Message")
 
 
-class WireError(ValueError):
+class WireError(Failed):
     """Bytes from outside that are not what the contract says."""
 
 
@@ -74,7 +76,8 @@ class Enrol:
     facts: DeviceFacts
 
     def __post_init__(self) -> None:
-        _demand(0 < len(self.name) <= 64 and self.name.isprintable(), "name: 1 to 64 characters")
+        is_name = 0 < len(self.name) <= LONGEST_NAME and self.name.isprintable()
+        _demand(is_name, f"name: 1 to {LONGEST_NAME} characters")
         _demand(0 < len(self.token) <= 200, "token: 1 to 200 characters")
 
 

@@ -9,15 +9,15 @@ import sys
 from dataclasses import asdict
 from hashlib import sha256
 
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.bases.base import BaseError, open_base
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import open_base
 from edge_client.engine.budgeted import BudgetedEngine, open_within
-from edge_client.engine.engine import EngineError
-from edge_client.planning.sizes import BudgetError, parse_budget
+from edge_client.errors import WrongInput
+from edge_client.planning.sizes import parse_budget
 from edge_client.planning.step_cost import step_flops
 from edge_client.planning.torch_memory import parts
 from edge_client.texts.batches import Batch
-from edge_client.texts.tasks import Task, TaskError
+from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Training
 from edge_client.wire.tensors import AdapterState
 from profiling.instruments.stepping import (
@@ -28,8 +28,6 @@ from profiling.instruments.stepping import (
     run_steps,
     tell,
 )
-
-WRONG_INPUT = (AdapterError, BaseError, BudgetError, EngineError, TaskError)
 
 
 def open_for(request: Request) -> BudgetedEngine:
@@ -81,7 +79,7 @@ if __name__ == "__main__":
     asked = read_request(sys.argv[1])
     try:
         opened = open_for(asked)
-    except WRONG_INPUT as error:
+    except WrongInput as error:
         tell("refused", message=str(error))
         raise SystemExit(2) from error
     train(asked, opened)

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
+from edge_client.errors import WrongInput
 from edge_client.texts.tasks import TaskError
 from edge_client.texts.tokens import Tokens
 
@@ -28,7 +29,7 @@ WORDS = (
 LABELS = 4
 
 
-class BenchmarkError(ValueError):
+class BenchmarkError(WrongInput):
     """A benchmark that cannot be run as it was asked for."""
 
 

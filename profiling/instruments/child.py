@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -125,3 +126,13 @@ def _last_words(errors: IO[bytes]) -> str:
     errors.seek(0)
     rows = errors.read().decode(errors="replace").strip().splitlines()
     return rows[-1].strip()[:LAST_WORDS] if rows else ""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Take SIGTERM as a Ctrl-C in here, so that children are ended whoever ends this process."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,7 +1,6 @@
 """`smidgen simulate data`: what a data set holds, its licence and checksum; and a copy as files."""
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from rich.table import Table
 from edge_client.texts.examples import write_csv
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
-from edge_client.texts.tasks import Task, TaskError, task_toml
+from edge_client.texts.tasks import Task, task_toml
 from simulation.datasets.catalogue import NAMES, VARIABLE, read_dataset, read_local
 from simulation.datasets.dataset import DataSet
 from simulation.datasets.hub_layouts import LAYOUTS, HubLayout
@@ -44,31 +43,27 @@ def data(
     ] = False,
 ) -> None:
     """Show a data set: rows by label and language, licence, checksum, what differs."""
-    try:
-        hub_only = {"--text": text != "text", "--text-b": text_b, "--label": label != "label"}
-        given: dict[str, object] = {
-            "--task": task,
-            "--test": test,
-            "--languages": languages,
-            "--data": folder,
-        }
-        given |= {**hub_only, "--config": config}
-        _check_together(name, train, [option for option, value in given.items() if value])
-        own = find_task(task) if task else None
-        if train:
-            read = _read_own(name, train, test, own)
-        elif own and name.startswith("hub:"):
-            from simulation.datasets.hub import read_hub  # only where the hub is asked
+    hub_only = {"--text": text != "text", "--text-b": text_b, "--label": label != "label"}
+    given: dict[str, object] = {
+        "--task": task,
+        "--test": test,
+        "--languages": languages,
+        "--data": folder,
+    }
+    given |= {**hub_only, "--config": config}
+    _check_together(name, train, [option for option, value in given.items() if value])
+    own = find_task(task) if task else None
+    if train:
+        read = _read_own(name, train, test, own)
+    elif own and name.startswith("hub:"):
+        from simulation.datasets.hub import read_hub  # only where the hub is asked
 
-            layout = _layout(name, own, text, text_b, label, config)
-            read = read_hub(name.removeprefix("hub:"), _words(languages), layout)
-        else:
-            read = read_dataset(name, folder, _words(languages))
-        if out:
-            write_dataset(out, read)
-    except (DataError, TaskError, OSError) as error:
-        print(f"smidgen simulate data: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
+        layout = _layout(name, own, text, text_b, label, config)
+        read = read_hub(name.removeprefix("hub:"), _words(languages), layout)
+    else:
+        read = read_dataset(name, folder, _words(languages))
+    if out:
+        write_dataset(out, read)
     _print(read)
     if json_output:
         print(json.dumps(summary(read), ensure_ascii=False))

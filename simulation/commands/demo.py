@@ -2,38 +2,37 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.bases.base import EMBEDDED, BaseError
-from edge_client.engine.engine import EngineError
+from edge_client.adapters.peft_folder import check_exportable
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import EMBEDDED
+from edge_client.commands.console import training_of
 from edge_client.engine.opening import installed_engine
-from edge_client.engine.trainer import TrainingError
+from edge_client.errors import Stopped
 from edge_client.planning.sizes import AUTO
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, TaskError
-from edge_client.wire.messages import Training
 from profiling.benchmarks.report import percent, rounds_table
 from simulation.demo.demo import Result, Setting, run_demo
 from simulation.demo.messages import HOMES, write_client_folders
-from simulation.demo.processes import FleetError
 from simulation.population.folders import write_split
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 MARK = ".smidgen-demo"
 # (batch, learning rate): a soft prompt is a handful of vectors and wants more and larger steps
-# than LoRA's matrices.
-RECIPES = {"lora": (16, 5e-3), "prompt": (8, 6e-2), "head": (16, 5e-3)}
+# than the other adapters.
+RECIPES = {"prompt": (8, 6e-2)}
+RECIPE = (16, 5e-3)
 
 
 @app.command()
@@ -61,23 +60,25 @@ def demo(
 ) -> None:
     """Start a coordinator and four devices on this machine and train one adapter together."""
     console = Console(stderr=json_output)
-    expected = (AdapterError, BaseError, DataError, EngineError, FleetError, TaskError)
+    check_exportable(parse_adapter(adapter))
+    engines = tuple(installed_engine(name.strip()) for name in engine.split(","))
+    usual = RECIPES.get(adapter.split(":")[0], RECIPE)
+    training = training_of(
+        epochs,
+        usual[0] if batch is None else batch,
+        usual[1] if lr is None else lr,
+        tokens,
+    )
+    _clear(out)
     try:
-        parse_adapter(adapter)
-        engines = tuple(installed_engine(name.strip()) for name in engine.split(","))
-        _clear(out)
         if data is not None:
             folders = _own_data(out / "devices", data, test, task, clients, labels, seed)
         else:
             folders = write_client_folders(out / "devices", HOMES)
-        usual = RECIPES[adapter.split(":")[0].split("+")[0]]
-        training = Training(epochs, batch or usual[0], lr or usual[1], 0.0, tokens)
         setting = Setting(out, base, adapter, rounds, training, seed, engines)
         result = _run(setting, folders, console)
-    except (*expected, TrainingError) as error:
-        _stop(1 if isinstance(error, FleetError | TrainingError) else 2, str(error))
-    except KeyboardInterrupt:
-        _stop(130, "stopped; no process is left behind")
+    except KeyboardInterrupt as error:
+        raise Stopped("stopped; no process is left behind") from error
     _tell(result, setting, folders, console)
     if json_output:
         print(json.dumps(result.summary()))
@@ -146,8 +147,3 @@ def _tell(result: Result, setting: Setting, folders: Sequence[Path], console: Co
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _stop(code: int, message: str) -> NoReturn:
-    print(f"smidgen demo: {' '.join(message.split())}", file=sys.stderr)
-    raise typer.Exit(code)

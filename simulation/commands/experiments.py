@@ -1,26 +1,19 @@
 """`smidgen simulate run`, `aug-fedprompt`, `mfpt`: experiments with a bar, tables and pictures."""
 
 import json
-import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from edge_client.adapters.spec import AdapterError
-from edge_client.bases.base import EMBEDDED, BaseError
-from edge_client.engine.engine import EngineError
-from edge_client.texts.rows import DataError
-from edge_client.texts.tasks import TaskError
+from edge_client.bases.base import EMBEDDED
+from edge_client.errors import Stopped, demand
+from profiling.instruments.child import terminable
 from simulation.experiments.experiment import ExperimentError, read_experiment
-from simulation.experiments.federation import SimulationError
-from simulation.experiments.record import RecordError
 from simulation.experiments.runner import Place
 from simulation.papers import aug_fedprompt, labelling_cost, mfpt
 from simulation.papers.mfpt_tables import (
@@ -31,13 +24,8 @@ from simulation.papers.mfpt_tables import (
 )
 from simulation.papers.report import Order, play
 from simulation.papers.scenario import Cell, Scenario
-from simulation.papers.typology import TypologyError, distance
-from simulation.population.clients import PopulationError
+from simulation.papers.typology import distance
 
-EXPECTED = (
-    *(AdapterError, BaseError, DataError, EngineError, ExperimentError),
-    *(PopulationError, RecordError, TaskError, TypologyError),
-)
 AUG_NAMES = (*aug_fedprompt.NAMES, "cost")
 MFPT_NAMES = (*mfpt.NAMES, "traffic")
 BaseOption = Annotated[str, typer.Option(help="Folder, hub name, or `embedded`.")]
@@ -75,7 +63,7 @@ def aug_fedprompt_command(
     """Few-shot federated NLP: cloze against a head, skew, numbers of labels."""
     _one_of("SCENARIO", name, AUG_NAMES)
     _one_of("--dataset", dataset, tuple(aug_fedprompt.LABELS))
-    with one_line_errors(out):
+    with resumable(out):
         asked = (base, dataset, adapter, quick)
         is_cost = name == "cost"
         chosen = labelling_cost.cost(*asked) if is_cost else aug_fedprompt.scenario(name, *asked)
@@ -102,15 +90,15 @@ def mfpt_command(
 ) -> None:
     """Multilingual federated prompt tuning: a silo a language, local to federated."""
     _one_of("SCENARIO", name, MFPT_NAMES)
-    if pretraining and name != "distance":
-        _stop(2, f"--pretraining is for `mfpt distance`, not for {name}")
+    is_read = not pretraining or name == "distance"
+    demand(is_read, f"--pretraining is for `mfpt distance`, not for {name}")
     if name == "traffic":
         table, rows = traffic_table()
         Console(stderr=json_output).print(table)
         if json_output:
             print(json.dumps({"scenario": "mfpt traffic", "rows": rows}))
         return
-    with one_line_errors(out):
+    with resumable(out):
         chosen = mfpt.scenario(name, base, quick).lasting(rounds)
         more = None
         if name == "distance":
@@ -132,7 +120,7 @@ def run_command(
     json_output: JsonOption = False,
 ) -> None:
     """Run experiments of your own."""
-    with one_line_errors(out):
+    with resumable(out):
         cells = [Cell(said.name, said.paradigm, said) for said in map(read_experiment, files)]
         names = [(cell.row, cell.column) for cell in cells]
         if len(set(names)) < len(names):
@@ -145,30 +133,14 @@ def run_command(
 
 
 @contextmanager
-def one_line_errors(out: Path) -> Iterator[None]:
-    """Turn what is expected to go wrong into one line and an exit code; SIGTERM is a Ctrl-C."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+def resumable(out: Path) -> Iterator[None]:
+    """Say after a Ctrl-C or SIGTERM how to go on."""
     try:
-        yield
-    except EXPECTED as error:
-        _stop(2, str(error))
-    except (SimulationError, OSError) as error:
-        _stop(1, str(error))
-    except KeyboardInterrupt:
-        _stop(130, f"stopped; the same command goes on from {out}")
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+        with terminable():
+            yield
+    except KeyboardInterrupt as error:
+        raise Stopped(f"stopped; the same command goes on from {out}") from error
 
 
 def _one_of(option: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        _stop(2, f"{option} {value!r} is not one of {', '.join(known)}")
-
-
-def _stop(code: int, message: str) -> NoReturn:
-    print(f"smidgen simulate: {' '.join(message.split())}", file=sys.stderr)
-    raise typer.Exit(code)
+    demand(value in known, f"{option} {value!r} is not one of {', '.join(known)}")

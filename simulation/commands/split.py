@@ -2,12 +2,11 @@
 
 import json
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -16,7 +15,6 @@ from rich.table import Table
 from edge_client.texts.examples import Example, LeftOut, read_file, read_texts
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
-from edge_client.texts.tasks import TaskError
 from simulation.experiments.experiment import Deal, ExperimentError
 from simulation.population.clients import Population, PopulationError
 from simulation.population.folders import population_of, write_clients
@@ -70,11 +68,7 @@ def split(
         write_clients(out, texts, tests, population, known)
         draw_partition(population, _pictured(texts), picture, _title(data, population))
     except (ExperimentError, PopulationError) as error:
-        _stop(2, _as_typed(str(error)))
-    except (DataError, TaskError) as error:
-        _stop(2, str(error))
-    except OSError as error:
-        _stop(1, str(error))
+        raise PopulationError(_as_typed(str(error))) from error
     summary = _summary(population, texts)
     _tell(summary, out, picture, Console(stderr=json_output))
     if json_output:
@@ -187,8 +181,3 @@ def _tell(summary: dict[str, Any], out: Path, picture: Path, console: Console) -
             soft_wrap=True,
         )
     console.print(f"folders  {out}\npicture  {picture}", highlight=False, soft_wrap=True)
-
-
-def _stop(code: int, message: str) -> NoReturn:
-    print(f"smidgen simulate split: {' '.join(message.split())}", file=sys.stderr)
-    raise typer.Exit(code)

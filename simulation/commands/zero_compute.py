@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from statistics import median
@@ -33,17 +32,13 @@ def zero_compute(
     ] = False,
 ) -> None:
     """Rounds in which every client adds 0.01; and the memory that real virtual clients take."""
-    try:
-        if peer not in ("", FLWR):
-            raise BenchmarkError(f"--peer {peer} is not known here; {FLWR}")
-        if peer and (reason := missing()):
-            raise BenchmarkError(f"--peer {FLWR}: {reason}")
-        ours = _in_fresh_process(zero_rounds, clients, rounds)
-        taken = _in_fresh_process(footprint, clients)
-        other = simulate(peer_clients or clients, rounds, first_state()) if peer else None
-    except BenchmarkError as error:
-        print(f"smidgen simulate zero-compute: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
+    if peer not in ("", FLWR):
+        raise BenchmarkError(f"--peer {peer} is not known here; {FLWR}")
+    if peer and (reason := missing()):
+        raise BenchmarkError(f"--peer {FLWR}: {reason}")
+    ours = _in_fresh_process(zero_rounds, clients, rounds)
+    taken = _in_fresh_process(footprint, clients)
+    other = simulate(peer_clients or clients, rounds, first_state()) if peer else None
     _tell(ours, taken, other, Console(stderr=json_output))
     if json_output:
         print(json.dumps(_plain(ours, taken, other)))

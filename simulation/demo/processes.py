@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from edge_client.errors import Failed
+
 LISTENING = re.compile(r"listening on (http://\S+)")
 
 
-class FleetError(RuntimeError):
+class FleetError(Failed):
     """A process of the fleet ended before its work was done."""
 
 

@@ -32,6 +32,7 @@ import msgspec
 from coordinator.config import RunConfig
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import EMBEDDED
+from edge_client.errors import WrongInput
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import Training
@@ -46,7 +47,7 @@ RESULTS_VERSION = 1  # another one when the same experiment gives other numbers 
 Paradigm = Literal["federated", "centralised", "local"]
 
 
-class ExperimentError(ValueError):
+class ExperimentError(WrongInput):
     """An experiment that cannot be read or makes no sense."""
 
 

@@ -19,6 +19,7 @@ from coordinator.rounds.events import Answered, Event, Finished, StepClosed, Ste
 from coordinator.rounds.guidance import guidance_of
 from coordinator.rounds.machine import State, decide, evolve, thresholds_before
 from edge_client.client import state as device
+from edge_client.errors import Failed
 from edge_client.labelling.book import Book
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import AdapterState, Update, decode_adapter, encode_adapter, sha256
@@ -27,7 +28,7 @@ from simulation.experiments.resume import recalled, remembered
 from simulation.experiments.scoring import Score
 
 
-class SimulationError(RuntimeError):
+class SimulationError(Failed):
     """An experiment that cannot go on; says why."""
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from edge_client.errors import WrongInput
 from edge_client.files import write_atomically
 from edge_client.wire.tensors import sha256
 from simulation.experiments.experiment import Experiment
@@ -29,7 +30,7 @@ from simulation.experiments.scoring import Score, Tally, pooled
 ROWS = "rows.jsonl"
 
 
-class RecordError(ValueError):
+class RecordError(WrongInput):
     """Results on disk that cannot be gone on from; names the file."""
 
 

@@ -19,6 +19,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from edge_client.errors import WrongInput
 from simulation.papers.typology_table import FEATURES, LANGUAGES, SHORT
 
 # GiB of text in CC-100, which XLM-R was pretrained on (Conneau et al. 2020, arXiv:1911.02116,
@@ -49,7 +50,7 @@ CC_100 = {
 }
 
 
-class TypologyError(ValueError):
+class TypologyError(WrongInput):
     """A language without a vector, a mixture that is none, or a vector without a direction."""
 
 

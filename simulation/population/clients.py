@@ -14,11 +14,12 @@ from itertools import repeat
 
 import numpy as np
 
+from edge_client.errors import WrongInput
 from edge_client.wire.seeds import derive_seed
 from simulation.population.dealing import apportion, deal, dirichlet, hand_out
 
 
-class PopulationError(ValueError):
+class PopulationError(WrongInput):
     """Clients that cannot be made of the texts; says what was expected and what came."""
 
 

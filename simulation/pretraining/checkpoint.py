@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from edge_client.errors import WrongInput
+
 CHECKPOINT_EVERY_S = 120.0
 
 
-class PretrainError(ValueError):
+class PretrainError(WrongInput):
     """A training run that cannot be started as asked."""
 
 

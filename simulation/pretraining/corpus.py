@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from edge_client.errors import WrongInput
+
 LANGUAGES = ("en", "es", "fr", "de")
 HELD_OUT_ONE_IN = 50
 PASSAGE_WORDS = 42
@@ -31,7 +33,7 @@ _NO_SPACE_AFTER = re.compile(r"([(\[«“$£])\s+")
 Sources = Mapping[str, tuple[Callable[[Path], Iterator["Passage"]], str]]
 
 
-class CorpusError(ValueError):
+class CorpusError(WrongInput):
     """Texts that are not where they should be."""
 
 

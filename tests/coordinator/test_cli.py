@@ -19,7 +19,7 @@ from coordinator.storage.blobs import read_blob
 from edge_client.adapters.peft_folder import read_peft_folder
 from edge_client.bases.base import Base
 from edge_client.wire import messages as wire
-from tests.coordinator.commands import command
+from tests.command_line import smidgen
 from tests.coordinator.devices import Device, enrol
 
 SMIDGEN = [sys.executable, "-m", "smidgen", "coordinator"]
@@ -35,8 +35,10 @@ def created(folder: Path, base: Base, rounds: int, *flags: str) -> str:
     (folder / "task.toml").write_text(TASK)
     what = ("--base", str(base.folder), "--adapter", "lora:2", "--rounds", str(rounds))
     task = ("--task", str(folder / "task.toml"))
-    done = command("create", "--store", str(folder / "store"), *what, *task, *flags, "--json")
-    assert done.returncode == 0, done.stderr
+    done = smidgen(
+        "coordinator", "create", "--store", str(folder / "store"), *what, *task, *flags, "--json"
+    )
+    assert done.exit_code == 0, done.stderr
     return str(json.loads(done.stdout.splitlines()[-1])["token"])
 
 
@@ -69,8 +71,10 @@ def take_turns(devices: list[Device], works: int) -> None:
 
 
 def exported(folder: Path) -> bytes:
-    done = command("export", "--store", str(folder / "store"), "--out", str(folder / "out"))
-    assert done.returncode == 0 and "adapter of round" in done.stdout
+    done = smidgen(
+        "coordinator", "export", "--store", str(folder / "store"), "--out", str(folder / "out")
+    )
+    assert done.exit_code == 0 and "adapter of round" in done.stdout
     return (folder / "out" / "adapter_model.safetensors").read_bytes()
 
 
@@ -137,10 +141,10 @@ def test_kill_9_amid_labelling_asks_nobody_twice(tmp_path: Path, tiny_base: Base
         take_turns([b, a], works=5)
         assert a.poll(10.0).status_code == 410
     assert exported(folder) == expected
-    figures = command("figures", "--store", str(folder / "store"), "--json").stdout
+    figures = smidgen("coordinator", "figures", "--store", str(folder / "store"), "--json").stdout
     assert json.loads(figures)["pseudo_labels_by_round"] == {"1": 18}
-    assert "18" in command("figures", "--store", str(folder / "store")).stdout
-    status = command("status", "--store", str(folder / "store"), "--json").stdout
+    assert "18" in smidgen("coordinator", "figures", "--store", str(folder / "store")).stdout
+    status = smidgen("coordinator", "status", "--store", str(folder / "store"), "--json").stdout
     assert json.loads(status)["pseudo_labels_by_round"] == {"1": 18}
 
 
@@ -217,8 +221,10 @@ def test_a_signal_ends_a_server_in_good_order(
 def test_two_servers_do_not_share_a_store(tmp_path: Path, tiny_base: Base) -> None:
     created(tmp_path, tiny_base, rounds=1)
     with server(tmp_path, "--port", "0"):
-        done = command("serve", "--store", str(tmp_path / "store"), "--port", "0")  # this process
-    assert done.returncode == 2 and "another coordinator serves the store" in done.stderr
+        done = smidgen(
+            "coordinator", "serve", "--store", str(tmp_path / "store"), "--port", "0"
+        )  # this process
+    assert done.exit_code == 2 and "another coordinator serves the store" in done.stderr
 
 
 def test_a_run_file_is_created_once(tmp_path: Path, tiny_base: Base) -> None:
@@ -242,12 +248,17 @@ def test_a_run_file_is_created_once(tmp_path: Path, tiny_base: Base) -> None:
 def test_status_figures_token_and_export(tmp_path: Path, tiny_base: Base) -> None:
     created(tmp_path, tiny_base, rounds=2)
     store = ("--store", str(tmp_path / "store"))
-    status = json.loads(command("status", *store, "--json").stdout)
+    status = json.loads(smidgen("coordinator", "status", *store, "--json").stdout)
     assert status["phase"] == "waiting" and status["round_index"] == 0 and status["rounds"] == 2
-    assert "waiting" in command("status", *store).stdout
+    assert "waiting" in smidgen("coordinator", "status", *store).stdout
     out = tmp_path / "rounds.jsonl"
-    assert command("figures", *store, "--out", str(out)).returncode == 0 and out.read_text() == ""
-    token = json.loads(command("token", *store, "--run", "hub", "--json").stdout)["token"]
+    assert (
+        smidgen("coordinator", "figures", *store, "--out", str(out)).exit_code == 0
+        and out.read_text() == ""
+    )
+    token = json.loads(smidgen("coordinator", "token", *store, "--run", "hub", "--json").stdout)[
+        "token"
+    ]
     assert token.encode() not in (tmp_path / "store" / "coordinator.db").read_bytes()
     body = exported(tmp_path)
     exported_, state = read_peft_folder(tmp_path / "out")
@@ -272,7 +283,7 @@ def test_wrong_input_is_one_line_and_code_2(tmp_path: Path, tiny_base: Base) -> 
             ("export", *store, "--run", "other", "--out", str(tmp_path / "x")): "no run 'other'",
         }
         for arguments, said in cases.items():
-            done = command(*arguments)
-            assert done.returncode == 2 and done.stdout == ""
+            done = smidgen("coordinator", *arguments)
+            assert done.exit_code == 2 and done.stdout == ""
             assert done.stderr.startswith("smidgen coordinator: ") and said in done.stderr
             assert done.stderr.count("\n") == 1

@@ -17,7 +17,7 @@ pytest.importorskip("fastapi")
 
 from edge_client.bases.base import Base
 from simulation.demo.processes import Fleet, fleet
-from tests.coordinator import commands
+from tests import command_line
 
 TASK = """
 name = "hub"
@@ -55,8 +55,8 @@ class Scene:
     def coordinator_json(self, command: str, *arguments: str) -> dict[str, Any]:
         """Run a `smidgen coordinator` command on this scene's store, in this process; its JSON."""
         store = ("--store", str(self.folder / "store"))
-        done = commands.command(command, *store, *arguments, "--json")
-        assert done.returncode == 0, done.stderr
+        done = command_line.smidgen("coordinator", command, *store, *arguments, "--json")
+        assert done.exit_code == 0, done.stderr
         answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
         return answer
 

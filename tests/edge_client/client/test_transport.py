@@ -5,10 +5,10 @@ import pytest
 
 from edge_client.client.meter import WorkMeter
 from edge_client.client.transport import (
+    AddressError,
     Coordinator,
     Refused,
     RunFinished,
-    TransportError,
     Unreachable,
     patiently,
 )
@@ -96,5 +96,5 @@ def test_nobody_there_is_told_after_the_patience() -> None:
 
 @pytest.mark.parametrize("url", ["localhost:8700", "ftp://host", "http://", "http://[::1"])
 def test_a_url_that_is_none_says_what_is_expected(url: str) -> None:
-    with pytest.raises(TransportError, match="--coordinator"):
+    with pytest.raises(AddressError, match="--coordinator"):
         Coordinator(url)

@@ -2,13 +2,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from edge_client.cli import app
 from edge_client.client.state import ClientState
 from edge_client.labelling.book import FileNotes, Read
 from edge_client.labelling.pseudo_labels import Reading, text_id
 from edge_client.texts.examples import Example, read_file
+from tests.command_line import Done, smidgen
 
 TEXTS = {"rain at nine": ("weather", 0.97), "a cake": ("family", 0.6), "storm": ("weather", 0.9)}
 IDS = {text: text_id(Example(text)) for text in TEXTS}
@@ -33,8 +32,8 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def labels(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["labels", *map(str, arguments)])
+def labels(*arguments: object) -> Done:
+    return smidgen("client", "labels", *map(str, arguments))
 
 
 def refused(*arguments: object) -> str:

@@ -2,16 +2,15 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from edge_client.bases.base import Base
-from edge_client.cli import app
-from edge_client.commands.pattern_choice import score_patterns, with_first
+from edge_client.commands.patterns import score_patterns, with_first
 from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import evaluate
 from edge_client.texts.examples import write_csv
 from edge_client.texts.ready_tasks import READY
 from edge_client.texts.tasks import Task, read_task, task_toml
+from tests.command_line import Done, smidgen
 from tests.edge_client.engine.engines import KINDS, TEXTS, engine_of
 
 PATTERNS = (
@@ -34,9 +33,9 @@ def data(tmp_path: Path, asked: Task) -> Path:
     return tmp_path
 
 
-def patterns(base: Base, data: Path, *more: str) -> Result:
+def patterns(base: Base, data: Path, *more: str) -> Done:
     given = ["patterns", "--data", str(data), "--base", str(base.folder), *more]
-    return CliRunner().invoke(app, given)
+    return smidgen("client", *given)
 
 
 def test_patterns_come_by_accuracy_and_then_as_they_were_given(
@@ -78,8 +77,8 @@ def test_a_ready_made_task_does_not_replace_ones_own(tiny_base: Base, data: Path
 
 
 def test_the_ready_made_tasks_are_listed() -> None:
-    done = CliRunner().invoke(app, ["tasks", "--json"])
+    done = smidgen("client", "tasks", "--json")
     listed = json.loads(done.stdout)
     assert list(listed) == list(READY)
     assert listed["yelp-f"]["verbalizer"]["5"] == "great"
-    assert "xglue-nc" in CliRunner().invoke(app, ["tasks"]).stdout
+    assert "xglue-nc" in smidgen("client", "tasks").stdout

@@ -5,23 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
 from edge_client.bases.base import Base
-from edge_client.commands.plan import plan
 from edge_client.engine.opening import engine_name
 from edge_client.planning.corrections import Corrections, Key
 from edge_client.planning.plan import Plan
+from tests.command_line import Done, smidgen
 
-COMMAND = typer.Typer()
-COMMAND.command()(plan)
 NAMES = {"dtype", "micro_batch", "recompute", "depth", "tokens"}
 
 
-def run(base: Base, state: Path, *arguments: str) -> Result:
+def run(base: Base, state: Path, *arguments: str) -> Done:
     given = ["--base", str(base.folder), "--state", str(state), "--tokens", "32", *arguments]
-    return CliRunner().invoke(COMMAND, given)
+    return smidgen("client", "plan", *given)
 
 
 def answer(base: Base, state: Path, *arguments: str) -> dict[str, Any]:
@@ -74,8 +70,8 @@ def test_what_the_device_measured_moves_the_prediction(tiny_base: Base, tmp_path
         (("--memory-budget", "20M"), "--memory-budget 20M is below the smallest plan for this"),
         (("--adapter", "lora"), "adapter 'lora' is not one of"),
         (("--adapter", "prompt:900"), "adapter prompt:900 leaves no room for a text"),
-        (("--batch", "0"), "--batch: 1 to 4096"),
-        (("--tokens", "1000000"), "--tokens: 8 to 8192"),
+        (("--batch", "0"), "--batch 0: 1 to 4096 is expected"),
+        (("--tokens", "1000000"), "--tokens 1000000: 8 to 8192 is expected"),
         (("--bits", "5"), "--bits 5 is not one of 4, 8 and 16"),
         (("--base", "/no/such"), "no base at /no/such"),
     ],

@@ -3,14 +3,14 @@ import math
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+
+from tests.command_line import smidgen
 
 pytest.importorskip("peft")
 
 from edge_client.bases.base import Base
 from profiling.benchmarks.exactness import PlanError
 from profiling.benchmarks.report import exactness_table
-from profiling.cli import app
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_plan_of_a_base_is_exact(tiny_base: Base, adapter: str) -> None:
     arguments = ["gradients", "--base", str(tiny_base.folder), "--bits", "8", "--json"]
     arguments += ["--adapter", adapter]
-    result = CliRunner().invoke(app, arguments)
+    result = smidgen("profile", *arguments)
     assert result.exit_code == 0, result.output
     plans = json.loads(result.stdout.splitlines()[-1])["plans"]
     assert len(plans) >= 6 and all(plan["is_exact"] for plan in plans)
@@ -49,6 +49,6 @@ def test_a_plan_that_is_not_exact_is_shown_as_such() -> None:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], expected: str) -> None:
-    result = CliRunner().invoke(app, ["gradients", *arguments])
+    result = smidgen("profile", "gradients", *arguments)
     assert result.exit_code == 2 and expected in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1

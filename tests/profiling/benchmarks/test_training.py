@@ -9,7 +9,8 @@ from typing import Any
 
 import psutil
 import pytest
-from typer.testing import CliRunner
+
+from tests.command_line import smidgen
 
 pytest.importorskip("torch")
 
@@ -18,7 +19,6 @@ from profiling.benchmarks.grid import grid, read_cases, run_grid
 from profiling.benchmarks.report import grid_table, ratio_notes, train_notes, train_table
 from profiling.benchmarks.training import PEERS, Benchmark, Settings
 from profiling.benchmarks.training_run import TrainingRun, ratios, spread
-from profiling.cli import app
 from profiling.instruments.bases import BenchmarkError, find_base, label_words
 from profiling.instruments.child import DONE, KILLED_BY_CAP, run_child
 from profiling.instruments.stepping import Request, random_texts, read_request
@@ -49,14 +49,14 @@ def ours(settings: Settings) -> TrainingRun:
 
 
 def last_line(arguments: list[str]) -> dict[str, Any]:
-    result = CliRunner().invoke(app, arguments)
+    result = smidgen("profile", *arguments)
     assert result.exit_code == 0, result.output
     answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     return answer
 
 
 def refusal(arguments: list[str]) -> str:
-    result = CliRunner().invoke(app, arguments)
+    result = smidgen("profile", *arguments)
     assert result.exit_code == 2, result.output
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1, result.stderr

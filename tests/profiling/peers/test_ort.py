@@ -5,16 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
-from profiling.cli import app
 from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import DONE
 from profiling.peers import ort as ort_training
+from tests.command_line import smidgen
 from tests.families import write_family
 
 SCRIPT = "scripts/ort_training_env"
@@ -30,7 +29,7 @@ def no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("no_environment")
 def test_the_peer_without_its_environment_is_one_line(tiny_base: Base) -> None:
     arguments = ["train", "--base", str(tiny_base.folder), "--tokens", "32"]
-    result = CliRunner().invoke(app, [*arguments, "--peer", "ort-training"])
+    result = smidgen("profile", *arguments, "--peer", "ort-training")
     assert result.exit_code == 2
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1 and "--peer ort-training" in lines[0] and SCRIPT in lines[0]

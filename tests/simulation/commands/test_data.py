@@ -2,18 +2,14 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task, TaskError, read_task, task_toml
-from simulation.commands.data import data, summary, write_dataset
+from simulation.commands.data import summary, write_dataset
 from simulation.datasets.catalogue import read_dataset, read_local
 from simulation.datasets.dataset import DataSet
+from tests.command_line import smidgen
 
-APP = typer.Typer()
-APP.command()(data)
-RUN = CliRunner()
 TASK = Task("pets", ("cat", "dog"), ("a [MASK] : {text}",), {"cat": "cat", "dog": "dog"})
 SET = DataSet(
     "pets",
@@ -48,7 +44,7 @@ def test_a_copy_is_a_data_set_of_ones_own(tmp_path: Path) -> None:
         *(SET.name, SET.task, SET.train, SET.test),
     )
     assert (again.origin, again.licence) == ("folder mine", "cc-by-4.0")
-    done = RUN.invoke(APP, [f"folder:{tmp_path}/mine", "--languages", "eng", "--json"])
+    done = smidgen("simulate", "data", f"folder:{tmp_path}/mine", "--languages", "eng", "--json")
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["languages"] == {"train": {"eng": 1}, "test": {"eng": 1}}
 
@@ -67,7 +63,7 @@ def test_the_summary_counts_labels_and_languages() -> None:
 
 
 def test_own_files_are_shown_and_json_comes_last(tmp_path: Path) -> None:
-    done = RUN.invoke(APP, ["pets-2", *own_files(tmp_path), "--json"])
+    done = smidgen("simulate", "data", "pets-2", *own_files(tmp_path), "--json")
     assert done.exit_code == 0
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["name"], found["origin"]) == ("pets-2", "file all.csv")
@@ -76,7 +72,7 @@ def test_own_files_are_shown_and_json_comes_last(tmp_path: Path) -> None:
 
 
 def test_a_copy_is_written_where_asked(tmp_path: Path) -> None:
-    done = RUN.invoke(APP, [*own_files(tmp_path), "--out", str(tmp_path / "copy")])
+    done = smidgen("simulate", "data", *own_files(tmp_path), "--out", str(tmp_path / "copy"))
     assert done.exit_code == 0
     names = {path.name for path in (tmp_path / "copy").iterdir()}
     assert names == {"train.csv", "test.csv", "task.toml", "README.md"}
@@ -99,14 +95,14 @@ def test_a_copy_is_written_where_asked(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_use_ends_in_one_line(arguments: list[str], message: str) -> None:
-    done = RUN.invoke(APP, arguments)
+    done = smidgen("simulate", "data", *arguments)
     assert done.exit_code == 2
     assert message in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_a_set_known_on_the_hub_keeps_its_own_task(tmp_path: Path) -> None:
     (tmp_path / "task.toml").write_text(task_toml(TASK))
-    done = RUN.invoke(APP, ["hub:facebook/xnli", "--task", str(tmp_path / "task.toml")])
+    done = smidgen("simulate", "data", "hub:facebook/xnli", "--task", str(tmp_path / "task.toml"))
     assert done.exit_code == 2 and "leave --task out" in done.stderr
 
 
@@ -114,5 +110,5 @@ def test_a_task_of_one_label_is_refused(tmp_path: Path) -> None:
     (tmp_path / "task.toml").write_text('labels = ["x"]\npatterns = ["[MASK] {text}"]\n')
     with pytest.raises(TaskError):
         read_task(tmp_path / "task.toml")
-    done = RUN.invoke(APP, ["--train", "x.csv", "--task", str(tmp_path / "task.toml")])
+    done = smidgen("simulate", "data", "--train", "x.csv", "--task", str(tmp_path / "task.toml"))
     assert done.exit_code == 2

@@ -6,14 +6,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-import typer
-from typer.testing import CliRunner, Result
-
 from edge_client.texts.examples import read_folder
-from simulation.commands.split import split
+from tests.command_line import Done, smidgen
 
-APP = typer.Typer()
-APP.command()(split)
 LANGUAGES = ("eng", "hau", "swa")
 TASK = """
 labels = ["a", "b"]
@@ -32,8 +27,8 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(APP, [str(word) for word in words])
+def run(*words: str | Path) -> Done:
+    return smidgen("simulate", "split", *map(str, words))
 
 
 def said(*words: str | Path) -> str:

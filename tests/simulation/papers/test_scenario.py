@@ -11,10 +11,8 @@ pytest.importorskip("matplotlib")
 
 from rich.console import Console
 from rich.table import Table
-from typer.testing import CliRunner
 
 from edge_client.bases.base import Base
-from simulation.cli import app
 from simulation.experiments.record import mean_and_spread
 from simulation.experiments.runner import Place, run_all
 from simulation.papers import aug_fedprompt, mfpt
@@ -31,6 +29,7 @@ from simulation.papers.scenario import (
     measured,
 )
 from simulation.papers.typology import TypologyError
+from tests.command_line import smidgen
 from tests.simulation.experiments.test_runner import news, place  # noqa: F401 - a fixture
 
 SEEDS = (0, 1)
@@ -148,6 +147,6 @@ def test_a_mixture_is_read_or_refused() -> None:
     ],
 )
 def test_bad_input_is_one_line(line: str, message: str) -> None:
-    done = CliRunner().invoke(app, line.split())
+    done = smidgen("simulate", *line.split())
     assert done.exit_code == 2 and message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 or "rounds" in done.stderr

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import BertForMaskedLM
-from typer.testing import CliRunner
 
 from edge_client.bases.base import open_base
-from simulation.commands.pretrain import pretrain
 from simulation.pretraining.checkpoint import Limits, PretrainError
 from simulation.pretraining.corpus import Passage
 from simulation.pretraining.course import build_course
@@ -24,6 +21,7 @@ from simulation.pretraining.server_adam import Moments, pseudo_gradient, server_
 from simulation.pretraining.silo import LEAST_SAMPLES, Silo, train_silo
 from simulation.pretraining.student import new_student
 from simulation.pretraining.vocabulary import build_vocabulary, wordpiece
+from tests.command_line import smidgen
 
 WORDS = {"en": ("the", "old", "river", "town", "wins"), "es": ("el", "viejo", "rio", "gana", "y")}
 
@@ -157,10 +155,8 @@ def write_news(data: Path) -> None:
 
 
 def call(data: Path, out: Path, *more: str) -> tuple[int, str]:
-    app = typer.Typer()
-    app.command()(pretrain)
     typed = ["--data", str(data), "--out", str(out), "--steps", "2", "--threads", "1", "--json"]
-    result = CliRunner().invoke(app, [*typed, *more])
+    result = smidgen("simulate", "pretrain", *typed, *more)
     return result.exit_code, result.output
 
 

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import typer
 from transformers import AutoModelForMaskedLM, BertForMaskedLM
-from typer.testing import CliRunner
 
 from edge_client.bases.base import open_base
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Tokens
-from simulation.commands.pretrain import pretrain
 from simulation.pretraining.checkpoint import Limits, PretrainError
 from simulation.pretraining.corpus import SOURCES, CorpusError, Passage, join_tokens, read_corpus
 from simulation.pretraining.course import MASK, CourseBatch, build_course
@@ -22,6 +19,7 @@ from simulation.pretraining.held_out import TOPICS, masked_score, zero_shot
 from simulation.pretraining.student import batch_loss, new_student, start_from_teacher, train
 from simulation.pretraining.teacher import Teacher, principal_embeddings
 from simulation.pretraining.vocabulary import LABEL_WORDS, build_vocabulary, token_list, wordpiece
+from tests.command_line import smidgen
 
 WORDS = ("the", "old", "river", "town", "power", "team", "wins", "money", "market", "game", "car")
 
@@ -237,10 +235,8 @@ def test_a_checkpoint_of_other_texts_is_refused(
 def test_the_command_writes_a_base_that_opens(teacher_folder: Path, tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "base"
     write_news_set(data)
-    app = typer.Typer()
-    app.command()(pretrain)
     typed = ["--data", str(data), "--out", str(out), "--teacher", str(teacher_folder)]
-    result = CliRunner().invoke(app, [*typed, "--steps", "2", "--threads", "1", "--json"])
+    result = smidgen("simulate", "pretrain", *typed, "--steps", "2", "--threads", "1", "--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout.splitlines()[-1])
     assert report["steps"] == 2 and report["teacher"] == teacher_folder.name
@@ -253,8 +249,6 @@ def test_the_command_writes_a_base_that_opens(teacher_folder: Path, tmp_path: Pa
 
 
 def test_the_command_refuses_a_folder_without_texts(tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.command()(pretrain)
     typed = [
         "--data",
         str(tmp_path),
@@ -265,6 +259,6 @@ def test_the_command_refuses_a_folder_without_texts(tmp_path: Path) -> None:
         "--threads",
         "1",
     ]
-    result = CliRunner().invoke(app, typed)
+    result = smidgen("simulate", "pretrain", *typed)
     assert result.exit_code == 2
     assert "put at least one of these sets there" in result.output

@@ -1,27 +1,31 @@
-"""`smidgen coordinator` commands, run in this process."""
+"""`smidgen` commands run in this process, through the front door that users take."""
 
 import io
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 
-from coordinator.cli import app
+from smidgen import main
 
 
-@dataclass
+@dataclass(frozen=True)
 class Done:
-    """What a command said and its exit code."""
+    """What a command said, and its exit code."""
 
-    returncode: int
+    exit_code: int
     stdout: str
     stderr: str
 
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
 
-def command(*arguments: str) -> Done:
+
+def smidgen(*arguments: str) -> Done:
     """One command in this process, which spares its imports."""
     code, out, err = 0, io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            app(args=arguments, prog_name="smidgen coordinator")
+            main(arguments)
         except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
+            code = 0 if end.code is None else int(end.code)
     return Done(code, out.getvalue(), err.getvalue())

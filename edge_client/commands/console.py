@@ -1,0 +1,53 @@
+"""What the commands of `smidgen client` share: their options, and how a task is found."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edge_client.engine.opening import ENGINE_HELP
+from edge_client.errors import WrongInput
+from edge_client.texts.ready_tasks import find_task
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import Training
+
+BaseOption = Annotated[str, typer.Option("--base", help="Folder, hub name, or `embedded`.")]
+EngineOption = Annotated[str, typer.Option("--engine", help=ENGINE_HELP)]
+BudgetOption = Annotated[
+    str,
+    typer.Option(
+        "--memory-budget", help="Such as 512M or 1.5G; auto: 60 % of what is available now."
+    ),
+]
+DataOption = Annotated[
+    Path, typer.Option("--data", help="Folder with labelled.csv, test.csv ..., or one file.")
+]
+TaskOption = Annotated[
+    Path | None,
+    typer.Option("--task", help="task.toml or a ready-made one; by default that in --data."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: one JSON object.")]
+
+
+def task_file(data: Path) -> Path:
+    """Where a data folder's own task lies, or that of the folder a data file is in."""
+    return (data if data.is_dir() else data.parent) / "task.toml"
+
+
+def task_for(path: Path | None, data: Path) -> Task:
+    """The task that is named, or else the data folder's own."""
+    return find_task(path or task_file(data))
+
+
+def training_of(epochs: int, batch: int, lr: float, tokens: int) -> Training:
+    """Training as flags give it.
+
+    Raises:
+        WrongInput: A value outside its range; names its flag and what came.
+    """
+    given = {"epochs": epochs, "batch": batch, "lr": lr, "tokens": tokens}
+    try:
+        return Training(epochs=epochs, batch=batch, lr=lr, tokens=tokens)
+    except ValueError as error:
+        name, _, expected = str(error).partition(": ")
+        raise WrongInput(f"--{name} {given[name]}: {expected} is expected") from error

@@ -1,0 +1,102 @@
+"""`smidgen client run`: join a run from this device and serve it."""
+
+import json
+import logging
+import socket
+import sys
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edge_client.bases.base import EMBEDDED, open_base
+from edge_client.commands.console import (
+    BaseOption,
+    BudgetOption,
+    DataOption,
+    EngineOption,
+    JsonOption,
+)
+from edge_client.errors import demand
+from edge_client.planning.guard import peak_rss_bytes
+from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size
+from edge_client.texts.examples import check_folder
+from edge_client.wire.messages import LONGEST_NAME
+
+STATES = Path(".local") / "state" / "smidgen"  # below the user's home
+
+
+def run(
+    coordinator: Annotated[str, typer.Option(help="The coordinator's URL.")],
+    data: DataOption,
+    token: Annotated[
+        str, typer.Option(envvar="SMIDGEN_TOKEN", help="Enrolment token; needed once.")
+    ] = "",
+    base: BaseOption = EMBEDDED,
+    engine: EngineOption = AUTO,
+    memory_budget: BudgetOption = AUTO,
+    state: Annotated[
+        Path | None, typer.Option(help="State folder; ~/.local/state/smidgen/NAME by default.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="The device's name; the host's by default.")] = "",
+    cache_size: Annotated[
+        str, typer.Option(help="Disk for what frozen layers give, such as 1G; 0: none.")
+    ] = "256M",
+    patience: Annotated[
+        float, typer.Option(min=0.0, help="Seconds the coordinator may be absent at the start.")
+    ] = 10.0,
+    json_output: JsonOption = False,
+) -> None:
+    """Join a run and serve it until it is finished."""
+    from edge_client.client.loop import Client, Settings
+    from edge_client.client.state import ClientState
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    check_name(name)
+    check_folder(data)  # a folder that cannot serve is told before anybody is asked
+    name = name or socket.gethostname()
+    settings = Settings(
+        url=coordinator.rstrip("/"),
+        token=token,
+        name=name,
+        data=data,
+        base=open_base(base),
+        engine=engine,
+        budget_bytes=parse_budget(memory_budget),
+        cache_bytes=parse_cache_size(cache_size),
+        version=version(),
+        patience_s=patience,
+    )
+    client_state = ClientState(state or Path.home() / STATES / name)
+    with client_state.locked():
+        summary = Client(settings, client_state).run()
+    if json_output:
+        print(json.dumps(asdict(summary) | {"peak_rss_bytes": peak_rss_bytes()}))
+    else:
+        print(f"{summary.device_id}: run finished, {summary.works} pieces of work done")
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no coordinator takes, or that is not the name of a folder.
+
+    Raises:
+        WrongInput: Says what is expected.
+    """
+    is_short = len(name) <= LONGEST_NAME
+    told = f"of {len(name)} characters" if not is_short else repr(name)
+    is_folder = "/" not in name and name not in (".", "..")
+    demand(
+        is_short and is_folder and (not name or name.isprintable()),
+        f"--name {told}: 1 to {LONGEST_NAME} printable characters without a slash are expected",
+    )
+
+
+def version() -> str:
+    """Version of the installed client."""
+    try:
+        return metadata.version("smidgen")
+    except metadata.PackageNotFoundError:
+        return "unknown"
