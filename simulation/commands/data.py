@@ -17,6 +17,7 @@ from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, task_toml
 from simulation.datasets.catalogue import NAMES, VARIABLE, read_dataset, read_local
 from simulation.datasets.dataset import DataSet
+from simulation.datasets.hub import read_hub
 from simulation.datasets.hub_layouts import LAYOUTS, HubLayout
 
 
@@ -56,8 +57,6 @@ def data(
     if train:
         read = _read_own(name, train, test, own)
     elif own and name.startswith("hub:"):
-        from simulation.datasets.hub import read_hub  # only where the hub is asked
-
         layout = _layout(name, own, text, text_b, label, config)
         read = read_hub(name.removeprefix("hub:"), _words(languages), layout)
     else:
@@ -95,7 +94,7 @@ def write_dataset(out: Path, data: DataSet) -> None:
     Equal sets write equal bytes. Licence, origin and checksum go along in README.md.
 
     Raises:
-        DataError: A text is no Unicode.
+        DataError: A text is not Unicode.
         OSError: The folder cannot be written.
     """
     out.mkdir(parents=True, exist_ok=True)

@@ -14,8 +14,9 @@ from pathlib import Path
 from edge_client.texts.examples import Example, find_part, read_file
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, TaskError, read_task
-from simulation.datasets.dataset import DataSet, build, checksum
-from simulation.datasets.known import READERS, Parts, chosen, likeness
+from simulation.datasets.dataset import DataSet, Parts, build, checksum, likeness
+from simulation.datasets.hub import read_hub
+from simulation.datasets.known import READERS, chosen
 from simulation.datasets.licence import licence_near
 
 NAMES = tuple(sorted(READERS))
@@ -38,10 +39,6 @@ def read_dataset(name: str, where: Path | None = None, languages: Sequence[str] 
     if name.startswith("folder:"):
         return read_own_folder(Path(name.removeprefix("folder:")), languages)
     if name.startswith("hub:"):
-        from simulation.datasets.hub import (
-            read_hub,  # the hub's library is only here where it is wanted
-        )
-
         return read_hub(name.removeprefix("hub:"), languages)
     if name not in READERS:
         known = ", ".join(NAMES)

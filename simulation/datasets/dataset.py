@@ -1,7 +1,8 @@
-"""What data sets need beside their tasks (`texts.ready_tasks`): languages, fewer labels."""
+"""A data set: what a reader found, put together, checked and hashed."""
 
 import hashlib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,11 +10,11 @@ from edge_client.files import file_sha256
 from edge_client.texts.examples import Example
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
-from simulation.datasets.known import Parts, likeness
 
 XNLI_LANGUAGES = (
     *("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh"),
 )
+_NOT_WORDS = re.compile(r"[\W_]+")
 
 
 def narrowed(task: Task, labels: Iterable[str | None]) -> Task:
@@ -25,6 +26,25 @@ def narrowed(task: Task, labels: Iterable[str | None]) -> Task:
     wanted = set(labels)
     kept = tuple(label for label in task.labels if label in wanted)
     return replace(task, labels=kept, verbalizer={label: task.verbalizer[label] for label in kept})
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a reader found.
+
+    Attributes:
+        task: The question.
+        train: To train on; may still hold texts of `test`.
+        test: To be judged by.
+        files: Every file that was read.
+        notes: How this differs from the set as published.
+    """
+
+    task: Task
+    train: Sequence[Example]
+    test: Sequence[Example]
+    files: tuple[Path, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +94,7 @@ def build(name: str, parts: Parts, origin: str, licence: str, sha256: str) -> Da
 
 
 def disjoint(train: Iterable[Example], test: Iterable[Example]) -> tuple[list[Example], int]:
-    """Training texts that are no test texts, and how many were left out.
+    """Training texts that are not test texts, and how many were left out.
 
     Case, spaces and punctuation do not tell texts apart here; a pair counts as one text.
     """
@@ -82,6 +102,11 @@ def disjoint(train: Iterable[Example], test: Iterable[Example]) -> tuple[list[Ex
     before = list(train)
     kept = [example for example in before if likeness(example) not in tested]
     return kept, len(before) - len(kept)
+
+
+def likeness(example: Example) -> str:
+    """What two texts share that differ only in case, spaces and punctuation."""
+    return _NOT_WORDS.sub("", f"{example.text}\n{example.text_b}".casefold())
 
 
 def checksum(files: dict[str, Path]) -> str:

@@ -1,8 +1,8 @@
 """Data sets from the Hugging Face hub: its split files, read without the `datasets` library.
 
 Two files of a set are all that is wanted, so huggingface_hub gets them and pyarrow reads them;
-`datasets` would bring pandas, fsspec and multiprocess for the same rows. A set that is no Parquet
-file yet is read from the copy that the hub itself converts. Nothing from the hub is executed.
+`datasets` would bring pandas, fsspec and multiprocess for the same rows. A set that is not yet a
+Parquet file is read from the copy that the hub itself converts. Nothing from the hub is executed.
 
     data = read_hub("masakhane/masakhanews@main", languages=("hau", "yor"))
 """
@@ -16,9 +16,8 @@ from typing import Any
 
 from edge_client.texts.examples import Example
 from edge_client.texts.rows import DataError, read_rows
-from simulation.datasets.dataset import DataSet, build, checksum, narrowed
+from simulation.datasets.dataset import DataSet, Parts, build, checksum, narrowed
 from simulation.datasets.hub_layouts import LAYOUTS, HubLayout, configs_of, files_of
-from simulation.datasets.known import Parts
 from simulation.datasets.licence import UNKNOWN
 
 CONVERTED = "refs/convert/parquet"
@@ -216,4 +215,4 @@ def _parquet_file(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path.name} is no Parquet file: {error}") from error
+        raise DataError(f"{path.name} is not a Parquet file: {error}") from error

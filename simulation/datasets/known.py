@@ -5,44 +5,16 @@ has to be drawn, the order of the texts' hashes draws it, so equal files give eq
 """
 
 import hashlib
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from edge_client.texts.examples import Example
 from edge_client.texts.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
 from edge_client.texts.rows import DataError, read_rows
-from edge_client.texts.tasks import Task
-from simulation.datasets.dataset import narrowed
+from simulation.datasets.dataset import Parts, narrowed
 
 Row = Mapping[str, str]
-_NO_WORD = re.compile(r"[\W_]+")
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a reader found.
-
-    Attributes:
-        task: The question.
-        train: To train on; may still hold texts of `test`.
-        test: To be judged by.
-        files: Every file that was read.
-        notes: How this differs from the set as published.
-    """
-
-    task: Task
-    train: Sequence[Example]
-    test: Sequence[Example]
-    files: tuple[Path, ...]
-    notes: tuple[str, ...] = ()
-
-
-def likeness(example: Example) -> str:
-    """What two texts share that differ only in case, spaces and punctuation."""
-    return _NO_WORD.sub("", f"{example.text}\n{example.text_b}".casefold())
 
 
 def ag_news(folder: Path, languages: Sequence[str]) -> Parts:

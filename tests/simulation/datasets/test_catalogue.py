@@ -13,8 +13,8 @@ from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, task_toml
 from edge_client.texts.tokens import Tokens
 from simulation.datasets.catalogue import NAMES, VARIABLE, read_dataset, read_local
-from simulation.datasets.dataset import DataSet, disjoint
-from simulation.datasets.known import HYPOTHESES, drawn, is_test_premise, likeness
+from simulation.datasets.dataset import DataSet, disjoint, likeness
+from simulation.datasets.known import HYPOTHESES, drawn, is_test_premise
 from tests.conftest import SHARED, shared
 
 TASK = Task("own", ("a", "b"), ("[MASK] : {text}",), {"a": "good", "b": "bad"})

@@ -147,7 +147,7 @@ def test_a_pair_keeps_both_texts(tmp_path: Path) -> None:
     [
         (table({"text": ["x"], "topic": [0]}), "a.parquet: no column 'label'; found text, topic"),
         (table({"text": ["x"], "label": [7]}), "label '7' is not one of no, yes or their numbers"),
-        (b"no parquet at all", "a.parquet is no Parquet file"),
+        (b"no parquet at all", "a.parquet is not a Parquet file"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, body: bytes, message: str) -> None:
