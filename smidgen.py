@@ -53,6 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         SystemExit: Always but after --version and --help; its code is the exit code.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+    for place, word in enumerate(given, start=1):
+        if not _is_text(word):
+            print(f"smidgen: word {place} of the command is not UTF-8 text", file=sys.stderr)
+            raise SystemExit(WrongInput.exit_code)
     if given and given[0] == "--version":
         print(__version__)
     elif not given or given[0] in ("-h", "--help"):
@@ -62,6 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(2)
     else:
         _run(given[0], given[1:])
+
+
+def _is_text(word: str) -> bool:
+    """Whether a word came as UTF-8; other bytes reach Python as halves of surrogate pairs."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in word)
 
 
 def _run(command: str, arguments: Sequence[str]) -> None:

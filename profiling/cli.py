@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from edge_client.bases.base import open_base
 from edge_client.engine.opening import ENGINE_HELP
 from edge_client.planning.sizes import AUTO, BudgetError, parse_budget
 from profiling.benchmarks.exactness import Question, compare
@@ -26,7 +27,7 @@ from profiling.benchmarks.report import (
 )
 from profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
 from profiling.benchmarks.training_run import ratios
-from profiling.instruments.bases import BenchmarkError
+from profiling.instruments.bases import BenchmarkError, is_shape
 from profiling.instruments.child import Line, terminable
 from profiling.rounds import cost_by_round, read_figures
 
@@ -169,6 +170,9 @@ def predicted_peaks(
             threads=threads,
             seed=seed,
         )
+        for name in base or ():
+            if not is_shape(name):
+                open_base(name)  # every base is there, before hours of work
         cases = grid(common, base or SHAPES, bits or GRID_BITS, batch or BATCHES, sample)
         out.mkdir(parents=True, exist_ok=True)
 

@@ -43,7 +43,7 @@ def listen(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
         bound.listen(512)
         return bound
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         if bound is not None:
             bound.close()
         raise PortError(

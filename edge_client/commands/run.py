@@ -45,7 +45,7 @@ def run(
         str, typer.Option(help="Disk for what frozen layers give, such as 1G; 0: none.")
     ] = "256M",
     patience: Annotated[
-        float, typer.Option(min=0.0, help="Seconds the coordinator may be absent at the start.")
+        float, typer.Option(help="Seconds the coordinator may be absent at the start.")
     ] = 10.0,
     json_output: JsonOption = False,
 ) -> None:
@@ -56,6 +56,7 @@ def run(
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     check_name(name)
+    demand(patience >= 0, f"--patience {patience}: seconds, 0 or more, are expected")
     check_folder(data)  # a folder that cannot serve is told before anybody is asked
     name = name or socket.gethostname()
     settings = Settings(

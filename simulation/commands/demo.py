@@ -16,7 +16,7 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.commands.console import training_of
 from edge_client.engine.opening import installed_engine
-from edge_client.errors import Stopped
+from edge_client.errors import Stopped, demand
 from edge_client.planning.sizes import AUTO
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
@@ -61,6 +61,8 @@ def demo(
     """Start a coordinator and four devices on this machine and train one adapter together."""
     console = Console(stderr=json_output)
     check_exportable(parse_adapter(adapter))
+    for option, value in {"--task": task, "--test": test}.items():
+        demand(value is None or data is not None, f"{option} says nothing without --data FILE")
     engines = tuple(installed_engine(name.strip()) for name in engine.split(","))
     usual = RECIPES.get(adapter.split(":")[0], RECIPE)
     training = training_of(

@@ -1,0 +1,219 @@
+"""Values outside its domain at every option of every command: one line each, never a traceback.
+
+The list of commands and options is Typer's own, so a new option is tested as soon as it is there.
+"""
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import typer.main
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+pytest.importorskip("matplotlib")
+
+from edge_client.bases.base import Base
+from smidgen import COMMANDS
+from tests.command_line import Done, smidgen
+
+SOON_S = 5.0  # of this process's computing, however busy the machine is
+PATIENCE_S = 30.0  # of waiting, for what computes nothing
+TASK = """
+name = "hub"
+labels = ["security", "weather"]
+patterns = ["{text} [MASK]"]
+"""
+EXPERIMENT = """
+dataset = "folder:none"
+base = "embedded"
+adapter = "lora:2"
+"""
+NOT_TEXT = "\udcff"  # a byte that is not UTF-8, as the command line gives it
+LONG = "x" * 5000
+INTEGERS = ("x", "", "1.5", "-1", f"{10**40}", f"-{10**40}")
+NUMBERS = ("x", "", "-1", "nan", "-inf")
+PATHS = ("/dev/null/below", LONG)
+TEXTS = (NOT_TEXT, LONG, "", "\x1b]0;x\x07")
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option or argument of a command.
+
+    Attributes:
+        command: Words before it, such as `client run`.
+        name: As the command's function calls it.
+        flag: As typed; empty for an argument.
+        kind: Click's name of its type.
+    """
+
+    command: str
+    name: str
+    flag: str
+    kind: str
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """Values that no option of this kind takes; to some texts anything is a value."""
+        if self.kind.startswith("int"):
+            return INTEGERS
+        if self.kind.startswith("float"):
+            return NUMBERS
+        return PATHS if self.kind in ("path", "file", "directory") else TEXTS
+
+
+def leaves(words: str, command: Any) -> Iterator[tuple[str, Any]]:
+    inner = getattr(command, "commands", None)
+    if not inner:
+        yield words, command
+        return
+    for name, below in inner.items():
+        yield from leaves(f"{words} {name}", below)
+
+
+def every_option() -> list[Option]:
+    found = []
+    for name, (module, _, _) in COMMANDS.items():
+        tree = typer.main.get_command(import_module(module).app)
+        for words, command in leaves(name, tree):
+            for param in command.params:
+                if param.name == "help" or getattr(param, "is_flag", False):
+                    continue
+                is_option = param.param_type_name == "option"
+                flag = param.opts[0] if is_option else ""
+                found.append(Option(words, param.name, flag, param.type.name))
+    return found
+
+
+OPTIONS = every_option()
+
+
+@pytest.fixture(scope="module")
+def place(tiny_base: Base, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What commands need to begin with, so that it is the one value that stops them."""
+    folder = tmp_path_factory.mktemp("options")
+    data = folder / "data"
+    data.mkdir()
+    (data / "labelled.csv").write_text("text,label\nrain at nine,weather\na door,security\n")
+    (data / "task.toml").write_text(TASK)
+    (folder / "experiment.toml").write_text(EXPERIMENT)
+    (folder / "rounds.jsonl").write_text("")
+    (folder / "tiny").symlink_to(tiny_base.folder)
+    done = smidgen("coordinator", "create", "--store", f"{folder}/store", *task_and_base(folder))
+    assert done.exit_code == 0, done.stderr
+    return folder
+
+
+def task_and_base(folder: Path) -> list[str]:
+    return ["--task", f"{folder}/data/task.toml", "--base", f"{folder}/tiny"]
+
+
+def usual(folder: Path, port: int) -> dict[str, dict[str, str]]:
+    """By command: what is typed beside the option that is tried."""
+    base, data, out = f"{folder}/tiny", f"{folder}/data", f"{folder}/out"
+    store, onnx = f"{folder}/store", {"--engine": "onnx"}
+    small = {"--base": base, **onnx}
+    return {
+        "demo": {"--out": out},
+        "pack": {"": base, "--bits": "8", "--out": out},
+        "client run": {
+            "--coordinator": "http://127.0.0.1:9",
+            "--data": data,
+            "--token": "t",
+            "--patience": "0",
+            "--state": f"{folder}/state",
+            **small,
+        },
+        "client train": {"--data": data, "--out": out, "--tokens": "16", "--epochs": "1", **small},
+        "client predict": {"": "rain", "--task": f"{data}/task.toml", **small},
+        "client plan": {"--state": f"{folder}/state", **small},
+        "client patterns": {"--data": data, **small},
+        "client labels": {"--state": f"{folder}/state"},
+        "coordinator create": {
+            "--store": f"{folder}/other",
+            "--task": f"{data}/task.toml",
+            "--base": base,
+        },
+        "coordinator serve": {"--store": store, "--port": str(port)},
+        "coordinator status": {"--store": store},
+        "coordinator figures": {"--store": store},
+        "coordinator export": {"--store": store, "--out": out},
+        "coordinator token": {"--store": store},
+        "profile rounds": {"": f"{folder}/rounds.jsonl"},
+        "profile train": {"--base": base, **onnx},
+        "profile grid": {"--out": out},
+        "profile gradients": {"--base": base, **onnx},
+        "simulate aug-fedprompt": {"": "table2", "--out": out, "--data": "/no/such"},
+        "simulate mfpt": {"": "table1", "--out": out, "--data": "/no/such"},
+        "simulate run": {"": f"{folder}/experiment.toml", "--out": out},
+        "simulate data": {"": "ag_news", "--data": "/no/such"},
+        "simulate split": {"": f"{data}/labelled.csv", "--out": out, "--clients": "2"},
+        "simulate pretrain": {"--data": "/no/such", "--out": out, "--steps": "1"},
+    }
+
+
+class TooLate(Exception):
+    """A call has not ended in time."""
+
+
+@contextmanager
+def soon() -> Iterator[None]:
+    def late(_signal: int, _frame: FrameType | None) -> None:
+        raise TooLate
+
+    before = {kind: signal.signal(kind, late) for kind in (signal.SIGPROF, signal.SIGALRM)}
+    signal.setitimer(signal.ITIMER_PROF, SOON_S)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+def tried(option: Option, value: str, folder: Path) -> Done:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        typed = usual(folder, taken.getsockname()[1]).get(option.command, {}) | {option.flag: value}
+        words = [word for flag, given in typed.items() if flag for word in (flag, given)]
+        words += ["--", typed[""]] if "" in typed else []
+        with soon():
+            return smidgen(*option.command.split(), *words)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda o: f"{o.command} {o.flag or o.name}")
+def test_a_value_outside_its_domain_is_one_line(
+    option: Option, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("HOME", str(place))
+
+    @settings(
+        deadline=None,
+        max_examples=len(option.values),
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+    @given(st.sampled_from(option.values))
+    def check(value: str) -> None:
+        done = tried(option, value, place)
+        assert done.exit_code in (0, 1, 2), done
+        told = [line for line in done.stderr.splitlines() if line.startswith("smidgen")]
+        assert done.exit_code == 0 or len(told) == 1 or "Usage: " in done.stderr, done.stderr
+
+    check()
+
+
+def test_every_command_is_tried() -> None:
+    assert {option.command.split()[0] for option in OPTIONS} == set(COMMANDS)
+    assert len(OPTIONS) > 150
