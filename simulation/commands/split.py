@@ -15,9 +15,9 @@ from rich.table import Table
 from edge_client.texts.examples import Example, LeftOut, read_file, read_texts
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
-from simulation.experiments.experiment import Deal, ExperimentError
 from simulation.population.clients import Population, PopulationError
-from simulation.population.folders import population_of, write_clients
+from simulation.population.deal import Deal, population_of
+from simulation.population.folders import write_clients
 from simulation.population.picture import draw_partition
 
 MARK = ".smidgen-split"
@@ -50,7 +50,7 @@ def split(
         bool, typer.Option("--json", help="Last line: one JSON object.")
     ] = False,
 ) -> None:
-    """Deal labelled texts out to client folders: few labels, unevenly, or a silo a language."""
+    """Deal labelled texts out to client folders: few labels, unevenly, or one silo per language."""
     try:
         _check_together(by, labelled_clients, mixture, gamma=gamma, alpha=alpha, beta=beta)
         count = clients if clients is not None else 0 if by else CLIENTS
@@ -67,7 +67,7 @@ def split(
         picture.parent.mkdir(parents=True, exist_ok=True)
         write_clients(out, texts, tests, population, known)
         draw_partition(population, _pictured(texts), picture, _title(data, population))
-    except (ExperimentError, PopulationError) as error:
+    except PopulationError as error:
         raise PopulationError(_as_typed(str(error))) from error
     summary = _summary(population, texts)
     _tell(summary, out, picture, Console(stderr=json_output))

@@ -29,13 +29,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from coordinator.config import RunConfig
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import WrongInput
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import Training
+from simulation.population.deal import Deal
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -54,48 +54,6 @@ class ExperimentError(WrongInput):
 def _demand(condition: bool, message: str) -> None:
     if not condition:
         raise ExperimentError(message)
-
-
-@dataclass(frozen=True)
-class Deal:
-    """How texts are dealt to clients; see `simulation.population.clients`.
-
-    Attributes:
-        by: `language`: clients own languages; empty deals by labels and numbers.
-        clients: How many; 0, with `by`, makes every language a client (a silo).
-        labelled: Labelled texts in all; 0 for all there are.
-        labelled_clients: xi, clients that hold them; 0 for all.
-        gamma: Dirichlet parameter of how many each of those gets; small is skewed, inf is even.
-        alpha: Dirichlet parameter of the classes on a client; small is skewed, inf is IID.
-        beta: Dirichlet parameter of the clients' sizes; inf is even. Not with the other two.
-        mixture: With `by`: 0 keeps each language apart, 1 mixes all evenly.
-    """
-
-    by: Literal["", "language"] = ""
-    clients: int = 10
-    labelled: int = 0
-    labelled_clients: int = 0
-    gamma: float = math.inf
-    alpha: float = math.inf
-    beta: float = math.inf
-    mixture: float = 0.0
-
-    def __post_init__(self) -> None:
-        fewest = 0 if self.by else 1
-        _demand(fewest <= self.clients <= 1_000_000, f"deal.clients: {fewest} to 1000000")
-        _demand(self.labelled >= 0, "deal.labelled: 0 (all) or more")
-        _demand(
-            0 <= self.labelled_clients <= self.clients,
-            f"deal.labelled_clients: 0 (all) to the {self.clients} clients",
-        )
-        for name in ("gamma", "alpha", "beta", "mixture"):
-            object.__setattr__(self, name, float(getattr(self, name)))
-        for name in ("gamma", "alpha", "beta"):
-            value = getattr(self, name)
-            _demand(value > 0.0, f"deal.{name} is {value:g}; above 0, or inf")
-        _demand(0.0 <= self.mixture <= 1.0, "deal.mixture: 0 to 1")
-        skewed = [name for name in ("gamma", "alpha") if getattr(self, name) < math.inf]
-        _demand(math.isinf(self.beta) or not skewed, "deal.beta: not together with gamma or alpha")
 
 
 @dataclass(frozen=True)
@@ -215,7 +173,7 @@ class Rounds:
     evaluate_every: int
     seed: int
     min_clients: int = 1
-    min_updates: int = RunConfig.min_updates
+    min_updates: int = 1
     deadline_s: float = math.inf
     labelling: Labelling | None = None
     labels: tuple[str, ...] = ()
@@ -266,14 +224,14 @@ def read_experiment(path: Path) -> Experiment:
     """Read an experiment's TOML file.
 
     Raises:
-        ExperimentError: The file is missing, no TOML, or has an unknown key or a wrong value.
+        ExperimentError: The file is missing, is not TOML, or has an unknown key or a wrong value.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ExperimentError(f"no experiment at {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ExperimentError(f"{path} is no TOML: {error}") from error
+        raise ExperimentError(f"{path} is not TOML: {error}") from error
     _check_keys(table, Experiment, str(path))
     _check_keys(table.get("deal", {}), Deal, f"{path}: [deal]")
     _check_keys(table.get("training", {}), Training, f"{path}: [training]")

@@ -24,7 +24,7 @@ from simulation.datasets.catalogue import read_dataset
 from simulation.datasets.dataset import DataSet
 from simulation.experiments.experiment import FULL, Experiment
 from simulation.population.clients import Population, merged
-from simulation.population.folders import population_of
+from simulation.population.deal import population_of
 
 DEV_TEXTS = 1000
 

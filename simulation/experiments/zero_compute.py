@@ -30,11 +30,11 @@ from edge_client.wire.tensors import (
 from simulation.datasets.dataset import DataSet
 from simulation.demo.messages import DATA, LABELS, load_messages
 from simulation.experiments.devices import InProcess
-from simulation.experiments.experiment import Deal, Experiment, Rounds, schedule_of
+from simulation.experiments.experiment import Experiment, Rounds, schedule_of
 from simulation.experiments.federation import Round, Standing, federate
 from simulation.experiments.scoring import Score, Tally
 from simulation.experiments.stage import Stage
-from simulation.population.folders import population_of
+from simulation.population.deal import Deal, population_of
 
 ADDED = 0.01
 TASK = Task("hub", LABELS, ("{text} . this is about [MASK] .",), {label: label for label in LABELS})

@@ -9,7 +9,7 @@ import math
 
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import Training
-from simulation.experiments.experiment import FULL, Deal, Experiment, ExperimentError
+from simulation.experiments.experiment import FULL, Experiment, ExperimentError
 from simulation.papers.published import (
     AUG_FEDPROMPT,
     AUG_FEDPROMPT_SOURCE,
@@ -17,6 +17,7 @@ from simulation.papers.published import (
     AUTHORS_RUNS_SOURCE,
 )
 from simulation.papers.scenario import Cell, Scenario
+from simulation.population.deal import Deal
 
 NAMES = ("table2", "fig2", "fig4")
 LABELLED_CLIENTS, COHORT, ALPHA = 32, 5, 1.0

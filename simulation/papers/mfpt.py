@@ -6,9 +6,10 @@ prompts, all weights; each with a classification head, as here.
 
 from edge_client.wire.messages import Training
 from simulation.datasets.dataset import XNLI_LANGUAGES
-from simulation.experiments.experiment import FULL, Deal, Experiment, Paradigm
+from simulation.experiments.experiment import FULL, Experiment, Paradigm
 from simulation.papers.published import MFPT, MFPT_SOURCE, Multilingual
 from simulation.papers.scenario import Cell, Scenario
+from simulation.population.deal import Deal
 
 MASAKHANEWS = ("eng", "fra", "hau", "swa", "yor")
 STAND_INS = ("ibo", "lug", "orm", "run", "sna")  # for XGLUE-NC's en, de, es, fr, ru

@@ -7,7 +7,6 @@ write_clients(Path("clients"), train, test, population, task)
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -15,60 +14,8 @@ import numpy as np
 from edge_client.texts.examples import Example, read_file, write_csv
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, task_toml
-from edge_client.wire.seeds import derive_seed
-from simulation.experiments.experiment import Deal
-from simulation.population.clients import (
-    Client,
-    Population,
-    PopulationError,
-    by_field,
-    few_shot,
-    mixed,
-    quantity_skewed,
-)
-
-
-def population_of(
-    deal: Deal,
-    texts: Sequence[Example],
-    tests: Sequence[Example],
-    seed: int,
-    fields: tuple[Sequence[str], Sequence[str]] | None = None,
-) -> Population:
-    """Deal texts out as an experiment says; an experiment with this seed deals equally.
-
-    Args:
-        deal: How.
-        texts: Labelled texts to train on.
-        tests: To be judged by.
-        seed: The experiment's root seed.
-        fields: Of texts and tests, what `deal.by` goes by; None: their languages.
-
-    Raises:
-        PopulationError: The texts cannot be dealt out so.
-    """
-    seed = derive_seed(seed, "deal")
-    known = deal.labelled or None
-    if deal.by:
-        if fields is None:
-            fields = [text.language for text in texts], [text.language for text in tests]
-        if not deal.clients:
-            return by_field(*fields, seed=seed, mixture=deal.mixture, labelled_total=known)
-        return mixed(
-            *fields, clients=deal.clients, mixture=deal.mixture, seed=seed, labelled_total=known
-        )
-    labels = [text.label or "" for text in texts]
-    size = {"clients": deal.clients, "seed": seed, "tests": len(tests)}
-    if deal.beta < inf:
-        return quantity_skewed(labels, beta=deal.beta, labelled_total=known, **size)
-    return few_shot(
-        labels,
-        labelled_total=known or len(labels),
-        labelled_clients=deal.labelled_clients or deal.clients,
-        gamma=deal.gamma,
-        alpha=deal.alpha,
-        **size,
-    )
+from simulation.population.clients import Client, Population, PopulationError
+from simulation.population.deal import Deal, population_of
 
 
 def write_clients(

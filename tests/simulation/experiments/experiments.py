@@ -8,9 +8,9 @@ from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Training
 from simulation.datasets.dataset import DataSet
-from simulation.experiments.experiment import Deal, Experiment
+from simulation.experiments.experiment import Experiment
 from simulation.experiments.stage import Stage
-from simulation.population.folders import population_of
+from simulation.population.deal import Deal, population_of
 from tests.edge_client.engine.engines import TEXTS
 
 ALL = tuple(

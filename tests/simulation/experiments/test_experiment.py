@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from coordinator.rounds.selection import cohort
 from edge_client.texts.ready_tasks import AG_NEWS
 from simulation.experiments.experiment import (
-    Deal,
     Experiment,
     ExperimentError,
     read_experiment,
     schedule_of,
 )
+from simulation.population.deal import Deal
 
 EXPERIMENT = """
 dataset = "ag_news"
@@ -58,7 +58,7 @@ def test_a_file_says_it_all(tmp_path: Path) -> None:
         ("[deal]\nbeta = 1.0\nalpha = 1.0", "deal.beta: not together with gamma or alpha"),
         ("[deal]\nwhat = 1", r"\[deal\]: unknown key 'what'"),
         ("[training]\nlr = 0.0", "lr: above 0"),
-        ("=", "is no TOML"),
+        ("=", "is not TOML"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, line: str, message: str) -> None:
@@ -103,5 +103,7 @@ def test_as_many_are_asked_as_the_cohort_says_or_all_there_are(able: int, asked:
     assert len(found) == (min(asked, able) if asked else able)
 
 
-def test_even_is_the_default() -> None:
-    assert math.isinf(Deal().gamma) and math.isinf(Deal().alpha)
+def test_an_experiment_keeps_its_key() -> None:
+    """Results on disk are found by it: it changes with `RESULTS_VERSION` and with nothing else."""
+    skewed = read_experiment(Path(__file__).parents[3] / "docs" / "examples" / "skewed.toml")
+    assert skewed.key("b", "d", AG_NEWS, "onnx") == "d64625426dd83368"

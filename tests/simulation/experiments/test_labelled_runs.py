@@ -12,7 +12,7 @@ from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
 from simulation.experiments.devices import InProcess
-from simulation.experiments.experiment import Deal, Experiment, ExperimentError, schedule_of
+from simulation.experiments.experiment import Experiment, ExperimentError, schedule_of
 from simulation.experiments.federation import Round, federate
 from simulation.experiments.record import Result
 from simulation.experiments.runner import Place, run
@@ -29,6 +29,7 @@ from simulation.papers.labelling_cost import (
     until,
 )
 from simulation.papers.scenario import Cell, Measured
+from simulation.population.deal import Deal
 from tests.simulation.experiments.experiments import staged, texts_of
 from tests.simulation.experiments.test_runner import news, place, plain  # noqa: F401 - a fixture
 

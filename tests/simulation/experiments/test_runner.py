@@ -15,11 +15,12 @@ from edge_client.texts.examples import Example
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
 from simulation.datasets.catalogue import read_dataset
-from simulation.experiments.experiment import Deal, Experiment
+from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import SimulationError
 from simulation.experiments.record import Record, RecordError, Row, read_rows
 from simulation.experiments.runner import Place, run, run_all
 from simulation.experiments.stage import judged
+from simulation.population.deal import Deal
 from tests.simulation.experiments.experiments import small, texts_of
 
 

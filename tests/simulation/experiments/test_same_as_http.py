@@ -19,9 +19,10 @@ from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import sha256
 from simulation.experiments.devices import InProcess
-from simulation.experiments.experiment import Deal, schedule_of
+from simulation.experiments.experiment import schedule_of
 from simulation.experiments.federation import Round, federate
 from simulation.experiments.stage import Stage
+from simulation.population.deal import Deal
 from simulation.population.folders import write_clients
 from tests.coordinator.conftest import serving
 from tests.edge_client.engine.engines import KINDS

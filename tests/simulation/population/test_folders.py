@@ -9,9 +9,9 @@ pytest.importorskip("torch")
 from edge_client.texts.examples import ClientData, Example, read_file, read_folder
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, read_task
-from simulation.experiments.experiment import Deal
 from simulation.population.clients import Client
-from simulation.population.folders import population_of, write_clients, write_split
+from simulation.population.deal import Deal, population_of
+from simulation.population.folders import write_clients, write_split
 from simulation.population.picture import count, draw_partition
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
@@ -93,26 +93,6 @@ def test_a_name_that_would_leave_the_folder_is_refused(tmp_path: Path, name: str
     with pytest.raises(DataError, match="cannot name a folder"):
         write_clients(tmp_path / "out", [], [], clients, None)
     assert not (tmp_path / "out").exists()
-
-
-def test_every_deal_is_dealt_as_it_says() -> None:
-    texts = [
-        Example(f"{i}", label="ab"[i % 2], language=("eng", "hau")[i // 30]) for i in range(60)
-    ]
-    few = population_of(Deal(clients=6, labelled=8, labelled_clients=2), texts, texts, seed=0)
-    assert [len(client.labelled) for client in few] == [4, 4, 0, 0, 0, 0]
-    assert [len(client.test) for client in few] == [10] * 6
-    silos = population_of(Deal(by="language", clients=0), texts, texts, seed=0)
-    assert [client.name for client in silos] == ["eng", "hau"]
-    assert silos[1].test.tolist() == list(range(30, 60))
-    mixed = population_of(Deal(by="language", clients=3, mixture=1.0), texts, [], seed=0)
-    assert [len(client.labelled) for client in mixed] == [20] * 3
-    skewed = population_of(Deal(clients=5, beta=0.1), texts, [], seed=0)
-    assert max(len(client.labelled) for client in skewed) > 30
-    by_label = population_of(
-        Deal(by="language", clients=0), texts, [], 0, ([str(text.label) for text in texts], [])
-    )
-    assert [client.name for client in by_label] == ["a", "b"]
 
 
 def test_texts_are_counted_by_client_and_kind() -> None:
