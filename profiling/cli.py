@@ -17,11 +17,9 @@ from edge_client.planning.sizes import AUTO, BudgetError, parse_budget
 from profiling.benchmarks.exactness import Question, compare
 from profiling.benchmarks.grid import BATCHES, GRID_BITS, SHAPES, Case, grid, run_grid
 from profiling.benchmarks.report import (
-    draw_rounds,
     exactness_table,
     grid_table,
     ratio_notes,
-    rounds_table,
     train_notes,
     train_table,
 )
@@ -30,6 +28,7 @@ from profiling.benchmarks.training_run import ratios
 from profiling.instruments.bases import BenchmarkError, is_shape
 from profiling.instruments.child import Line, terminable
 from profiling.rounds import cost_by_round, read_figures
+from profiling.rounds_report import draw_rounds, rounds_table
 
 app = typer.Typer(
     help="Tables and charts of what was measured, and benchmarks.",

@@ -9,8 +9,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from edge_client.client.meter import usable_cores
-from edge_client.planning.resources import memory_bytes
+from edge_client.planning.resources import memory_bytes, usable_cores
 
 LIBRARIES = ("numpy", "torch", "transformers", "peft", "bitsandbytes", "onnxruntime")
 

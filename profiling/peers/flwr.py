@@ -9,7 +9,6 @@ processes that Ray starts.
 """
 
 import json
-import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -21,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.client.meter import usable_cores
-from profiling.instruments.bases import BenchmarkError, cache_folder
+from edge_client.planning.resources import usable_cores
+from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import DONE, Child, Line, run_child
+from profiling.instruments.environments import command_in, folder_of, why_missing
 from profiling.instruments.process_tree import ProcessTree, TreeUse
-from profiling.peers.ort import LAUNCH, MARK, ROOT
 
 FLWR = "flwr"
 VARIABLE = "SMIDGEN_FLWR"
@@ -45,12 +44,12 @@ class FlwrRun:
 
     Attributes:
         clients: Virtual clients, all of them in every round.
-        processors: Ray actors that run them, one a processor.
-        startup_s: Up to the first answers of a client in each actor; in no round.
+        processors: Ray actors that run them, one per processor.
+        startup_s: Seconds up to the first answer from each actor; part of no round.
         rounds_s: Seconds of each round.
         cpu_s: Processor time of the rounds, all processes.
-        peak_pss_bytes: Of all processes together, pages that they share counted once.
-        versions: Of the environment.
+        peak_pss_bytes: Peak of all processes together, pages that they share counted once.
+        versions: The environment's libraries, by name.
     """
 
     clients: int
@@ -69,16 +68,12 @@ class FlwrRun:
 
 def environment() -> Path:
     """Where the environment is looked for: `$SMIDGEN_FLWR`, else the cache folder."""
-    chosen = os.environ.get(VARIABLE, "")
-    return Path(chosen) if chosen else cache_folder() / FLWR
+    return folder_of(FLWR, VARIABLE)
 
 
 def missing() -> str | None:
     """Why nothing of this can run here, in one line; None if it can."""
-    folder = environment()
-    if (folder / MARK).is_file():
-        return None
-    return f"there is no environment for it at {folder}; scripts/flwr_env makes one"
+    return why_missing(environment(), "scripts/flwr_env")
 
 
 def simulate(clients: int, rounds: int, adapter: Mapping[str, np.ndarray]) -> FlwrRun:
@@ -124,18 +119,17 @@ def _run(request: dict[str, Any]) -> tuple[Child, dict[str, TreeUse]]:
     """The child's lines, and what it and its processes had used when it was `ready` and `done`."""
     uses: dict[str, TreeUse] = {}
     trees: list[ProcessTree] = []
-    python = str(environment() / "bin" / "python")
-    command = [python, "-c", LAUNCH, str(ROOT), "profiling.peers.flwr_child", json.dumps(request)]
+    line = command_in(environment(), "profiling.peers.flwr_child", json.dumps(request))
     own = {"FLWR_HOME": request["folder"], "RAY_AUTH_TOKEN": token_hex(32)}
     with ExitStack() as watching:
 
-        def listen(line: Line) -> None:
-            if line["event"] == "started":
-                trees.append(watching.enter_context(ProcessTree(line["pid"])))
-            elif line["event"] in ("ready", "done"):
-                uses[line["event"]] = trees[0].take()
+        def listen(said: Line) -> None:
+            if said["event"] == "started":
+                trees.append(watching.enter_context(ProcessTree(said["pid"])))
+            elif said["event"] in ("ready", "done"):
+                uses[said["event"]] = trees[0].take()
 
-        return run_child(command, None, 0, QUIET | own, listen), uses
+        return run_child(line, None, 0, QUIET | own, listen), uses
 
 
 def _check(child: Child, clients: int, rounds: int) -> None:

@@ -2,12 +2,11 @@
 
 The package brings an import package `onnxruntime` of its own, so it cannot be installed beside
 the device's; `scripts/ort_training_env` makes an environment for it. What runs there is
-`ort_training_artifacts` (once a base and adapter), `ort_training_child` (the peer) and
-`ort_training_gradients` (the oracle of a test). They read our base's own weights.
+`ort_artifacts` (once per base and adapter), `ort_child` (the peer) and `ort_gradients` (the oracle
+of a test). They read our base's own weights.
 """
 
 import json
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,41 +21,20 @@ from edge_client.bases.base import Base
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
 from profiling.instruments.bases import BenchmarkError, cache_folder, make
+from profiling.instruments.environments import command_in, folder_of, why_missing
 
 ORT_TRAINING = "ort-training"
 VARIABLE = "SMIDGEN_ORT_TRAINING"
-MARK = ".installed"  # written last, so that half an environment is none
-ROOT = Path(__file__).parents[2]
-# Our packages come last on the path: beside them may lie libraries of another environment.
-LAUNCH = (
-    "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
-    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-)
 
 
 def environment() -> Path:
     """Where the environment is looked for: `$SMIDGEN_ORT_TRAINING`, else the cache folder."""
-    chosen = os.environ.get(VARIABLE, "")
-    return Path(chosen) if chosen else cache_folder() / ORT_TRAINING
+    return folder_of(ORT_TRAINING, VARIABLE)
 
 
 def missing() -> str | None:
     """Why nothing of this can run here, in one line; None if it can."""
-    folder = environment()
-    if (folder / MARK).is_file():
-        return None
-    return f"there is no environment for it at {folder}; scripts/ort_training_env makes one"
-
-
-def interpreter() -> Path:
-    """The environment's Python.
-
-    Raises:
-        BenchmarkError: There is no such environment.
-    """
-    if reason := missing():
-        raise BenchmarkError(f"--peer {ORT_TRAINING}: {reason}")
-    return environment() / "bin" / "python"
+    return why_missing(environment(), "scripts/ort_training_env")
 
 
 def command(module: str, *arguments: str) -> list[str]:
@@ -65,7 +43,13 @@ def command(module: str, *arguments: str) -> list[str]:
     Raises:
         BenchmarkError: There is no such environment.
     """
-    return [str(interpreter()), "-c", LAUNCH, str(ROOT), module, *arguments]
+    _demand_environment()
+    return command_in(environment(), module, *arguments)
+
+
+def _demand_environment() -> None:
+    if reason := missing():
+        raise BenchmarkError(f"--peer {ORT_TRAINING}: {reason}")
 
 
 def find_artifacts(base: Base, spec: AdapterSpec, words: Sequence[int]) -> Path:
@@ -79,7 +63,7 @@ def find_artifacts(base: Base, spec: AdapterSpec, words: Sequence[int]) -> Path:
     Raises:
         BenchmarkError: No environment, a decoder, or they cannot be made.
     """
-    interpreter()  # before anything is made, or found that could not be used
+    _demand_environment()  # before anything is made, or found that could not be used
     folder = cache_folder() / "peers" / f"{base.base_id[:16]}-{ORT_TRAINING}-{spec}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from edge_client.planning.sizes import AUTO
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, TaskError
-from profiling.benchmarks.report import percent, rounds_table
+from profiling.rounds_report import percent, rounds_table
 from simulation.demo.demo import Result, Setting, run_demo
 from simulation.demo.messages import HOMES, write_client_folders
 from simulation.population.folders import write_split

@@ -26,7 +26,6 @@ from edge_client.engine.trainer import evaluate
 from edge_client.texts.examples import read_folder
 from edge_client.texts.tasks import read_task
 from edge_client.wire.messages import Training
-from profiling.benchmarks.report import draw_rounds
 from profiling.rounds import (
     Figure,
     RoundCost,
@@ -35,6 +34,7 @@ from profiling.rounds import (
     read_figures,
     weighted,
 )
+from profiling.rounds_report import draw_rounds
 from simulation.demo.processes import Fleet, FleetError, fleet
 
 Progress = Callable[[str, int], None]

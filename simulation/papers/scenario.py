@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from profiling.benchmarks.report import percent
+from profiling.rounds_report import percent
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.record import Result, mean_and_spread
 

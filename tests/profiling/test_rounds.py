@@ -71,15 +71,3 @@ def test_a_run_without_figures_is_told(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").write_text("")
     with pytest.raises(FiguresError, match="no figures yet"):
         read_figures(tmp_path / "rounds.jsonl")
-
-
-def test_a_chart_is_drawn_for_a_run_that_only_evaluated(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from profiling.benchmarks.report import draw_rounds, rounds_table
-
-    costs = cost_by_round([figure(0, "evaluate", "a", accuracy=0.5)])
-    labelled = cost_by_round([figure(1, "label", "a", pseudo_labels=7)])
-    draw_rounds(costs, tmp_path / "chart.png", "title", [("alone", 0.4)])
-    assert (tmp_path / "chart.png").read_bytes()[:4] == b"\x89PNG"
-    assert rounds_table(costs).row_count == 1
-    assert [len(rounds_table(found).columns) for found in (costs, labelled)] == [8, 10]

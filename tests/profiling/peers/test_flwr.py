@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from profiling.instruments.bases import BenchmarkError
+from profiling.instruments.environments import MARK
 from profiling.instruments.process_tree import PROC
 from profiling.peers import flwr as flwr_simulation
-from profiling.peers.ort import MARK
 
 SCRIPT = "scripts/flwr_env"
 ADAPTER = {"layer.lora_A": np.ones((2, 16), np.float32), "layer.lora_B": np.zeros((16, 2), "f4")}

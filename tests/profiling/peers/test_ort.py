@@ -12,6 +12,7 @@ from edge_client.bases.base import Base
 from profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
 from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import DONE
+from profiling.instruments.environments import MARK
 from profiling.peers import ort as ort_training
 from tests.command_line import smidgen
 from tests.families import write_family
@@ -44,7 +45,7 @@ def test_all_peers_are_all_but_this_one_and_a_note() -> None:
 
 def test_with_its_environment_it_is_one_of_all_peers(no_environment: Path) -> None:
     no_environment.mkdir()
-    (no_environment / ort_training.MARK).touch()
+    (no_environment / MARK).touch()
     assert peers_here() == (list(PEERS), [])
 
 
