@@ -88,7 +88,7 @@ def mfpt_command(
     ] = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Multilingual federated prompt tuning: a silo a language, local to federated."""
+    """Multilingual federated prompt tuning: one silo per language, local to federated."""
     _one_of("SCENARIO", name, MFPT_NAMES)
     is_read = not pretraining or name == "distance"
     demand(is_read, f"--pretraining is for `mfpt distance`, not for {name}")

@@ -1,4 +1,4 @@
-"""Multilingual Federated Prompt Tuning's experiments: a silo a language, local to federated.
+"""Multilingual Federated Prompt Tuning's experiments: one silo per language, local to federated.
 
 Zhao et al., ICLR 2024. The paper trains XLM-R base; LoRA r = 8 (alpha 16) on query and value, soft
 prompts, all weights; each with a classification head, as here.
@@ -175,7 +175,7 @@ def experiment(
     texts: int,
     mixture: float = 0.0,
 ) -> Experiment:
-    """One experiment, a silo a language.
+    """One experiment, one silo per language.
 
     Args:
         dataset: Name of the set.

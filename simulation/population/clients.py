@@ -195,7 +195,7 @@ def by_field(
     mixture: float = 0.0,
     labelled_total: int | None = None,
 ) -> Population:
-    """Make one client of each value of a field: a silo a language, named by it, in sorted order.
+    """Make one client per value of a field, named by it, in sorted order: one silo per language.
 
     `mixture` above 0 lets the silos' languages flow together, as in `mixed`; the silo keeps the
     name of the language it owns. Arguments and errors are those of `mixed`.

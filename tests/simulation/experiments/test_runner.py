@@ -88,7 +88,7 @@ def test_a_run_cut_anywhere_ends_as_if_it_had_not_been(
 
 
 def silos(base: Base, **said: Any) -> Experiment:
-    """A silo a language."""
+    """One silo per language."""
     deal = replace(small(base).deal, by="language", clients=0)
     return news(base, deal=deal, **said)
 
