@@ -1,9 +1,21 @@
 """`smidgen simulate pretrain`: train the embedded base, or a multilingual one, from open texts."""
 
+import json
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from simulation.pretraining.card import CardFacts
+    from simulation.pretraining.checkpoint import Progress
+    from simulation.pretraining.corpus import Corpus
+    from simulation.pretraining.run import Request
 
 
 def pretrain(
@@ -15,7 +27,7 @@ def pretrain(
         typer.Option(help="A multilingual base instead: all, or names as in amh,en,yor."),
     ] = None,
     federated: Annotated[
-        bool, typer.Option("--federated", help="A silo a language; needs --languages.")
+        bool, typer.Option("--federated", help="One silo per language; needs --languages.")
     ] = False,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps, or rounds.")] = None,
     minutes: Annotated[
@@ -28,6 +40,57 @@ def pretrain(
     ] = False,
 ) -> None:
     """Train a base; goes on from OUT.work when it was interrupted."""
-    from simulation.pretraining.run import pretrain as make  # torch and transformers: seconds
+    from simulation.pretraining.run import Request, read_texts  # torch, transformers: seconds
 
-    make(data, out, teacher, languages, federated, steps, minutes, seed, threads, json_output)
+    request = Request(
+        data=data,
+        out=out,
+        teacher=teacher,
+        languages=languages,
+        is_federated=federated,
+        steps=steps,
+        minutes=minutes,
+        seed=seed,
+        threads=threads,
+    )
+    corpus = read_texts(request)
+    for source in corpus.absent:
+        print(f"skipped: no {source} in {data}", file=sys.stderr)
+    facts = _train(request, corpus)
+    _print(facts)
+    if json_output:
+        print(json.dumps(facts.as_json()))
+
+
+def _train(request: "Request", corpus: "Corpus") -> "CardFacts":
+    from simulation.pretraining.run import pretrain as train
+
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        line = bar.add_task("training", total=1.0, start=False)
+
+        def show(run: "Progress") -> None:
+            bar.start_task(line)
+            text = f"step {run.step:,}  loss {run.loss:.3f}"
+            bar.update(line, completed=run.progress, description=text)
+
+        return train(request, corpus, show)
+
+
+def _print(facts: "CardFacts") -> None:
+    table = Table("held out", "masks", "top-1", "perplexity", "per word", "bits per character")
+    for language, score in facts.held_out.items():
+        table.add_row(
+            language,
+            f"{score.masks:,}",
+            f"{score.top_1:.1%}",
+            f"{score.perplexity:.1f}",
+            f"{score.word_perplexity:,.0f}",
+            f"{score.bits_per_character:.2f}",
+        )
+    Console().print(table)
+    if facts.news:
+        table = Table("AG News zero-shot", "plain", "calibrated")
+        for asked in facts.news:
+            table.add_row(asked.pattern, f"{asked.plain:.1%}", f"{asked.calibrated:.1%}")
+        Console().print(table)

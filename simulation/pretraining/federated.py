@@ -1,4 +1,4 @@
-"""The same training, federated: a silo a language, Adam on the server.
+"""The same training, federated: one silo per language, Adam on the server.
 
 The recipe is that of multilingual federated masked-language training over silos of health texts:
 every round every silo trains from the server's weights by SGD, without state of its own, and the
@@ -9,18 +9,84 @@ The same seed, silos and machine give the same weights bit for bit, interrupted 
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 from transformers import BertForMaskedLM
 
+from edge_client.wire.seeds import derive_seed
 from simulation.pretraining.checkpoint import Checkpoint, Limits, Progress
-from simulation.pretraining.server_adam import Moments, State, pseudo_gradient, server_adam
-from simulation.pretraining.silo import Silo, load_weights, train_silo
-from simulation.pretraining.student import identity_of
+from simulation.pretraining.course import CourseBatch
+from simulation.pretraining.student import batch_loss, identity_of
 
 SERVER_LR = 2e-3
+CLIENT_LR = 0.5
+LEAST_SAMPLES = 500
+SHARE_OF_SAMPLES = 0.8e-4
+BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
+
+State = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Silo:
+    """The texts of one language.
+
+    Attributes:
+        language: Its name.
+        course: Its batches.
+    """
+
+    language: str
+    course: Sequence[CourseBatch]
+
+    @property
+    def num_examples(self) -> int:
+        """Samples of its course: the silo's weight."""
+        return sum(len(batch.student.ids) for batch in self.course)
+
+    def batches_of(self, round_index: int, seed: int) -> list[CourseBatch]:
+        """What it learns from in a round: at least max(500, 0.8e-4 N) samples, or all it has.
+
+        Whole batches in an order of the round's own, without repetition. Depends on nothing but
+        the language, the round and the seed: a silo keeps no state.
+        """
+        wanted = max(LEAST_SAMPLES, SHARE_OF_SAMPLES * self.num_examples)
+        derived = derive_seed(seed, "silo", self.language, round_index)
+        order = torch.randperm(len(self.course), generator=torch.Generator().manual_seed(derived))
+        chosen: list[CourseBatch] = []
+        for index in order.tolist():
+            if sum(len(batch.student.ids) for batch in chosen) >= wanted:
+                break
+            chosen.append(self.course[index])
+        return chosen
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What Adam remembers.
+
+    Attributes:
+        step: Server steps done.
+        means: Running mean of the pseudo-gradient, by name.
+        squares: Running mean of its square, by name.
+    """
+
+    step: int
+    means: dict[str, torch.Tensor]
+    squares: dict[str, torch.Tensor]
+
+    @classmethod
+    def zero(cls, weights: State) -> "Moments":
+        """Before the first step."""
+        return cls(
+            0,
+            {name: torch.zeros_like(weight) for name, weight in weights.items()},
+            {name: torch.zeros_like(weight) for name, weight in weights.items()},
+        )
 
 
 def train_federated(
@@ -103,3 +169,78 @@ def _parts(weights: State, moments: Moments) -> dict[str, State]:
 
 def _on(device: torch.device, state: State) -> dict[str, torch.Tensor]:
     return {name: tensor.to(device) for name, tensor in state.items()}
+
+
+def train_silo(
+    student: BertForMaskedLM, weights: State, batches: Sequence[CourseBatch]
+) -> tuple[dict[str, torch.Tensor], float]:
+    """Plain SGD, without momentum, from the weights that came.
+
+    Args:
+        student: Its parameters are overwritten.
+        weights: The server's, by parameter name.
+        batches: What to learn from, one step each.
+
+    Returns:
+        The delta (trained minus received weights) and the mean loss before each step, nats a mask.
+    """
+    student.train()
+    load_weights(student, weights)
+    trained = dict(student.named_parameters())
+    optimizer = torch.optim.SGD(trained.values(), CLIENT_LR)
+    losses = [_learn(student, optimizer, batch) for batch in batches]
+    delta = {name: (trained[name].detach() - weight) for name, weight in weights.items()}
+    return delta, sum(losses) / len(losses)
+
+
+@torch.no_grad()
+def load_weights(student: BertForMaskedLM, weights: State) -> None:
+    """Overwrite the parameters; a matrix that is used twice has one name."""
+    for name, parameter in student.named_parameters():
+        parameter.copy_(weights[name])
+
+
+def _learn(student: BertForMaskedLM, optimizer: torch.optim.Optimizer, batch: CourseBatch) -> float:
+    device = student.device
+    with torch.autocast(device.type, torch.bfloat16):
+        loss = batch_loss(student, nn.ModuleList(), batch.to(device), None, None)
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+    optimizer.step()
+    return float(loss.detach())
+
+
+def pseudo_gradient(mean_delta: State) -> dict[str, torch.Tensor]:
+    """Minus the cohort's mean delta: where the clients went, the loss falls."""
+    return {name: -delta for name, delta in mean_delta.items()}
+
+
+def server_adam(
+    weights: State, gradient: State, moments: Moments, server_lr: float
+) -> tuple[dict[str, torch.Tensor], Moments]:
+    """One step of Adam (Kingma and Ba 2015, arXiv:1412.6980, Algorithm 1) on the server.
+
+    Reddi et al. 2021 (arXiv:2003.00295), Algorithm 2, but with Adam's bias correction, and eps
+    where `torch.optim.Adam` has it; the numbers are the same as that optimizer's, with the
+    pseudo-gradient as the gradient. The size of the pseudo-gradient does not matter: a positive
+    multiple of all of a run's pseudo-gradients gives the same weights (but for eps), and no weight
+    moves by much more than `server_lr`. Nothing is changed in place.
+
+    Args:
+        weights: By name.
+        gradient: The pseudo-gradient; the same names and shapes.
+        moments: Of the step before.
+        server_lr: Of this step.
+    """
+    step = moments.step + 1
+    means = {k: m.lerp(gradient[k], 1 - BETA_1) for k, m in moments.means.items()}
+    squares = {
+        k: BETA_2 * s + (1 - BETA_2) * gradient[k].square() for k, s in moments.squares.items()
+    }
+    scale = (1 - BETA_2**step) ** 0.5
+    moved = {
+        k: weight - server_lr / (1 - BETA_1**step) * means[k] / (squares[k].sqrt() / scale + EPS)
+        for k, weight in weights.items()
+    }
+    return moved, Moments(step, means, squares)

@@ -1,10 +1,45 @@
-"""Which texts and how many tokens: the embedded base's recipe, and one for named languages."""
+"""What a base is made of: the embedded base's recipe, and one for named languages.
 
+The multilingual base has open texts of 21 languages in five scripts. MasakhaNEWS names languages by
+three letters, the other sets by two; where a language is in both (English, French) it has two. Of
+MasakhaNEWS and PAN-X only the training files are learned from, and of these no sentence that a file
+for evaluation has too.
+"""
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from simulation.pretraining.checkpoint import PretrainError
-from simulation.pretraining.corpus import LANGUAGES, SOURCES, Sources
-from simulation.pretraining.texts import ALL_LANGUAGES, multilingual_sources
+from simulation.pretraining.corpus import (
+    LANGUAGES,
+    PASSAGE_WORDS,
+    SNIPPET_MIN_WORDS,
+    SOURCES,
+    Passage,
+    Sources,
+    grouped,
+    is_markup,
+    lines_of,
+    medical,
+    rows_of,
+    snippets_of,
+    wikitext,
+)
+
+AFRICAN = ("amh", "hau", "ibo", "lin", "lug", "orm", "run", "sna", "som", "swa", "tir", "yor")
+EUROPEAN = ("ar", "de", "en", "es", "fr", "he", "it", "pt", "ru")
+ALL_LANGUAGES = (*AFRICAN, *EUROPEAN)
+NEWS_FOLDERS = {"eng": "en", "fra": "fr"}  # two names of one language
+MEDICAL = ("ar", "es", "fr", "pt", "ru")
+NOT_PARALLEL = ("en", "he")
+
+Reader = Callable[[Path, Sequence[str]], Iterator[Passage]]
+
+_SENTENCE_END = re.compile(r"(?<=[።፨])\s*|(?<=[.!?؟…])\s+|\n+")
 
 
 @dataclass(frozen=True)
@@ -49,3 +84,119 @@ def recipe_of(languages: str | None) -> Recipe:
             f"{', '.join(ALL_LANGUAGES)}"
         )
     return Recipe(multilingual_sources(chosen), chosen, 30_000, 0.5, is_embedded=False)
+
+
+def smoothed(passages: Sequence[Passage], exponent: float, seed: int) -> list[Passage]:
+    """Give small languages more than their share: by words, (their share) ** exponent.
+
+    Conneau and Lample 2019 (arXiv:1901.07291), section 3.1, with whole passages instead of draws:
+    each language's are taken as often as its new share asks, the part that is left over by chance.
+    Exponent 1 returns every passage once; towards 0 all languages get equally many words. The
+    number of words stays about the same.
+
+    Args:
+        passages: Of all languages.
+        exponent: More than 0, at most 1.
+        seed: Chooses what is left over and the order. Equal seeds give equal lists.
+    """
+    rng = random.Random(seed)
+    by_language: defaultdict[str, list[Passage]] = defaultdict(list)
+    for passage in passages:
+        by_language[passage.language].append(passage)
+    words = {k: sum(len(p.text.split()) for p in v) for k, v in sorted(by_language.items())}
+    weights = {language: count**exponent for language, count in words.items()}
+    scale = sum(words.values()) / sum(weights.values())
+    chosen: list[Passage] = []
+    for language, weight in weights.items():
+        own = by_language[language]
+        wanted = round(len(own) * scale * weight / words[language])
+        chosen += own * (wanted // len(own)) + rng.sample(own, wanted % len(own))
+    rng.shuffle(chosen)
+    return chosen
+
+
+def sentences_of(text: str, limit: int = PASSAGE_WORDS) -> Iterator[str]:
+    """Sentences in any of the scripts, blanks made one space; longer ones are cut into parts."""
+    for sentence in _SENTENCE_END.split(text):
+        words = sentence.split()
+        for start in range(0, len(words), limit):
+            yield " ".join(words[start : start + limit])
+
+
+def _news(folder: Path, languages: Sequence[str]) -> Iterator[Passage]:
+    for path in sorted(folder.glob("*/train*.tsv.gz")):
+        language = NEWS_FOLDERS.get(path.parent.name, path.parent.name)
+        if language not in languages:
+            continue
+        judged = [path.with_name(f"{name}.tsv.gz") for name in ("dev", "test")]
+        evaluated = [s for file in judged if file.is_file() for a in _articles(file) for s in a]
+        known, running = set(evaluated), " ".join(evaluated)
+        for article in _articles(path):
+            for text in grouped(sentence for sentence in article if sentence not in known):
+                if len(text.split()) >= SNIPPET_MIN_WORDS and text not in running:
+                    yield Passage(text, language, folder.name)
+
+
+def _articles(path: Path) -> Iterator[list[str]]:
+    """Sentences of each article; the headline is the first."""
+    for row in rows_of(path, "\t"):
+        yield list(sentences_of(f"{row['headline']}\n{row['text']}"))
+
+
+def _snippets(folder: Path, languages: Sequence[str]) -> Iterator[Passage]:
+    for path in sorted(folder.glob("*.train.tsv.gz")):
+        language = path.name.split(".")[0]
+        if language not in languages:
+            continue
+        judged = folder / f"{language}.dev.tsv.gz"
+        evaluated = set(snippets_of(judged)) if judged.is_file() else set()
+        for text in snippets_of(path):
+            is_short = len(text.split()) < SNIPPET_MIN_WORDS
+            if not (is_short or is_markup(text) or text in evaluated):
+                yield Passage(text, language, folder.name)
+
+
+def _parallel_news(folder: Path, languages: Sequence[str]) -> Iterator[Passage]:
+    english = [line.strip() for line in lines_of(folder / "en.txt.gz")]
+    for path in sorted(folder.glob("*.txt.gz")):
+        language = path.name.split(".")[0]
+        if language not in languages:
+            continue
+        texts = [line.strip() for line in lines_of(path)]
+        others = [""] * len(texts) if language in NOT_PARALLEL else english
+        for text, other in zip(texts, others, strict=True):
+            yield Passage(text, language, folder.name, english=other)
+
+
+def _medical(folder: Path, languages: Sequence[str]) -> Iterator[Passage]:
+    others = [language for language in MEDICAL if language in languages]
+    return (p for p in medical(folder, others) if p.language in languages)
+
+
+def _wikitext(folder: Path, languages: Sequence[str]) -> Iterator[Passage]:
+    return wikitext(folder) if "en" in languages else iter(())
+
+
+def multilingual_sources(languages: Sequence[str]) -> Sources:
+    """The known sets, of which only some languages are read."""
+    return {name: (_of(read, languages), licence) for name, (read, licence) in _KNOWN.items()}
+
+
+def _of(read: Reader, languages: Sequence[str]) -> Callable[[Path], Iterator[Passage]]:
+    return lambda folder: read(folder, languages)
+
+
+_KNOWN: dict[str, tuple[Reader, str]] = {
+    "masakhanews": (
+        _news,
+        "MasakhaNEWS, training files only: articles of BBC, VOA and other publishers, for research "
+        "use; the set states no licence where it was taken from",
+    ),
+    "text_medical_tico19": (_medical, "TICO-19, CC0 1.0"),
+    "text_wiki_news_parallel": (
+        _parallel_news,
+        "PUD treebanks, CC BY-SA 3.0; Hebrew: IAHLTwiki, CC BY-SA 4.0",
+    ),
+    "ner_panx": (_snippets, "PAN-X, text of the training files only (Wikipedia), CC BY-SA"),
+    "text_wikitext103": (_wikitext, "WikiText-103 (English Wikipedia), CC BY-SA 3.0"),
+}

@@ -1,105 +1,253 @@
-"""Training a base from open texts: what `smidgen simulate pretrain` does, and says."""
+"""Training a base from open texts: what is asked, the lesson it becomes, the folder it ends in.
 
-import json
+request = Request(Path("data"), Path("base"), steps=1000)
+facts = pretrain(request, read_texts(request), on_step=print)
+"""
+
 import platform
-import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-import typer
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
-from rich.table import Table
+from tokenizers import Tokenizer
+from transformers import BertForMaskedLM
 from transformers.utils import logging as transformers_logging
 
 from edge_client.texts.tokens import Tokens
 from simulation.pretraining.card import CardFacts, card_of, write_base
-from simulation.pretraining.card_text import multilingual_card
 from simulation.pretraining.checkpoint import Limits, PretrainError, Progress
-from simulation.pretraining.corpus import Corpus, CorpusError, read_corpus
+from simulation.pretraining.corpus import Corpus, Passage, read_corpus
+from simulation.pretraining.course import CourseBatch, build_course
+from simulation.pretraining.federated import Silo, samples_of_rounds, train_federated
 from simulation.pretraining.held_out import TOPICS, masked_score, read_news, zero_shot
-from simulation.pretraining.lesson import (
-    BATCH_TOKENS,
-    SILO_BATCH_TOKENS,
-    Lesson,
-    plain_lesson,
-    taught_lesson,
+from simulation.pretraining.neighbours import start_from_counts
+from simulation.pretraining.recipes import Recipe, recipe_of, smoothed
+from simulation.pretraining.student import (
+    SPREAD,
+    new_student,
+    samples_seen,
+    start_from_teacher,
+    train,
 )
-from simulation.pretraining.recipes import Recipe, recipe_of
+from simulation.pretraining.teacher import Teacher
+from simulation.pretraining.vocabulary import (
+    build_vocabulary,
+    read_tokenizer,
+    token_list,
+    wordpiece,
+)
+
+BATCH_TOKENS = 2048
+SILO_BATCH_TOKENS = 512  # a silo has a few hundred samples per round to make steps of
+MASKINGS = 1
+AXES_BATCHES = 12
+
+
+@dataclass(frozen=True)
+class Request:
+    """A base to train; equal requests on equal texts and machines give equal weights.
+
+    Attributes:
+        data: Folder of data sets.
+        out: Folder of the base; `OUT.work` holds the checkpoint that training goes on from.
+        teacher: Folder of a BERT to learn from; None: only the text teaches.
+        languages: `all`, or names with commas between them; None: the embedded base.
+        is_federated: One silo per language.
+        steps: Optimizer steps, or rounds.
+        minutes: Training time, instead of steps.
+        seed: Root seed.
+        threads: Processor threads.
+
+    Raises:
+        PretrainError: Values that exclude each other, or a language without texts.
+    """
+
+    data: Path
+    out: Path
+    teacher: Path | None = None
+    languages: str | None = None
+    is_federated: bool = False
+    steps: int | None = None
+    minutes: float | None = None
+    seed: int = 0
+    threads: int = 2
+
+    def __post_init__(self) -> None:
+        _ = self.limits, self.recipe  # both refuse what cannot be
+
+    @property
+    def limits(self) -> Limits:
+        """When training ends."""
+        return Limits(self.steps, None if self.minutes is None else 60.0 * self.minutes)
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the base is made of."""
+        if self.languages and self.teacher:
+            raise PretrainError(
+                "--teacher answers in English and teaches the embedded base only; leave it out, or "
+                "--languages"
+            )
+        if self.is_federated and not self.languages:
+            raise PretrainError(
+                "--federated makes one silo per language; name them: --languages all"
+            )
+        return recipe_of(self.languages)
+
+    @property
+    def command(self) -> str:
+        """What to type for it, without paths of the machine."""
+        length = f"--steps {self.steps}" if self.steps else f"--minutes {self.minutes:g}"
+        taught = f"--teacher models/{self.teacher.name} " if self.teacher else ""
+        taught += f"--languages {self.languages} " if self.languages else ""
+        taught += "--federated " if self.is_federated else ""
+        return (
+            f"smidgen simulate pretrain --data data {taught}--out base {length} "
+            f"--seed {self.seed} --threads {self.threads}"
+        )
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is learned, and by whom.
+
+    Attributes:
+        student: The model, on its device.
+        tokenizer: The student's tokenizer.
+        teacher: What answers the masks too; None: only the text teaches.
+        course: All batches; empty where training is federated.
+        silos: One per language; empty where training is not federated.
+    """
+
+    student: BertForMaskedLM
+    tokenizer: Tokenizer
+    teacher: Teacher | None = None
+    course: Sequence[CourseBatch] = ()
+    silos: Sequence[Silo] = ()
+
+    @property
+    def batches(self) -> list[CourseBatch]:
+        """All batches, the silos' included."""
+        return [*self.course, *(batch for silo in self.silos for batch in silo.course)]
+
+    def learn(
+        self, limits: Limits, seed: int, checkpoint: Path, on_step: Callable[[Progress], None]
+    ) -> Progress:
+        """Train the student, from the checkpoint if there is one."""
+        if self.silos:
+            return train_federated(self.student, self.silos, limits, seed, checkpoint, on_step)
+        return train(self.student, self.course, self.teacher, limits, seed, checkpoint, on_step)
+
+    def samples_seen(self, steps: int, seed: int) -> int:
+        """How many samples the first steps (or rounds) read."""
+        if self.silos:
+            return samples_of_rounds(self.silos, steps, seed)
+        return samples_seen(self.course, steps, seed)
+
+
+def read_texts(request: Request) -> Corpus:
+    """Read the texts that a request's recipe names.
+
+    Raises:
+        CorpusError: No set of them is there, or one cannot be read.
+    """
+    return read_corpus(request.data, request.recipe.sources)
 
 
 def pretrain(
-    data: Path,
-    out: Path,
-    teacher: Path | None,
-    languages: str | None,
-    federated: bool,
-    steps: int | None,
-    minutes: float | None,
-    seed: int,
-    threads: int,
-    json_output: bool,
-) -> None:
-    """Train a base as `smidgen simulate pretrain --help` says; goes on from OUT.work."""
-    torch.set_num_threads(threads)
+    request: Request, corpus: Corpus, on_step: Callable[[Progress], None] = lambda run: None
+) -> CardFacts:
+    """Train a base, from its checkpoint if there is one, and write its folder.
+
+    Args:
+        request: What to train.
+        corpus: The texts of `read_texts`.
+        on_step: Called after each step, or round.
+
+    Raises:
+        PretrainError: The checkpoint is of another run, or the teacher's folder has no tokenizer.
+    """
+    torch.set_num_threads(request.threads)
     transformers_logging.disable_progress_bar()
-    try:
-        limits = Limits(steps, None if minutes is None else 60.0 * minutes)
-        recipe = _recipe(languages, teacher, federated)
-        corpus = read_corpus(data, recipe.sources)
-        for source in corpus.absent:
-            print(f"skipped: no {source} in {data}", file=sys.stderr)
-        if teacher:
-            lesson = taught_lesson(corpus, recipe, teacher, seed)
-        else:
-            lesson = plain_lesson(corpus, recipe, seed, federated)
-        run = _train(lesson, limits, seed, out.with_name(f"{out.name}.work") / "checkpoint.pt")
-    except (CorpusError, PretrainError) as error:
-        print(f"smidgen simulate pretrain: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
-    report = _report(corpus, lesson, run, teacher.name if teacher else "", seed)
-    made = _command(languages, federated, teacher, steps, minutes, seed, threads)
-    write_base(lesson.student, lesson.tokenizer, _card(report, recipe, lesson, made), out)
-    report = _judge(report, recipe.languages, lesson, corpus, data, out)
-    write_base(lesson.student, lesson.tokenizer, _card(report, recipe, lesson, made), out)
-    _print(report)
-    if json_output:
-        print(json.dumps(report.as_json()))
+    recipe, seed = request.recipe, request.seed
+    if request.teacher:
+        lesson = taught_lesson(corpus, recipe, request.teacher, seed)
+    else:
+        lesson = plain_lesson(corpus, recipe, seed, request.is_federated)
+    checkpoint = request.out.with_name(f"{request.out.name}.work") / "checkpoint.pt"
+    run = lesson.learn(request.limits, seed, checkpoint, on_step)
+    facts = _facts(request, corpus, lesson, run)
+    _write(request, lesson, facts)
+    facts = _judged(request, corpus, lesson, facts)
+    _write(request, lesson, facts)
+    return facts
 
 
-def _recipe(languages: str | None, teacher: Path | None, is_federated: bool) -> Recipe:
-    if languages and teacher:
-        raise PretrainError(
-            "--teacher answers in English and teaches the embedded base only; leave it out, or "
-            "--languages"
-        )
-    if is_federated and not languages:
-        raise PretrainError("--federated makes a silo of a language; name them: --languages all")
-    return recipe_of(languages)
+def taught_lesson(corpus: Corpus, recipe: Recipe, teacher_folder: Path, seed: int) -> Lesson:
+    """A course that a teacher has answers to; the student starts from its embeddings.
+
+    Raises:
+        PretrainError: The folder has no tokenizer.
+    """
+    if not (teacher_folder / "tokenizer.json").is_file():
+        raise PretrainError(f"no tokenizer.json in {teacher_folder}; --teacher wants a BERT folder")
+    known = read_tokenizer(teacher_folder)
+    tokens, shared = _vocabulary(corpus.training, recipe, token_list(known))
+    tokenizer = wordpiece(tokens)
+    course = build_course(corpus.training, tokenizer, known, BATCH_TOKENS, MASKINGS, seed)
+    student = new_student(len(tokens), seed=seed)
+    teacher = Teacher(teacher_folder, tokens[:shared], _device())
+    start_from_teacher(student, teacher, seed)
+    read = [batch.teacher for batch in course if batch.teacher is not None]
+    teacher.learn_axes(read[:: len(read) // AXES_BATCHES + 1], student.config.hidden_size)
+    return Lesson(student.to(_device()), tokenizer, teacher, course)
 
 
-def _train(lesson: Lesson, limits: Limits, seed: int, checkpoint: Path) -> Progress:
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("training", total=1.0)
+def plain_lesson(corpus: Corpus, recipe: Recipe, seed: int, is_federated: bool) -> Lesson:
+    """Texts alone: all in one course, or one silo per language.
 
-        def show(run: Progress) -> None:
-            text = f"step {run.step:,}  loss {run.loss:.3f}"
-            bar.update(task, completed=run.progress, description=text)
+    The vocabulary and the embeddings to start from are learned from the texts of all languages
+    both ways. They rest on counts, which silos would add up once, before the first round.
+    """
+    passages: Sequence[Passage] = corpus.training
+    if recipe.exponent is not None:
+        passages = smoothed(passages, recipe.exponent, seed)
+    tokenizer = wordpiece(_vocabulary(passages, recipe)[0])
+    student = new_student(tokenizer.get_vocab_size(), seed=seed)
+    if not is_federated:
+        course = build_course(passages, tokenizer, None, BATCH_TOKENS, MASKINGS, seed)
+        start_from_counts(student, course, SPREAD, seed)
+        return Lesson(student.to(_device()), tokenizer, course=course)
+    silos = []
+    for language in recipe.languages:
+        own = [passage for passage in corpus.training if passage.language == language]
+        course = build_course(own, tokenizer, None, SILO_BATCH_TOKENS, MASKINGS, seed)
+        silos += [Silo(language, course)] if course else []
+    start_from_counts(student, [batch for s in silos for batch in s.course], SPREAD, seed)
+    return Lesson(student.to(_device()), tokenizer, silos=silos)
 
-        return lesson.learn(limits, seed, checkpoint, show)
+
+def _vocabulary(
+    passages: Sequence[Passage], recipe: Recipe, teacher: Sequence[str] = ()
+) -> tuple[list[str], int]:
+    texts = [passage.text for passage in passages]
+    is_english = [passage.language == "en" for passage in passages]
+    return build_vocabulary(texts, is_english, recipe.vocabulary, teacher)
 
 
-def _report(corpus: Corpus, lesson: Lesson, run: Progress, teacher: str, seed: int) -> CardFacts:
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _facts(request: Request, corpus: Corpus, lesson: Lesson, run: Progress) -> CardFacts:
+    seed = request.seed
     return CardFacts(
         sources=tuple(sorted({passage.source for passage in corpus.training})),
         absent=corpus.absent,
         passages=dict(Counter(passage.language for passage in corpus.training)),
-        teacher=teacher,
+        teacher=request.teacher.name if request.teacher else "",
         seed=seed,
         steps=run.step,
         batch_tokens=SILO_BATCH_TOKENS if lesson.silos else BATCH_TOKENS,
@@ -116,69 +264,25 @@ def _report(corpus: Corpus, lesson: Lesson, run: Progress, teacher: str, seed: i
     )
 
 
-def _judge(
-    report: CardFacts,
-    languages: Sequence[str],
-    lesson: Lesson,
-    corpus: Corpus,
-    data: Path,
-    out: Path,
-) -> CardFacts:
+def _judged(request: Request, corpus: Corpus, lesson: Lesson, facts: CardFacts) -> CardFacts:
+    """The facts with what the written base scores on texts that it was not trained on."""
     held_out = {}
+    languages = request.recipe.languages
     for language in languages:
         passages = [passage for passage in corpus.held_out if passage.language == language]
         if passages:
             held_out[language] = masked_score(lesson.student, lesson.tokenizer, passages)
-    news = read_news(data) if "en" in languages else []
-    scores = zero_shot(lesson.student, Tokens(out), TOPICS, news) if news else []
-    return replace(report, held_out=held_out, news=tuple(scores), news_rows=len(news))
+    news = read_news(request.data) if "en" in languages else []
+    scores = zero_shot(lesson.student, Tokens(request.out), TOPICS, news) if news else []
+    return replace(facts, held_out=held_out, news=tuple(scores), news_rows=len(news))
 
 
-def _card(report: CardFacts, recipe: Recipe, lesson: Lesson, made: str) -> str:
-    if recipe.is_embedded:
-        return card_of(report, lesson.student, made)
-    return multilingual_card(report, recipe, lesson.student, made)
-
-
-def _command(
-    languages: str | None,
-    federated: bool,
-    teacher: Path | None,
-    steps: int | None,
-    minutes: float | None,
-    seed: int,
-    threads: int,
-) -> str:
-    length = f"--steps {steps}" if steps else f"--minutes {minutes:g}"
-    taught = f"--teacher models/{teacher.name} " if teacher else ""
-    taught += f"--languages {languages} " if languages else ""
-    taught += "--federated " if federated else ""
-    return (
-        f"smidgen simulate pretrain --data data {taught}--out base {length} "
-        f"--seed {seed} --threads {threads}"
-    )
+def _write(request: Request, lesson: Lesson, facts: CardFacts) -> None:
+    card = card_of(facts, request.recipe, lesson.student, request.command)
+    write_base(lesson.student, lesson.tokenizer, card, request.out)
 
 
 def _hardware(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{torch.get_num_threads()} processor threads ({platform.machine()})"
-
-
-def _print(report: CardFacts) -> None:
-    table = Table("held out", "masks", "top-1", "perplexity", "a word", "bits a character")
-    for language, score in report.held_out.items():
-        table.add_row(
-            language,
-            f"{score.masks:,}",
-            f"{score.top_1:.1%}",
-            f"{score.perplexity:.1f}",
-            f"{score.word_perplexity:,.0f}",
-            f"{score.bits_per_character:.2f}",
-        )
-    Console().print(table)
-    if report.news:
-        table = Table("AG News zero-shot", "plain", "calibrated")
-        for asked in report.news:
-            table.add_row(asked.pattern, f"{asked.plain:.1%}", f"{asked.calibrated:.1%}")
-        Console().print(table)

@@ -15,10 +15,17 @@ from edge_client.bases.base import open_base
 from simulation.pretraining.checkpoint import Limits, PretrainError
 from simulation.pretraining.corpus import Passage
 from simulation.pretraining.course import build_course
-from simulation.pretraining.federated import samples_of_rounds, train_federated
+from simulation.pretraining.federated import (
+    LEAST_SAMPLES,
+    Moments,
+    Silo,
+    pseudo_gradient,
+    samples_of_rounds,
+    server_adam,
+    train_federated,
+    train_silo,
+)
 from simulation.pretraining.held_out import masked_score
-from simulation.pretraining.server_adam import Moments, pseudo_gradient, server_adam
-from simulation.pretraining.silo import LEAST_SAMPLES, Silo, train_silo
 from simulation.pretraining.student import new_student
 from simulation.pretraining.vocabulary import build_vocabulary, wordpiece
 from tests.command_line import smidgen

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from simulation.pretraining.checkpoint import PretrainError
 from simulation.pretraining.corpus import Passage, read_corpus, rows_of
-from simulation.pretraining.recipes import EMBEDDED, recipe_of
-from simulation.pretraining.texts import (
+from simulation.pretraining.recipes import (
     ALL_LANGUAGES,
+    EMBEDDED,
     multilingual_sources,
+    recipe_of,
     sentences_of,
     smoothed,
 )

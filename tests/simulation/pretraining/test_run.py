@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from simulation.pretraining.checkpoint import Limits, PretrainError
 from simulation.pretraining.corpus import SOURCES, CorpusError, Passage, join_tokens, read_corpus
 from simulation.pretraining.course import MASK, CourseBatch, build_course
 from simulation.pretraining.held_out import TOPICS, masked_score, zero_shot
+from simulation.pretraining.run import Request, read_texts
 from simulation.pretraining.student import batch_loss, new_student, start_from_teacher, train
 from simulation.pretraining.teacher import Teacher, principal_embeddings
 from simulation.pretraining.vocabulary import LABEL_WORDS, build_vocabulary, token_list, wordpiece
@@ -262,3 +264,25 @@ def test_the_command_refuses_a_folder_without_texts(tmp_path: Path) -> None:
     result = smidgen("simulate", "pretrain", *typed)
     assert result.exit_code == 2
     assert "put at least one of these sets there" in result.output
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "either --steps or --minutes"),
+        ({"steps": 1, "minutes": 1.0}, "either --steps or --minutes"),
+        ({"steps": 1, "is_federated": True}, "name them: --languages all"),
+        ({"steps": 1, "languages": "all", "teacher": Path("t")}, "leave it out, or --languages"),
+        ({"steps": 1, "languages": "en,xx"}, "no texts in 'xx'"),
+    ],
+)
+def test_what_cannot_be_asked_together_is_named(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(PretrainError, match=said):
+        Request(Path("data"), Path("base"), **fields)
+
+
+def test_a_base_without_texts_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    request = Request(tmp_path, tmp_path / "base", steps=1)
+    with pytest.raises(CorpusError, match="put at least one of these sets there"):
+        read_texts(request)
+    assert not list(tmp_path.iterdir())
