@@ -19,12 +19,13 @@ from rich.table import Table
 from coordinator.config import RunConfig, read_run_config
 from coordinator.serving.server import listen, serve, sole_server, url_of
 from coordinator.serving.service import Service
-from coordinator.storage.figures import accuracies, pseudo_labels, rows, weighted, write_jsonl
+from coordinator.storage.figures import accuracies, means, pseudo_labels, rows, write_jsonl
 from coordinator.storage.keys import draw_secret, hash_secret
 from coordinator.storage.runs import Created, config_of, create_run, find_run
 from coordinator.storage.status import state_of, status_of
 from coordinator.storage.store import DATABASE, Store, StoreError
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
+from edge_client.wire.figures import by_round
 
 app = typer.Typer(
     help="Run on a server: create runs, serve them to devices, export the adapter.",
@@ -187,7 +188,7 @@ def figures(
         table = rows(opened, chosen.run_id)
         if out is not None:
             write_jsonl(table, out)
-    accuracy, loss = accuracies(table), weighted(table, "train", "loss")
+    accuracy, loss = accuracies(table), means(table, "train", "loss")
     labels = pseudo_labels(table)
     if as_json:
         answer = {"run_id": chosen.run_id, "rows": len(table), "out": str(out) if out else None}
@@ -200,8 +201,7 @@ def figures(
         return
     columns = ("accuracy", "train loss", "pseudo-labels", "works", "failed")
     shown = Table("round", *columns, "bytes up", "bytes down")
-    for index in sorted({row["round_index"] for row in table}):
-        mine = [row for row in table if row["round_index"] == index]
+    for index, mine in by_round(table).items():
         shown.add_row(
             str(index),
             f"{accuracy[index]:.3f}" if index in accuracy else "",

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from edge_client.errors import WrongInput
+from edge_client.wire.figures import Row, by_round, counted, weighted
 
-Figure = dict[str, Any]
+Figure = Row
 PHASES = ("wait", "download", "load", "label", "train", "evaluate", "upload")
 
 
 class FiguresError(WrongInput):
-    """A file that is no list of figures."""
+    """A file that is not a list of figures."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class RoundCost:
         loss: Mean training loss over clients weighted by labelled texts, in nats, or None.
         clients: Clients whose update counted; a late one's costs are still in the medians.
         labellers: Clients that labelled before the round; a late one's costs still count.
-        pseudo_labels: Those they then held, all together.
-        layer_forwards: Median a client, all its work of the round.
-        phases_s: Median seconds a client by phase, training work only; `label` of label work.
-        bytes_up: Median bytes sent a client, all its work of the round.
-        bytes_down: Median bytes received a client, all its work of the round. A round's adapter
+        pseudo_labels: Pseudo-labels that they then held, all together.
+        layer_forwards: Median per client, all its work of the round.
+        phases_s: Median seconds per client by phase, training work only; `label` of label work.
+        bytes_up: Median bytes sent per client, all its work of the round.
+        bytes_down: Median bytes received per client, all its work of the round. A round's adapter
             is fetched once: by its evaluation, if there is one, else by the next training.
         peak_rss_bytes: Highest over the clients.
-        failed: Pieces of work that failed.
+        failed: Number of pieces of work that failed.
     """
 
     round_index: int
@@ -82,16 +82,14 @@ def read_figures(path: Path) -> list[Figure]:
 
 def cost_by_round(figures: Sequence[Figure]) -> list[RoundCost]:
     """Sum figures up by round, in order of rounds."""
-    indices = sorted({int(figure["round_index"]) for figure in figures})
-    return [_cost([f for f in figures if f["round_index"] == index], index) for index in indices]
+    return [_cost(found, index) for index, found in by_round(figures).items()]
 
 
 def _cost(figures: Sequence[Figure], round_index: int) -> RoundCost:
     done = [figure for figure in figures if figure["outcome"] == "done"]
     trained = [figure for figure in done if figure["kind"] == "train"]
-    evaluated = [figure for figure in done if figure["kind"] == "evaluate"]
     labelled = [figure for figure in done if figure["kind"] == "label"]
-    counted = [figure for figure in labelled if not figure.get("is_late")]
+    updates, labels = counted(figures, "train"), counted(figures, "label")
     phases = {}
     for name in PHASES:
         asked = labelled if name == "label" else trained
@@ -99,11 +97,11 @@ def _cost(figures: Sequence[Figure], round_index: int) -> RoundCost:
             phases[name] = median(figure["phases_s"].get(name, 0.0) for figure in asked)
     return RoundCost(
         round_index=round_index,
-        accuracy=weighted(evaluated, "accuracy"),
-        loss=weighted(trained, "loss"),
-        clients=sum(not figure.get("is_late") for figure in trained),
-        labellers=len(counted),
-        pseudo_labels=sum(figure["pseudo_labels"] for figure in counted),
+        accuracy=weighted(counted(figures, "evaluate"), "accuracy"),
+        loss=weighted(updates, "loss"),
+        clients=len(updates),
+        labellers=len(labels),
+        pseudo_labels=sum(figure["pseudo_labels"] for figure in labels),
         layer_forwards=_median_by_device(done, "layer_forwards"),
         phases_s=phases,
         bytes_up=_median_by_device(done, "bytes_up"),
@@ -124,14 +122,3 @@ def per_client_round(figures: Sequence[Figure], name: str) -> float:
     """A count's mean over clients and rounds, all kinds of work together."""
     pairs = {(f["device_id"], f["round_index"]) for f in figures if f["kind"] == "train"}
     return float(sum(f[name] for f in figures)) / max(1, len(pairs))
-
-
-def weighted(figures: Sequence[Figure], name: str) -> float | None:
-    """Mean of a figure over clients, weighted by their examples; None without any.
-
-    A late answer has cost what it says, but the round was closed without it.
-    """
-    counted = [f for f in figures if f.get(name) is not None and not f.get("is_late")]
-    rows = [(f["num_examples"], f[name]) for f in counted]
-    total = sum(weight for weight, _ in rows)
-    return sum(weight * value for weight, value in rows) / total if total else None

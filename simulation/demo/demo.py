@@ -32,7 +32,6 @@ from profiling.rounds import (
     cost_by_round,
     per_client_round,
     read_figures,
-    weighted,
 )
 from profiling.rounds_report import draw_rounds
 from simulation.demo.processes import Fleet, FleetError, fleet
@@ -135,9 +134,7 @@ def run_demo(setting: Setting, folders: Sequence[Path], progress: Progress) -> R
     _tool("export", setting, "--run", run_id, "--out", str(setting.out / "adapter"))
     figures = read_figures(figures_path)
     costs = cost_by_round(figures)
-    evaluated = [figure for figure in figures if figure["kind"] == "evaluate"]
-    last = max(figure["round_index"] for figure in evaluated)
-    final = weighted([f for f in evaluated if f["round_index"] == last], "accuracy")
+    final = costs[-1].accuracy
     result = Result(
         accuracy_final=math.nan if final is None else final,
         compared=train_alone(setting, folders),

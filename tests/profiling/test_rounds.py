@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("rich")
 
-from profiling.rounds import FiguresError, cost_by_round, read_figures, weighted
+from profiling.rounds import FiguresError, cost_by_round, read_figures
 
 
 def figure(round_index: int, kind: str, device_id: str, **more: Any) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def test_accuracy_is_weighted_by_test_texts() -> None:
         figure(0, "evaluate", "a", num_examples=30, accuracy=0.5),
         figure(0, "evaluate", "b", num_examples=10, accuracy=0.9),
     ]
-    assert weighted(figures, "accuracy") == pytest.approx(0.6)
+    assert cost_by_round(figures)[0].accuracy == pytest.approx(0.6)
 
 
 def test_a_round_is_its_clients_median_and_peak() -> None:

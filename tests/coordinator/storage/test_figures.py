@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coordinator.storage.figures import accuracies, pseudo_labels, weighted, write_jsonl
+from coordinator.storage.figures import accuracies, means, pseudo_labels, write_jsonl
 
 
 def row(**fields: Any) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def test_late_failed_and_empty_rows_do_not_count() -> None:
         row(round_index=2),
     ]
     assert accuracies(table) == {1: 0.5}
-    assert weighted(table, "train", "accuracy") == {1: 1.0}
+    assert means(table, "train", "accuracy") == {1: 1.0}
     assert accuracies([]) == {}
 
 
