@@ -62,11 +62,10 @@ class State:
         is_finished: Nothing more will be asked.
         first_sha256: The adapter that the run started from; `adapter_sha256` where not said.
         evaluated_sha256: The adapter of the round `evaluated`; `first_sha256` where not said.
-        scores: Evaluated round -> (right, asked) over all answers; none where no device keeps texts
-            for it.
-        texts: Device -> texts with a gold label that it last said it holds, in an answer to
-            labelling or evaluation that counts.
-        priors: Evaluated round -> mean log-probability of each label, over its texts.
+        scores: Round 0 and `evaluated` -> (right, asked) over all answers; none where no device
+            keeps texts for it.
+        texts: Device -> number of gold-labelled texts in its last counted label or evaluate report.
+        priors: The same two rounds -> mean log-probability of each label, over the texts asked.
         confidences: Device -> how sure it last said it is of its unlabelled texts.
         labelled: The last round before which devices labelled; 0 for none.
     """
@@ -144,13 +143,16 @@ def _closed(state: State, step: Step, adapter_sha256: str) -> State:
     asked = [answer for _, answer in step.updates() if answer.right is not None]
     prior = _mean([(one.mean_log_probabilities, one.num_examples) for one in asked])
     score = (sum(item.right or 0 for item in asked), sum(item.num_examples for item in asked))
+    scores = {**state.scores, round_index: score} if score[1] else state.scores
+    priors = {**state.priors, round_index: prior} if prior else state.priors
+    decides = (0, round_index)  # the gate compares the newest adapter with the first
     return replace(
         state,
         step=None,
         evaluated=round_index,
         evaluated_sha256=step.opened.adapter_sha256,
-        scores={**state.scores, round_index: score} if score[1] else state.scores,
-        priors={**state.priors, round_index: prior} if prior else state.priors,
+        scores={index: one for index, one in scores.items() if index in decides},
+        priors={index: one for index, one in priors.items() if index in decides},
     )
 
 
