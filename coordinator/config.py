@@ -116,7 +116,7 @@ class RunConfig:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of the task."""
+        """The task's labels."""
         return self.task.labels
 
 

@@ -74,7 +74,7 @@ def check_report(report: Report, num_labels: int) -> None:
     """Refuse figures that cannot be: they are summed up later, where nobody could refuse them.
 
     Args:
-        report: As it came.
+        report: The report, as it came.
         num_labels: Labels of the run's task.
 
     Raises:

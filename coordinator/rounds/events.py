@@ -45,7 +45,7 @@ class Answered:
         labelled: Texts with a gold label that the device said it holds, if it did.
         right: Texts of an evaluation that were answered right; None where none were asked.
         confidences: How sure the device is of its unlabelled texts; of label work.
-        mean_log_probabilities: Of the labels, over the texts evaluated.
+        mean_log_probabilities: One per label, over the texts evaluated.
     """
 
     work_id: str

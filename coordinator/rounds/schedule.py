@@ -42,7 +42,7 @@ class Schedule(Protocol):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of the task."""
+        """The task's labels."""
 
     @property
     def seed(self) -> int:

@@ -20,7 +20,7 @@ def class_thresholds(
     Args:
         told: What each device said last.
         labelling: Confidences and floor.
-        labels: Of the task.
+        labels: The task's labels.
         share: k of this round, see `labelling.keep_in`.
 
     Returns:

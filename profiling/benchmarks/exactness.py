@@ -34,22 +34,22 @@ class PlanError:
         return max(self.worst_error, self.loss_error) <= EXACT and not self.zero_tensors
 
     def to_json(self) -> dict[str, Any]:
-        """As an object."""
+        """One plan's errors as a JSON object."""
         return asdict(self) | {"is_exact": self.is_exact}
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is compared.
+    """What is compared with the reference.
 
     Attributes:
         base: Name of a base, or of a shape with `is_random`.
         is_random: Whether the weights are random.
-        bits: Of the base; None for its own.
+        bits: Bits of the base's weights; None for its own.
         adapter: Such as `lora:8`; not a classification head.
         batch: Texts; every one but the first is padded.
         tokens: Tokens of the longest.
-        seed: Of texts, adapter and random weights.
+        seed: Root seed of texts, adapter and random weights.
         engine: Ours: `torch` or `onnx`.
 
     Raises:
@@ -81,7 +81,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found.
+    """How far one plan was from the reference.
 
     Attributes:
         plans: One of each kind.
@@ -93,11 +93,11 @@ class Comparison:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every plan is."""
+        """Whether every plan is exact."""
         return all(plan.is_exact for plan in self.plans)
 
     def to_json(self) -> dict[str, Any]:
-        """As an object."""
+        """All plans' errors as a JSON object."""
         plans = [plan.to_json() for plan in self.plans]
         return {"plans": plans, "plain_error": self.plain_error, "is_exact": self.is_exact}
 

@@ -38,7 +38,7 @@ class Case:
         step_s: The last step's seconds, or None.
         predicted_parts: Where the predicted bytes go, or None.
         machine: Where it ran.
-        versions: Of Python and the libraries.
+        versions: Versions of Python and the libraries.
     """
 
     settings: dict[str, Any]
@@ -77,7 +77,7 @@ def grid(
     Args:
         common: What all cases share.
         bases: Shapes for random weights, or bases on disk.
-        bits: Of the weights.
+        bits: Bits of the weights.
         batches: Texts in a step.
         sample: How many cases to draw.
 
@@ -104,7 +104,7 @@ def run_grid(
 
     Args:
         cases: The grid.
-        path: Its `grid.jsonl`.
+        path: The `grid.jsonl` to write.
         listen: Called with a case's number before it is run.
 
     Raises:

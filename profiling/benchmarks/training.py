@@ -60,7 +60,7 @@ class Settings:
     Attributes:
         base: Name of a base, or of a shape with `is_random`.
         is_random: Whether the weights are random.
-        bits: Of the base; None for its own.
+        bits: Bits of the base's weights; None for its own.
         engine: Ours.
         batch: Texts in a step.
         tokens: Tokens of a text.
@@ -69,7 +69,7 @@ class Settings:
         cap_bytes: Hard cap around our process, or None.
         steps: Steps that count.
         warmup: Steps before them.
-        threads: Of every process; None for what its libraries take.
+        threads: Threads of every process; None for what its libraries take.
         seed: For texts and random weights.
 
     Raises:

@@ -14,15 +14,15 @@ class TrainingRun:
 
     Attributes:
         engine: Ours, or a peer's name.
-        base: As it was named.
-        bits: Of our base's weights; the peer's checkpoint says so itself.
+        base: The base, as it was named.
+        bits: Bits of our base's weights; the peer's checkpoint says so itself.
         batch: Texts in a step.
         tokens: Tokens of a text.
         adapter: The adapter in full; `all weights` of the peer `full`.
         outcome: `done`, `killed by the memory cap`, or how it failed.
         plan: Ours at the end; None of peers.
         stepped_down_from: The plan it began with, where that had to be left.
-        predicted_peak_bytes: Of the plan it began with, before anything was loaded; estimated.
+        predicted_peak_bytes: Peak of the plan it began with, before anything was loaded; estimated.
         peak_rss_bytes: VmHWM over the process's life; measured by the kernel.
         peak_anon_bytes: Highest RssAnon seen from outside, over its life.
         steps_peak_rss_bytes: VmHWM from the first step on; None where it cannot be reset.
@@ -33,20 +33,20 @@ class TrainingRun:
         cap: What enforced it, and what was done to the page cache before.
         step_s: Median, smallest, largest and interquartile range of the steps that count.
         steps_s: Each of them.
-        losses: Of every step, warm-up included.
+        losses: Loss of every step, warm-up included.
         warmup: Steps that do not count.
         untrained: Trained tensors that no gradient reached in two steps and more; empty, or
             something is wrong.
         trained_tensors: How many are trained.
         predicted_parts: Where the predicted bytes go.
         step_flops: Operations of one step's matrix products by our plan, by formula; None of peers.
-        gemm_flops_per_s: Of a plain float32 product here, measured right before with numpy.
+        gemm_flops_per_s: Rate of a plain float32 product here, measured right before with numpy.
         budget_bytes: What our engine was allowed.
         threads: Asked for; None for what the libraries take.
-        seed: Of texts and weights.
+        seed: Root seed of texts and weights.
         base_id: The base's identity.
         machine: Where it ran.
-        versions: Of Python and the libraries it ran with.
+        versions: Versions of Python and the libraries it ran with.
     """
 
     engine: str
@@ -103,7 +103,7 @@ class TrainingRun:
         return self.step_flops / self.step_s["median"] / self.gemm_flops_per_s
 
     def to_json(self) -> dict[str, Any]:
-        """As an object of base units."""
+        """The run as a JSON object, in base units."""
         more = {"prediction_error": self.prediction_error, "gemm_share": self.gemm_share}
         return asdict(self) | more
 

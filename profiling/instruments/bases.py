@@ -47,7 +47,7 @@ def find_base(name: str, is_random: bool, bits: int | None, seed: int) -> Base:
             `embedded`, a hub name.
         is_random: Whether `name` is such a shape.
         bits: 4, 8 or 16; None for the base's own, of a random one 4.
-        seed: Of the random weights.
+        seed: Root seed of the random weights.
 
     Raises:
         BenchmarkError: No such base, or it cannot be packed.

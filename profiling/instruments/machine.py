@@ -20,10 +20,10 @@ class Machine:
 
     Attributes:
         machine: Processor architecture, such as `aarch64`.
-        processor: Its name, or None where the kernel does not tell.
+        processor: The name of the processor, or None where the kernel does not tell.
         cores: Processors that may be used.
         memory_bytes: Physical memory.
-        kernel: Its release.
+        kernel: The release of the kernel.
         load_1m: Load average of the last minute before the run; above zero others were at work.
     """
 

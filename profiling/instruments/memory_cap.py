@@ -73,7 +73,7 @@ class Group:
 
     Args:
         folder: The group's folder, made already.
-        dialect: Its version.
+        dialect: The version of its files.
     """
 
     def __init__(self, folder: Path, dialect: Dialect) -> None:

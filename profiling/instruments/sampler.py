@@ -72,7 +72,7 @@ class Sampler:
     """A thread that reads a process's memory until the block ends.
 
     Args:
-        process: Its id.
+        process: Id of the process.
         interval_s: Pause between two samples.
     """
 

@@ -58,7 +58,7 @@ class Request:
     targets: str
 
     def to_json(self) -> str:
-        """As a child's one argument."""
+        """The job as a child's one argument."""
         return json.dumps(asdict(self))
 
 

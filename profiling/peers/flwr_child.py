@@ -114,7 +114,7 @@ def simulate(request: dict[str, Any]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of this environment."""
+    """Versions of this environment's libraries."""
     found = {"python": platform.python_version()}
     return found | {name: metadata.version(name) for name in ("flwr", "ray", "numpy")}
 

@@ -83,7 +83,7 @@ def write_artifacts(
     Args:
         base: An encoder.
         spec: LoRA alone.
-        state: Its tensors.
+        state: The adapter's tensors.
         words: Token ids of the label words.
         out: Folder to make; it must not be there.
 
@@ -114,7 +114,7 @@ def gradients(
     Args:
         base: An encoder.
         spec: LoRA alone.
-        state: Its tensors.
+        state: The adapter's tensors.
         batch: Encoded texts.
         words: Token ids of the label words.
 

@@ -46,7 +46,7 @@ def make_artifacts(adapted: Adapted, folder: Path) -> None:
 
 
 def _generate(graph: Graph, path: Path, folder: Path) -> None:
-    """Of a path and not of a model, which may be above protobuf's 2 GB."""
+    """Artefacts of the model at a path; one in memory may pass protobuf's 2 GB."""
     artifacts, blocks = training_api("artifacts"), training_api("onnxblock")
     artifacts.generate_artifacts(
         str(path),

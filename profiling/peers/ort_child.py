@@ -99,7 +99,7 @@ def train(request: Request) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of this environment."""
+    """Versions of this environment's libraries."""
     names = ("numpy", "onnx", "onnxruntime-training-cpu")
     found = {"python": platform.python_version()}
     return found | {name: metadata.version(name) for name in names}

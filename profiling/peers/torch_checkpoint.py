@@ -22,7 +22,7 @@ def prepare(base_name: str, out: Path, kind: str) -> None:
     """Write our base's dequantized weights as a Hugging Face folder.
 
     Args:
-        base_name: As `open_base` takes it.
+        base_name: A base, as `open_base` takes it.
         out: Folder to make; it must not be there.
         kind: `float32` or `nf4`.
     """

@@ -31,7 +31,7 @@ def read_dataset(name: str, where: Path | None = None, languages: Sequence[str] 
     Args:
         name: One of `NAMES`; `folder:PATH`, a set of one's own; or `hub:OWNER/NAME[@REVISION]`.
         where: Folder that holds one of `NAMES`; None takes `$SMIDGEN_DATA`.
-        languages: Of a set in several, those wanted; none means all it has.
+        languages: Languages wanted of a set in several; none means all it has.
 
     Raises:
         DataError: No such set, folder, file or language; says what to do.
@@ -59,7 +59,7 @@ def read_own_folder(folder: Path, languages: Sequence[str] = ()) -> DataSet:
 
     Args:
         folder: Where they are; the parts as `read_local` takes them.
-        languages: Those wanted; none means all texts. Labels stay those of the task.
+        languages: Languages wanted; none means all texts. Labels stay those of the task.
 
     Raises:
         DataError: A file is missing or cannot be read, or no text is in such a language.
@@ -93,7 +93,7 @@ def read_local(train: Path, test: Path | None, task: Task) -> DataSet:
         train: Columns `text` (or `text_a`, `text_b`), `label`, optional `language`.
         test: The same; None keeps about every fifth text of `train` back, chosen by its hash, so
             that a text stays on its side whatever is added to the file.
-        task: Its labels.
+        task: What the labels must be of.
 
     Raises:
         DataError: A file cannot be read, or one of the parts is empty.

@@ -52,7 +52,7 @@ class DataSet:
     """A labelled set in two parts.
 
     Attributes:
-        name: As it is asked for, `ag_news`.
+        name: The name it is asked for by, `ag_news`.
         task: Labels, patterns, label words.
         train: To train on, label and language set; no text of `test` is in it.
         test: To be judged by.

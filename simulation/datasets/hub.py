@@ -30,9 +30,9 @@ class Listing:
 
     Attributes:
         repo: `OWNER/NAME`.
-        revision: Its commit, 40 hexadecimal digits.
+        revision: The commit, 40 hexadecimal digits.
         paths: Names of its files.
-        licence: As its card states it, in one line.
+        licence: One line, as the card states it.
     """
 
     repo: str
@@ -46,7 +46,7 @@ def read_hub(name: str, languages: Sequence[str] = (), layout: HubLayout | None 
 
     Args:
         name: `OWNER/NAME[@REVISION]`, REVISION a commit, branch or tag.
-        languages: Of a set with a configuration each, those wanted; none means all.
+        languages: Languages wanted of a set with one configuration each; none means all.
         layout: Columns and task of a set that is not in `LAYOUTS`.
 
     Raises:

@@ -48,7 +48,7 @@ class Setting:
         base: `embedded`, a folder or a hub name.
         adapter: Such as `lora:8`.
         rounds: Server steps.
-        training: Of every device, in a run and alone.
+        training: What every device does in a round, in a run and alone.
         seed: Root seed.
         engines: Dealt to the devices in turn.
     """
@@ -68,8 +68,8 @@ class Compared:
 
     Attributes:
         zero_shot: Accuracy of the base without any adapter.
-        alone: Of each device's own adapter on all devices' texts, mean over devices.
-        alone_own: Of each device's own adapter on its own texts, mean over devices.
+        alone: Accuracy of each device's own adapter on all devices' texts, mean over devices.
+        alone_own: Accuracy of each device's own adapter on its own texts, mean over devices.
     """
 
     zero_shot: float
@@ -82,11 +82,11 @@ class Result:
     """What a demo found; every figure is measured.
 
     Attributes:
-        accuracy_final: Of the one federated adapter on all devices' test texts.
+        accuracy_final: Accuracy of the one federated adapter on all devices' test texts.
         compared: What stands beside it.
-        costs: By round.
+        costs: What each round cost and gave.
         figures: One per piece of work.
-        engines: Of each device, by its name.
+        engines: The engine of each device, by its name.
         seconds: From the first process to the last.
     """
 

@@ -32,7 +32,7 @@ class Fleet:
     Attributes:
         logs: Folder of their log files.
         cores_each: Threads each client may compute with.
-        processes: Those started, by name.
+        processes: Processes that were started, by name.
     """
 
     logs: Path

@@ -61,7 +61,7 @@ def write_split(
         out: Folder for `client-0001`, `client-0002` ...
         data: Labelled file to draw from.
         test: Labelled file to test on; None takes what is left of `data`.
-        task: Its labels, and the `task.toml` of every folder.
+        task: The labels, and the `task.toml` of every folder.
         clients: Number of clients.
         labels: Labelled texts in total, as equal over the labels as can be.
         seed: For the draws; equal arguments write equal files.

@@ -50,7 +50,7 @@ class Progress:
         step: Optimizer steps done; of a federated run, rounds.
         elapsed_s: Seconds of training, all parts of a resumed run together.
         progress: 0 to 1.
-        loss: Mean loss of the last step, nats a mask.
+        loss: Mean loss of the last step, nats per mask.
     """
 
     step: int
@@ -63,7 +63,7 @@ class Checkpoint:
     """One file that a run goes on from; written every two minutes and when asked.
 
     Args:
-        path: Of the file; it need not exist.
+        path: The file; it need not exist.
         identity: What must agree for a run to go on.
     """
 

@@ -39,10 +39,10 @@ class CorpusError(WrongInput):
 
 @dataclass(frozen=True)
 class Passage:
-    """A short text.
+    """A short text to learn from.
 
     Attributes:
-        text: As written, accents and case kept.
+        text: The passage as written, accents and case kept.
         language: Two letters.
         source: Folder of the set it comes from.
         english: The same text in English, where the set has it in both; else empty.
@@ -62,7 +62,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Corpus:
-    """What was found.
+    """The texts that were found.
 
     Attributes:
         training: Passages to learn from.
@@ -79,7 +79,7 @@ def read_corpus(folder: Path, sources: Sources | None = None) -> Corpus:
     """Read every known set that lies in a folder; absent ones are skipped and named.
 
     Args:
-        folder: Of folders, one a set.
+        folder: Parent of one folder per set.
         sources: The known sets; those of the embedded base where none are given.
 
     Raises:

@@ -93,7 +93,8 @@ class CourseBatch:
         student: Every mask's every token.
         gold: Token behind each of the student's masks, or `NOT_SCORED`; int64, shape (masks,).
         is_taught: Which of them the teacher answers; bool, shape (masks,).
-        teacher: Its masks are those, in the same order; None if it answers none.
+        teacher: The same masks as the teacher reads them, in the same order; None if it
+            answers none.
     """
 
     student: Masked

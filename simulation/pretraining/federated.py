@@ -36,8 +36,8 @@ class Silo:
     """The texts of one language.
 
     Attributes:
-        language: Its name.
-        course: Its batches.
+        language: The name of the language.
+        course: The silo's batches.
     """
 
     language: str
@@ -67,7 +67,7 @@ class Silo:
 
 @dataclass(frozen=True)
 class Moments:
-    """What Adam remembers.
+    """What Adam remembers between steps.
 
     Attributes:
         step: Server steps done.
@@ -104,7 +104,7 @@ def train_federated(
         student: Trained in place.
         silos: All of them take part in every round.
         limits: When to end, in rounds or seconds; the server's learning rate falls to zero there.
-        seed: Of what the silos read in each round.
+        seed: Root of what the silos read in each round.
         checkpoint: File to go on from and to write to, every two minutes and at the end.
         on_round: Called after each round.
         stop_after: Leave after this many rounds of this call, as an interruption would.
@@ -177,12 +177,13 @@ def train_silo(
     """Plain SGD, without momentum, from the weights that came.
 
     Args:
-        student: Its parameters are overwritten.
+        student: The model; its parameters are overwritten.
         weights: The server's, by parameter name.
         batches: What to learn from, one step each.
 
     Returns:
-        The delta (trained minus received weights) and the mean loss before each step, nats a mask.
+        The delta (trained minus received weights) and the mean loss before each step, in nats per
+        mask.
     """
     student.train()
     load_weights(student, weights)
@@ -228,10 +229,10 @@ def server_adam(
     moves by much more than `server_lr`. Nothing is changed in place.
 
     Args:
-        weights: By name.
+        weights: The server's, by name.
         gradient: The pseudo-gradient; the same names and shapes.
-        moments: Of the step before.
-        server_lr: Of this step.
+        moments: What the step before left.
+        server_lr: Learning rate of this step.
     """
     step = moments.step + 1
     means = {k: m.lerp(gradient[k], 1 - BETA_1) for k, m in moments.means.items()}

@@ -42,9 +42,9 @@ class MaskedScore:
 
     Attributes:
         masks: Tokens asked for.
-        words: Of which these are the beginnings.
-        characters: That the tokens have together.
-        top_1: Share of them that the model puts first.
+        words: Masked words that these tokens make up.
+        characters: Number of characters of all these tokens.
+        top_1: Share of the tokens that the model puts first.
         perplexity: exp of the mean negative log-probability, over the model's own vocabulary.
     """
 
@@ -70,7 +70,7 @@ class ZeroShot:
     """Accuracy of one pattern without training.
 
     Attributes:
-        pattern: As in the task.
+        pattern: The pattern, as in the task.
         plain: Share of texts whose label word is the likeliest.
         calibrated: The same after each label's mean log-probability over the texts is taken off.
     """

@@ -94,7 +94,7 @@ def start_from_counts(
         student: Changed in place, on the CPU. Tokens without neighbours keep what they have.
         course: What is counted.
         spread: Root mean square of an embedding's numbers.
-        seed: Of the search for the principal axes.
+        seed: Root of the search for the principal axes.
     """
     table = student.get_input_embeddings().weight
     counts = count(course, len(table))

@@ -95,7 +95,7 @@ def smoothed(passages: Sequence[Passage], exponent: float, seed: int) -> list[Pa
     number of words stays about the same.
 
     Args:
-        passages: Of all languages.
+        passages: Passages of all languages.
         exponent: More than 0, at most 1.
         seed: Chooses what is left over and the order. Equal seeds give equal lists.
     """

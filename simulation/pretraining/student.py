@@ -142,9 +142,9 @@ def train(
     Args:
         student: Trained in place.
         course: Batches, on the CPU.
-        teacher: Or None: then only the text teaches.
+        teacher: What answers the masks too; None: only the text teaches.
         limits: When to end; the learning rate falls to zero there.
-        seed: Of the batches' order.
+        seed: Root of the batches' order.
         checkpoint: File to go on from and to write to, every two minutes and at the end.
         on_step: Called after each step.
         stop_after: Leave after this many steps of this call, as an interruption would.

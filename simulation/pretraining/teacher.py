@@ -23,8 +23,8 @@ class Answer:
 
     Attributes:
         states: What its output layer sees at each mask, shape (masks, teacher hidden).
-        layers: Its middle and last layer where both read the same word, on the axes that matter
-            most, unit variance; shape (2, common, axes).
+        layers: The teacher's middle and last layer where both read the same word, on the axes that
+            matter most, unit variance; shape (2, common, axes).
     """
 
     states: torch.Tensor
@@ -35,7 +35,7 @@ class Teacher:
     """A frozen masked language model of the BERT family, asked about masks.
 
     Args:
-        folder: Its Hugging Face folder.
+        folder: A Hugging Face folder.
         shared: Tokens that the student has too; the student's first ids, in its order.
         device: Where it computes.
     """
