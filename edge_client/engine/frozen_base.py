@@ -1,4 +1,4 @@
-"""A base's stored tensors by what they are for, as both engines need them.
+"""A base's stored tensors by role (words, positions, head), for both engines.
 
     frozen = FrozenBase(base)
     rows = frozen.words(ids)  # (B, T, embedding), float32
@@ -15,8 +15,7 @@ from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
 from edge_client.bases.quantization import Stored
 from edge_client.planning.allocator import trim_above
-
-WORDS = 32  # whose rows are read before the pages around them are given back
+from edge_client.planning.chunks import TABLE_ROWS
 
 
 class FrozenBase:
@@ -70,8 +69,8 @@ class FrozenBase:
         name = f"{self.family.words}.weight"
         words, places = np.unique(ids, return_inverse=True)
         table = np.empty((len(words), self.shape.embedding), np.float32)
-        for start in range(0, len(words), WORDS):
-            part = slice(start, start + WORDS)
+        for start in range(0, len(words), TABLE_ROWS):
+            part = slice(start, start + TABLE_ROWS)
             table[part] = self.weights.rows(name, words[part])
             self.weights.release([name])
         rows: np.ndarray = table[places.reshape(ids.shape)]

@@ -10,9 +10,9 @@ Sizes: N tokens of a micro-batch (prompt included), H hidden, F intermediate; 4 
 from dataclasses import dataclass
 
 from edge_client.adapters.spec import frozen_layers
+from edge_client.planning.chunks import PASS_ELEMENTS, SCORES
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.torch_memory import (
-    SCORES,
     TOKEN_BYTES,
     MemoryEstimate,
     adapter_bytes,
@@ -26,8 +26,7 @@ from edge_client.planning.torch_memory import (
 
 # Fitted to peaks measured by `smidgen profile grid`.
 FIXED_BYTES = 14 << 20  # code, threads, sessions and buffers that only a first step brings in
-CHUNK_BYTES = 4 << 19  # of one array of an element-wise pass, as in onnx_operators
-PASS_ARRAYS = 4  # of such a pass, held at once
+PASS_ARRAYS = 4  # of an element-wise pass, held at once
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def _graph_bytes(work: Workload, plan: Plan) -> int:
     chunk = min(texts, max(1, SCORES // scores))
     attention = 4 * chunk * (4 * scores + 7 * tokens * work.shape.hidden)
     summand = sizes.inner if "up" in spec.targets else sizes.state  # a linear's, before its Gemm
-    return max(attention, summand, PASS_ARRAYS * min(CHUNK_BYTES, sizes.inner))
+    return max(attention, summand, PASS_ARRAYS * min(4 * PASS_ELEMENTS, sizes.inner))
 
 
 def _embedding_bytes(work: Workload, plan: Plan) -> int:

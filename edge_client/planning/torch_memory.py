@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from edge_client.adapters.spec import frozen_layers
 from edge_client.bases.architectures import FAMILIES, Shape, has_bias
 from edge_client.bases.layout import linear_size
-from edge_client.planning.plan import (
-    Plan,  # what the formulas are of
-    Workload,
-)
+from edge_client.bases.quantization import BLOCK
+from edge_client.planning.chunks import HEAD_ROWS, SCORES, TABLE_ROWS
+from edge_client.planning.plan import Plan, Workload
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # The next four are fitted to peaks measured by `smidgen profile grid`.
@@ -30,9 +29,6 @@ TOKEN_BYTES = 320  # of a vocabulary's entry in the tokenizer
 HOLES = 0.15  # freed memory lying between what is held, as a share of it; more is trimmed
 GROWTH_BYTES = 16 << 20  # what one layer may add to the heap beside what it holds
 ROW_WINDOW_BYTES = 512 << 10  # what the kernel maps around one row of the page cache
-TABLE_ROWS = 32  # rows of the word table read at once, as in torch_network
-SCORES = 1 << 20  # attention scores held at once, as in torch_layers; at least one text's
-HEAD_ROWS = 8192  # rows of a decoder's head held at once, as in torch_layers
 
 
 @dataclass(frozen=True)
@@ -128,7 +124,7 @@ def lowest_trained(work: Workload, plan: Plan) -> int:
 
 def stored_bytes(size: tuple[int, int], bits: int) -> int:
     """Bytes of a matrix in the file, scales included."""
-    scales = {4: 4 * elements(size) // 64, 8: 4 * size[0]}.get(bits, 0)
+    scales = {4: 4 * elements(size) // BLOCK, 8: 4 * size[0]}.get(bits, 0)
     return elements(size) * bits // 8 + scales
 
 

@@ -17,8 +17,9 @@ from edge_client.engine.onnx_backend.bench import open_bench
 from edge_client.engine.onnx_backend.head import cross_entropy, log_softmax
 from edge_client.engine.onnx_backend.model import Graph
 from edge_client.engine.onnx_backend.network import LOWEST
-from edge_client.engine.onnx_backend.operators import SCORES, Attention
+from edge_client.engine.onnx_backend.operators import Attention
 from edge_client.engine.onnx_backend.runtime import Runtime, open_session
+from edge_client.planning.chunks import SCORES
 from tests.edge_client.engine.graphs import ACTIVATIONS
 
 torch = pytest.importorskip("torch")

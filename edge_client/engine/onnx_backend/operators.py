@@ -14,10 +14,9 @@ import numpy as np
 from edge_client.bases.quantization import PAIRS, Stored
 from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import Bench
+from edge_client.planning.chunks import PASS_ELEMENTS, SCORES
 
-SCORES = 1 << 20  # attention scores held at once, in elements; a chunk is at least one text
-CHUNK = 1 << 19  # elements of a pass over states, so that what it holds stays in a core's cache
-CACHED = 1 << 18  # elements made dense at once, for the same reason
+CACHED = 1 << 18  # elements made dense at once, so that they stay in a core's cache
 QUICK_ROWS = 256  # multiplied in int8 at once, which takes more room than float32 does
 
 
@@ -252,7 +251,7 @@ class Norm:
 
 def chunks(x: np.ndarray) -> list[slice]:
     """Rows of a pass, some at a time."""
-    step = max(1, CHUNK // x.shape[1])
+    step = max(1, PASS_ELEMENTS // x.shape[1])
     return [slice(start, start + step) for start in range(0, len(x), step)]
 
 

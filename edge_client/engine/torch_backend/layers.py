@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from edge_client.engine.torch_backend.matrices import FrozenMatrix
-
-SCORES = 1 << 20  # attention scores held at once, in elements; a chunk is at least one text
+from edge_client.planning.chunks import HEAD_ROWS, SCORES
 
 
 class _Frozen(torch.autograd.Function):
@@ -325,12 +324,13 @@ def streamed_cross_entropy(
     Returns:
         The loss in nats, and its gradient with respect to `h`.
     """
-    block = 8192
     total = torch.full((len(h),), -math.inf, device=h.device)
     right = torch.zeros(len(h), device=h.device)
-    spans = [(start, min(start + block, vocabulary)) for start in range(0, vocabulary, block)]
+    spans = [
+        (start, min(start + HEAD_ROWS, vocabulary)) for start in range(0, vocabulary, HEAD_ROWS)
+    ]
     for start, end in spans:
-        logits = functional.linear(h, rows(start, end)).float()  # (N, block)
+        logits = functional.linear(h, rows(start, end)).float()  # (N, HEAD_ROWS)
         total = torch.logaddexp(total, logits.logsumexp(-1))
         inside = (targets >= start) & (targets < end)
         right[inside] = logits[inside, targets[inside] - start]

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edge_client.bases.quantization import NF4, Stored
-
-BLOCK = 64  # nf4: values sharing one scale
+from edge_client.bases.quantization import BLOCK, NF4, Stored
 
 
 class Scratch:

@@ -8,7 +8,8 @@ from safetensors.numpy import save_file
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.layout import checked_shape
 from edge_client.bases.packing import pack_model
-from edge_client.engine.frozen_base import WORDS, FrozenBase
+from edge_client.engine.frozen_base import FrozenBase
+from edge_client.planning.chunks import TABLE_ROWS
 from tests.tiny import write_tiny_base
 
 SIZES = {
@@ -39,7 +40,7 @@ def test_words_are_rows_of_the_table_however_often_and_however_many(
         pack_model(str(base.folder), bits, tmp_path / "pack")
         base = open_base(str(tmp_path / "pack"))
     frozen = FrozenBase(base)
-    ids = np.random.Generator(np.random.PCG64(0)).integers(0, 1100, (5, 2 * WORDS))
+    ids = np.random.Generator(np.random.PCG64(0)).integers(0, 1100, (5, 2 * TABLE_ROWS))
     ids[3], ids[4] = ids[0, ::-1], 7
     name = f"{frozen.family.words}.weight"
     rows = frozen.words(ids)

@@ -129,7 +129,7 @@ def test_chunks_are_all_rows_once_and_no_larger_than_asked(
     rows: int, columns: int, elements: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edge_client.engine.onnx_backend.operators.CHUNK", elements)
+        patch.setattr("edge_client.engine.onnx_backend.operators.PASS_ELEMENTS", elements)
         found = chunks(np.zeros((rows, columns), np.float32))
     seen = [row for part in found for row in range(rows)[part]]
     assert seen == list(range(rows))
@@ -142,7 +142,7 @@ def test_an_activations_gradient_is_the_same_in_chunks_of_any_size(
 ) -> None:
     bench, x, g = open_bench(2), draw(11, 65), draw(11, 65)
     whole = Activation("gelu", bench).backward(x, g.copy())
-    monkeypatch.setattr("edge_client.engine.onnx_backend.operators.CHUNK", elements)
+    monkeypatch.setattr("edge_client.engine.onnx_backend.operators.PASS_ELEMENTS", elements)
     parts = Activation("gelu", bench).backward(x, g)
     assert parts is g
     np.testing.assert_allclose(parts, whole, rtol=1e-6, atol=1e-7)  # other lanes, last places
