@@ -5,7 +5,7 @@ of the same tensors. A family is data; what computes is in the engines.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edge_client.errors import WrongInput
@@ -78,8 +78,11 @@ class Family:
         head_norm: Normalization of the language-model head, or "".
         decoder: Linear of the head onto the vocabulary.
         decoder_bias: Tensors that may hold the decoder's bias, the first found is taken.
-        has_linear_bias: Whether the layers' linears carry a bias.
+        biased: Short names of the layers' linears that carry a bias.
+        is_counted_behind_pad: Whether positions start behind the padding id's row (RoBERTa).
+        head_activation: The language-model head's, or "" for the one of the layers.
         classifier: Linears of a sequence classifier, name -> (rows, columns) by name.
+        classifier_activation: Between those two.
     """
 
     prefix: str
@@ -97,12 +100,27 @@ class Family:
     head_norm: str = ""
     decoder: str = ""
     decoder_bias: tuple[str, ...] = ()
-    has_linear_bias: bool = True
+    biased: tuple[str, ...] = ("q", "k", "v", "o", "up", "down")
+    is_counted_behind_pad: bool = False
+    head_activation: str = ""
     classifier: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    classifier_activation: str = "tanh"
 
     def linear(self, layer: int, target: str) -> str:
         """Full module name of a linear of a stored layer."""
         return self.layer.format(layer=layer) + self.linears[target]
+
+    def first_position(self, pad_id: int) -> int:
+        """The row of the positions' table that the first token gets."""
+        return pad_id + 1 if self.is_counted_behind_pad else 0
+
+    @property
+    def head(self) -> str:
+        """The module that is the whole language-model head, or "" where there is none.
+
+        DistilBERT's head lies in pieces beside the encoder; a decoder's is one linear.
+        """
+        return self.head_dense.rpartition(".")[0].partition(".")[0]
 
 
 _BERT_LINEARS = {
@@ -137,6 +155,8 @@ _ROBERTA = _bert(
         "head_norm": "lm_head.layer_norm",
         "decoder": "lm_head.decoder",
         "decoder_bias": ("lm_head.bias", "lm_head.decoder.bias"),
+        "is_counted_behind_pad": True,
+        "head_activation": "gelu",  # the exact one, whatever the layers have
         "classifier": {
             "classifier.dense": ("hidden", "hidden"),
             "classifier.out_proj": ("labels", "hidden"),
@@ -160,7 +180,7 @@ _LLAMA = Family(
     output_norm="post_attention_layernorm",
     final_norm="model.norm",
     decoder="lm_head",
-    has_linear_bias=False,
+    biased=(),
 )
 FAMILIES: dict[str, Family] = {
     "bert": _bert(
@@ -223,9 +243,10 @@ FAMILIES: dict[str, Family] = {
         decoder="vocab_projector",
         decoder_bias=("vocab_projector.bias",),
         classifier={"pre_classifier": ("hidden", "hidden"), "classifier": ("labels", "hidden")},
+        classifier_activation="relu",
     ),
     "llama": _LLAMA,
-    "qwen2": _LLAMA,
+    "qwen2": replace(_LLAMA, biased=("q", "k", "v")),
 }
 
 
@@ -271,8 +292,7 @@ def _encoder(architecture: str, config: Mapping[str, Any]) -> Shape:
     hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     is_albert = architecture == "albert"
     layers, pad_id = int(config["num_hidden_layers"]), int(config.get("pad_token_id") or 0)
-    # RoBERTa counts positions from behind the padding id.
-    offset = pad_id + 1 if "roberta" in architecture else 0
+    unused = FAMILIES[architecture].first_position(pad_id)  # rows of positions
     return Shape(
         architecture=architecture,
         layers=layers,
@@ -284,7 +304,7 @@ def _encoder(architecture: str, config: Mapping[str, Any]) -> Shape:
         intermediate=int(config["intermediate_size"]),
         vocabulary=int(config["vocab_size"]),
         embedding=int(config["embedding_size"]) if is_albert else hidden,
-        positions=int(config["max_position_embeddings"]) - offset,
+        positions=int(config["max_position_embeddings"]) - unused,
         activation=str(config.get("hidden_act", "gelu_new" if is_albert else "gelu")),
         norm_eps=float(config.get("layer_norm_eps", 1e-12)),
         pad_id=pad_id,
@@ -362,6 +382,4 @@ def _refuse_variants(architecture: str, config: Mapping[str, Any], shape: Shape)
 
 def has_bias(shape: Shape, target: str) -> bool:
     """Whether a layer's linear carries a bias (Qwen2: only queries, keys and values do)."""
-    if shape.architecture == "qwen2":
-        return target in ("q", "k", "v")
-    return FAMILIES[shape.architecture].has_linear_bias
+    return target in FAMILIES[shape.architecture].biased

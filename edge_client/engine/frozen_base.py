@@ -43,7 +43,7 @@ class FrozenBase:
     @property
     def head_activation(self) -> str:
         """The language-model head's activation; RoBERTa's is always the exact gelu."""
-        return "gelu" if "roberta" in self.shape.architecture else self.shape.activation
+        return self.family.head_activation or self.shape.activation
 
     def stored_layer(self, index: int) -> int:
         """Which stored layer a computed one uses; ALBERT's layers share theirs."""
@@ -80,8 +80,8 @@ class FrozenBase:
         """What is added to the words: positions (T, embedding), one segment (1, embedding)."""
         family, found = self.family, []
         if family.positions:
-            offset = self.shape.pad_id + 1 if "roberta" in self.shape.architecture else 0
-            rows = np.arange(offset, offset + tokens)
+            first = family.first_position(self.shape.pad_id)
+            rows = np.arange(first, first + tokens)
             found.append(self.weights.rows(f"{family.positions}.weight", rows))
         if family.token_types and f"{family.token_types}.weight" in self.weights:
             found.append(self.weights.rows(f"{family.token_types}.weight", [0]))

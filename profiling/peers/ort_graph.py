@@ -194,7 +194,7 @@ def _embed(graph: Graph, adapted: Adapted) -> str:
     words = f"{family.words}.weight"
     h = graph.add("Gather", graph.freeze(words, _matrix(adapted, words)), "ids")
     table = f"{family.positions}.weight"
-    first = shape.pad_id + 1 if "roberta" in shape.architecture else 0
+    first = family.first_position(shape.pad_id)
     tokens = graph.add("Shape", "ids", start=1, end=2)
     positions = graph.freeze(table, _matrix(adapted, table)[first:])
     zero = graph.constant([0])
@@ -252,7 +252,7 @@ def _head(graph: Graph, adapted: Adapted, h: str) -> str:
     where = graph.add("Unsqueeze", "mask_positions", graph.constant([1]))
     h = graph.add("GatherND", h, where, batch_dims=1)  # (B, H)
     h = _linear(graph, adapted, family.head_dense, h)
-    kind = "gelu" if "roberta" in shape.architecture else shape.activation
+    kind = family.head_activation or shape.activation
     h = _norm(graph, adapted, family.head_norm, _activation(graph, kind, h))
     weights, words = adapted.weights, list(adapted.words)
     table = f"{family.words if shape.is_tied else family.decoder}.weight"

@@ -113,8 +113,7 @@ class Network:
     def _open_head(self, label_words: Sequence[Sequence[int]]) -> Head:
         family = self.frozen.family
         if self.spec.head:
-            is_relu = self.shape.architecture == "distilbert"
-            activation = Activation("relu" if is_relu else "tanh", self._bench)
+            activation = Activation(family.classifier_activation, self._bench)
             names = [PREFIX + name for name in family.classifier]
             return Classifier(self.adapter, names, activation, self._bench)
         return Cloze(

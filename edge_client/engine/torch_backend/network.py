@@ -180,9 +180,8 @@ class Network:
             (self.adapter[f"{PREFIX}{name}.weight"], self.adapter[f"{PREFIX}{name}.bias"])
             for name in self.family.classifier
         )
-        is_relu = self.shape.architecture == "distilbert"
-        inner = functional.linear(h, *first)
-        return functional.linear(inner.relu() if is_relu else inner.tanh(), *second)
+        activation = ACTIVATIONS[self.family.classifier_activation]
+        return functional.linear(activation(functional.linear(h, *first)), *second)
 
     @torch.no_grad()
     def states(self, batch: Batch, dtype: str) -> Iterator[Tensor]:
