@@ -18,7 +18,7 @@ from edge_client.engine.onnx_backend.head import cross_entropy, log_softmax
 from edge_client.engine.onnx_backend.model import Graph
 from edge_client.engine.onnx_backend.network import LOWEST
 from edge_client.engine.onnx_backend.operators import Attention
-from edge_client.engine.onnx_backend.runtime import Runtime, open_session
+from edge_client.engine.onnx_backend.runtime import Runtime
 from edge_client.planning.chunks import SCORES
 from tests.edge_client.engine.graphs import ACTIVATIONS
 
@@ -36,9 +36,8 @@ REFERENCES: dict[str, Callable[[Any], Any]] = {
 
 def run(graph: Graph, **inputs: np.ndarray) -> list[np.ndarray]:
     """A graph's outputs in their order, for inputs in float32."""
-    Runtime(threads=2)
     given = {name: np.ascontiguousarray(array, np.float32) for name, array in inputs.items()}
-    made: list[np.ndarray] = open_session(graph.model()).run(None, given)
+    made: list[np.ndarray] = Runtime(threads=2).open(graph.model()).run(None, given)
     return made
 
 
@@ -105,7 +104,7 @@ def test_a_linear_in_int8_is_off_by_half_a_step_of_each_element_at_most(
     given = {"x": x, "scale": scale.ravel(), "bias": draw(18)}
     given |= {"lora_a": draw(3, 24), "lora_b": draw(18, 3)} if has_lora else {}
     given |= {"rest": draw(7, 18, seed=1)} if has_rest else {}
-    session = open_session(graphs.linear_int8(has_lora, has_rest, 2.5).model())
+    session = Runtime(threads=2).open(graphs.linear_int8(has_lora, has_rest, 2.5).model())
     ours = session.run(None, given | {"codes": codes})[0]
     del given["scale"]
     (plain,) = run(graphs.linear(has_lora, has_rest, 2.5), weight=codes * scale, **given)
@@ -233,6 +232,7 @@ def test_attention_and_its_gradients_are_torchs(
 def test_numbers_change_their_form_as_torch_changes_it() -> None:
     x = np.concatenate([draw(9, 7, size=10.0**power) for power in (-9, -5, 0, 4)])
     half = torch.from_numpy(x).half().numpy()
+    open_session = Runtime(threads=2).open
     assert (open_session(graphs.narrow().model()).run(None, {"x": x})[0] == half).all()
     assert (open_session(graphs.widen().model()).run(None, {"x": half})[0] == half).all()
     codes, scale = quantize_int8(x)

@@ -27,7 +27,7 @@ class Runtime:
     """Sessions of small graphs, made when they are first needed.
 
     Args:
-        threads: That compute together; the first runtime of a process decides for all.
+        threads: How many compute together; the first runtime of a process decides for all.
 
     Raises:
         EngineError: ONNX Runtime is older than 1.23.
@@ -50,21 +50,39 @@ class Runtime:
         """Run a graph from arrays into arrays, all of them contiguous.
 
         Args:
-            key: Under which the graph's session is kept.
+            key: The name under which the graph's session is kept.
             build: Makes the graph where there is no session yet.
-            inputs: By the graph's names.
-            outputs: By the graph's names; overwritten.
+            inputs: Arrays by the graph's names.
+            outputs: Arrays by the graph's names; overwritten.
             options: The runtime's own, for this run.
         """
         session = self._sessions.get(key)
         if session is None:
-            session = self._sessions[key] = open_session(build().model())
+            session = self._sessions[key] = self.open(build().model())
         binding = session.io_binding()
         for name, array in inputs.items():
             binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         for name, array in outputs.items():
             binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         session.run_with_iobinding(binding, options)
+
+    def open(self, model: bytes) -> Any:
+        """A session of a model, on the processor, with the process's pool of threads.
+
+        The only place that opens one: a session that came before the pool would be refused.
+
+        Raises:
+            EngineError: The library lacks an operator, or a kernel for it.
+        """
+        state = onnxruntime.capi._pybind_state
+        providers = ["CPUExecutionProvider"]
+        try:
+            return onnxruntime.InferenceSession(model, _options(), providers=providers)
+        except (state.Fail, state.NotImplemented, state.InvalidGraph) as error:
+            raise EngineError(
+                f"onnxruntime {onnxruntime.__version__} cannot run a graph of this engine "
+                f"({error}); pip install --upgrade onnxruntime"
+            ) from error
 
     def rest(self) -> None:
         """Give back what the arena holds beside what is in use."""
@@ -99,22 +117,6 @@ def _share(threads: int) -> None:
         as_requested = onnxruntime.OrtArenaCfg(0, 1, -1, -1)  # grows by what is asked, no more
         onnxruntime.create_and_register_allocator(memory, as_requested)
         _shared.append(threads)
-
-
-def open_session(model: bytes) -> Any:
-    """A session of a model, on the processor, with the process's pool of threads.
-
-    Raises:
-        EngineError: The runtime lacks an operator, or a kernel for it.
-    """
-    state = onnxruntime.capi._pybind_state
-    try:
-        return onnxruntime.InferenceSession(model, _options(), providers=["CPUExecutionProvider"])
-    except (state.Fail, state.NotImplemented, state.InvalidGraph) as error:
-        raise EngineError(
-            f"onnxruntime {onnxruntime.__version__} cannot run a graph of this engine ({error}); "
-            "pip install --upgrade onnxruntime"
-        ) from error
 
 
 def _little() -> Graph:

@@ -4,7 +4,7 @@ import pytest
 
 from edge_client.engine.onnx_backend import graphs as onnx_graphs
 from edge_client.engine.onnx_backend.model import Graph
-from edge_client.engine.onnx_backend.runtime import Runtime, open_session
+from edge_client.engine.onnx_backend.runtime import Runtime
 from tests.edge_client.engine.graphs import every_graph
 
 GRAPHS = every_graph()
@@ -18,8 +18,7 @@ def test_no_graph_is_left_out_of_these_tests() -> None:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_runtime_opens_a_graph_and_keeps_its_names(name: str) -> None:
-    Runtime(threads=2)
-    session = open_session(GRAPHS[name].model())
+    session = Runtime(threads=2).open(GRAPHS[name].model())
     given, made = (
         [end.name for end in ends()] for ends in (session.get_inputs, session.get_outputs)
     )

@@ -1,10 +1,13 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from edge_client.engine.engine import EngineError
 from edge_client.engine.onnx_backend.graphs import bias_gradient, norm
 from edge_client.engine.onnx_backend.model import Graph
-from edge_client.engine.onnx_backend.runtime import Runtime, check_version, open_session
+from edge_client.engine.onnx_backend.runtime import Runtime, check_version
 
 
 @pytest.mark.parametrize("version", ["1.22.1", "1.9.0", "1.22", "0.5", "1.22.0+cu126"])
@@ -23,13 +26,26 @@ def test_a_runtime_that_is_new_enough_is_taken(version: str) -> None:
 
 
 def test_what_a_runtime_cannot_run_is_told_in_one_line() -> None:
-    Runtime(threads=2)
     graph = Graph("unknown")
     y = graph.node("NoSuchOperator", graph.input("x", "float32", ("n",)))
     graph.output(y, "y", "float32", ("n",))
     with pytest.raises(EngineError, match=r"cannot run a graph of this engine .*NoSuchOp") as told:
-        open_session(graph.model())
+        Runtime(threads=2).open(graph.model())
     assert "\n" not in str(told.value)
+
+
+FIRST = """
+from edge_client.engine.onnx_backend.graphs import narrow
+from edge_client.engine.onnx_backend.runtime import Runtime
+
+print(Runtime(threads=2).open(narrow().model()).get_outputs()[0].name)
+"""
+
+
+def test_the_first_session_of_a_process_finds_the_shared_threads() -> None:
+    """Before there was one way to open a session, the library refused it without a pool."""
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
+    assert done.stdout == "y\n"
 
 
 def test_a_graph_is_run_between_the_callers_own_arrays() -> None:
