@@ -19,6 +19,7 @@ MAY_IMPORT = {
 # The rooms of the device that the server may know: the contract, and what draws an adapter.
 CONTRACT = {"adapters", "bases", "texts", "wire"}
 COMPUTES = {
+    "edge_client/engine/torch_backend/adamw.py",
     "edge_client/engine/torch_backend/backend.py",
     "edge_client/engine/torch_backend/layers.py",
     "edge_client/engine/torch_backend/matrices.py",

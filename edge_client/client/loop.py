@@ -26,7 +26,8 @@ from edge_client.client.transport import (
     patiently,
 )
 from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.budgeted import BudgetedEngine, open_within
+from edge_client.engine.budgeted import open_within
+from edge_client.engine.engine import Engine
 from edge_client.errors import WrongInput
 from edge_client.labelling.book import FileNotes
 from edge_client.labelling.label_work import not_read
@@ -100,7 +101,7 @@ class Client:
 
     def __init__(self, settings: Settings, state: ClientState) -> None:
         self._settings, self._state = settings, state
-        self._engine: BudgetedEngine | None = None
+        self._engine: Engine | None = None
         self._engine_for: tuple[object, ...] = ()
         self._data: ClientData | None = None
         self._notes: FileNotes | None = None
@@ -233,7 +234,7 @@ class Client:
             self._state.keep_adapter(work.adapter_sha256, body)
         return body
 
-    def _ready(self, work: wire.Work) -> tuple[BudgetedEngine, ClientData]:
+    def _ready(self, work: wire.Work) -> tuple[Engine, ClientData]:
         """Engine and texts for this work; both stay for the next round."""
         needed = (work.task, work.adapter_spec, work.training)
         if self._engine is None or self._data is None or self._engine_for != needed:
@@ -266,7 +267,7 @@ class Client:
         folder = self._state.folder / "activations"
         return ActivationCache(folder, self._settings.cache_bytes, self._settings.base.base_id)
 
-    def _known(self, engine: BudgetedEngine, data: ClientData, work: wire.Work) -> FileNotes:
+    def _known(self, engine: Engine, data: ClientData, work: wire.Work) -> FileNotes:
         """What is known of the unlabelled texts; opened once, when it is told which are not read.
 
         Raises:

@@ -23,7 +23,7 @@ from edge_client.commands.console import (
     task_file,
     task_for,
 )
-from edge_client.engine.budgeted import BudgetedEngine, open_within
+from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import evaluate
 from edge_client.files import write_atomically
@@ -139,7 +139,7 @@ def with_first(task: Task, pattern: str) -> Task:
     return replace(task, patterns=(pattern, *others))
 
 
-def _open(base: str, engine: str, task: Task) -> BudgetedEngine:
+def _open(base: str, engine: str, task: Task) -> Engine:
     opened, spec = open_base(base), parse_adapter("lora:1")  # whose first values change nothing
     return open_within(engine, opened, task, spec, Training(), None)
 

@@ -1,25 +1,90 @@
-"""What computes: the one protocol behind which torch and ONNX Runtime stand.
+"""The engine: a frozen base with one trainable adapter, a task, an optimizer and maybe a budget.
 
-Numpy at the border, never torch tensors, so that no caller needs torch.
+What computes is a `Backend`: torch, ONNX Runtime, or full fine-tuning in the simulation. Numpy at
+the border, never torch tensors, so that no caller needs torch.
+
+    engine = open_within("auto", base, task, spec, training, parse_budget("512M"), state_folder)
+    trained = train(engine, examples, training, seed)
+    engine.end_round()  # the round's measured peak corrects the next prediction
+
+Within a budget, a step whose allocation fails is repeated by the next smaller plan. When the
+measured peak passes the budget, the steps that follow take the next smaller plan; the one just done
+stands, since every plan gives the same gradients.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
+from edge_client.bases.architectures import Shape
 from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.watch import Watch
+from edge_client.engine.ensemble import averaged
+from edge_client.engine.frozen_prefix import FrozenPrefix, open_prefix
+from edge_client.engine.watch import BatchWatch, Watch
 from edge_client.errors import WrongInput
+from edge_client.planning.allocator import trim
+from edge_client.planning.budget import Budget
+from edge_client.planning.guard import is_allocation_failure
 from edge_client.planning.plan import Plan
+from edge_client.planning.planner import Option
 from edge_client.texts.batches import Batch, Encoder
 from edge_client.texts.examples import Example
 from edge_client.wire.tensors import AdapterState
 
+Answer = Callable[[Sequence[Example], bool], np.ndarray]  # texts, is_quick -> log-probabilities
+
 
 class EngineError(WrongInput):
     """No engine can be had here for what is asked."""
+
+
+class Backend(Protocol):
+    """What computes with a base and one adapter; knows batches, not texts."""
+
+    @property
+    def layer_forwards(self) -> int:
+        """See `Engine`."""
+
+    def use(self, ceiling_bytes: int | None) -> None:
+        """Give freed memory back to the kernel inside steps above so many resident bytes."""
+
+    def remember(self, prefix: FrozenPrefix | None) -> None:
+        """Take the states at the cut from a prefix, in `step` and `read`; None: compute them."""
+
+    def step(self, batch: Batch, plan: Plan) -> float:
+        """One AdamW step on the adapter; the batch's mean loss in nats, before the step.
+
+        A step that fails for want of memory leaves adapter and optimizer as they were.
+        """
+
+    def read(
+        self, batch: Batch, plan: Plan, watch: Watch | None, is_quick: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rows that went all the way, ascending, and their log-probabilities, float32.
+
+        Quick: in int8 where the backend can.
+        """
+
+    def predict(self, examples: Sequence[Example], answer: Answer) -> np.ndarray:
+        """The answers to a list of texts; which of them are read quickly is decided here."""
+
+    def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:
+        """Mean token states after a layer (0 = embeddings), float32, (B, 1, H)."""
+
+    def adapter(self) -> AdapterState:
+        """See `Engine`."""
+
+    def load_adapter(self, state: AdapterState) -> None:
+        """See `Engine`."""
+
+    def rest(self) -> None:
+        """Give back what only computing needs; the next step takes it again."""
+
+    def close(self) -> None:
+        """Free the model and the optimizer, and unmap the weights."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +100,32 @@ class StepReport:
     num_examples: int
 
 
-class Engine(Protocol):
-    """A frozen base with one trainable adapter, a task and an optimizer."""
+class Engine:
+    """A frozen base with one trainable adapter, a task and an optimizer.
 
-    @property
-    def encoder(self) -> Encoder:
-        """How texts become batches."""
+    Args:
+        backend: What computes.
+        encoder: How texts become batches.
+        shape: The base's.
+        plan: How a step is computed; `use` changes it.
+        frozen_layers: Layers below the lowest trained one.
+        budget: Plans this engine may change to, and the peak it must not pass; None: no limit.
+    """
 
-    @property
-    def plan(self) -> Plan:
-        """How a step is computed now."""
-
-    @property
-    def layers(self) -> int:
-        """Layers of the base."""
+    def __init__(
+        self,
+        backend: Backend,
+        encoder: Encoder,
+        shape: Shape,
+        plan: Plan,
+        frozen_layers: int,
+        budget: Budget | None = None,
+    ) -> None:
+        self.encoder, self.plan, self.budget = encoder, plan, budget
+        self.layers, self.frozen_layers, self._hidden = shape.layers, frozen_layers, shape.hidden
+        self._backend, self._prefix = backend, open_prefix(None, frozen_layers, shape.layers)
+        if budget is not None:
+            self._take(budget.option)
 
     @property
     def layer_forwards(self) -> int:
@@ -58,40 +135,157 @@ class Engine(Protocol):
         that need no backward have none; states that come from a cache cost nothing. The top layer
         counts as a whole one though only the answer goes all the way through it.
         """
+        return self._backend.layer_forwards
+
+    # Memory
+
+    @property
+    def option(self) -> Option:
+        """The plan in use with what it is estimated to take, of an engine with a budget."""
+        return self._held.option
+
+    @property
+    def budget_bytes(self) -> int:
+        """What this process may take, of an engine with a budget."""
+        return self._held.guard.budget_bytes
+
+    @property
+    def _held(self) -> Budget:
+        assert self.budget is not None, "the engine was opened without a budget"
+        return self.budget
 
     def use(self, plan: Plan, ceiling_bytes: int | None = None) -> None:
         """Compute the next steps by another plan; the adapter and the optimizer stay.
 
         Args:
-            plan: How.
+            plan: Within a budget one of its plans.
             ceiling_bytes: Resident bytes above which memory that was freed inside a step is given
-                back to the kernel; None: it is not.
+                back to the kernel; None: it never is. Within a budget each plan has its own.
+
+        Raises:
+            ValueError: The budget knows no such plan.
         """
+        if self.budget is not None:
+            self._take(self.budget.option_of(plan))
+        else:
+            self._compute_by(plan, ceiling_bytes)
+
+    def _compute_by(self, plan: Plan, ceiling_bytes: int | None) -> None:
+        if plan != self.plan:
+            self._backend.rest()  # what lies ready is of the old plan's sizes
+        self.plan = plan
+        self._backend.use(ceiling_bytes)
+
+    def _take(self, option: Option) -> None:
+        self._compute_by(option.plan, option.memory.ceiling)
+        self._held.begin(option)
+
+    def end_round(self) -> None:
+        """Remember the peak since the round or the plan in use began; give memory back."""
+        if self.budget is not None:
+            self.budget.remember()
+        self.rest()
+
+    def rest(self) -> None:
+        """Give back what only computing needs; the next step takes it again."""
+        self._backend.rest()
+        trim()
+
+    # Training
 
     def train_step(self, batch: Batch) -> StepReport:
         """One AdamW step on the adapter; the base never changes.
 
-        A step that fails for want of memory leaves adapter and optimizer as they were.
+        Within a budget by a smaller plan if memory cannot be had. A step that fails for want of
+        memory leaves adapter and optimizer as they were.
+
+        Raises:
+            MemoryRanOut: Not even the smallest plan's memory can be had.
         """
+        if self.budget is None:
+            return StepReport(self._backend.step(batch, self.plan), len(batch.labels))
+        while (loss := self._try_step(batch, self.budget)) is None:
+            self._take(self.budget.after_failure())
+        if (smaller := self.budget.after_step()) is not None:
+            self._take(smaller)
+        return StepReport(loss, len(batch.labels))
+
+    def _try_step(self, batch: Batch, budget: Budget) -> float | None:
+        """None where memory ran out; what the failed step held is free when this returns."""
+        budget.before_step(batch.ids.shape[1])
+        try:
+            return self._backend.step(batch, self.plan)
+        except (MemoryError, RuntimeError) as error:
+            if not is_allocation_failure(error):
+                raise
+        return None
+
+    def adapter(self) -> AdapterState:
+        """A copy of the adapter, PEFT's own names, float32."""
+        return self._backend.adapter()
+
+    def load_adapter(self, state: AdapterState) -> None:
+        """Put an adapter in place; start the optimizer and the measured peak afresh.
+
+        Raises:
+            WireError: Names or shapes are not this adapter's.
+        """
+        self._backend.load_adapter(state)
+        if self.budget is not None:
+            self.budget.restart()
+
+    # Reading
 
     def predict(self, examples: Sequence[Example]) -> np.ndarray:
         """Log-probabilities, float32, shape (texts, labels); each row's exp sums to one.
 
         Of a task that is an ensemble, the answers of all its patterns, averaged.
         """
+        return self._backend.predict(examples, self._answers)
+
+    def _answers(self, examples: Sequence[Example], is_quick: bool) -> np.ndarray:
+        views = self.encoder.views()
+        return averaged([self._ask(view, examples, None, is_quick) for view in views])
 
     def read(self, examples: Sequence[Example], watch: Watch | None = None) -> np.ndarray:
-        """As `predict`, of the encoder's own pattern alone and never in int8.
+        """As `predict`, by the encoder's own pattern alone and never in int8.
 
         Args:
             examples: The texts.
-            watch: Is shown the answers' states on the way, and lets texts go, whose rows are nan.
-                With a cache, layers below the lowest trained one are not shown, but for what they
-                give in the end.
+            watch: Sees each text's state after selected layers and may stop it there; the row of a
+                stopped text is NaN. With a cache, layers below the lowest trained one are not
+                shown, but for what they give in the end.
         """
+        return self._ask(self.encoder, examples, watch, is_quick=False)
+
+    def _ask(
+        self, view: Encoder, examples: Sequence[Example], watch: Watch | None, is_quick: bool
+    ) -> np.ndarray:
+        rows = np.full((len(examples), len(view.task.labels)), np.nan, np.float32)
+        for chosen, batch in self._batches(examples, view):
+            seen = None if watch is None else BatchWatch(watch, chosen)
+            left, found = self._backend.read(batch, self.plan, seen, is_quick)
+            if len(left):
+                rows[np.array(chosen)[left]] = found
+        return rows
 
     def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:
         """Mean token state after encoder layer `layer` (0 = embeddings), shape (texts, hidden)."""
+        rows = np.zeros((len(examples), self._hidden), np.float32)
+        compute = partial(self._backend.means, layer=layer, plan=self.plan)
+        for chosen, batch in self._batches(examples, self.encoder):
+            out = rows[chosen][:, None]  # (B, 1, H)
+            if self._prefix is not None and 0 < layer <= self._prefix.layers:
+                self._prefix.means(batch, layer, self.plan.dtype, compute, out)
+            else:
+                out[:] = compute(batch)
+            rows[chosen] = out[:, 0]
+        return rows
+
+    def _batches(
+        self, examples: Sequence[Example], view: Encoder
+    ) -> Iterator[tuple[list[int], Batch]]:
+        return view.by_length(examples, self.plan.micro_batch, self.plan.tokens)
 
     def remember(self, cache: ActivationCache | None) -> None:
         """Keep what the layers below the lowest trained one give, and read it from there.
@@ -102,15 +296,10 @@ class Engine(Protocol):
         Args:
             cache: Of this base; None: nothing is kept.
         """
-
-    def rest(self) -> None:
-        """Give back what only computing needs; the next step takes it again."""
-
-    def adapter(self) -> AdapterState:
-        """A copy of the adapter, PEFT's own names, float32."""
-
-    def load_adapter(self, state: AdapterState) -> None:
-        """Put an adapter in place and start the optimizer afresh."""
+        self._prefix = open_prefix(cache, self.frozen_layers, self.layers)
+        self._backend.remember(self._prefix)
 
     def close(self) -> None:
         """Free what the engine holds."""
+        self._backend.close()
+        trim()

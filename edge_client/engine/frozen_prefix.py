@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edge_client.adapters.spec import AdapterSpec, frozen_layers
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.texts.batches import Batch
 
@@ -40,9 +39,10 @@ class FrozenPrefix:
         Args:
             batch: Encoded texts, B of them.
             dtype: What is computed in.
-            compute: Of some of the texts, padded to the longest of them, float32,
+            compute: The states of some of the texts, padded to the longest of them, float32,
                 (texts, tokens, H); or (texts, 1, H) where only the answer is wanted.
-            out: (B, T, H) or (B, 1, H); zero where a text is padded. Not where `compute` works.
+            out: (B, T, H) or (B, 1, H); zero where a text is padded. Must not alias a buffer that
+                `compute` writes.
         """
         whats = [f"{dtype} states"] * len(batch.ids)
         if self.is_answer_only:
@@ -58,7 +58,7 @@ class FrozenPrefix:
             batch: Encoded texts, B of them.
             layer: From 1 to `layers`.
             dtype: What is computed in.
-            compute: Of some of the texts, float32, (texts, 1, H).
+            compute: The means of some of the texts, float32, (texts, 1, H).
             out: (B, 1, H).
         """
         self._fill(batch, layer, [f"{dtype} mean"] * len(batch.ids), compute, out)
@@ -89,17 +89,14 @@ class FrozenPrefix:
         return half
 
 
-def open_prefix(
-    cache: ActivationCache | None, spec: AdapterSpec, layers: int
-) -> FrozenPrefix | None:
-    """The prefix of an adapter; None without a cache, or where the lowest layer is trained.
+def open_prefix(cache: ActivationCache | None, cut: int, layers: int) -> FrozenPrefix | None:
+    """The prefix below a cut; None without a cache, or where the lowest layer is trained.
 
     Args:
         cache: Of the base.
-        spec: The adapter.
-        layers: Of the base.
+        cut: Layers of which nothing is trained.
+        layers: The base's.
     """
-    cut = frozen_layers(spec, layers)
     return FrozenPrefix(cache, cut, cut == layers) if cache is not None and cut else None
 
 

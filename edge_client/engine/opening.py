@@ -2,27 +2,75 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from edge_client.adapters.spec import AdapterSpec
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import AdapterSpec, frozen_layers
 from edge_client.bases.architectures import Shape
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine, EngineError
 from edge_client.planning.allocator import resident_bytes, use_one_arena
+from edge_client.planning.budget import Budget
 from edge_client.planning.plan import Plan
 from edge_client.planning.resources import resident_bytes_in
 from edge_client.planning.sizes import AUTO
+from edge_client.texts.batches import Encoder
 from edge_client.texts.tasks import Task
+from edge_client.texts.tokens import Tokens
 from edge_client.wire.messages import Training
 
-# Engine -> the library it computes with, and how one gets it.
-INSTALL = {
-    "torch": ("torch", "pip install 'smidgen[torch]'"),
-    "onnx": ("onnxruntime", "pip install smidgen"),
+
+@dataclass(frozen=True)
+class Installation:
+    """What an engine computes with.
+
+    Attributes:
+        library: The package that must be installed.
+        install: The command that installs it.
+        module: Its backend, reached by name so that nothing is imported before it computes.
+        runtime_bytes: Resident bytes of a process that has loaded the library and nothing else,
+            where they cannot be measured.
+        warm_up: Python that touches what a first step would load.
+    """
+
+    library: str
+    install: str
+    module: str
+    runtime_bytes: int
+    warm_up: str = ""
+
+
+ENGINES = {
+    "torch": Installation(
+        library="torch",
+        install="pip install 'smidgen[torch]'",
+        module="edge_client.engine.torch_backend.backend",
+        runtime_bytes=240 << 20,
+        warm_up="""
+import torch
+x = torch.ones(64, 64)
+for dtype in (torch.float32, torch.bfloat16):
+    x.to(dtype) @ x.to(dtype)
+""",
+    ),
+    "onnx": Installation(
+        library="onnxruntime",
+        install="pip install smidgen",
+        module="edge_client.engine.onnx_backend.backend",
+        runtime_bytes=80 << 20,
+    ),
 }
 ENGINE_HELP = "auto, torch or onnx; auto is torch where it is installed."
+RUNTIME_STEP_BYTES = 8 << 20
+READY = """
+from edge_client.engine.opening import load_engine
+load_engine("{engine}")
+{warm_up}
+print(open("/proc/self/status").read())
+"""
 
 
 def open_engine(
@@ -32,6 +80,7 @@ def open_engine(
     spec: AdapterSpec,
     training: Training,
     plan: Plan | None = None,
+    budget: Budget | None = None,
 ) -> Engine:
     """Build an engine; the modules that compute are imported here and not before.
 
@@ -42,8 +91,10 @@ def open_engine(
         spec: The adapter.
         training: Learning rate, longest input.
         plan: How a step is computed; by default in float32, whole and without recomputation.
+        budget: Kept within; see `budgeted.open_within`.
 
     Raises:
+        AdapterError: No adapter of this kind is known for the base's architecture.
         EngineError: The engine's libraries are not installed.
         TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
     """
@@ -51,13 +102,17 @@ def open_engine(
     if base.shape.is_decoder:
         raise EngineError(
             f"base {base.name} is a causal language model ({base.architecture}); tasks are asked "
-            "of a masked one, such as roberta (`engine.torch_backend.network` trains decoders)"
+            "of a masked one, such as roberta"
         )
-    build = {"torch": "TorchEngine", "onnx": "OnnxEngine"}[engine_name(kind)]
-    engine: Engine = getattr(module, build)(
-        base, task, spec, training, plan or unplanned(base.shape, training, spec.top)
-    )
-    return engine
+    tokens = Tokens(base.folder)
+    limit = min(training.tokens, base.shape.positions - spec.prompt_tokens)
+    encoder = Encoder(tokens, task, not spec.head, limit, spec.prompt_tokens)
+    state = initial_adapter(spec, base, len(task.labels), seed=0)
+    words = [] if spec.head else tokens.label_word_ids(task)
+    backend = module.open_backend(base, spec, state, words, training)
+    by = plan or unplanned(base.shape, training, spec.top)
+    cut = frozen_layers(spec, base.shape.layers)
+    return Engine(backend, encoder, base.shape, by, cut, budget)
 
 
 def engine_name(kind: str) -> str:
@@ -68,8 +123,8 @@ def engine_name(kind: str) -> str:
     """
     if kind == AUTO:
         return "torch" if find_spec("torch") else "onnx"
-    if kind not in INSTALL:
-        raise EngineError(f"--engine {kind} is not known; {AUTO}, {' or '.join(INSTALL)}")
+    if kind not in ENGINES:
+        raise EngineError(f"--engine {kind} is not known; {AUTO}, {' or '.join(ENGINES)}")
     return kind
 
 
@@ -80,9 +135,9 @@ def installed_engine(kind: str) -> str:
         EngineError: None is known by this name, or its libraries are not installed.
     """
     name = engine_name(kind)
-    library, command = INSTALL[name]
-    if find_spec(library) is None:
-        raise EngineError(f"the {name} engine needs {library}; {command}")
+    row = ENGINES[name]
+    if find_spec(row.library) is None:
+        raise EngineError(f"the {name} engine needs {row.library}; {row.install}")
     return name
 
 
@@ -94,16 +149,16 @@ def load_engine(kind: str) -> Any:
     """
     name = installed_engine(kind)
     use_one_arena()
-    return import_module(f"edge_client.engine.{name}_backend.backend")
+    return import_module(ENGINES[name].module)
 
 
 def unplanned(shape: Shape, training: Training, top: int = 0) -> Plan:
-    """The plan where memory is no matter: float32, whole batches, nothing computed twice.
+    """The plan where memory does not matter: float32, whole batches, nothing computed twice.
 
     Args:
-        shape: Of the base.
+        shape: The base's.
         training: Batch and longest input.
-        top: Of the adapter: its top layers, 0 for all.
+        top: How many top layers the adapter has, 0 for all.
     """
     return Plan(
         dtype="float32",
@@ -114,30 +169,10 @@ def unplanned(shape: Shape, training: Training, top: int = 0) -> Plan:
     )
 
 
-# A process that has loaded an engine's libraries and nothing else, where it cannot be measured.
-RUNTIME_BYTES = {"torch": 240 << 20, "onnx": 80 << 20}
-RUNTIME_STEP_BYTES = 8 << 20
-READY = """
-from edge_client.engine.engine import load_engine
-load_engine("{engine}")
-{warm_up}
-print(open("/proc/self/status").read())
-"""
-WARM_UP = {
-    "torch": """
-import torch
-x = torch.ones(64, 64)
-for dtype in (torch.float32, torch.bfloat16):
-    x.to(dtype) @ x.to(dtype)
-""",
-    "onnx": "",
-}
-
-
 def runtime_bytes(engine: str = "torch", python: str = sys.executable) -> int:
     """Resident bytes of a process that is ready to compute but has opened no base.
 
-    Of this process where it has loaded the engine; else measured in a fresh one; else, where the
+    This process's where it has loaded the engine; else measured in a fresh one; else, where the
     engine is not installed, a constant. Rounded up, so that the small differences between two
     starts do not change the plan.
 
@@ -145,16 +180,17 @@ def runtime_bytes(engine: str = "torch", python: str = sys.executable) -> int:
         engine: `torch` or `onnx`.
         python: The interpreter of a fresh process.
     """
-    if f"edge_client.engine.{engine}_backend.backend" in sys.modules:
-        return _rounded_up(resident_bytes()) or RUNTIME_BYTES[engine]
-    code = READY.format(engine=engine, warm_up=WARM_UP[engine])
+    row = ENGINES[engine]
+    if row.module in sys.modules:
+        return _rounded_up(resident_bytes()) or row.runtime_bytes
+    code = READY.format(engine=engine, warm_up=row.warm_up)
     try:
         done = subprocess.run(
             [python, "-c", code], capture_output=True, text=True, timeout=120, check=True
         )
     except (OSError, subprocess.SubprocessError):
-        return RUNTIME_BYTES[engine]
-    return _rounded_up(resident_bytes_in(done.stdout)) or RUNTIME_BYTES[engine]
+        return row.runtime_bytes
+    return _rounded_up(resident_bytes_in(done.stdout)) or row.runtime_bytes
 
 
 def _rounded_up(size_bytes: int) -> int:

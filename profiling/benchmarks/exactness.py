@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.engine.opening import INSTALL
+from edge_client.engine.opening import ENGINES
 from profiling.instruments.bases import OFFLINE, BenchmarkError, find_base, label_words
 from profiling.instruments.child import DONE, Line, run_child, silent
 
@@ -72,8 +72,8 @@ class Question:
             raise BenchmarkError(str(error)) from error
         if is_head:
             raise BenchmarkError(f"--adapter {self.adapter}: compared without a head")
-        if self.engine not in INSTALL:
-            raise BenchmarkError(f"--engine {self.engine} is not one of {', '.join(INSTALL)}")
+        if self.engine not in ENGINES:
+            raise BenchmarkError(f"--engine {self.engine} is not one of {', '.join(ENGINES)}")
         for name, value, least in (("batch", self.batch, 1), ("tokens", self.tokens, 8)):
             if value < least:
                 raise BenchmarkError(f"--{name} {value} is less than {least}")

@@ -20,7 +20,7 @@ from edge_client.adapters.spec import (
     parse_adapter,
     target_pattern,
 )
-from edge_client.engine.opening import INSTALL
+from edge_client.engine import opening
 from edge_client.planning.sizes import AUTO, BudgetError, parse_budget
 from edge_client.wire.messages import Training
 from profiling.benchmarks.training_run import TrainingRun, spread
@@ -50,7 +50,7 @@ PEERS = {
     ORT_TRAINING: "artifacts",
 }
 THE_PEER = "nf4"  # what ratios are of, first of all
-ENGINES = ("auto", *INSTALL)
+ENGINES = (AUTO, *opening.ENGINES)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from hashlib import sha256
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import open_base
-from edge_client.engine.budgeted import BudgetedEngine, open_within
+from edge_client.engine.budgeted import open_within
+from edge_client.engine.engine import Engine
 from edge_client.errors import WrongInput
 from edge_client.planning.sizes import parse_budget
 from edge_client.planning.step_cost import step_flops
@@ -30,7 +31,7 @@ from profiling.instruments.stepping import (
 )
 
 
-def open_for(request: Request) -> BudgetedEngine:
+def open_for(request: Request) -> Engine:
     """The engine for a request: base, task of the given label words, plan for the budget."""
     words, is_float32 = request.words, request.engine.endswith("-float32")
     task = Task("benchmark", words, ("{text} [MASK]",), dict(zip(words, words, strict=True)))
@@ -45,7 +46,7 @@ def open_for(request: Request) -> BudgetedEngine:
     )
 
 
-def train(request: Request, engine: BudgetedEngine) -> None:
+def train(request: Request, engine: Engine) -> None:
     """Take the steps and tell the parent."""
     first, started = engine.option, _fingerprints(engine.adapter())
 

@@ -1,11 +1,12 @@
-"""Full fine-tuning behind the engine's protocol: what adapters are compared with, never shipped.
+"""Full fine-tuning as a backend: what adapters are compared with, never shipped.
 
 transformers' own module with every weight trained, in float32, dropout off as everywhere here. Its
 "adapter" is the whole model under its own parameter names, so federated full fine-tuning runs
 through the same rounds and is charged the traffic it causes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 from transformers.utils import logging as transformers_logging
 
+from edge_client.bases.architectures import family_of
 from edge_client.bases.base import Base
-from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.engine import EngineError, StepReport
-from edge_client.engine.ensemble import averaged
+from edge_client.engine.engine import Answer, Engine, EngineError
+from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.opening import unplanned
 from edge_client.engine.torch_backend.adamw import AdamW
 from edge_client.engine.watch import Watch
@@ -31,151 +32,133 @@ from edge_client.wire.tensors import AdapterState, check_same_parameters
 ROWS = 32  # texts of full length at once in prediction
 
 
+def open_full(base: Base, task: Task, training: Training, has_head: bool, seed: int) -> Engine:
+    """An engine that trains every weight.
+
+    Args:
+        base: A Hugging Face folder; packs hold no weights to train.
+        task: Labels and patterns.
+        training: Learning rate and longest input.
+        has_head: Whether a classification head is trained instead of asking by cloze.
+        seed: Draws the head's first weights.
+
+    Raises:
+        TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
+        EngineError: The base is a pack, or a DistilBERT.
+    """
+    check_trainable(base)
+    tokens = Tokens(base.folder)
+    encoder = Encoder(tokens, task, not has_head, min(training.tokens, base.shape.positions))
+    words = None if has_head else tokens.label_word_ids(task)
+    backend = FullBackend(base, len(task.labels), words, training, seed)
+    plan = replace(unplanned(base.shape, training), micro_batch=ROWS)
+    return Engine(backend, encoder, base.shape, plan, frozen_layers=0)
+
+
 def check_trainable(base: Base) -> None:
     """Refuse what has no weights to train, or a head in pieces.
 
     Raises:
         EngineError: The base is a pack, or a DistilBERT.
     """
-    if base.manifest is not None or base.architecture == "distilbert":
+    if base.manifest is not None or not family_of(base.architecture).head:
         raise EngineError(
             f"base {base.name}: full fine-tuning needs a plain folder of BERT, RoBERTa, XLM-R or "
             "ALBERT"
         )
 
 
-class FullEngine:
-    """See `edge_client.engine.engine.Engine`.
+class FullBackend:
+    """See `edge_client.engine.engine.Backend`; of a plan it reads nothing.
 
     Args:
-        base: A Hugging Face folder; packs hold no weights to train.
-        task: Labels and patterns.
-        training: Learning rate and longest input.
-        head: Whether a classification head is trained instead of asking by cloze.
-        seed: Of the head's first weights.
-
-    Raises:
-        TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
-        EngineError: The base is a pack, or a DistilBERT.
+        base: A Hugging Face folder.
+        num_labels: Rows of a classification head.
+        label_words: Token ids asked for at the mask; None for a classification head.
+        training: Learning rate and weight decay.
+        seed: Draws the head's first weights.
     """
 
-    def __init__(self, base: Base, task: Task, training: Training, head: bool, seed: int) -> None:
-        check_trainable(base)
-        tokens = Tokens(base.folder)
-        limit = min(training.tokens, base.shape.positions)
-        self._encoder = Encoder(tokens, task, not head, limit)
-        self._training, self._plan, self._head = training, unplanned(base.shape, training), head
-        self._layers, self._layer_forwards = base.shape.layers, 0
-        self._words = [] if head else tokens.label_word_ids(task)
+    def __init__(
+        self,
+        base: Base,
+        num_labels: int,
+        label_words: Sequence[Sequence[int]] | None,
+        training: Training,
+        seed: int,
+    ) -> None:
+        self._training, self._words = training, label_words
+        self._layers, self.layer_forwards = base.shape.layers, 0
+        self._head = family_of(base.architecture).head
         torch.manual_seed(seed)
         transformers_logging.disable_progress_bar()
-        auto: Any = AutoModelForSequenceClassification if head else AutoModelForMaskedLM
-        more = {"num_labels": len(task.labels)} if head else {}
+        is_classifier = label_words is None
+        auto: Any = AutoModelForSequenceClassification if is_classifier else AutoModelForMaskedLM
+        more = {"num_labels": num_labels} if is_classifier else {}
         self._model = auto.from_pretrained(base.folder, dtype=torch.float32, **more).eval()
         self._tensors: dict[str, torch.Tensor] = dict(self._model.named_parameters())
-        self._fresh_optimizer()
+        self._start_optimizer()
 
-    def _fresh_optimizer(self) -> None:
+    def _start_optimizer(self) -> None:
         self._optimizer = AdamW(self._tensors, self._training.lr, self._training.weight_decay)
 
-    @property
-    def encoder(self) -> Encoder:
-        """How texts become batches."""
-        return self._encoder
+    def use(self, ceiling_bytes: int | None) -> None:
+        """Nothing is given back inside a step."""
 
-    @property
-    def plan(self) -> Plan:
-        """Float32, whole batches, nothing computed twice."""
-        return self._plan
+    def remember(self, prefix: FrozenPrefix | None) -> None:
+        """Nothing is kept, since every layer is trained."""
 
-    @property
-    def layers(self) -> int:
-        """Layers of the base."""
-        return self._layers
-
-    @property
-    def layer_forwards(self) -> int:
-        """Texts times layers computed since the engine was opened; see `Engine`."""
-        return self._layer_forwards
-
-    def use(self, plan: Plan, ceiling_bytes: int | None = None) -> None:
-        """Compute by another plan: there is only one here."""
-        self._plan = plan
-
-    def train_step(self, batch: Batch) -> StepReport:
-        """One AdamW step on every weight."""
+    def step(self, batch: Batch, plan: Plan) -> float:
+        """One AdamW step on every weight, the whole batch at once."""
         for tensor in self._tensors.values():
             tensor.grad = None
         labels = torch.from_numpy(batch.labels)
         loss = torch.nn.functional.cross_entropy(self._logits(batch), labels)
         loss.backward()
         self._optimizer.step()
-        self._layer_forwards += 2 * self._layers * len(labels)
-        return StepReport(float(loss.detach()), len(batch.labels))
+        self.layer_forwards += 2 * self._layers * len(labels)
+        return float(loss.detach())
 
     def _logits(self, batch: Batch) -> torch.Tensor:
         """Label logits, (B, labels)."""
-        self._layer_forwards += self._layers * len(batch.ids)
+        self.layer_forwards += self._layers * len(batch.ids)
         ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
-        if self._head:
+        if self._words is None:
             logits: torch.Tensor = self._model(ids, attention).logits
             return logits
         # The head at the masks alone: at all places it is most of a small model's work.
         states = self._model.base_model(ids, attention)[0]  # (B, T, H)
         rows, places = torch.arange(len(ids)), torch.from_numpy(batch.mask_positions)
-        answers: torch.Tensor = self._language_head()(states[rows, places])
+        answers: torch.Tensor = getattr(self._model, self._head)(states[rows, places])
         return torch.stack([answers[:, word].mean(dim=1) for word in self._words], dim=1)
 
-    def _language_head(self) -> Any:
-        """The module from token states to the vocabulary: what is not the encoder."""
-        encoder = self._model.base_model_prefix
-        [head] = [part for name, part in self._model.named_children() if name != encoder]
-        return head
-
-    def predict(self, examples: Sequence[Example]) -> np.ndarray:
-        """Log-probabilities, float32, shape (texts, labels); each row's exp sums to one."""
-        return averaged([self._ask(view, examples) for view in self._encoder.views()])
-
     @torch.no_grad()
-    def _ask(self, view: Encoder, examples: Sequence[Example]) -> np.ndarray:
-        rows = np.zeros((len(examples), len(view.task.labels)), np.float32)
-        for chosen, batch in self._batches(examples, view):
-            rows[chosen] = torch.log_softmax(self._logits(batch), dim=-1).numpy()
-        return rows
-
-    def read(self, examples: Sequence[Example], watch: Watch | None = None) -> np.ndarray:
-        """As `predict`, of the encoder's own pattern alone.
+    def read(
+        self, batch: Batch, plan: Plan, watch: Watch | None, is_quick: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """All rows and their log-probabilities.
 
         Raises:
             EngineError: A watch is given: no text leaves transformers' own module early.
         """
         if watch is not None:
             raise EngineError("full fine-tuning reads texts whole; early exit needs an adapter")
-        return self._ask(self._encoder, examples)
+        found = torch.log_softmax(self._logits(batch), dim=-1).numpy()
+        return np.arange(len(found)), found
+
+    def predict(self, examples: Sequence[Example], answer: Answer) -> np.ndarray:
+        """The answers to a list of texts, none of them read quickly."""
+        return answer(examples, False)
 
     @torch.no_grad()
-    def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:
-        """Mean token state after encoder layer `layer` (0 = embeddings), shape (texts, hidden)."""
-        rows = np.zeros((len(examples), self._model.config.hidden_size), np.float32)
-        for chosen, batch in self._batches(examples, self._encoder):
-            ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
-            found = self._model.base_model(ids, attention, output_hidden_states=True)
-            self._layer_forwards += self._layers * len(ids)
-            weights = attention.unsqueeze(-1).float()
-            mean = (found.hidden_states[layer] * weights).sum(1) / weights.sum(1)
-            rows[chosen] = mean.numpy()
-        return rows
-
-    def _batches(
-        self, examples: Sequence[Example], view: Encoder
-    ) -> Iterator[tuple[list[int], Batch]]:
-        return view.by_length(examples, ROWS, self._plan.tokens)
-
-    def remember(self, cache: ActivationCache | None) -> None:
-        """Nothing is kept, since every layer is trained."""
-
-    def rest(self) -> None:
-        """Nothing to give back."""
+    def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:
+        """Mean token states after a layer, (B, 1, H)."""
+        ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
+        found = self._model.base_model(ids, attention, output_hidden_states=True)
+        self.layer_forwards += self._layers * len(ids)
+        weights = attention.unsqueeze(-1).float()
+        mean: torch.Tensor = (found.hidden_states[layer] * weights).sum(1) / weights.sum(1)
+        return mean.unsqueeze(1).numpy()
 
     def adapter(self) -> AdapterState:
         """A copy of every weight, float32."""
@@ -192,7 +175,10 @@ class FullEngine:
         with torch.no_grad():
             for name, tensor in self._tensors.items():
                 tensor.copy_(torch.from_numpy(state[name]))
-        self._fresh_optimizer()
+        self._start_optimizer()
+
+    def rest(self) -> None:
+        """Nothing to give back."""
 
     def close(self) -> None:
         """Free the model."""

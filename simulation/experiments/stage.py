@@ -110,13 +110,12 @@ class Stage:
         experiment, task = self.experiment, self.dataset.task
         use_threads(experiment.threads)
         if experiment.adapter in FULL:
-            from simulation.experiments.full_backend import (
-                FullEngine,  # transformers, only where it is wanted
-            )
+            # transformers, only where it is wanted
+            from simulation.experiments.full_backend import open_full
 
             seed = derive_seed(experiment.seed, "adapter")
             has_head = experiment.adapter.endswith("+head")
-            return FullEngine(self.base, task, experiment.training, has_head, seed)
+            return open_full(self.base, task, experiment.training, has_head, seed)
         spec = parse_adapter(experiment.adapter)
         rest = (experiment.engine, self.base, task, spec, experiment.training)
         if experiment.dtype == "float32":

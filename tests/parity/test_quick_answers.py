@@ -7,9 +7,8 @@ import numpy as np
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.packing import pack_model
-from edge_client.engine.onnx_backend.backend import OnnxEngine
 from edge_client.engine.onnx_backend.quick_inference import AGREEMENT, agreement
-from edge_client.engine.opening import unplanned
+from edge_client.engine.opening import open_engine
 from edge_client.texts.examples import read_file
 from edge_client.texts.tasks import read_task
 from edge_client.wire.messages import Training
@@ -22,9 +21,8 @@ def test_int8_gives_the_answers_of_float32_on_news(real_base: Base, tmp_path: Pa
     news = read_file(shared("data", "ag_news") / "test.csv.gz", (), labelled=False)[:300]
     pack_model(str(real_base.folder), 8, tmp_path / "pack")
     base, training = open_base(str(tmp_path / "pack")), Training(tokens=96)
-    spec, plan = parse_adapter("lora:4"), unplanned(real_base.shape, training)
-    engine = OnnxEngine(base, read_task(TASK), spec, training, plan)
-    exact, quick = engine._predict(news, False), engine._predict(news, True)
+    engine = open_engine("onnx", base, read_task(TASK), parse_adapter("lora:4"), training)
+    exact, quick = engine._answers(news, False), engine._answers(news, True)
     share = agreement(exact, quick)
     print(
         f"\n{real_base.name}: int8 agrees with float32 on {100 * share:.1f} % of {len(news)} texts"

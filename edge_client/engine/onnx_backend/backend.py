@@ -1,34 +1,28 @@
-"""The onnx engine: ONNX Runtime and numpy, for devices where torch is too much.
+"""The onnx backend: ONNX Runtime and numpy, for devices where torch is too much.
 
 A process that has trained holds neither torch nor transformers nor PEFT. The graphs are written
 here (docs/decisions/006-graphs-from-code.md), so any pack and any plain folder will do.
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
 
-from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
-from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.engine import StepReport
-from edge_client.engine.ensemble import averaged
-from edge_client.engine.frozen_prefix import open_prefix
+from edge_client.engine.engine import Answer, Backend
+from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.onnx_backend.adamw import AdamW
 from edge_client.engine.onnx_backend.head import log_softmax
 from edge_client.engine.onnx_backend.network import Network
 from edge_client.engine.onnx_backend.quick_inference import QuickInference, is_worth
-from edge_client.engine.watch import BatchWatch, Watch
+from edge_client.engine.watch import Watch
 from edge_client.planning.plan import Plan
 from edge_client.planning.resources import flags_here, usable_cores
-from edge_client.texts.batches import Batch, Encoder
+from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
-from edge_client.texts.tokens import Tokens
 from edge_client.wire.messages import Training
 from edge_client.wire.tensors import AdapterState, check_same_parameters
 
@@ -39,133 +33,65 @@ def threads() -> int:
     return int(asked) if asked.isdigit() and int(asked) else usable_cores()
 
 
-class OnnxEngine:
-    """See `edge_client.engine.engine.Engine`.
+class OnnxBackend:
+    """See `edge_client.engine.engine.Backend`.
 
     Args:
-        base: A pack or a plain folder of a masked language model.
-        task: Labels and patterns.
-        spec: Adapter.
-        training: Learning rate and longest input.
-        plan: How a step is computed; `use` changes it.
-
-    Raises:
-        TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
-        AdapterError: No adapter of this kind is known for the base's architecture.
+        network: The base with its adapter.
+        training: Learning rate and weight decay.
+        quick: Decides which texts are read in int8.
     """
 
-    def __init__(
-        self, base: Base, task: Task, spec: AdapterSpec, training: Training, plan: Plan
-    ) -> None:
-        tokens = Tokens(base.folder)
-        limit = min(training.tokens, base.shape.positions - spec.prompt_tokens)
-        self._encoder = Encoder(tokens, task, not spec.head, limit, spec.prompt_tokens)
-        self._training, self._plan = training, plan
-        state = initial_adapter(spec, base, len(task.labels), seed=0)
-        words = [] if spec.head else tokens.label_word_ids(task)
-        self._network = Network(base, spec, state, words, threads())
-        self._optimizer = AdamW(self._network.adapter, training.lr, training.weight_decay)
-        self._quick = QuickInference(self._predict, is_worth(base, flags_here()))
+    def __init__(self, network: Network, training: Training, quick: QuickInference) -> None:
+        self.network, self._training, self._quick = network, training, quick
+        self._start_optimizer()
 
-    @property
-    def encoder(self) -> Encoder:
-        """How texts become batches."""
-        return self._encoder
-
-    @property
-    def plan(self) -> Plan:
-        """How a step is computed now."""
-        return self._plan
-
-    @property
-    def layers(self) -> int:
-        """Layers of the base."""
-        return self._network.shape.layers
+    def _start_optimizer(self) -> None:
+        training = self._training
+        self._optimizer = AdamW(self.network.adapter, training.lr, training.weight_decay)
 
     @property
     def layer_forwards(self) -> int:
-        """Texts times layers computed since the engine was opened; see `Engine`."""
-        return self._network.layer_forwards
+        """See `Engine`."""
+        return self.network.layer_forwards
 
-    def use(self, plan: Plan, ceiling_bytes: int | None = None) -> None:
-        """Compute the next steps by another plan; the adapter and the optimizer stay."""
-        if plan != self._plan:
-            self._network.rest()
-        self._plan, self._network.frozen.ceiling_bytes = plan, ceiling_bytes
+    def use(self, ceiling_bytes: int | None) -> None:
+        """Give freed memory back to the kernel inside steps above so many resident bytes."""
+        self.network.frozen.ceiling_bytes = ceiling_bytes
 
-    def train_step(self, batch: Batch) -> StepReport:
-        """One AdamW step on the adapter; the base never changes.
+    def remember(self, prefix: FrozenPrefix | None) -> None:
+        """Take the states at the cut from a prefix."""
+        self.network.prefix = prefix
 
-        A step that fails for want of memory leaves adapter and optimizer as they were.
-        """
-        loss, gradients = self._network.backward(batch, self._plan)
+    def step(self, batch: Batch, plan: Plan) -> float:
+        """One AdamW step on the adapter; the batch's mean loss before it."""
+        loss, gradients = self.network.backward(batch, plan)
         self._optimizer.step(gradients)
-        return StepReport(loss, len(batch.labels))
+        return loss
 
-    def predict(self, examples: Sequence[Example]) -> np.ndarray:
-        """Log-probabilities, float32, shape (texts, labels); each row's exp sums to one."""
-        return self._quick.predict(examples)
+    def read(
+        self, batch: Batch, plan: Plan, watch: Watch | None, is_quick: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rows that went all the way, and their log-probabilities; always float32 or int8."""
+        left, logits = self.network.read(batch, is_quick, watch)
+        return left, log_softmax(logits) if len(left) else logits
 
-    def _predict(self, examples: Sequence[Example], is_quick: bool) -> np.ndarray:
-        views = self._encoder.views()
-        return averaged([self._ask(view, examples, is_quick) for view in views])
+    def predict(self, examples: Sequence[Example], answer: Answer) -> np.ndarray:
+        """The answers to a list of texts; see `quick_inference`."""
+        return self._quick.predict(examples, answer)
 
-    def read(self, examples: Sequence[Example], watch: Watch | None = None) -> np.ndarray:
-        """As `predict`, of the encoder's own pattern alone and never in int8; see `Engine`."""
-        return self._ask(self._encoder, examples, False, watch)
-
-    def _ask(
-        self,
-        view: Encoder,
-        examples: Sequence[Example],
-        is_quick: bool,
-        watch: Watch | None = None,
-    ) -> np.ndarray:
-        rows = np.full((len(examples), len(view.task.labels)), np.nan, np.float32)
-        for chosen, batch in self._batches(examples, view):
-            seen = None if watch is None else BatchWatch(watch, chosen)
-            left, logits = self._network.read(batch, is_quick, seen)
-            if len(left):
-                rows[np.array(chosen)[left]] = log_softmax(logits)
-        return rows
-
-    def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:
-        """Mean token state after encoder layer `layer` (0 = embeddings), shape (texts, hidden)."""
-        rows = np.zeros((len(examples), self._network.shape.hidden), np.float32)
-        for chosen, batch in self._batches(examples, self._encoder):
-            prefix, out = self._network.prefix, rows[chosen][:, None]  # (B, 1, H)
-            if prefix is not None and 0 < layer <= prefix.layers:
-                prefix.means(batch, layer, self._plan.dtype, partial(self._means, layer), out)
-            else:
-                out[:] = self._means(layer, batch)
-            rows[chosen] = out[:, 0]
-        return rows
-
-    def _means(self, layer: int, batch: Batch) -> np.ndarray:
+    def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:
         """Mean token states after a layer, (B, 1, H)."""
-        states = next(islice(self._network.states(batch), layer, None))
+        states = next(islice(self.network.states(batch), layer, None))
         weights = batch.attention[:, :, None].astype(np.float32)
-        sums = (states[:, self._encoder.soft :] * weights).sum(axis=1, keepdims=True)
+        prompt = self.network.spec.prompt_tokens
+        sums = (states[:, prompt:] * weights).sum(axis=1, keepdims=True)
         means: np.ndarray = sums / weights.sum(axis=1, keepdims=True)
         return means
 
-    def _batches(
-        self, examples: Sequence[Example], view: Encoder
-    ) -> Iterator[tuple[list[int], Batch]]:
-        return view.by_length(examples, self._plan.micro_batch, self._plan.tokens)
-
-    def remember(self, cache: ActivationCache | None) -> None:
-        """Keep what the layers below the lowest trained one give; None: no more."""
-        network = self._network
-        network.prefix = open_prefix(cache, network.spec, network.shape.layers)
-
-    def rest(self) -> None:
-        """Give back the rooms that steps have used."""
-        self._network.rest()
-
     def adapter(self) -> AdapterState:
         """A copy of the adapter, PEFT's own names, float32."""
-        return {name: tensor.copy() for name, tensor in self._network.adapter.items()}
+        return {name: tensor.copy() for name, tensor in self.network.adapter.items()}
 
     def load_adapter(self, state: AdapterState) -> None:
         """Put an adapter in place and start the optimizer afresh.
@@ -173,14 +99,37 @@ class OnnxEngine:
         Raises:
             WireError: Names or shapes are not this adapter's.
         """
-        reference = {name: tensor.shape for name, tensor in self._network.adapter.items()}
-        check_same_parameters(state, reference)
-        for name, tensor in self._network.adapter.items():
+        adapter = self.network.adapter
+        check_same_parameters(state, {name: tensor.shape for name, tensor in adapter.items()})
+        for name, tensor in adapter.items():
             np.copyto(tensor, np.asarray(state[name], np.float32))
-        training = self._training
-        self._optimizer = AdamW(self._network.adapter, training.lr, training.weight_decay)
+        self._start_optimizer()
+
+    def rest(self) -> None:
+        """Give back the rooms that steps have used."""
+        self.network.rest()
 
     def close(self) -> None:
         """Free the model and the optimizer, and unmap the weights."""
-        self._network.close()
-        del self._network, self._optimizer
+        self.network.close()
+        del self.network, self._optimizer
+
+
+def open_backend(
+    base: Base,
+    spec: AdapterSpec,
+    state: AdapterState,
+    label_words: Sequence[Sequence[int]],
+    training: Training,
+) -> Backend:
+    """A backend with an adapter in place.
+
+    Args:
+        base: A pack or a plain folder of a masked language model.
+        spec: The adapter.
+        state: Its values.
+        label_words: Token ids asked for at the mask; empty for a classifier.
+        training: Learning rate and weight decay.
+    """
+    network = Network(base, spec, state, label_words, threads())
+    return OnnxBackend(network, training, QuickInference(is_worth(base, flags_here())))

@@ -10,12 +10,11 @@ What comes out depends on the adapter and the texts alone, never on what was rea
 
 import logging
 from collections.abc import Collection, Sequence
-from typing import Protocol
 
 import numpy as np
 
 from edge_client.bases.base import Base
-from edge_client.engine.engine import EngineError
+from edge_client.engine.engine import Answer, EngineError
 from edge_client.texts.examples import Example
 
 log = logging.getLogger(__name__)
@@ -27,13 +26,6 @@ LEAST_HIDDEN = 384  # narrower bases are read faster in float32 (measured: 128 t
 # What processors that multiply int8 faster than float32 say they have. Without such products the
 # runtime's int8 kernels are slower, and on old x86 they saturate.
 INT8_FLAGS = ("avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm")
-
-
-class Predict(Protocol):
-    """Reads texts."""
-
-    def __call__(self, examples: Sequence[Example], is_quick: bool) -> np.ndarray:
-        """Log-probabilities, float32, (texts, labels)."""
 
 
 def has_int8(flags: Collection[str]) -> bool:
@@ -50,32 +42,35 @@ class QuickInference:
     """Decides, list by list, how texts are read.
 
     Args:
-        predict: Reads them, either way.
         is_possible: Whether the quick way exists: for the base, and on this processor.
     """
 
-    def __init__(self, predict: Predict, is_possible: bool) -> None:
-        self._predict, self._is_possible = predict, is_possible
-        self._is_told = False
+    def __init__(self, is_possible: bool) -> None:
+        self._is_possible, self._is_told = is_possible, False
 
-    def predict(self, examples: Sequence[Example]) -> np.ndarray:
-        """Log-probabilities, float32, (texts, labels); see the module."""
+    def predict(self, examples: Sequence[Example], answer: Answer) -> np.ndarray:
+        """Log-probabilities, float32, (texts, labels); see the module.
+
+        Args:
+            examples: The texts.
+            answer: Reads them, either way.
+        """
         if not self._is_possible or len(examples) < WORTH:
-            return self._predict(examples, False)
+            return answer(examples, False)
         spread = np.linspace(0, len(examples) - 1, CHECKED).astype(int)
         checked = [examples[row] for row in spread]
-        exact = self._predict(checked, False)
-        is_quick = self._agree(checked, exact)
+        exact = answer(checked, False)
+        is_quick = self._agree(checked, exact, answer)
         left = np.setdiff1d(np.arange(len(examples)), spread)
         rows = np.empty((len(examples), exact.shape[1]), np.float32)
         rows[spread] = exact
-        rows[left] = self._predict([examples[row] for row in left], is_quick)
+        rows[left] = answer([examples[row] for row in left], is_quick)
         return rows
 
-    def _agree(self, checked: Sequence[Example], exact: np.ndarray) -> bool:
+    def _agree(self, checked: Sequence[Example], exact: np.ndarray, answer: Answer) -> bool:
         """Whether the quick way gives the same labels; says once why not."""
         try:
-            quick = self._predict(checked, True)
+            quick = answer(checked, True)
         except EngineError as error:  # a runtime without these kernels
             self._is_possible = False
             log.warning("texts are read in float32: %s", error)

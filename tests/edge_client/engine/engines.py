@@ -6,13 +6,13 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
-from edge_client.engine.opening import INSTALL, open_engine
+from edge_client.engine.opening import ENGINES, open_engine
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Training
 
-KINDS = [kind for kind, (library, _) in INSTALL.items() if find_spec(library)]
+KINDS = [kind for kind, row in ENGINES.items() if find_spec(row.library)]
 SPECS = [
     "lora:4",
     "lora:2@q,k,v,o,up,down",

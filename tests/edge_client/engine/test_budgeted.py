@@ -13,12 +13,14 @@ import pytest
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.budgeted import BudgetedEngine, open_within
-from edge_client.engine.engine import EngineError
+from edge_client.engine.budgeted import open_within
+from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
 from edge_client.planning.allocator import resident_bytes
+from edge_client.planning.budget import Budget, MemoryRanOut
 from edge_client.planning.guard import Guard
+from edge_client.planning.plan import Plan
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.batches import Batch
 from edge_client.texts.tasks import Task
@@ -33,24 +35,29 @@ TRAINING = Training(lr=0.01, tokens=48, batch=4, epochs=2)
 
 
 class Scarce:
-    """A real engine on which allocations fail for plans above a number of rows at once."""
+    """A real backend on which allocations fail for plans above a number of rows at once."""
 
-    def __init__(self, engine: Any, rows: int, error: Callable[[], Exception]) -> None:
-        self._engine, self._rows, self._error = engine, rows, error
+    def __init__(self, engine: Engine, rows: int, error: Callable[[], Exception]) -> None:
+        self._backend, self._rows, self._error = engine._backend, rows, error
         self.failures = 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
+        return getattr(self._backend, name)
 
-    def train_step(self, batch: Batch) -> Any:
-        if self._engine.plan.micro_batch > self._rows:
+    def step(self, batch: Batch, plan: Plan) -> float:
+        if plan.micro_batch > self._rows:
             self.failures += 1
             raise self._error()
-        return self._engine.train_step(batch)
+        return self._backend.step(batch, plan)
 
 
-def budgeted(kind: str, base: Base, task: Task, state: Path | None = None) -> BudgetedEngine:
+def budgeted(kind: str, base: Base, task: Task, state: Path | None = None) -> Engine:
     return open_within(kind, base, task, parse_adapter("lora:4"), TRAINING, 2 << 30, state)
+
+
+def budget_of(engine: Engine) -> Budget:
+    assert engine.budget is not None
+    return engine.budget
 
 
 @pytest.mark.parametrize(
@@ -67,8 +74,8 @@ def test_a_failed_allocation_is_a_smaller_plan_and_the_same_training(
     expected = train(plain, TEXTS, TRAINING, seed=1).delta
     engine = budgeted(kind, tiny_base, hub_task)
     engine.load_adapter(plain_start(plain, expected))
-    scarce = Scarce(engine._engine, rows=1, error=error)
-    engine._engine = scarce
+    scarce = Scarce(engine, rows=1, error=error)
+    engine._backend = scarce
     delta = train(engine, TEXTS, TRAINING, seed=1).delta
     assert scarce.failures > 0 and engine.plan.micro_batch == 1
     for name, tensor in expected.items():
@@ -95,15 +102,16 @@ def test_other_errors_are_not_taken_for_want_of_memory(
     tiny_base: Base, hub_task: Task, kind: str
 ) -> None:
     engine = budgeted(kind, tiny_base, hub_task)
-    engine._engine = Scarce(engine._engine, 0, lambda: RuntimeError("shapes do not match"))
+    wrong = Scarce(engine, 0, lambda: RuntimeError("shapes do not match"))
+    engine._backend = wrong
     with pytest.raises(RuntimeError, match="shapes do not match"):
         train(engine, TEXTS, TRAINING, seed=1)
 
 
 def test_memory_that_no_plan_finds_is_told(tiny_base: Base, hub_task: Task, kind: str) -> None:
     engine = budgeted(kind, tiny_base, hub_task)
-    engine._engine = Scarce(engine._engine, 0, MemoryError)
-    with pytest.raises(EngineError, match=r"smallest plan \(\d+M predicted\); free some"):
+    engine._backend = Scarce(engine, 0, MemoryError)
+    with pytest.raises(MemoryRanOut, match=r"smallest plan \(\d+M predicted\); free some"):
         train(engine, TEXTS, TRAINING, seed=1)
 
 
@@ -112,7 +120,7 @@ def test_a_peak_above_the_budget_takes_the_next_smaller_plan(
 ) -> None:
     engine = budgeted(kind, tiny_base, hub_task)
     first = engine.option.predicted_peak_bytes
-    engine._guard = Guard(1 << 20)  # this process is above a megabyte whatever it does
+    budget_of(engine).guard = Guard(1 << 20)  # this process is above a megabyte whatever it does
     with caplog.at_level(logging.WARNING):
         train(engine, TEXTS, Training(lr=0.01, batch=4, epochs=12), seed=1)
     assert engine.option.predicted_peak_bytes < first
@@ -136,11 +144,11 @@ def test_a_rounds_peak_is_remembered_for_the_next_plan(
 class Holding(Scarce):
     """Fails as a real step does: with memory in its own frame."""
 
-    def train_step(self, batch: Batch) -> Any:
-        block = np.ones((60 << 20) * (self._engine.plan.micro_batch > self._rows), np.uint8)
-        report = super().train_step(batch)
+    def step(self, batch: Batch, plan: Plan) -> float:
+        block = np.ones((60 << 20) * (plan.micro_batch > self._rows), np.uint8)
+        loss = super().step(batch, plan)
         assert not block.size
-        return report
+        return loss
 
 
 def test_what_a_failed_step_held_is_free_before_the_next_plan_is_watched(
@@ -150,10 +158,10 @@ def test_what_a_failed_step_held_is_free_before_the_next_plan_is_watched(
     prompts, labels = engine.encoder.prompts(TEXTS[:4]), engine.encoder.labels(TEXTS[:4])
     batch = engine.encoder.batch(prompts, labels)
     engine.train_step(batch)
-    engine._engine = Holding(engine._engine, rows=1, error=MemoryError)
+    engine._backend = Holding(engine, rows=1, error=MemoryError)
     before = resident_bytes()
     engine.train_step(batch)
-    peak = engine._guard.peak_bytes()
+    peak = budget_of(engine).guard.peak_bytes()
     assert engine.plan.micro_batch == 1
     assert peak is None or peak < before + (40 << 20)
     assert not (tmp_path / "corrections.json").exists()  # a plan that failed was not measured

@@ -220,7 +220,7 @@ def test_a_decoder_is_refused_in_one_line(tiny_base: Base, hub_task: Task, kind:
     base = replace(tiny_base, shape=shape)
     with pytest.raises(EngineError, match="is a causal language model") as told:
         open_engine(kind, base, hub_task, parse_adapter("lora:4"), Training())
-    assert "\n" not in str(told.value)
+    assert str(told.value).endswith("such as roberta")
 
 
 # Reading
@@ -261,11 +261,12 @@ import numpy as np
 from edge_client.adapters.spec import parse_adapter
 from edge_client.planning.allocator import resident_bytes, trim
 from edge_client.bases.base import open_base
-from edge_client.engine.engine import load_engine, open_engine
+from edge_client.engine.opening import load_engine, open_engine
 from edge_client.planning.guard import is_allocation_failure
 from edge_client.texts.tasks import Task
 from edge_client.texts.examples import Example
-from edge_client.wire.messages import Training, encode_adapter
+from edge_client.wire.messages import Training
+from edge_client.wire.tensors import encode_adapter
 
 words = ("mail", "power")
 task = Task("hub", words, ("{text} . [MASK] .",), dict(zip(words, words)))

@@ -257,7 +257,7 @@ def test_quick_reading_is_quick_above_the_cut_alone(
     source = write_tiny_base(tmp_path_factory.mktemp("wide") / "base", hidden=64)
     pack_model(str(source), 8, tmp_path / "pack")
     engine = engine_of("onnx", open_base(str(tmp_path / "pack")), hub_task, "lora:4/top1")
-    network, batch = engine._network, batch_of(engine)  # type: ignore[attr-defined]
+    network, batch = engine._backend.network, batch_of(engine)  # type: ignore[attr-defined]
     engine.remember(cache_in(tmp_path / "first"))
     exact = network.logits(batch)
     engine.remember(cache_in(tmp_path / "second"))

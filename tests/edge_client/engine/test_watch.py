@@ -63,7 +63,7 @@ def test_what_is_seen_is_the_answers_state_after_the_layers_norm(
     engine, watch = engine_of(kind, tiny_base, hub_task, name), Recorder()
     engine.read(TEXTS, watch)
     assert set(watch.seen) == {(1, row) for row in range(len(TEXTS))}
-    network = engine._network  # type: ignore[attr-defined]
+    network = engine._backend.network  # type: ignore[attr-defined]
     for row, text in enumerate(TEXTS):
         batch = engine.encoder.batch(engine.encoder.prompts([text]), [-1])
         dtype = ("float32",) if kind == "torch" else ()

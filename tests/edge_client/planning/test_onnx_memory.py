@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
+from edge_client.adapters.spec import frozen_layers, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.bases.layout import checked_shape, lay_out
 from edge_client.engine.activation_cache import ActivationCache
@@ -177,7 +177,7 @@ def rooms_after_a_step(
     """Bytes of all rooms but the one for a dense matrix."""
     state = initial_adapter(work.spec, base, 2, seed=0)
     network = Network(base, work.spec, state, [] if work.spec.head else [[5], [6]], 2)
-    network.prefix = open_prefix(cache, work.spec, base.layers)
+    network.prefix = open_prefix(cache, frozen_layers(work.spec, base.layers), base.layers)
     ids = np.full((TEXTS, TOKENS), 7)
     attention = np.ones_like(ids)
     attention[1, 30:] = 0

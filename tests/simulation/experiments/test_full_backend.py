@@ -14,7 +14,7 @@ from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.engine import EngineError
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Training
-from simulation.experiments.full_backend import FullEngine
+from simulation.experiments.full_backend import open_full
 from tests.edge_client.engine.engines import TEXTS, batch_of
 from tests.edge_client.engine.test_watch import Recorder
 from tests.families import write_family
@@ -27,7 +27,7 @@ def test_answers_are_the_whole_models_at_the_mask(
     tiny_base: Base, hub_task: Task, tmp_path: Path, family: str
 ) -> None:
     base = write_family(family, tiny_base, tmp_path / "base")
-    engine = FullEngine(base, hub_task, TRAINING, head=False, seed=0)
+    engine = open_full(base, hub_task, TRAINING, has_head=False, seed=0)
     model = transformers.AutoModelForMaskedLM.from_pretrained(base.folder).eval()
     batch = batch_of(engine)
     words = [word for [word] in engine.encoder.tokens.label_word_ids(hub_task)]
@@ -39,7 +39,7 @@ def test_answers_are_the_whole_models_at_the_mask(
 
 @pytest.mark.parametrize("head", [False, True])
 def test_every_weight_that_is_used_moves(tiny_base: Base, hub_task: Task, head: bool) -> None:
-    engine = FullEngine(tiny_base, hub_task, TRAINING, head, seed=0)
+    engine = open_full(tiny_base, hub_task, TRAINING, head, seed=0)
     before, batch = engine.adapter(), batch_of(engine)
     losses = [engine.train_step(batch).loss for _ in range(8)]
     after = engine.adapter()
@@ -49,7 +49,7 @@ def test_every_weight_that_is_used_moves(tiny_base: Base, hub_task: Task, head: 
 
 
 def test_loading_weights_starts_afresh(tiny_base: Base, hub_task: Task) -> None:
-    engine = FullEngine(tiny_base, hub_task, TRAINING, head=True, seed=0)
+    engine = open_full(tiny_base, hub_task, TRAINING, has_head=True, seed=0)
     start, batch = engine.adapter(), batch_of(engine)
     first = [engine.train_step(batch).loss for _ in range(3)]
     engine.load_adapter(start)
@@ -57,7 +57,7 @@ def test_loading_weights_starts_afresh(tiny_base: Base, hub_task: Task) -> None:
 
 
 def test_features_and_answers_do_not_depend_on_the_batch(tiny_base: Base, hub_task: Task) -> None:
-    engine = FullEngine(tiny_base, hub_task, TRAINING, head=True, seed=0)
+    engine = open_full(tiny_base, hub_task, TRAINING, has_head=True, seed=0)
     for ask in (engine.predict, lambda texts: engine.features(texts, 1)):
         alone = np.concatenate([ask([text]) for text in TEXTS])
         np.testing.assert_allclose(ask(TEXTS), alone, rtol=1e-4, atol=1e-5)
@@ -66,11 +66,11 @@ def test_features_and_answers_do_not_depend_on_the_batch(tiny_base: Base, hub_ta
 def test_a_distilbert_is_refused(tiny_base: Base, hub_task: Task, tmp_path: Path) -> None:
     base = write_family("distilbert", tiny_base, tmp_path / "base")
     with pytest.raises(EngineError, match="needs a plain folder of BERT"):
-        FullEngine(base, hub_task, TRAINING, head=False, seed=0)
+        open_full(base, hub_task, TRAINING, has_head=False, seed=0)
 
 
 def test_every_layer_counts_forward_and_back(tiny_base: Base, hub_task: Task) -> None:
-    engine = FullEngine(tiny_base, hub_task, TRAINING, head=False, seed=0)
+    engine = open_full(tiny_base, hub_task, TRAINING, has_head=False, seed=0)
     engine.train_step(batch_of(engine))
     assert engine.layer_forwards == 3 * tiny_base.layers * len(TEXTS)
     engine.predict(TEXTS)
@@ -80,7 +80,7 @@ def test_every_layer_counts_forward_and_back(tiny_base: Base, hub_task: Task) ->
 def test_texts_are_read_whole_or_not_at_all(
     tiny_base: Base, hub_task: Task, tmp_path: Path
 ) -> None:
-    engine = FullEngine(tiny_base, hub_task, TRAINING, head=False, seed=0)
+    engine = open_full(tiny_base, hub_task, TRAINING, has_head=False, seed=0)
     plain = engine.predict(TEXTS)
     engine.remember(ActivationCache(tmp_path, 1 << 20, "base"))
     assert (engine.read(TEXTS) == plain).all() and (engine.predict(TEXTS) == plain).all()

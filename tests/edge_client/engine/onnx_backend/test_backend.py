@@ -12,7 +12,7 @@ import pytest
 
 from edge_client.bases.base import Base
 from edge_client.bases.packing import pack_model
-from edge_client.engine.onnx_backend.backend import OnnxEngine, threads
+from edge_client.engine.onnx_backend.backend import OnnxBackend, threads
 from edge_client.engine.onnx_backend.head import cross_entropy
 from edge_client.engine.onnx_backend.network import Network
 from edge_client.engine.trainer import train
@@ -48,7 +48,7 @@ STARVED = """
 import resource, sys
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import open_base
-from edge_client.engine.engine import open_engine
+from edge_client.engine.opening import open_engine
 from edge_client.planning.guard import is_allocation_failure
 from edge_client.texts.tasks import Task
 from edge_client.texts.examples import Example
@@ -70,7 +70,7 @@ engine.train_step(batch)
 
 
 def network_of(engine: Any) -> Network:
-    network: Network = engine._network
+    network: Network = engine._backend.network
     return network
 
 
@@ -199,7 +199,7 @@ def test_nothing_of_the_base_is_written_to(tiny_base: Base, hub_task: Task) -> N
 
 def test_an_engine_that_is_closed_lets_go_of_its_weights(tiny_base: Base, hub_task: Task) -> None:
     engine = engine_of("onnx", tiny_base, hub_task, "lora:4")
-    assert isinstance(engine, OnnxEngine)
+    assert isinstance(engine._backend, OnnxBackend)
     engine.train_step(batch_of(engine))
     mapped = network_of(engine).frozen.weights._map
     engine.close()

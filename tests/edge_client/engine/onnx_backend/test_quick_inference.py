@@ -40,19 +40,19 @@ class Reader:
 
 def test_a_long_list_is_read_quickly_after_some_of_it_agreed() -> None:
     reader = Reader()
-    assert QuickInference(reader, True).predict(TEXTS).shape == (WORTH, 2)
+    assert QuickInference(True).predict(TEXTS, reader).shape == (WORTH, 2)
     assert reader.calls == [(CHECKED, False), (CHECKED, True), (WORTH - CHECKED, True)]
 
 
 def test_a_short_list_is_read_exactly() -> None:
     reader = Reader()
-    QuickInference(reader, True).predict(TEXTS[:-1])
+    QuickInference(True).predict(TEXTS[:-1], reader)
     assert reader.calls == [(WORTH - 1, False)]
 
 
 def test_nothing_is_read_quickly_where_it_cannot_be() -> None:
     reader = Reader()
-    QuickInference(reader, False).predict(TEXTS)
+    QuickInference(False).predict(TEXTS, reader)
     assert reader.calls == [(WORTH, False)]
 
 
@@ -60,10 +60,10 @@ def test_answers_that_change_are_told_once_and_read_exactly(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     reader = Reader(wrong_every=20)
-    quick = QuickInference(reader, True)
+    quick = QuickInference(True)
     with caplog.at_level(logging.WARNING):
-        rows = quick.predict(TEXTS)
-        quick.predict(TEXTS)
+        rows = quick.predict(TEXTS, reader)
+        quick.predict(TEXTS, reader)
     assert (rows.argmax(axis=1) == 0).all() and reader.calls[2] == (WORTH - CHECKED, False)
     assert [record.message for record in caplog.records] == [
         "texts are read in float32: int8 agrees on 95.5 % of them only"
@@ -73,9 +73,9 @@ def test_answers_that_change_are_told_once_and_read_exactly(
 def test_a_runtime_without_the_kernels_falls_back_and_says_so_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    quick = QuickInference(Reader(is_able=False), True)
+    quick, reader = QuickInference(True), Reader(is_able=False)
     with caplog.at_level(logging.WARNING):
-        assert len(quick.predict(TEXTS)) == len(quick.predict(TEXTS)) == WORTH
+        assert len(quick.predict(TEXTS, reader)) == len(quick.predict(TEXTS, reader)) == WORTH
     assert [record.message for record in caplog.records] == [
         "texts are read in float32: no such kernel"
     ]

@@ -11,7 +11,7 @@ from edge_client.wire.messages import Training
 from tests.edge_client.engine.engines import TEXTS, engine_of
 
 torch = pytest.importorskip("torch")
-AdamW = pytest.importorskip("edge_client.engine.torch_backend.backend").AdamW
+AdamW = pytest.importorskip("edge_client.engine.torch_backend.adamw").AdamW
 
 
 def frozen_tensors(network: Any) -> list[Any]:
@@ -25,7 +25,7 @@ def frozen_tensors(network: Any) -> list[Any]:
 @pytest.mark.parametrize("name", ["lora:2@q,k,v,o,up,down", "bias"])
 def test_no_tensor_of_the_base_is_written_to(tiny_base: Base, hub_task: Task, name: str) -> None:
     engine = engine_of("torch", tiny_base, hub_task, name)
-    network = engine._network  # type: ignore[attr-defined]
+    network = engine._backend.network  # type: ignore[attr-defined]
     frozen = [p.clone() for p in frozen_tensors(network)]
     train(engine, TEXTS, Training(epochs=2, batch=3), seed=1)
     assert len(frozen) > 16 and all(map(torch.equal, frozen_tensors(network), frozen))
