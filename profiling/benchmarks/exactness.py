@@ -118,7 +118,7 @@ def compare(question: Question, listen: Callable[[Line], None] = silent) -> Comp
         "batch": question.batch,
         "tokens": question.tokens,
         "seed": question.seed,
-        "device": "onnx" if question.engine == "onnx" else "cpu",
+        "engine": question.engine,
         "word_ids": list(label_words(base).values()),
     }
     command = [sys.executable, "-m", "profiling.benchmarks.gradients", json.dumps(request)]

@@ -1,4 +1,4 @@
-"""Gradients of the torch engine against plain PyTorch + PEFT holding the dequantized weights.
+"""Gradients of our engines against plain PyTorch + PEFT holding the dequantized weights.
 
 The reference is Hugging Face's own model, its linears filled with what the base's stored weights
 stand for, an adapter by PEFT, the whole head at all positions. Nothing of it is shared with the
@@ -193,6 +193,7 @@ def gradient_errors(
     plans: Sequence[Plan],
     batch: Batch,
     words: Sequence[int],
+    engine: str = "torch",
     device: str = "cpu",
 ) -> Iterator[GradientError]:
     """Compare each plan's gradients with the reference's.
@@ -203,14 +204,15 @@ def gradient_errors(
         plans: What to compare.
         batch: Encoded texts.
         words: Token ids of the labels; unused for decoders.
-        device: torch's, on which ours is computed, or `onnx`.
+        engine: Ours, `torch` or `onnx`.
+        device: What the torch engine computes on: `cpu` or a CUDA device.
     """
     state = random_adapter(spec, base, len(words), seed=1)
     model = reference_model(base, spec, state)
     loss, wanted = reference_gradients(model, base, spec, batch, words)
     del model
     asked = {name: wanted[name] for name in state}  # PEFT trains more biases than we do
-    with our_gradients(base, spec, state, words, device) as ours:
+    with our_gradients(base, spec, state, words, engine, device) as ours:
         for plan in plans:
             yield _compare(plan, *ours(batch, plan), loss, asked, base)
 
@@ -220,7 +222,12 @@ Ours = Callable[[Batch, Plan], tuple[float, dict[str, np.ndarray]]]
 
 @contextmanager
 def our_gradients(
-    base: Base, spec: AdapterSpec, state: AdapterState, words: Sequence[int], device: str = "cpu"
+    base: Base,
+    spec: AdapterSpec,
+    state: AdapterState,
+    words: Sequence[int],
+    engine: str = "torch",
+    device: str = "cpu",
 ) -> Iterator[Ours]:
     """A function that gives a batch's loss and gradients by one of our engines.
 
@@ -229,9 +236,10 @@ def our_gradients(
         spec: Adapter.
         state: The adapter's values.
         words: Token ids of the labels.
-        device: torch's, or `onnx` for the engine without torch.
+        engine: Which of them, `torch` or `onnx`.
+        device: What the torch engine computes on: `cpu` or a CUDA device.
     """
-    if device == "onnx":
+    if engine == "onnx":
         import edge_client.engine.onnx_backend.network as onnx_network
 
         light = onnx_network.Network(base, spec, state, [[word] for word in words], threads=2)
@@ -285,7 +293,7 @@ def main(argument: str) -> None:
     worst, error = plain_error(base, spec, batch, words)
     tell("plain", worst_tensor=worst, worst_error=error)
     plans = every_plan(base, spec, request["batch"], request["tokens"])
-    for found in gradient_errors(base, spec, plans, batch, words, request["device"]):
+    for found in gradient_errors(base, spec, plans, batch, words, request["engine"]):
         tell("plan", **found.row())
     tell("done")
 

@@ -19,37 +19,37 @@ ADAPTERS = ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:5", "bias"]
 WORDS = [1010, 1020, 1030, 1040]
 
 
-DEVICES = ["cpu", "onnx"]  # torch's processor, and the engine without torch
+ENGINES = ["torch", "onnx"]
 
 
-def errors_of(base: Base, adapter: str, device: str = "cpu") -> list[Any]:
+def errors_of(base: Base, adapter: str, engine: str = "torch") -> list[Any]:
     spec = parse_adapter(adapter)
     batch = gradients.random_batch(base, batch=5, tokens=24, labels=4, seed=3)
     plans = gradients.every_plan(base, spec, batch=5, tokens=24)
-    return list(gradients.gradient_errors(base, spec, plans, batch, WORDS, device))
+    return list(gradients.gradient_errors(base, spec, plans, batch, WORDS, engine))
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
 @pytest.mark.parametrize("adapter", ADAPTERS)
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_every_plan_gives_the_gradients_of_plain_peft_on_a_pack(
-    tiny_base: Base, tmp_path: Path, device: str, adapter: str, bits: int
+    tiny_base: Base, tmp_path: Path, engine: str, adapter: str, bits: int
 ) -> None:
     source = write_family("roberta", tiny_base, tmp_path / "hf")
     pack_model(str(source.folder), bits, tmp_path / "pack")
-    for error in errors_of(open_base(str(tmp_path / "pack")), adapter, device):
+    for error in errors_of(open_base(str(tmp_path / "pack")), adapter, engine):
         assert error.worst_error <= 1e-5, error
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
 
 @pytest.mark.parametrize("family", ENCODERS)
 @pytest.mark.parametrize("adapter", ADAPTERS)
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_every_family_gives_the_gradients_of_plain_peft(
-    tiny_base: Base, tmp_path: Path, device: str, adapter: str, family: str
+    tiny_base: Base, tmp_path: Path, engine: str, adapter: str, family: str
 ) -> None:
     base = write_family(family, tiny_base, tmp_path)
-    for error in errors_of(base, adapter, device):
+    for error in errors_of(base, adapter, engine):
         assert error.worst_error <= 1e-5, error
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
@@ -62,12 +62,12 @@ def test_every_family_gives_the_gradients_of_plain_peft(
         ("bert", "bias/top2"),
     ],
 )
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_adapters_of_top_layers_have_the_gradients_of_plain_peft(
-    tiny_base: Base, tmp_path: Path, device: str, family: str, adapter: str
+    tiny_base: Base, tmp_path: Path, engine: str, family: str, adapter: str
 ) -> None:
     base = write_family(family, tiny_base, tmp_path)
-    for error in errors_of(base, adapter, device):
+    for error in errors_of(base, adapter, engine):
         assert error.worst_error <= 1e-5, error
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
@@ -96,7 +96,7 @@ def test_a_cuda_device_gives_the_same_gradients(tiny_base: Base, tmp_path: Path,
     batch = gradients.random_batch(base, batch=5, tokens=24, labels=4, seed=3)
     spec = parse_adapter("lora:4")
     plans = gradients.every_plan(base, spec, batch=5, tokens=24)
-    for error in gradients.gradient_errors(base, spec, plans, batch, WORDS, "cuda"):
+    for error in gradients.gradient_errors(base, spec, plans, batch, WORDS, device="cuda"):
         assert error.worst_error <= 1e-4 and not error.zero_tensors, error
 
 
