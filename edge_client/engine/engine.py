@@ -12,17 +12,17 @@ measured peak passes the budget, the steps that follow take the next smaller pla
 stands, since every plan gives the same gradients.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
 from edge_client.bases.architectures import Shape
 from edge_client.engine.activation_cache import ActivationCache
+from edge_client.engine.backend import Backend
 from edge_client.engine.ensemble import averaged
-from edge_client.engine.frozen_prefix import FrozenPrefix, open_prefix
+from edge_client.engine.frozen_prefix import open_prefix
 from edge_client.engine.watch import BatchWatch, Watch
 from edge_client.errors import WrongInput
 from edge_client.planning.allocator import trim
@@ -34,57 +34,9 @@ from edge_client.texts.batches import Batch, Encoder
 from edge_client.texts.examples import Example
 from edge_client.wire.tensors import AdapterState
 
-Answer = Callable[[Sequence[Example], bool], np.ndarray]  # texts, is_quick -> log-probabilities
-
 
 class EngineError(WrongInput):
     """No engine can be had here for what is asked."""
-
-
-class Backend(Protocol):
-    """What computes with a base and one adapter; knows batches, not texts."""
-
-    @property
-    def layer_forwards(self) -> int:
-        """See `Engine`."""
-
-    def use(self, ceiling_bytes: int | None) -> None:
-        """Give freed memory back to the kernel inside steps above so many resident bytes."""
-
-    def remember(self, prefix: FrozenPrefix | None) -> None:
-        """Take the states at the cut from a prefix, in `step` and `read`; None: compute them."""
-
-    def step(self, batch: Batch, plan: Plan) -> float:
-        """One AdamW step on the adapter; the batch's mean loss in nats, before the step.
-
-        A step that fails for want of memory leaves adapter and optimizer as they were.
-        """
-
-    def read(
-        self, batch: Batch, plan: Plan, watch: Watch | None, is_quick: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Rows that went all the way, ascending, and their log-probabilities, float32.
-
-        Quick: in int8 where the backend can.
-        """
-
-    def predict(self, examples: Sequence[Example], answer: Answer) -> np.ndarray:
-        """The answers to a list of texts; which of them are read quickly is decided here."""
-
-    def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:
-        """Mean token states after a layer (0 = embeddings), float32, (B, 1, H)."""
-
-    def adapter(self) -> AdapterState:
-        """See `Engine`."""
-
-    def load_adapter(self, state: AdapterState) -> None:
-        """See `Engine`."""
-
-    def rest(self) -> None:
-        """Give back what only computing needs; the next step takes it again."""
-
-    def close(self) -> None:
-        """Free the model and the optimizer, and unmap the weights."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class FrozenBase:
     def label_rows(self, words: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """The head's row of each label word, (labels, embedding), and its bias, (labels,).
 
-        Those of a word of several tokens are its tokens' means, see `Tokens.label_word_ids`.
+        A word of several tokens has its tokens' means, see `Tokens.label_word_ids`.
         """
         name = next(name for name in self.family.decoder_bias if name in self.weights)
         ids = [token for word in words for token in word]

@@ -93,7 +93,7 @@ def open_prefix(cache: ActivationCache | None, cut: int, layers: int) -> FrozenP
     """The prefix below a cut; None without a cache, or where the lowest layer is trained.
 
     Args:
-        cache: Of the base.
+        cache: The base's.
         cut: Layers of which nothing is trained.
         layers: The base's.
     """

@@ -16,7 +16,8 @@ from transformers.utils import logging as transformers_logging
 
 from edge_client.bases.architectures import family_of
 from edge_client.bases.base import Base
-from edge_client.engine.engine import Answer, Engine, EngineError
+from edge_client.engine.backend import Answer
+from edge_client.engine.engine import Engine, EngineError
 from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.opening import unplanned
 from edge_client.engine.torch_backend.adamw import AdamW
@@ -69,7 +70,7 @@ def check_trainable(base: Base) -> None:
 
 
 class FullBackend:
-    """See `edge_client.engine.engine.Backend`; of a plan it reads nothing.
+    """See `edge_client.engine.backend.Backend`; of a plan it reads nothing.
 
     Args:
         base: A Hugging Face folder.

@@ -12,7 +12,7 @@ import numpy as np
 
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
-from edge_client.engine.engine import Answer, Backend
+from edge_client.engine.backend import Answer, Backend
 from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.onnx_backend.adamw import AdamW
 from edge_client.engine.onnx_backend.head import log_softmax
@@ -34,7 +34,7 @@ def threads() -> int:
 
 
 class OnnxBackend:
-    """See `edge_client.engine.engine.Backend`.
+    """See `edge_client.engine.backend.Backend`.
 
     Args:
         network: The base with its adapter.

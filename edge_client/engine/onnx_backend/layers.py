@@ -3,9 +3,9 @@
 The same cut and the same mathematics as `engine.torch_backend.layers`: a layer goes from the sum
 before the layer below's last normalization to its own such sum. A tape keeps what is dear to make
 again (queries, keys, values, the sums before normalization and activation); what is cheap
-(normalized states, activations) is made again in backward.
+(normalized states, activations) is recomputed in backward.
 
-What is read no more gives its room to what comes next: in backward `active` holds the gradient
+Buffers are reused as soon as their contents are dead: in backward `active` holds the gradient
 that comes out of the feed-forward's last linear, `m` that of the sum between, `h` attention's.
 `edge_client.planning.onnx_memory` counts these rooms.
 
@@ -34,7 +34,7 @@ class Pass:
         ids: Token ids, (B, T - P) with P soft prompt tokens.
         tokens: T.
         mask: Added to the scores, (B, 1, 1, T); None where no token is padding.
-        answers: Rows of the states at which the top layer's result is read, (B,); None: at all.
+        answers: Rows of the states at which the top layer's result is read, (B,); None: all rows.
         is_quick: Whether int8 weights are multiplied in int8; for inference alone.
     """
 
@@ -125,7 +125,7 @@ class Layer:
             below: The normalization that comes first; None for the lowest layer.
             x: The sum below, (N, H).
             run: Mask and positions.
-            tape: Of `tape`.
+            tape: What `tape` gave.
             out: (N, H), or (B, H) of the top layer; None where nobody reads it, as when a layer is
                 made again.
         """

@@ -93,7 +93,7 @@ class Linear:
     """A frozen linear with what is trained beside it; see `engine.torch_backend.layers.Linear`.
 
     Attributes:
-        name: Of its module; its tensors in the adapter begin so.
+        name: Its module's; its tensors in the adapter begin so.
         matrix: The frozen weight.
         bias: (rows,), the adapter's own array in a bias adapter.
         is_bias_trained: Whether it is.

@@ -14,7 +14,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from edge_client.bases.base import Base
-from edge_client.engine.engine import Answer, EngineError
+from edge_client.engine.backend import Answer
+from edge_client.engine.engine import EngineError
 from edge_client.texts.examples import Example
 
 log = logging.getLogger(__name__)

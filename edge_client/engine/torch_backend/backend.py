@@ -13,7 +13,7 @@ import torch
 
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
-from edge_client.engine.engine import Answer, Backend
+from edge_client.engine.backend import Answer, Backend
 from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.torch_backend.adamw import AdamW
 from edge_client.engine.torch_backend.network import Network
@@ -26,7 +26,7 @@ from edge_client.wire.tensors import AdapterState, check_same_parameters
 
 
 class TorchBackend:
-    """See `edge_client.engine.engine.Backend`.
+    """See `edge_client.engine.backend.Backend`.
 
     Args:
         network: The base with its adapter.

@@ -296,7 +296,7 @@ def additive_mask(attention: Tensor, is_causal: bool, dtype: torch.dtype) -> Ten
     Args:
         attention: (B, T), 1 for real tokens.
         is_causal: Whether a token sees only what precedes it.
-        dtype: Of the scores.
+        dtype: The scores' own.
     """
     tokens = attention.shape[1]
     seen = attention.bool()[:, None, None, :]  # (B, 1, 1, T)

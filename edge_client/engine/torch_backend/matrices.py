@@ -90,7 +90,7 @@ def nf4_dense(data: Tensor, scale: Tensor, dtype: torch.dtype, scratch: Scratch)
     Args:
         data: uint8, (rows, columns / 2), the first of a pair in the high nibble.
         scale: float32, (rows, columns / 64).
-        dtype: Of the result, (rows, columns).
+        dtype: The result's, (rows, columns).
         scratch: Where the result lies.
     """
     rows, pairs = data.shape

@@ -20,7 +20,7 @@ class Pass:
         ids: Token ids, (B, T).
         attention: 1 for real tokens, prompt included, (B, P + T).
         context: What every layer sees.
-        dtype: Computed in.
+        dtype: What is computed in.
     """
 
     ids: Tensor
@@ -29,7 +29,7 @@ class Pass:
     dtype: torch.dtype
 
     def some(self, rows: np.ndarray) -> "Pass":
-        """That of some of an encoder's texts."""
+        """The pass restricted to some texts; an encoder's alone."""
         mask, answers = self.context.mask, self.context.answers
         assert answers is not None
         context = Context(None if mask is None else mask[rows], answers[rows])
@@ -44,7 +44,7 @@ def open_pass(
     Args:
         batch: Encoded texts.
         rows: The micro-batch.
-        shape: Of the base.
+        shape: The base's.
         prompt: P, tokens of a soft prompt.
         device: Where it is computed.
         dtype: Computed in.
