@@ -15,20 +15,20 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import evaluate, train
 from edge_client.labelling.book import Notes, TrainingDone
 from edge_client.labelling.label_work import label, pseudo_texts, training_forwards
+from edge_client.labelling.own_texts import OwnTexts
+from edge_client.labelling.terms import terms_of
 from edge_client.texts.examples import ClientData
-from edge_client.wire import messages as wire
+from edge_client.wire.messages import Report, Work
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import Update, encode_update
 
 
-def answer(
-    engine: Engine, data: ClientData, work: wire.Work, device_id: str, notes: Notes
-) -> Answer:
+def answer(engine: Engine, own: OwnTexts, work: Work, device_id: str, notes: Notes) -> Answer:
     """Do a piece of work; its report, costs of time and traffic not filled in, and its update.
 
     Args:
         engine: Holds the adapter to start from.
-        data: The device's texts.
+        own: The device's texts.
         work: What is asked.
         device_id: The device.
         notes: What it knows of its unlabelled texts.
@@ -38,23 +38,22 @@ def answer(
     """
     before = engine.layer_forwards
     if work.kind == "train":
-        finished = _train(engine, data, work, device_id, notes)
+        finished = _train(engine, own, work, device_id, notes)
     elif work.kind == "label":
-        finished = _label(engine, data, work, notes)
+        finished = _label(engine, own, work, notes)
     else:
-        finished = _evaluate(engine, data, work)
+        finished = _evaluate(engine, own.data, work)
     spent = engine.layer_forwards - before
     return replace(finished, report=replace(finished.report, layer_forwards=spent))
 
 
-def _train(
-    engine: Engine, data: ClientData, work: wire.Work, device_id: str, notes: Notes
-) -> Answer:
+def _train(engine: Engine, own: OwnTexts, work: Work, device_id: str, notes: Notes) -> Answer:
     """Train on the labelled texts, and on those with a pseudo-label; gold labels come first."""
     seed = derive_seed(work.seed, "train", device_id, work.round_index)
-    pseudo, weights = pseudo_texts(engine, data, work, notes)
-    texts, weighed = [*data.labelled, *pseudo], [1.0] * len(data.labelled) + weights
-    rows = drawn([text.label for text in texts], len(data.labelled), work.most, seed)
+    gold, terms = own.data.labelled, None if work.labelling is None else terms_of(work)
+    pseudo, weights = pseudo_texts(own, terms, notes)
+    texts, weighed = [*gold, *pseudo], [1.0] * len(gold) + weights
+    rows = drawn([text.label for text in texts], len(gold), work.most, seed)
     trained = train(
         engine,
         [texts[row] for row in rows],
@@ -62,10 +61,10 @@ def _train(
         seed,
         [weighed[row] for row in rows] if pseudo else None,
     )
-    if work.labelling is not None:
-        notes.add(TrainingDone(work.work_id, training_forwards(engine, work, len(rows))))
+    if terms is not None:
+        notes.add(TrainingDone(work.work_id, training_forwards(engine, terms, len(rows))))
     update = Update(work.work_id, trained.num_examples, trained.delta)
-    report = wire.Report(
+    report = Report(
         work.work_id, "done", trained.num_examples, trained.loss, pseudo_labels=len(pseudo)
     )
     return Answer(report, encode_update(update))
@@ -95,26 +94,26 @@ def drawn(labels: Sequence[str | None], gold: int, most: int, seed: int) -> list
     return sorted(kept)
 
 
-def _label(engine: Engine, data: ClientData, work: wire.Work, notes: Notes) -> Answer:
+def _label(engine: Engine, own: OwnTexts, work: Work, notes: Notes) -> Answer:
     """Look for pseudo-labels."""
-    found = label(engine, data, work, notes)
-    report = wire.Report(
+    found = label(engine, own, terms_of(work), notes)
+    report = Report(
         work.work_id,
         "done",
         found.texts_read,
-        labelled=len(data.labelled),
+        labelled=len(own.data.labelled),
         pseudo_labels=found.pseudo_labels,
         confidences=found.confidences,
     )
     return Answer(report, None)
 
 
-def _evaluate(engine: Engine, data: ClientData, work: wire.Work) -> Answer:
+def _evaluate(engine: Engine, data: ClientData, work: Work) -> Answer:
     """Evaluate on the texts kept aside; who keeps none says so and counts nothing.
 
     Where the run labels, it says too how many texts it holds a gold label of.
     """
-    report = wire.Report(work.work_id, "done")
+    report = Report(work.work_id, "done")
     if work.labelling is not None:
         report = replace(report, labelled=len(data.labelled))
     if data.test:

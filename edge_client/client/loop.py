@@ -30,10 +30,10 @@ from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
 from edge_client.errors import WrongInput
 from edge_client.labelling.book import FileNotes
-from edge_client.labelling.label_work import not_read
+from edge_client.labelling.own_texts import OwnTexts
 from edge_client.planning.guard import peak_rss_bytes
 from edge_client.planning.resources import machine, memory_bytes, python_version
-from edge_client.texts.examples import ClientData, read_folder
+from edge_client.texts.examples import read_folder
 from edge_client.texts.rows import DataError
 from edge_client.wire import messages as wire
 from edge_client.wire.tensors import decode_adapter
@@ -103,7 +103,7 @@ class Client:
         self._settings, self._state = settings, state
         self._engine: Engine | None = None
         self._engine_for: tuple[object, ...] = ()
-        self._data: ClientData | None = None
+        self._own: OwnTexts | None = None
         self._notes: FileNotes | None = None
 
     def run(self) -> Summary:
@@ -218,11 +218,11 @@ class Client:
         with meter.phase("download"):
             body = self._adapter(coordinator, work, meter)
         with meter.phase("load"):
-            engine, data = self._ready(work)
+            engine, own = self._ready(work)
             engine.load_adapter(decode_adapter(body))
-            notes = self._known(engine, data, work)
+            notes = self._known(own, work)
         with meter.phase(work.kind):
-            finished = answer(engine, data, work, enrolled.device_id, notes)
+            finished = answer(engine, own, work, enrolled.device_id, notes)
         if work.kind == "train":
             engine.end_round()
         return finished
@@ -234,15 +234,15 @@ class Client:
             self._state.keep_adapter(work.adapter_sha256, body)
         return body
 
-    def _ready(self, work: wire.Work) -> tuple[Engine, ClientData]:
+    def _ready(self, work: wire.Work) -> tuple[Engine, OwnTexts]:
         """Engine and texts for this work; both stay for the next round."""
         needed = (work.task, work.adapter_spec, work.training)
-        if self._engine is None or self._data is None or self._engine_for != needed:
+        if self._engine is None or self._own is None or self._engine_for != needed:
             if self._engine is not None:
                 self._engine.close()
                 self._engine = None
-            self._data = read_folder(self._settings.data, work.task.labels)
-            if work.labelling is None and not (self._data.labelled or self._data.test):
+            data = read_folder(self._settings.data, work.task.labels)
+            if work.labelling is None and not (data.labelled or data.test):
                 raise DataError(
                     f"{self._settings.data} holds unlabelled texts alone, and in this run devices "
                     "do not label; put a labelled.csv with columns text,label there"
@@ -260,14 +260,15 @@ class Client:
             if self._settings.cache_bytes and frozen_layers(spec, self._engine.layers):
                 self._engine.remember(self._open_cache())
             log.info("plan: %s", self._engine.plan)
+            self._own = OwnTexts(data, self._engine.encoder.unknown_share)
             self._engine_for = needed
-        return self._engine, self._data
+        return self._engine, self._own
 
     def _open_cache(self) -> ActivationCache:
         folder = self._state.folder / "activations"
         return ActivationCache(folder, self._settings.cache_bytes, self._settings.base.base_id)
 
-    def _known(self, engine: Engine, data: ClientData, work: wire.Work) -> FileNotes:
+    def _known(self, own: OwnTexts, work: wire.Work) -> FileNotes:
         """What is known of the unlabelled texts; opened once, when it is told which are not read.
 
         Raises:
@@ -275,8 +276,10 @@ class Client:
         """
         if self._notes is None:
             self._notes = FileNotes(self._state.labels(work.run_id))
-            if work.labelling is not None and (told := not_read(engine, data, self._notes)):
-                log.warning("unlabelled texts that are not read: %s", told)
+            if work.labelling is not None:
+                told = own.not_read(self._notes.book.revoked)
+                if told:
+                    log.warning("unlabelled texts that are not read: %s", told)
         return self._notes
 
     def _keep(self, finished: Answer) -> None:

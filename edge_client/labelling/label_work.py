@@ -11,27 +11,19 @@ from itertools import accumulate
 
 import numpy as np
 
-from edge_client.adapters.spec import frozen_layers, parse_adapter
+from edge_client.adapters.spec import frozen_layers
 from edge_client.engine.engine import Engine
 from edge_client.labelling.book import Notes, Opened, Read, moved, sketch_of
 from edge_client.labelling.calibration import calibrated, temperature_of
 from edge_client.labelling.early_exit import WORTH, EarlyExit, layers_to_try, learnt_first
-from edge_client.labelling.pseudo_labels import (
-    FEWEST as FEWEST_LABELLED,
-)
-from edge_client.labelling.pseudo_labels import (
-    Reading,
-    affordable,
-    chosen,
-    queue,
-    readable,
-    text_id,
-)
+from edge_client.labelling.own_texts import OwnTexts
+from edge_client.labelling.pseudo_labels import FEWEST as FEWEST_LABELLED
+from edge_client.labelling.pseudo_labels import Reading, affordable, chosen, queue
+from edge_client.labelling.terms import Terms
 from edge_client.labelling.vote_k import vote_k
 from edge_client.texts.examples import ClientData, Example
-from edge_client.wire.confidences import Confidences, as_bin, counted
-from edge_client.wire.labelling import Labelling, keep_of
-from edge_client.wire.messages import Work
+from edge_client.wire.confidences import Confidences, counted
+from edge_client.wire.labelling import Labelling
 
 CHUNK = 8  # texts between two looks at whether there are enough
 
@@ -53,26 +45,25 @@ class LabelResult:
     layer_forwards: int
 
 
-def label(engine: Engine, data: ClientData, work: Work, notes: Notes) -> LabelResult:
+def label(engine: Engine, own: OwnTexts, terms: Terms, notes: Notes) -> LabelResult:
     """Do label work with the engine's adapter.
 
     The same work on the same notes gives the same labels, whether it was cut short or not.
 
     Args:
         engine: Holds the adapter to label with.
-        data: The device's texts.
-        work: With `labelling`.
+        own: The device's texts.
+        terms: How many labels, how sure, at what price.
         notes: What is known of the texts; what is read now is added.
     """
-    said, start = _labelling(work), engine.layer_forwards
-    texts = texts_to_label(engine, data, notes)
-    thresholds = thresholds_of(work)
-    limit = keep_of(said, work.keep, len(texts))
-    opened = _opened(engine, texts, work, notes)
-    planned = training_forwards(engine, work, len(data.labelled) + limit)
+    said, start = terms.labelling, engine.layer_forwards
+    texts = own.to_label(notes.book.revoked)
+    limit = terms.limit(len(texts))
+    opened = _opened(engine, texts, terms, notes)
+    planned = training_forwards(engine, terms, len(own.data.labelled) + limit)
     reader, price = None, engine.layers * len(engine.encoder.views())  # of a text, at most
     while notes.book.done < len(opened.queue):
-        if len(chosen(_fresh(notes, said), thresholds, limit, said.class_share)) >= limit:
+        if len(chosen(_fresh(notes, said), terms.thresholds, limit, said.class_share)) >= limit:
             break
         spent = notes.book.labelling_forwards, notes.book.training_forwards
         left = affordable(said.compute_share, *spent, planned)
@@ -81,48 +72,28 @@ def label(engine: Engine, data: ClientData, work: Work, notes: Notes) -> LabelRe
         if not names:
             break
         if reader is None:
-            reader = _Reader(engine, data, work, len(opened.queue))
+            reader = _Reader(engine, own.data, terms, len(opened.queue))
             known = [texts[name] for name in opened.queue[: notes.book.done]]
             reader.learn_again(known, notes.book.reads)
         readings = reader.read([texts[name] for name in names], names)
-        notes.add(Read(readings, _reading_forwards(engine, work, readings, notes)))
-    return _told(notes, texts, work, thresholds, limit, engine.layer_forwards - start)
+        notes.add(Read(readings, _reading_forwards(engine, terms, readings, notes)))
+    return _told(notes, texts, terms, engine.layer_forwards - start)
 
 
 def pseudo_texts(
-    engine: Engine, data: ClientData, work: Work, notes: Notes
+    own: OwnTexts, terms: Terms | None, notes: Notes
 ) -> tuple[list[Example], list[float]]:
     """The device's pseudo-labelled texts to train on, with their weights in the loss.
 
     None where the run does not label.
     """
-    if work.labelling is None or not notes.book.readings:
+    if terms is None or not notes.book.readings:
         return [], []
-    texts = texts_to_label(engine, data, notes)
-    limit = keep_of(work.labelling, work.keep, len(texts))
-    held = chosen(
-        _of(notes.book.readings, texts), thresholds_of(work), limit, work.labelling.class_share
-    )
+    texts, said = own.to_label(notes.book.revoked), terms.labelling
+    readings = _of(notes.book.readings, texts)
+    held = chosen(readings, terms.thresholds, terms.limit(len(texts)), said.class_share)
     found = [replace(texts[name], label=held[name].label) for name in texts if name in held]
-    return found, [work.labelling.weight] * len(found)
-
-
-def texts_to_label(engine: Engine, data: ClientData, notes: Notes) -> dict[str, Example]:
-    """The unlabelled texts that may get a pseudo-label, by id."""
-    share = engine.encoder.unknown_share
-    return readable(data.unlabelled, data.labelled, notes.book.revoked, share)
-
-
-def thresholds_of(work: Work) -> dict[str, float]:
-    """Least confidence by label: what the work says, or else the run's settings."""
-    said, labels = _labelling(work), work.task.labels
-    least = work.thresholds or [as_bin(said.least(label)) for label in labels]
-    return dict(zip(labels, least, strict=True))
-
-
-def _labelling(work: Work) -> Labelling:
-    assert work.labelling is not None, "label work carries its settings"
-    return work.labelling
+    return found, [said.weight] * len(found)
 
 
 def _of(readings: Mapping[str, Reading], texts: Mapping[str, Example]) -> dict[str, Reading]:
@@ -140,25 +111,25 @@ def _fresh(notes: Notes, said: Labelling) -> dict[str, Reading]:
     return {name: one for name, one in book.readings.items() if is_near.get(one.adapter_sha256)}
 
 
-def _opened(engine: Engine, texts: Mapping[str, Example], work: Work, notes: Notes) -> Opened:
+def _opened(engine: Engine, texts: Mapping[str, Example], terms: Terms, notes: Notes) -> Opened:
     """This work's queue: as it was when the work was first begun, unless texts of it are gone."""
-    book, said, known = notes.book, _labelling(work), tuple[str, ...]()
+    book, said, known = notes.book, terms.labelling, tuple[str, ...]()
     if book.opened is not None:
-        if book.opened.work_id == work.work_id and texts.keys() >= set(book.opened.queue):
+        if book.opened.work_id == terms.work_id and texts.keys() >= set(book.opened.queue):
             return book.opened
         known = book.opened.order
     order = known if set(known) == set(texts) else _ordered(engine, texts)
     sketch = sketch_of(engine.adapter())
-    sketches = book.sketches | {work.adapter_sha256: sketch}
+    sketches = book.sketches | {terms.adapter_sha256: sketch}
 
     def is_fresh(sha256: str) -> bool:
         return sha256 in sketches and moved(sketches[sha256], sketch) <= said.hardly_moved
 
-    adapter, least = work.adapter_sha256, thresholds_of(work)
+    adapter, least = terms.adapter_sha256, terms.thresholds
     names = queue(order, book.readings, least, is_fresh, adapter, said.read_share)
-    if _exits_early(work):
+    if terms.exits_early:
         names = learnt_first(names)
-    opened = Opened(work.work_id, adapter, tuple(names), tuple(order), sketch)
+    opened = Opened(terms.work_id, adapter, tuple(names), tuple(order), sketch)
     notes.add(opened)
     return opened
 
@@ -172,38 +143,32 @@ def _ordered(engine: Engine, texts: Mapping[str, Example]) -> tuple[str, ...]:
 
 
 def _reading_forwards(
-    engine: Engine, work: Work, readings: Mapping[str, Reading], notes: Notes
+    engine: Engine, terms: Terms, readings: Mapping[str, Reading], notes: Notes
 ) -> int:
     """Layer-forwards of readings, by rule: what a cache holds after a kill must change no label.
 
     The frozen layers of a text that was read before cost nothing.
     """
-    frozen = frozen_layers(parse_adapter(work.adapter_spec), engine.layers)
+    frozen = frozen_layers(terms.spec, engine.layers)
     known = sum(name in notes.book.readings for name in readings)
     through = sum(reading.layers for reading in readings.values()) - frozen * known
     return through * len(engine.encoder.views())
 
 
-def training_forwards(engine: Engine, work: Work, num_examples: int) -> int:
+def training_forwards(engine: Engine, terms: Terms, num_examples: int) -> int:
     """Layer-forwards of a training, by rule: the same in every plan, whatever a cache holds."""
-    spec = parse_adapter(work.adapter_spec)
-    trained = engine.layers - frozen_layers(spec, engine.layers)
-    passes = 3 * trained if spec.is_in_layers else engine.layers
-    return work.training.epochs * num_examples * passes
-
-
-def _exits_early(work: Work) -> bool:
-    """Whether texts may be read no further than needed; an ensemble's patterns are read in full."""
-    return _labelling(work).early_exit and not work.task.ensemble
+    trained = engine.layers - frozen_layers(terms.spec, engine.layers)
+    passes = 3 * trained if terms.spec.is_in_layers else engine.layers
+    return terms.epochs * num_examples * passes
 
 
 class _Reader:
     """Reads texts; the first ones in full, to learn where others may leave."""
 
-    def __init__(self, engine: Engine, data: ClientData, work: Work, texts: int) -> None:
-        self._engine, self._work = engine, work
-        frozen = frozen_layers(parse_adapter(work.adapter_spec), engine.layers)
-        is_worth = _exits_early(work) and texts >= WORTH
+    def __init__(self, engine: Engine, data: ClientData, terms: Terms, texts: int) -> None:
+        self._engine, self._terms = engine, terms
+        frozen = frozen_layers(terms.spec, engine.layers)
+        is_worth = terms.exits_early and texts >= WORTH
         ways = layers_to_try(frozen, engine.layers) if is_worth else ()
         self._exits = EarlyExit(ways) if ways else None
         self._temperature = self._fitted(data)
@@ -214,7 +179,7 @@ class _Reader:
         gold = np.array(self._engine.encoder.labels(aside))
         if len(gold) < FEWEST_LABELLED or len(set(gold.tolist())) < 2:
             return 1.0
-        return temperature_of(self._engine.predict(aside), gold, self._work.prior)
+        return temperature_of(self._engine.predict(aside), gold, self._terms.prior)
 
     def learn_again(self, examples: Sequence[Example], reads: Sequence[int]) -> None:
         """Learn from what was read before the work was cut short, as many at once as then."""
@@ -225,7 +190,7 @@ class _Reader:
 
     def _rows(self, examples: Sequence[Example]) -> tuple[np.ndarray, list[int]]:
         """Log-probabilities without the prior: exits must agree on labels, which are told so."""
-        layers, prior = self._engine.layers, np.array(self._work.prior or 0.0)
+        layers, prior = self._engine.layers, np.array(self._terms.prior or 0.0)
         if self._exits is None:
             return self._engine.predict(examples) - prior, [layers] * len(examples)
         return self._exits.settle(self._engine.read(examples, self._exits) - prior, layers)
@@ -236,10 +201,10 @@ class _Reader:
         answers = np.nan_to_num(calibrated(rows, (), self._temperature))
         return {
             name: Reading(
-                self._work.task.labels[int(answer.argmax())],
+                self._terms.labels[int(answer.argmax())],
                 float(answer.max()),
-                self._work.round_index,
-                self._work.adapter_sha256,
+                self._terms.round_index,
+                self._terms.adapter_sha256,
                 through,
             )
             for name, answer, through in zip(names, answers, went, strict=True)
@@ -247,16 +212,11 @@ class _Reader:
 
 
 def _told(
-    notes: Notes,
-    texts: Mapping[str, Example],
-    work: Work,
-    thresholds: Mapping[str, float],
-    limit: int,
-    layer_forwards: int,
+    notes: Notes, texts: Mapping[str, Example], terms: Terms, layer_forwards: int
 ) -> LabelResult:
-    readings = _of(notes.book.readings, texts)
-    held = chosen(readings, thresholds, limit, _labelling(work).class_share)
-    index = {name: row for row, name in enumerate(work.task.labels)}
+    readings, limit = _of(notes.book.readings, texts), terms.limit(len(texts))
+    held = chosen(readings, terms.thresholds, limit, terms.labelling.class_share)
+    index = {name: row for row, name in enumerate(terms.labels)}
     known = [one for one in readings.values() if one.label in index]
     labels, confidences = [index[one.label] for one in known], [one.confidence for one in known]
     return LabelResult(
@@ -265,18 +225,3 @@ def _told(
         confidences=counted(len(texts), labels, confidences, len(index)),
         layer_forwards=layer_forwards,
     )
-
-
-def not_read(engine: Engine, data: ClientData, notes: Notes) -> str:
-    """How many of a device's unlabelled texts are never read, and why; empty if all are."""
-    names = [text_id(example) for example in data.unlabelled]
-    once, gold = set(names), {text_id(example) for example in data.labelled}
-    readable = texts_to_label(engine, data, notes)
-    revoked = (once - gold) & notes.book.revoked
-    counts = {
-        "there more than once": len(names) - len(once),
-        "labelled by hand": len(once & gold),
-        "whose label was taken back": len(revoked),
-        "mostly of tokens the base does not know": len(once - gold - revoked) - len(readable),
-    }
-    return ", ".join(f"{count} {why}" for why, count in counts.items() if count)

@@ -11,7 +11,7 @@ anyway (the prior), and by a temperature.
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edge_client.texts.examples import Example
@@ -49,16 +49,14 @@ def text_id(example: Example) -> str:
 def readable(
     unlabelled: Iterable[Example],
     gold: Iterable[Example],
-    revoked: Collection[str],
     unknown_share: Callable[[Example], float],
 ) -> dict[str, Example]:
-    """The texts that may get a pseudo-label, by id, in order.
+    """The texts that a model can label, by id, in order.
 
-    Every text comes once. Left out are texts that have a gold label, texts whose pseudo-label was
-    taken back by hand, and texts mostly of tokens the base does not know, such as another
-    script's: whatever it says of them is no answer.
+    Every text comes once. Left out are texts that have a gold label, and texts mostly of tokens
+    the base does not know, such as another script's: whatever it says of them is not an answer.
     """
-    known, found = {text_id(example) for example in gold} | set(revoked), {}
+    known, found = {text_id(example) for example in gold}, {}
     for example in unlabelled:
         name = text_id(example)
         if name not in known and unknown_share(example) <= MOST_UNKNOWN:

@@ -12,6 +12,7 @@ from edge_client.client.answers import answer
 from edge_client.client.state import Answer
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.labelling.book import Book, MemoryNotes
+from edge_client.labelling.own_texts import OwnTexts
 from edge_client.texts.examples import ClientData, Example
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import decode_adapter
@@ -39,6 +40,7 @@ class InProcess:
             self._engine.remember(cache)
         self._first = Standing(on.first_adapter(self._engine))  # before anybody trains
         self._books: dict[str, Book] = {}
+        self._own: dict[str, OwnTexts] = {}  # of clients that label: their texts are tokenized once
         self.serve(on.population)
         index = {label: row for row, label in enumerate(on.dataset.task.labels)}
         self._gold = np.array([index[example.label or ""] for example in on.dataset.test])
@@ -48,6 +50,7 @@ class InProcess:
         self._owned = {client.name: client.test for client in population}
         everybody = (*population, merged(population))
         self._clients = {client.name: client for client in everybody}
+        self._own.clear()
 
     def start(self) -> Standing:
         """The adapter before the first round."""
@@ -70,10 +73,19 @@ class InProcess:
             if work.labelling is not None:
                 self._books[name] = notes.book  # before it is answered: who asks may not come back
             try:
-                yield answer(self._engine, self.data(name, work), work, name, notes)
+                yield answer(self._engine, self._texts(name, work), work, name, notes)
             except (RuntimeError, ValueError) as error:
                 reason = f"{name}: {error}"
                 yield Answer(Report(work.work_id, "failed", error=reason[:2000]), None)
+
+    def _texts(self, name: str, work: Work) -> OwnTexts:
+        """A client's texts as the engine reads them."""
+        share = self._engine.encoder.unknown_share
+        if work.labelling is None:
+            return OwnTexts(self.data(name, work), share)
+        if name not in self._own:
+            self._own[name] = OwnTexts(self.data(name, work), share)
+        return self._own[name]
 
     def data(self, name: str, work: Work) -> ClientData:
         """A client's texts, the unlabelled ones without their labels and where they are wanted."""
@@ -88,8 +100,8 @@ class InProcess:
         if work.labelling is None:
             return None
         self._engine.load_adapter(decode_adapter(adapter))
-        data = ClientData((), (), self._on.gate)
-        return answer(self._engine, data, work, "gate", MemoryNotes()).report
+        own = OwnTexts(ClientData((), (), self._on.gate), self._engine.encoder.unknown_share)
+        return answer(self._engine, own, work, "gate", MemoryNotes()).report
 
     def judge(self, adapter: bytes, arm: str) -> Score:
         """Score an adapter on a client's own test texts; for nobody, on all."""

@@ -8,11 +8,13 @@ import pytest
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
-from edge_client.client.answers import answer
+from edge_client.client import answers
+from edge_client.client.state import Answer
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import TrainingError, train
 from edge_client.labelling.book import MemoryNotes, Opened, Read
+from edge_client.labelling.own_texts import OwnTexts
 from edge_client.labelling.pseudo_labels import Reading, text_id
 from edge_client.texts.examples import ClientData, Example
 from edge_client.texts.tasks import Task
@@ -38,6 +40,14 @@ def engine_of(kind: str, base: Base, task: Task) -> Engine:
     engine = open_engine(kind, base, task, spec, TRAINING)
     engine.load_adapter(initial_adapter(spec, base, len(task.labels), seed=3))
     return engine
+
+
+def answer(
+    engine: Engine, data: ClientData, work: Work, device_id: str, notes: MemoryNotes
+) -> Answer:
+    """An answer on texts that were read just now."""
+    own = OwnTexts(data, engine.encoder.unknown_share)
+    return answers.answer(engine, own, work, device_id, notes)
 
 
 def work_of(kind: str, task: Task, labelling: Labelling | None = SAID) -> Work:
@@ -126,6 +136,22 @@ def test_a_device_may_train_on_pseudo_labels_alone(
     assert any(tensor.any() for tensor in decode_update(found.update).delta.values())
     with pytest.raises(TrainingError, match="no labelled texts"):
         answer(engine, data, work_of("train", hub_task), "hub-1", notes_of(NOTES[2]))
+
+
+def test_texts_are_tokenized_once_however_much_work_comes(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    """But for training and reading, which need the ids themselves."""
+    engine, notes, asked = engine_of(kind, tiny_base, hub_task), MemoryNotes(), list[Example]()
+
+    def unknown_share(example: Example) -> float:
+        asked.append(example)
+        return engine.encoder.unknown_share(example)
+
+    own = OwnTexts(DATA, unknown_share)
+    for work in ("evaluate", "label", "train", "label", "train"):
+        answers.answer(engine, own, work_of(work, hub_task), "hub-1", notes)
+        assert asked == ([] if work == "evaluate" else list(UNLABELLED))
 
 
 def test_labelling_reports_what_was_read_and_is_held(

@@ -13,7 +13,7 @@ import pytest
 from edge_client.bases.base import Base
 from edge_client.labelling.book import Book, Event, FileNotes, MemoryNotes, Revoked
 from edge_client.labelling.early_exit import FEWEST
-from edge_client.labelling.label_work import CHUNK, label
+from edge_client.labelling.label_work import CHUNK
 from edge_client.labelling.pseudo_labels import text_id
 from tests.edge_client.engine.engines import KINDS
 from tests.edge_client.labelling.two_topics import (
@@ -21,6 +21,7 @@ from tests.edge_client.labelling.two_topics import (
     DATA,
     MANY,
     TRAINING,
+    label,
     straight,
     trained,
     work_of,
@@ -107,7 +108,6 @@ import sys, time
 from pathlib import Path
 from edge_client.bases.base import open_base
 from edge_client.labelling.book import FileNotes
-from edge_client.labelling.label_work import label
 from tests.edge_client.labelling import two_topics as here
 
 class Slow(FileNotes):
@@ -116,7 +116,7 @@ class Slow(FileNotes):
         time.sleep(0.1)
 
 engine = here.trained("onnx", open_base(sys.argv[1]))
-label(engine, here.DATA, here.work_of(), Slow(Path(sys.argv[2])))
+here.label(engine, here.DATA, here.work_of(), Slow(Path(sys.argv[2])))
 """
 
 

@@ -24,7 +24,6 @@ from edge_client.labelling.early_exit import (
     layers_to_try,
     learnt_first,
 )
-from edge_client.labelling.label_work import label
 from edge_client.labelling.pseudo_labels import text_id
 from edge_client.texts.examples import ClientData, Example, read_file
 from edge_client.texts.ready_tasks import AG_NEWS
@@ -32,6 +31,7 @@ from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Training, Work
 from tests.conftest import shared
 from tests.edge_client.engine.engines import KINDS
+from tests.edge_client.labelling.two_topics import label
 
 HIDDEN, LABELS = 8, 3
 

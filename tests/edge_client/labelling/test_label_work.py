@@ -12,8 +12,9 @@ from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.labelling.book import FileNotes, MemoryNotes, Revoked, TrainingDone
-from edge_client.labelling.label_work import CHUNK, label, pseudo_texts, texts_to_label
+from edge_client.labelling.label_work import CHUNK, pseudo_texts
 from edge_client.labelling.pseudo_labels import text_id
+from edge_client.labelling.terms import terms_of
 from edge_client.texts.examples import ClientData
 from tests.edge_client.engine.engines import KINDS
 from tests.edge_client.labelling.two_topics import (
@@ -21,6 +22,8 @@ from tests.edge_client.labelling.two_topics import (
     DATA,
     TASK,
     TRAINING,
+    label,
+    own,
     straight,
     texts_of,
     trained,
@@ -169,10 +172,11 @@ def test_pseudo_labelled_texts_carry_label_and_weight(
 ) -> None:
     engine, notes = labelled
     said = replace(ALL, confidence=0.5, class_floor=0.5, weight=0.25)
-    texts, weights = pseudo_texts(engine, DATA, work_of(said, kind="train", keep=0.5), notes)
+    terms, device = terms_of(work_of(said, kind="train", keep=0.5)), own(engine, DATA)
+    texts, weights = pseudo_texts(device, terms, notes)
     assert len(texts) == 36 and weights == [0.25] * 36
     assert all(text.label == notes.book.readings[text_id(text)].label for text in texts)
-    assert pseudo_texts(engine, DATA, work_of(kind="train", labelling=None), notes) == ([], [])
+    assert pseudo_texts(device, None, notes) == ([], [])
 
 
 def test_gold_labels_win_and_taken_back_ones_stay_away(
@@ -183,7 +187,7 @@ def test_gold_labels_win_and_taken_back_ones_stay_away(
     notes.add(Revoked(text_id(revoked)))
     data = replace(DATA, labelled=(replace(gold, text=f" {gold.text} ", label="mail"),))
     work = work_of(replace(ALL, confidence=0.5, class_floor=0.5), kind="train")
-    texts, _ = pseudo_texts(engine, data, work, notes)
+    texts, _ = pseudo_texts(own(engine, data), terms_of(work), notes)
     names = {text_id(text) for text in texts}
     assert len(names) == 70 and not names & {text_id(gold), text_id(revoked)}
-    assert set(texts_to_label(engine, data, notes)) == names
+    assert set(own(engine, data).to_label(notes.book.revoked)) == names

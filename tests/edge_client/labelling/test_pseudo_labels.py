@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_client.labelling.calibration import calibrated, temperature_of
+from edge_client.labelling.own_texts import OwnTexts
 from edge_client.labelling.pseudo_labels import (
     FEWEST,
     Reading,
@@ -19,7 +20,7 @@ from edge_client.labelling.pseudo_labels import (
     readable,
     text_id,
 )
-from edge_client.texts.examples import Example
+from edge_client.texts.examples import ClientData, Example
 
 LABELS = ("mail", "power", "weather")
 seeds = st.integers(0, 2**32 - 1)
@@ -72,19 +73,20 @@ def known(example: Example) -> float:
 
 def test_every_text_comes_once_and_in_order() -> None:
     texts = [Example("b"), Example("a"), Example(" b "), Example("a", "a")]
-    assert list(readable(texts, [], [], known).values()) == [texts[0], texts[1], texts[3]]
+    assert list(readable(texts, [], known).values()) == [texts[0], texts[1], texts[3]]
 
 
 def test_gold_and_revoked_texts_are_left_out() -> None:
     texts = [Example("a"), Example("b"), Example("c")]
-    found = readable(texts, [Example("a ", label="mail")], [text_id(texts[1])], known)
+    data = ClientData((Example("a ", label="mail"),), tuple(texts), ())
+    found = OwnTexts(data, known).to_label([text_id(texts[1])])
     assert found == {text_id(texts[2]): texts[2]}
 
 
 def test_texts_mostly_of_unknown_tokens_are_left_out() -> None:
     texts = [Example("a"), Example("b"), Example("c")]
     shares = dict(zip("abc", (0.5, 0.51, 1.0), strict=True))
-    assert list(readable(texts, [], [], lambda text: shares[text.text]).values()) == texts[:1]
+    assert list(readable(texts, [], lambda text: shares[text.text]).values()) == texts[:1]
 
 
 # How sure

@@ -10,9 +10,12 @@ from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
-from edge_client.labelling.book import Book, MemoryNotes
+from edge_client.labelling import label_work
+from edge_client.labelling.book import Book, MemoryNotes, Notes
 from edge_client.labelling.early_exit import WORTH
-from edge_client.labelling.label_work import label
+from edge_client.labelling.label_work import LabelResult
+from edge_client.labelling.own_texts import OwnTexts
+from edge_client.labelling.terms import terms_of
 from edge_client.texts.examples import ClientData, Example
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
@@ -83,6 +86,15 @@ def work_of(said: Labelling = ALL, **changes: object) -> Work:
         keep=1.0,
     )
     return replace(work, **changes)  # type: ignore[arg-type]
+
+
+def own(engine: Engine, data: ClientData) -> OwnTexts:
+    return OwnTexts(data, engine.encoder.unknown_share)
+
+
+def label(engine: Engine, data: ClientData, work: Work, notes: Notes) -> LabelResult:
+    """Label work on texts that were read just now."""
+    return label_work.label(engine, own(engine, data), terms_of(work), notes)
 
 
 def straight(engine: Engine, work: Work, data: ClientData = DATA) -> tuple[Book, int]:
