@@ -3,18 +3,19 @@
     enrol -> wait -> download -> load -> label, train or evaluate -> upload -> report -> wait ...
 
 Answer work lies in the outbox before it is sent; work that was cut short is handed out again and
-gives the same bytes, for its seeds depend on run, device and round alone.
+gives the same bytes, for its seeds depend on run, device and round alone. The device's texts are
+those in its files when work begins: files that have changed since the last work are read again.
 """
 
 import logging
 import math
+import platform
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from edge_client.adapters.spec import frozen_layers, parse_adapter
 from edge_client.bases.base import Base
-from edge_client.client import meter as meters
 from edge_client.client.answers import answer
 from edge_client.client.meter import WorkMeter
 from edge_client.client.state import Answer, ClientState, Identity
@@ -32,10 +33,10 @@ from edge_client.errors import WrongInput
 from edge_client.labelling.book import FileNotes
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.planning.guard import peak_rss_bytes
-from edge_client.planning.resources import machine, memory_bytes, python_version
-from edge_client.texts.examples import read_folder
+from edge_client.planning.resources import memory_bytes, usable_cores
+from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.rows import DataError
-from edge_client.wire import messages as wire
+from edge_client.wire.messages import PROTOCOL, DeviceFacts, Enrol, Enrolled, Report, Work
 from edge_client.wire.tensors import decode_adapter
 
 log = logging.getLogger(__name__)
@@ -103,7 +104,9 @@ class Client:
         self._settings, self._state = settings, state
         self._engine: Engine | None = None
         self._engine_for: tuple[object, ...] = ()
+        self._folder: DataFolder | None = None
         self._own: OwnTexts | None = None
+        self._told_of: OwnTexts | None = None
         self._notes: FileNotes | None = None
 
     def run(self) -> Summary:
@@ -134,7 +137,7 @@ class Client:
         finally:
             coordinator.close()
 
-    def _enrol(self) -> wire.Enrolled:
+    def _enrol(self) -> Enrolled:
         settings = self._settings
         known = self._state.identity(settings.url)
         if known is not None:
@@ -142,14 +145,14 @@ class Client:
             return known.enrolled
         if not settings.token:
             raise ClientError(f"not enrolled with {settings.url} yet; give --token")
-        facts = wire.DeviceFacts(
-            machine=machine(),
-            cores=meters.usable_cores(),
+        facts = DeviceFacts(
+            machine=platform.machine(),
+            cores=usable_cores(),
             memory_bytes=memory_bytes(),
-            python=python_version(),
+            python=platform.python_version(),
             smidgen=settings.version,
         )
-        request = wire.Enrol(wire.PROTOCOL, settings.token, settings.name, facts)
+        request = Enrol(PROTOCOL, settings.token, settings.name, facts)
         coordinator = Coordinator(settings.url)
         try:
             enrolled = patiently(lambda: coordinator.enrol(request), settings.patience_s)
@@ -171,7 +174,7 @@ class Client:
                 f"({base_id[:12]}); copy the coordinator's base to this device"
             )
 
-    def _next_work(self, coordinator: Coordinator, meter: WorkMeter) -> wire.Work | None:
+    def _next_work(self, coordinator: Coordinator, meter: WorkMeter) -> Work | None:
         settings = self._settings
         try:
             work = patiently(lambda: coordinator.next_work(settings.wait_s, meter), math.inf)
@@ -182,22 +185,24 @@ class Client:
                     "and enrol again"
                 ) from error
             raise
-        if work is not None and work.protocol != wire.PROTOCOL:
+        if work is not None and work.protocol != PROTOCOL:
             raise ClientError(
-                f"{settings.url} speaks protocol {work.protocol}, this client {wire.PROTOCOL}; "
+                f"{settings.url} speaks protocol {work.protocol}, this client {PROTOCOL}; "
                 "install the same version of smidgen"
             )
         return work
 
     def _do(
-        self, coordinator: Coordinator, enrolled: wire.Enrolled, work: wire.Work, meter: WorkMeter
+        self, coordinator: Coordinator, enrolled: Enrolled, work: Work, meter: WorkMeter
     ) -> Answer:
         self._check_base(work.base_id, enrolled.base_name)
         log.info("round %d: %s", work.round_index, work.kind)
         try:
             return self._compute(coordinator, enrolled, work, meter)
-        except DataError as error:
-            failed = wire.Report(work.work_id, "failed", error=str(error)[:2000])
+        except DataError:
+            # The error may quote a line of the file, which is nobody else's to read.
+            reason = "this device's texts cannot be used; its own log says which file and line"
+            failed = Report(work.work_id, "failed", error=reason)
             self._deliver(coordinator, Answer(failed, None), meter)
             raise
         except (RuntimeError, ValueError, MemoryError, OSError) as error:
@@ -207,13 +212,13 @@ class Client:
                 self._notes = None
             reason = f"{type(error).__name__}: {error}"
             log.error("round %d: %s failed: %s", work.round_index, work.kind, reason)
-            return Answer(wire.Report(work.work_id, "failed", error=reason[:2000]), None)
+            return Answer(Report(work.work_id, "failed", error=reason[:2000]), None)
         finally:
             if self._engine is not None:
                 self._engine.rest()  # until there is more work, which may be in an hour
 
     def _compute(
-        self, coordinator: Coordinator, enrolled: wire.Enrolled, work: wire.Work, meter: WorkMeter
+        self, coordinator: Coordinator, enrolled: Enrolled, work: Work, meter: WorkMeter
     ) -> Answer:
         with meter.phase("download"):
             body = self._adapter(coordinator, work, meter)
@@ -227,21 +232,22 @@ class Client:
             engine.end_round()
         return finished
 
-    def _adapter(self, coordinator: Coordinator, work: wire.Work, meter: WorkMeter) -> bytes:
+    def _adapter(self, coordinator: Coordinator, work: Work, meter: WorkMeter) -> bytes:
         body = self._state.adapter(work.adapter_sha256)
         if body is None:
             body = patiently(partial(coordinator.adapter, work.adapter_sha256, meter), math.inf)
             self._state.keep_adapter(work.adapter_sha256, body)
         return body
 
-    def _ready(self, work: wire.Work) -> tuple[Engine, OwnTexts]:
-        """Engine and texts for this work; both stay for the next round."""
+    def _ready(self, work: Work) -> tuple[Engine, OwnTexts]:
+        """Engine and texts for this work; both stay for the next, but for files that change."""
         needed = (work.task, work.adapter_spec, work.training)
-        if self._engine is None or self._own is None or self._engine_for != needed:
+        if self._engine is None or self._folder is None or self._engine_for != needed:
             if self._engine is not None:
                 self._engine.close()
-                self._engine = None
-            data = read_folder(self._settings.data, work.task.labels)
+                self._engine = self._own = None
+            self._folder = DataFolder(self._settings.data, work.task.labels)
+            data = self._folder.read()
             if work.labelling is None and not (data.labelled or data.test):
                 raise DataError(
                     f"{self._settings.data} holds unlabelled texts alone, and in this run devices "
@@ -260,26 +266,28 @@ class Client:
             if self._settings.cache_bytes and frozen_layers(spec, self._engine.layers):
                 self._engine.remember(self._open_cache())
             log.info("plan: %s", self._engine.plan)
-            self._own = OwnTexts(data, self._engine.encoder.unknown_share)
             self._engine_for = needed
+        data = self._folder.read()
+        if self._own is None or self._own.data is not data:
+            self._own = OwnTexts(data, self._engine.encoder.unknown_share)
         return self._engine, self._own
 
     def _open_cache(self) -> ActivationCache:
         folder = self._state.folder / "activations"
         return ActivationCache(folder, self._settings.cache_bytes, self._settings.base.base_id)
 
-    def _known(self, own: OwnTexts, work: wire.Work) -> FileNotes:
-        """What is known of the unlabelled texts; opened once, when it is told which are not read.
+    def _known(self, own: OwnTexts, work: Work) -> FileNotes:
+        """What is known of the unlabelled texts; of new ones the log tells which are not read.
 
         Raises:
             OSError: The file cannot be read, or not be mended.
         """
         if self._notes is None:
             self._notes = FileNotes(self._state.labels(work.run_id))
-            if work.labelling is not None:
-                told = own.not_read(self._notes.book.revoked)
-                if told:
-                    log.warning("unlabelled texts that are not read: %s", told)
+        if work.labelling is not None and self._told_of is not own:
+            if told := own.not_read(self._notes.book.revoked):
+                log.warning("unlabelled texts that are not read: %s", told)
+            self._told_of = own
         return self._notes
 
     def _keep(self, finished: Answer) -> None:
@@ -310,7 +318,7 @@ class Client:
         self._state.forget_finished(report.work_id)
 
 
-def with_costs(report: wire.Report, meter: WorkMeter) -> wire.Report:
+def with_costs(report: Report, meter: WorkMeter) -> Report:
     """A report with what its work cost so far."""
     return replace(
         report,
@@ -322,7 +330,7 @@ def with_costs(report: wire.Report, meter: WorkMeter) -> wire.Report:
     )
 
 
-def in_short(report: wire.Report) -> str:
+def in_short(report: Report) -> str:
     """One line for the log."""
     if report.outcome == "failed":
         return f"told the coordinator that it failed: {report.error}"

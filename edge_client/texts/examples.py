@@ -81,7 +81,7 @@ def read_folder(folder: Path, labels: Sequence[str]) -> ClientData:
     """
     read = {
         part: tuple(read_file(path, labels, labelled=part != "unlabelled"))
-        for part, path in _parts(folder).items()
+        for part, path in files_of(folder).items()
     }
     return ClientData(*(read.get(part, ()) for part in PARTS))
 
@@ -92,14 +92,18 @@ def check_folder(folder: Path) -> None:
     Raises:
         DataError: As by `read_folder`, whatever the labels are.
     """
-    for part, path in _parts(folder).items():
+    for part, path in files_of(folder).items():
         left_out = LeftOut()
         if next(read_texts(path, (), part != "unlabelled", left_out), None) is None:
             raise _useless(path, left_out)
 
 
-def _parts(folder: Path) -> dict[str, Path]:
-    """The files of a client data folder by what they hold."""
+def files_of(folder: Path) -> dict[str, Path]:
+    """The files of a client data folder, by what they hold.
+
+    Raises:
+        DataError: There are none, or two of one kind.
+    """
     if folder.is_file():
         return {"labelled": folder}
     if not folder.is_dir():
