@@ -1,6 +1,5 @@
 """What a piece of work costs: seconds by phase, bytes by direction, the process's peak memory."""
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,8 +31,3 @@ class WorkMeter:
         finally:
             spent = time.perf_counter() - start
             self.phases_s[name] = self.phases_s.get(name, 0.0) + spent
-
-
-def usable_cores() -> int:
-    """Processors this process may run on."""
-    return len(os.sched_getaffinity(0))

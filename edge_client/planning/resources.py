@@ -131,9 +131,6 @@ def _quota(folder: Path) -> float | None:
     return int(quota) / int(period)
 
 
-# Control groups
-
-
 # Measured
 
 
@@ -161,13 +158,3 @@ def measured_flops(size: int = 768, repeats: int = 5) -> float:
 def memory_bytes() -> int:
     """Physical memory of the machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def machine() -> str:
-    """Processor architecture, such as `aarch64`."""
-    return platform.machine()
-
-
-def python_version() -> str:
-    """Version of the interpreter."""
-    return platform.python_version()

@@ -20,9 +20,9 @@ import httpx
 from edge_client.adapters.peft_folder import read_peft_folder
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import open_base
-from edge_client.client.meter import usable_cores
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import evaluate
+from edge_client.planning.resources import usable_cores
 from edge_client.texts.examples import read_folder
 from edge_client.texts.tasks import read_task
 from edge_client.wire.messages import Training
