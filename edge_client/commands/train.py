@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.peft_folder import Exported, check_exportable, write_peft_folder
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED, open_base
@@ -58,10 +58,7 @@ def train_alone(
     texts = read_folder(data, chosen.labels)
     training = training_of(epochs, batch, lr, tokens)
     computer = open_within(engine, opened, chosen, spec, training, parse_budget(memory_budget))
-    prompt_ids = computer.encoder.tokens.encode(prompt_init)
-    first = derive_seed(seed, "adapter")
-    state = initial_adapter(spec, opened, len(chosen.labels), first, prompt_ids)
-    computer.load_adapter(state)
+    computer.load_adapter(first_adapter(opened, spec, chosen, prompt_init, seed, tokens))
     before, peak = _score(computer, texts), 0
     for round_index in range(1, rounds + 1):
         computer.load_adapter(computer.adapter())
