@@ -13,7 +13,7 @@ from rich.console import Console
 
 from edge_client.bases.base import open_base
 from edge_client.engine.opening import ENGINE_HELP
-from edge_client.planning.sizes import AUTO, BudgetError, parse_budget
+from edge_client.planning.sizes import AUTO, parse_size
 from profiling.benchmarks.exactness import Question, compare
 from profiling.benchmarks.grid import BATCHES, GRID_BITS, SHAPES, Case, grid, run_grid
 from profiling.benchmarks.report import (
@@ -111,7 +111,7 @@ def train_steps(
             tokens=tokens,
             adapter=adapter,
             memory_budget=memory_budget,
-            cap_bytes=_cap_bytes(cgroup),
+            cap_bytes=None if cgroup is None else parse_size("--cgroup", cgroup),
             steps=steps,
             warmup=warmup,
             threads=threads,
@@ -236,18 +236,6 @@ def _grid_result(cases: list[Case]) -> Mapping[str, Any]:
         "close": sum(case.is_close for case in cases),
         "worst_error": max(errors, default=None),
     }
-
-
-def _cap_bytes(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        size = parse_budget(text)
-    except BudgetError:
-        size = None
-    if size is None:
-        raise BenchmarkError(f"--cgroup {text!r} is not a size; expected such as 512M or 1.5G")
-    return size
 
 
 def _peer_names(every: bool, chosen: list[str], settings: Settings) -> list[str]:

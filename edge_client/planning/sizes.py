@@ -12,36 +12,43 @@ MIB = 1 << 20
 
 
 class BudgetError(WrongInput):
-    """A budget that is no size, or that no plan fits."""
+    """A memory size that is not one, or a budget that no plan fits."""
 
 
 def parse_budget(text: str) -> int | None:
-    """Bytes of `512M`, `2G` or `1.5G` (1024-based), or None for `auto`.
+    """The bytes that `--memory-budget` allows, or None for `auto`.
 
     Raises:
-        BudgetError: Anything else; the message says what was expected.
+        BudgetError: Neither a size nor `auto`.
     """
-    if text == AUTO:
-        return None
-    return _bytes("--memory-budget", text, AUTO)
+    return None if text == AUTO else parse_size("--memory-budget", text, AUTO)
 
 
 def parse_cache_size(text: str) -> int:
-    """Bytes of a size as `parse_budget` reads it, or of `0`.
+    """The bytes that `--cache-size` allows; 0 for `0`.
 
     Raises:
-        BudgetError: Anything else; the message says what was expected.
+        BudgetError: Neither a size nor `0`.
     """
-    return 0 if text == "0" else _bytes("--cache-size", text, "0 for none")
+    return 0 if text == "0" else parse_size("--cache-size", text, "0 for none")
 
 
-def _bytes(option: str, text: str, other: str) -> int:
+def parse_size(option: str, text: str, other: str = "") -> int:
+    """Bytes of `512M`, `2G` or `1.5G` (1024-based), at least 1 MiB.
+
+    Args:
+        option: The option that was typed, for the message.
+        text: What was typed.
+        other: What else the option takes, for the message; empty: nothing.
+
+    Raises:
+        BudgetError: Not a size; the message says what was expected.
+    """
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([MmGg])", text)
     size = int(float(match[1]) * MIB * (1024 if match[2] in "Gg" else 1)) if match else 0
     if size < MIB:
-        raise BudgetError(
-            f"{option} {text!r} is not a size; expected such as 512M, 1.5G or {other}"
-        )
+        expected = f"512M, 1.5G or {other}" if other else "512M or 1.5G"
+        raise BudgetError(f"{option} {text!r} is not a size; expected such as {expected}")
     return size
 
 
@@ -51,5 +58,5 @@ def auto_budget(available_bytes: int) -> int:
 
 
 def size_text(size_bytes: int, rounding: Callable[[float], int] = math.ceil) -> str:
-    """Bytes as `parse_budget` reads them; rounded up, so that a budget of this text is enough."""
+    """Bytes as `parse_size` reads them; rounded up, so that a budget of this text is enough."""
     return f"{rounding(size_bytes / MIB)}M"

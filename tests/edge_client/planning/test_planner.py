@@ -27,6 +27,7 @@ from edge_client.planning.sizes import (
     auto_budget,
     parse_budget,
     parse_cache_size,
+    parse_size,
     size_text,
 )
 from edge_client.planning.step_cost import Rates, layer_forwards, nominal_rates, step_seconds
@@ -334,6 +335,12 @@ NO_SIZES = (
 def test_a_budget_that_is_no_size_says_what_was_expected(text: str) -> None:
     with pytest.raises(BudgetError, match=r"is not a size; expected such as 512M, 1\.5G or auto"):
         parse_budget(text)
+
+
+def test_an_option_of_sizes_alone_expects_nothing_else() -> None:
+    assert parse_size("--cgroup", "1.5G") == 1536 * MIB
+    with pytest.raises(BudgetError, match=r"^--cgroup 'auto' .* such as 512M or 1\.5G$"):
+        parse_size("--cgroup", "auto")
 
 
 def test_auto_is_sixty_percent_of_what_is_available() -> None:
