@@ -15,6 +15,7 @@ keep_last = 0.5
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import msgspec
 from coordinator.rounds.selection import cohort_size
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED
-from edge_client.errors import WrongInput
+from edge_client.errors import WrongInput, demand
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.tasks import Task, task_from_mapping
 from edge_client.wire.labelling import Labelling
@@ -39,9 +40,7 @@ class ConfigError(WrongInput):
     """A run that cannot be read or makes no sense."""
 
 
-def _demand(condition: bool, message: str) -> None:
-    if not condition:
-        raise ConfigError(message)
+_demand = partial(demand, kind=ConfigError)
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class RunConfig:
             known = ", ".join(self.task.labels)
             _demand(
                 label in self.task.labels,
-                f"labelling: confidences: {label!r} is no label of the task; those are {known}",
+                f"labelling: confidences: {label!r} is not a label of the task; those are {known}",
             )
         smallest = cohort_size(self.fraction, self.min_clients)
         _demand(

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "simulation": {"edge_client", "coordinator", "profiling"},
 }
 # The rooms of the device that the server may know: the contract, and what draws an adapter.
-CONTRACT = {"adapters", "bases", "texts", "wire"}
+CONTRACT = {"adapters", "bases", "errors", "texts", "wire"}
 COMPUTES = {
     "edge_client/engine/torch_backend/adamw.py",
     "edge_client/engine/torch_backend/backend.py",

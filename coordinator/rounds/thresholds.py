@@ -1,4 +1,15 @@
-"""One threshold a class, such that all classes are held about equally often."""
+"""How sure a pseudo-label must be, class by class: no class floods, none is left out.
+
+A model is surer of some classes than of others. Held to one confidence, a federation soon trains
+on the easiest class alone and answers it to everything. So devices tell how many of their texts
+they are how sure of (`edge_client.wire.confidences`), and each class gets a threshold above which
+the whole population holds about the same number of it.
+
+As in FlexMatch (Zhang et al. 2021, arXiv:2110.08263) a class that is harder to be sure of gets a
+lower threshold, down to a floor; as in CReST (Wei et al. 2021, arXiv:2102.09559) an easy one gets
+a higher threshold. The curriculum says how many of each class are held; beyond its first step the
+surest class must have as many above `Labelling.confidence`.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,7 +25,7 @@ def class_thresholds(
     Every class gets the same quota: `share` of all texts, divided by the classes; but what is more
     than `keep_first` of them must be backed by as many texts above `confidence` in the class that
     has most there. A class's threshold is the highest bin above which it has its quota; where it
-    has not as many, `class_floor` (or its `confidence`, if that is lower still). With `class_floor`
+    has fewer, `class_floor` (or its `confidence`, if that is lower still). With `class_floor`
     equal to `confidence` no class falls below `confidence`.
 
     Args:
@@ -24,8 +35,8 @@ def class_thresholds(
         share: k of this round, see `labelling.keep_in`.
 
     Returns:
-        One threshold a label, each the start of a bin; nobody having told anything, each label's
-        `confidence`.
+        One threshold per label, each the start of a bin; where nobody has told anything, each
+        label's `confidence`.
     """
     least = [as_bin(labelling.least(label)) for label in labels]
     texts, total = 0, [[0] * BINS for _ in labels]

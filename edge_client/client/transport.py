@@ -14,7 +14,16 @@ import httpx
 
 from edge_client.client.meter import WorkMeter
 from edge_client.errors import Failed, WrongInput
-from edge_client.wire import messages as wire
+from edge_client.wire.messages import (
+    Enrol,
+    Enrolled,
+    Receipt,
+    Report,
+    WireError,
+    Work,
+    decode,
+    encode,
+)
 from edge_client.wire.tensors import content_digest, sha256
 
 log = logging.getLogger(__name__)
@@ -81,12 +90,12 @@ class Coordinator:
         """Close the connection."""
         self._http.close()
 
-    def enrol(self, request: wire.Enrol) -> wire.Enrolled:
+    def enrol(self, request: Enrol) -> Enrolled:
         """Exchange the enrolment token for a device key."""
-        response = self._ask("POST", "/v1/enrol", WorkMeter(), json=wire.encode(request))
-        return wire.decode(response.content, wire.Enrolled)
+        response = self._ask("POST", "/v1/enrol", WorkMeter(), json=encode(request))
+        return decode(response.content, Enrolled)
 
-    def next_work(self, wait_s: float, meter: WorkMeter) -> wire.Work | None:
+    def next_work(self, wait_s: float, meter: WorkMeter) -> Work | None:
         """Wait for work; None when there was none in `wait_s` seconds.
 
         Raises:
@@ -100,29 +109,29 @@ class Coordinator:
             if error.status == 410:
                 raise RunFinished(str(error)) from error
             raise
-        return None if response.status_code == 204 else wire.decode(response.content, wire.Work)
+        return None if response.status_code == 204 else decode(response.content, Work)
 
     def adapter(self, digest: str, meter: WorkMeter) -> bytes:
         """Download an adapter by its hash.
 
         Raises:
-            wire.WireError: The body has another hash.
+            WireError: The body has another hash.
         """
         body = self._ask("GET", f"/v1/adapters/{digest}", meter).content
         if sha256(body) != digest:
-            raise wire.WireError(f"adapter {digest[:12]} arrived damaged ({len(body)} bytes)")
+            raise WireError(f"adapter {digest[:12]} arrived damaged ({len(body)} bytes)")
         return body
 
-    def upload(self, work_id: str, body: bytes, meter: WorkMeter) -> wire.Receipt:
+    def upload(self, work_id: str, body: bytes, meter: WorkMeter) -> Receipt:
         """Send an update; the same body may be sent again and counts once."""
         response = self._ask("PUT", f"/v1/work/{work_id}/update", meter, tensors=body)
-        return wire.decode(response.content, wire.Receipt)
+        return decode(response.content, Receipt)
 
-    def report(self, report: wire.Report, meter: WorkMeter) -> wire.Receipt:
+    def report(self, report: Report, meter: WorkMeter) -> Receipt:
         """Send a report; the same report may be sent again."""
         path = f"/v1/work/{report.work_id}/report"
-        response = self._ask("POST", path, meter, json=wire.encode(report))
-        return wire.decode(response.content, wire.Receipt)
+        response = self._ask("POST", path, meter, json=encode(report))
+        return decode(response.content, Receipt)
 
     def _ask(
         self,

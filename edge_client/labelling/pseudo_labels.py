@@ -1,9 +1,9 @@
 """Which of a device's unlabelled texts to read, and which of the answers to train on.
 
-Pure: answers, clocks and files are somebody else's. AUG-FedPrompt (Cai et al. 2023,
-arXiv:2212.00192) keeps what the model is at least 90 % sure of; small models are sure of other
-things than they know, so answers are calibrated first: by how often the model says each label
-anyway (the prior), and by a temperature.
+Pure: no model, clock or file is touched here. AUG-FedPrompt (Cai et al. 2023, arXiv:2212.00192)
+keeps what the model is at least 90 % sure of. A small model's confidence does not match its
+accuracy, so answers are calibrated first: by how often the model says each label anyway (the
+prior), and by a temperature.
 
     sure = calibrated(engine.predict(texts), prior, temperature)
     held = chosen(readings, thresholds, limit)
@@ -30,7 +30,7 @@ class Reading:
         confidence: Its calibrated probability.
         round_index: The round before which the text was read.
         adapter_sha256: The adapter it was read with.
-        layers: Layers it went through; fewer than all if it was clear before.
+        layers: Layers it went through; fewer than all if it was clear earlier.
     """
 
     label: str
@@ -74,7 +74,7 @@ def chosen(
     """The pseudo-labels: the surest readings that are sure enough.
 
     Where no class is capped, a smaller limit gives a part of what a larger one gives, and so does
-    a higher threshold. The order of the readings is no matter.
+    a higher threshold. The order of the readings does not matter.
 
     Args:
         readings: By text id.

@@ -1,14 +1,11 @@
-"""How sure a label must be, class by class, so that no class floods and none is left out.
+"""How sure a device is of its unlabelled texts, as counts; nothing else of them leaves it.
 
-A model is surer of some classes than of others: held to one confidence, a federation soon trains
-on the easiest class alone and answers it to everything. So devices tell how many of their texts
-they are how sure of, as counts; and the coordinator sets one threshold a class such that all
-classes are held about equally often over the population. Counts are all that leaves a device.
+For each label a histogram over 40 bins of equal width in log-odds, the first of which begins at a
+confidence of 0.5. From all devices' counts `coordinator.rounds.thresholds` sets how sure a label
+must be. A threshold is always the start of a bin, so both sides agree exactly on what is above it.
 
-Like FlexMatch (Zhang et al. 2021, arXiv:2110.08263) a class that is harder to be sure of gets a
-lower threshold, down to a floor; like CReST (Wei et al. 2021, arXiv:2102.09559) a class that is
-easy gets a higher one. The curriculum says how many of each class are held; beyond its first step
-the surest class must have as many above `Labelling.confidence`.
+    told = counted(30, [0, 1], [0.93, 0.4], 2)  # 30 texts, two of them read; the second unsure
+    told.sure([as_bin(0.9), as_bin(0.9)])  # 1
 """
 
 import math
@@ -16,10 +13,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edge_client.errors import demand
+
 BINS = 40
-WIDTH = 0.3  # of a bin, in log-odds; the first one begins at a confidence of 0.5
-
-
+WIDTH = 0.3  # of a bin, in log-odds
 STARTS = tuple(1.0 / (1.0 + math.exp(-WIDTH * index)) for index in range(BINS))
 
 
@@ -38,10 +35,10 @@ class Confidences:
 
     def __post_init__(self) -> None:
         rows = [(self.texts,), *self.counts]
-        if any(len(row) != BINS for row in self.counts):
-            raise ValueError(f"confidences: {BINS} counts a label expected")
-        if any(not 0 <= count < 2**53 for row in rows for count in row):
-            raise ValueError("confidences: a count is not between 0 and 2^53")
+        is_whole = all(len(row) == BINS for row in self.counts)
+        demand(is_whole, f"confidences: {BINS} counts per label expected")
+        is_counted = all(0 <= count < 2**53 for row in rows for count in row)
+        demand(is_counted, "confidences: a count is not between 0 and 2^53")
 
     def sure(self, thresholds: Sequence[float]) -> int:
         """Texts at least as sure as their label's threshold, which is the start of a bin."""

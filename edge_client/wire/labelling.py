@@ -8,10 +8,7 @@ k labels each, and k grows with the rounds.
 import math
 from dataclasses import dataclass, field
 
-
-def _demand(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
+from edge_client.errors import demand
 
 
 @dataclass(frozen=True)
@@ -59,20 +56,20 @@ class Labelling:
     is_gated: bool = True
 
     def __post_init__(self) -> None:
-        _demand(1 <= self.infer_every <= 1_000_000, "infer_every: 1 to 1000000")
-        _demand(0 <= self.infer_clients <= 1_000_000, "infer_clients: 0 to 1000000")
-        _demand(0.0 < self.keep_first <= 1.0, "keep_first: above 0 and at most 1")
-        _demand(0.0 < self.keep_last <= 1.0, "keep_last: above 0 and at most 1")
-        _demand(0 <= self.keep_per_client <= 10**9, "keep_per_client: 0 to 10^9")
-        _demand(0.5 <= self.confidence < 1.0, "confidence: 0.5 to below 1")
+        demand(1 <= self.infer_every <= 1_000_000, "infer_every: 1 to 1000000")
+        demand(0 <= self.infer_clients <= 1_000_000, "infer_clients: 0 to 1000000")
+        demand(0.0 < self.keep_first <= 1.0, "keep_first: above 0 and at most 1")
+        demand(0.0 < self.keep_last <= 1.0, "keep_last: above 0 and at most 1")
+        demand(0 <= self.keep_per_client <= 10**9, "keep_per_client: 0 to 10^9")
+        demand(0.5 <= self.confidence < 1.0, "confidence: 0.5 to below 1")
         for label, least in self.confidences.items():
-            _demand(0.5 <= least < 1.0, f"confidences: {label!r}: 0.5 to below 1")
-        _demand(0.5 <= self.class_floor < 1.0, "class_floor: 0.5 to below 1")
-        _demand(0.0 < self.class_share <= 1.0, "class_share: above 0 and at most 1")
-        _demand(0.0 <= self.hardly_moved <= 1.0, "hardly_moved: 0 to 1")
-        _demand(0.0 < self.read_share <= 1.0, "read_share: above 0 and at most 1")
-        _demand(0.0 < self.compute_share <= 1.0, "compute_share: above 0 and at most 1")
-        _demand(0.0 < self.weight <= 1.0, "weight: above 0 and at most 1")
+            demand(0.5 <= least < 1.0, f"confidences: {label!r}: 0.5 to below 1")
+        demand(0.5 <= self.class_floor < 1.0, "class_floor: 0.5 to below 1")
+        demand(0.0 < self.class_share <= 1.0, "class_share: above 0 and at most 1")
+        demand(0.0 <= self.hardly_moved <= 1.0, "hardly_moved: 0 to 1")
+        demand(0.0 < self.read_share <= 1.0, "read_share: above 0 and at most 1")
+        demand(0.0 < self.compute_share <= 1.0, "compute_share: above 0 and at most 1")
+        demand(0.0 < self.weight <= 1.0, "weight: above 0 and at most 1")
 
     def least(self, label: str) -> float:
         """Least calibrated probability of a pseudo-label of this label."""

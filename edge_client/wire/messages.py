@@ -1,7 +1,7 @@
-"""The contract between a device and its coordinator, protocol 2.
+"""The contract between a device and its coordinator, protocol 2, and its JSON messages.
 
-Messages are frozen dataclasses that travel as JSON; adapters and updates travel as safetensors
-files, never as pickle. The device opens every connection:
+Messages are frozen dataclasses that check themselves on both sides; adapters and updates travel as
+safetensors files, never as pickle (`edge_client.wire.tensors`). The device opens every connection:
 
     POST /v1/enrol                    Enrol -> Enrolled           token for a device key
     GET  /v1/work?wait_s=25           Work, or 204 after the wait  long poll; 410 at the run's end
@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from edge_client.errors import Failed
+from edge_client.errors import Failed, demand
 from edge_client.texts.tasks import Task
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.labelling import Labelling
@@ -33,11 +33,6 @@ Message = TypeVar("Message")
 
 class WireError(Failed):
     """Bytes from outside that are not what the contract says."""
-
-
-def _demand(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
 
 
 @dataclass(frozen=True)
@@ -77,8 +72,8 @@ class Enrol:
 
     def __post_init__(self) -> None:
         is_name = 0 < len(self.name) <= LONGEST_NAME and self.name.isprintable()
-        _demand(is_name, f"name: 1 to {LONGEST_NAME} characters")
-        _demand(0 < len(self.token) <= 200, "token: 1 to 200 characters")
+        demand(is_name, f"name: 1 to {LONGEST_NAME} characters")
+        demand(0 < len(self.token) <= 200, "token: 1 to 200 characters")
 
 
 @dataclass(frozen=True)
@@ -119,11 +114,11 @@ class Training:
     tokens: int = 128
 
     def __post_init__(self) -> None:
-        _demand(1 <= self.epochs <= 10_000, "epochs: 1 to 10000")
-        _demand(1 <= self.batch <= 4096, "batch: 1 to 4096")
-        _demand(0.0 < self.lr < 100.0, "lr: above 0 and below 100")
-        _demand(0.0 <= self.weight_decay < 1.0, "weight_decay: 0 to below 1")
-        _demand(8 <= self.tokens <= 8192, "tokens: 8 to 8192")
+        demand(1 <= self.epochs <= 10_000, "epochs: 1 to 10000")
+        demand(1 <= self.batch <= 4096, "batch: 1 to 4096")
+        demand(0.0 < self.lr < 100.0, "lr: above 0 and below 100")
+        demand(0.0 <= self.weight_decay < 1.0, "weight_decay: 0 to below 1")
+        demand(8 <= self.tokens <= 8192, "tokens: 8 to 8192")
 
 
 @dataclass(frozen=True)
@@ -173,13 +168,13 @@ class Work:
 
     def __post_init__(self) -> None:
         is_whole = self.kind != "label" or self.labelling is not None
-        _demand(is_whole, "labelling: expected with label work")
-        _demand(0.0 <= self.keep <= 1.0, "keep: 0 to 1")
-        _demand(self.most >= 0, "most: 0 or more")
+        demand(is_whole, "labelling: expected with label work")
+        demand(0.0 <= self.keep <= 1.0, "keep: 0 to 1")
+        demand(self.most >= 0, "most: 0 or more")
         labels = len(self.task.labels)
         for name in ("prior", "thresholds"):
             found = len(getattr(self, name))
-            _demand(found in (0, labels), f"{name}: one number a label, {labels}, or none")
+            demand(found in (0, labels), f"{name}: one number per label, {labels}, or none")
 
 
 @dataclass(frozen=True)
@@ -225,9 +220,9 @@ class Report:
     layer_forwards: int = 0
 
     def __post_init__(self) -> None:
-        _demand(self.num_examples >= 0, "num_examples: 0 or more")
-        _demand(len(self.error) <= 2000, "error: at most 2000 characters")
-        _demand(len(self.phases_s) <= 32, "phases_s: at most 32 phases")
+        demand(self.num_examples >= 0, "num_examples: 0 or more")
+        demand(len(self.error) <= 2000, "error: at most 2000 characters")
+        demand(len(self.phases_s) <= 32, "phases_s: at most 32 phases")
 
 
 @dataclass(frozen=True)
@@ -252,7 +247,7 @@ def decode(body: bytes, kind: type[Message]) -> Message:
     """Decode and check one JSON message.
 
     Raises:
-        WireError: The bytes are no such message.
+        WireError: The bytes are not such a message.
     """
     if len(body) > MAX_JSON_BYTES:
         raise WireError(f"{kind.__name__}: {len(body)} bytes, at most {MAX_JSON_BYTES} expected")

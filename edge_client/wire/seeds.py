@@ -1,4 +1,4 @@
-"""One root seed; every client, round and purpose derives its own, so arrival order is no matter."""
+"""One root seed; every client, round and purpose derives its own: arrival order does not matter."""
 
 import hashlib
 

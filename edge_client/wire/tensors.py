@@ -1,4 +1,12 @@
-"""Adapters and updates as safetensors files, never as pickle, and the hashes that name them."""
+"""The tensor half of the contract: adapters, updates, and the hashes that name them.
+
+An adapter is a safetensors file of float32 tensors under PEFT's own names. An update is the same
+with what training changed, and a header in the file's metadata: protocol, work, weight in the
+mean. Equal values give equal bytes, and bytes from outside end in a value or a `WireError`.
+
+    body = encode_update(Update("work-7", 12, delta))
+    decode_update(body).num_examples  # 12
+"""
 
 import base64
 import hashlib
@@ -11,7 +19,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
-from edge_client.wire.messages import PROTOCOL, WireError, _demand, decode, encode
+from edge_client.errors import demand
+from edge_client.wire.messages import PROTOCOL, WireError, decode, encode
 
 MAX_UPDATE_OVERHEAD_BYTES = 64 * 1024  # what an update may weigh beyond the adapter it answers
 AdapterState = dict[str, np.ndarray]
@@ -32,7 +41,7 @@ class UpdateHeader:
     num_examples: int
 
     def __post_init__(self) -> None:
-        _demand(1 <= self.num_examples <= 10**9, "num_examples: 1 to 10^9")
+        demand(1 <= self.num_examples <= 10**9, "num_examples: 1 to 10^9")
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ def decode_adapter(body: bytes) -> AdapterState:
     """Decode a safetensors file of finite float32 tensors.
 
     Raises:
-        WireError: No safetensors, another dtype, or a NaN or infinity in it.
+        WireError: Not safetensors, another dtype, or a NaN or infinity in it.
     """
     try:
         state: AdapterState = load_safetensors(body)
@@ -88,7 +97,7 @@ def decode_update(body: bytes) -> Update:
     """Decode an update.
 
     Raises:
-        WireError: No safetensors, no header, another protocol, or no examples.
+        WireError: Not safetensors, no header, another protocol, or no examples.
     """
     delta = decode_adapter(body)
     header_bytes = int.from_bytes(body[:8], "little")

@@ -18,7 +18,7 @@ from coordinator.rounds.aggregation import apply_delta, weighted_mean
 from coordinator.rounds.events import Answered, Event, Finished, StepClosed, StepOpened
 from coordinator.rounds.guidance import guidance_of
 from coordinator.rounds.machine import State, decide, evolve, thresholds_before
-from edge_client.client import state as device
+from edge_client.client.state import Answer
 from edge_client.errors import Failed
 from edge_client.labelling.book import Book
 from edge_client.wire.messages import Report, Work
@@ -38,7 +38,7 @@ class Devices(Protocol):
     def start(self) -> "Standing":
         """The adapter before the first round."""
 
-    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[device.Answer]:
+    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
         """Answer training or label work, in the order asked; who fails says so in its report."""
 
     def gate(self, adapter: bytes, work: Work) -> Report | None:
@@ -336,7 +336,7 @@ def gate_answer(work_id: str, report: Report) -> Answered:
 
 
 def _admitted(
-    finished: device.Answer, work: Work, reference: AdapterState
+    finished: Answer, work: Work, reference: AdapterState
 ) -> tuple[Report, Update | None]:
     """An answer as the coordinator takes it: an update that cannot be used is a failure."""
     if finished.update is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import httpx
 import numpy as np
 
-from edge_client.wire import messages as wire
+from edge_client.wire import messages
 from edge_client.wire.confidences import counted
 from edge_client.wire.labelling import keep_of
 from edge_client.wire.messages import Enrol, Enrolled, Receipt, Report, Work
@@ -20,7 +20,7 @@ from edge_client.wire.tensors import (
     encode_update,
 )
 
-FACTS = wire.DeviceFacts("test", 1, 1, "3.11", "0")
+FACTS = messages.DeviceFacts("test", 1, 1, "3.11", "0")
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Device:
     def work(self, wait_s: float = 10.0) -> Work:
         response = self.poll(wait_s)
         assert response.status_code == 200, response.text
-        return wire.decode(response.content, Work)
+        return messages.decode(response.content, Work)
 
     def adapter(self, work: Work) -> AdapterState:
         path = f"/v1/adapters/{work.adapter_sha256}"
@@ -67,9 +67,9 @@ class Device:
 
     def report(self, report: Report) -> Receipt:
         path = f"/v1/work/{report.work_id}/report"
-        response = self.http.post(path, content=wire.encode(report), headers=self.headers)
+        response = self.http.post(path, content=messages.encode(report), headers=self.headers)
         assert response.status_code == 200, response.text
-        return wire.decode(response.content, Receipt)
+        return messages.decode(response.content, Receipt)
 
     def labelled(self, work: Work) -> Report:
         """A device with two gold texts and 30 others, sure of all; it holds as many as it may."""
@@ -95,16 +95,16 @@ class Device:
         while (response := self.poll(5.0)).status_code != 410:
             assert time.monotonic() < end
             if response.status_code == 200:
-                self.do(wire.decode(response.content, Work))
+                self.do(messages.decode(response.content, Work))
                 done += 1
         return done
 
 
 def enrol(http: httpx.Client, token: str, name: str) -> Device:
-    body = wire.encode(Enrol(wire.PROTOCOL, token, name, FACTS))
+    body = messages.encode(Enrol(messages.PROTOCOL, token, name, FACTS))
     response = http.post("/v1/enrol", content=body)
     assert response.status_code == 200, response.text
-    return Device(http, wire.decode(response.content, Enrolled))
+    return Device(http, messages.decode(response.content, Enrolled))
 
 
 def wait_for(done: Callable[[], bool], within_s: float = 20.0) -> None:

@@ -18,7 +18,7 @@ import pytest
 from coordinator.storage.blobs import read_blob
 from edge_client.adapters.peft_folder import read_peft_folder
 from edge_client.bases.base import Base
-from edge_client.wire import messages as wire
+from edge_client.wire import messages
 from tests.command_line import smidgen
 from tests.coordinator.devices import Device, enrol
 
@@ -67,7 +67,7 @@ def take_turns(devices: list[Device], works: int) -> None:
     for place in range(works):
         response = devices[place % len(devices)].poll(10.0)
         assert response.status_code == 200 and time.monotonic() < end, response.text
-        devices[place % len(devices)].do(wire.decode(response.content, wire.Work))
+        devices[place % len(devices)].do(messages.decode(response.content, messages.Work))
 
 
 def exported(folder: Path) -> bytes:

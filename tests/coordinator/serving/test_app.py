@@ -13,7 +13,7 @@ import pytest
 from coordinator.serving.service import Service
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.runs import create_run
-from edge_client.wire import messages as wire
+from edge_client.wire import messages
 from edge_client.wire.messages import Enrol, Report
 from edge_client.wire.tensors import (
     AdapterState,
@@ -120,7 +120,7 @@ def test_a_name_that_is_taken_gets_a_number(start: Start) -> None:
 def test_a_wrong_token_or_protocol_does_not_enrol(start: Start) -> None:
     live = start()
     for protocol, token, status in ((2, "wrong", 401), (1, live.token, 422)):
-        body = wire.encode(Enrol(protocol, token, "hub", FACTS))
+        body = messages.encode(Enrol(protocol, token, "hub", FACTS))
         assert live.http.post("/v1/enrol", content=body).status_code == status
     assert live.store.devices() == {}
 

@@ -16,7 +16,7 @@ from coordinator.config import RunConfig
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
-from edge_client.wire import messages as wire
+from edge_client.wire import messages
 from edge_client.wire.confidences import BINS
 from edge_client.wire.messages import Work
 from edge_client.wire.tensors import content_digest, decode_update
@@ -127,7 +127,7 @@ def test_a_changed_update_is_refused(target: Target, data: st.DataObject) -> Non
     assert device.put(work.work_id, body, content_digest(right)).status_code == 400
     try:
         update = decode_update(body)
-    except wire.WireError:
+    except messages.WireError:
         update = None
     if update is None or update.work_id != work.work_id:
         assert_refused(device.put(work.work_id, body))

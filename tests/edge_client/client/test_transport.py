@@ -12,7 +12,7 @@ from edge_client.client.transport import (
     Unreachable,
     patiently,
 )
-from edge_client.wire import messages as wire
+from edge_client.wire import messages
 from edge_client.wire.tensors import sha256
 from tests.edge_client.client.servers import Answer, Relay, http_server
 
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 def test_the_counted_bytes_are_those_on_the_socket() -> None:
-    receipt = wire.encode(wire.Receipt(True))
+    receipt = messages.encode(messages.Receipt(True))
 
     def answer(method: str, path: str, body: bytes) -> Answer:
         return (200, receipt) if method == "PUT" else (200, BODY)
@@ -45,7 +45,7 @@ def test_the_counted_bytes_are_those_on_the_socket() -> None:
 def test_a_damaged_download_is_refused() -> None:
     with http_server(lambda *_: (200, BODY[:-1] + b"x")) as url:
         coordinator = Coordinator(url)
-        with pytest.raises(wire.WireError, match="arrived damaged"):
+        with pytest.raises(messages.WireError, match="arrived damaged"):
             coordinator.adapter(sha256(BODY), WorkMeter())
         coordinator.close()
 
@@ -70,7 +70,7 @@ def test_a_refusal_carries_the_coordinators_reason() -> None:
 
 def test_an_upload_survives_cut_connections_and_a_failing_server() -> None:
     seen: list[bytes] = []
-    receipt = wire.encode(wire.Receipt(True))
+    receipt = messages.encode(messages.Receipt(True))
 
     def answer(method: str, path: str, body: bytes) -> Answer:
         seen.append(body)

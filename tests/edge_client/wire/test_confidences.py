@@ -203,9 +203,9 @@ def test_the_thresholds_that_a_person_computes() -> None:
 @pytest.mark.parametrize(
     ("texts", "row", "said"),
     [
-        (1, (0,) * (BINS - 1), "40 counts a label"),
-        (1, (0,) * (BINS + 1), "40 counts a label"),
-        (1, (), "40 counts a label"),
+        (1, (0,) * (BINS - 1), "40 counts per label"),
+        (1, (0,) * (BINS + 1), "40 counts per label"),
+        (1, (), "40 counts per label"),
         (-1, (0,) * BINS, "not between 0 and"),
         (1, (-1, *(0,) * (BINS - 1)), "not between 0 and"),
         (2**53, (0,) * BINS, "not between 0 and"),

@@ -1,12 +1,13 @@
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.texts.tasks import Task
-from edge_client.wire import messages as wire
+from edge_client.wire import messages
 from edge_client.wire.confidences import counted
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import (
@@ -20,7 +21,9 @@ from edge_client.wire.tensors import (
 )
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
-WORK = wire.Work(2, "w", "train", "r", 2, "base", "lora:8", "sha", 9, TASK, wire.Training(), 7)
+WORK = messages.Work(
+    2, "w", "train", "r", 2, "base", "lora:8", "sha", 9, TASK, messages.Training(), 7
+)
 
 LABEL_WORK = replace(
     WORK,
@@ -30,7 +33,7 @@ LABEL_WORK = replace(
     prior=(-0.5, -1.5),
     thresholds=(0.5, 0.75),
 )
-REPORT = wire.Report("w", "done", 5, phases_s={"label": 0.5}, labelled=3, pseudo_labels=2)
+REPORT = messages.Report("w", "done", 5, phases_s={"label": 0.5}, labelled=3, pseudo_labels=2)
 TOLD = counted(9, [0, 1, 1, 0], [1.0, 0.5, 0.501, 0.499], 2)
 
 # Protocol 2 on the wire, byte for byte: a change here needs a new protocol number.
@@ -53,7 +56,7 @@ GOLDEN_REPORT = (
     b'"outcome":"done","peak_rss_bytes":0,"phases_s":{"label":0.5},"pseudo_labels":2,'
     b'"requests":0,"work_id":"w"}'
 )
-# Forty counts a label; the last bin holds the surest.
+# Forty counts per label; the last bin holds the surest.
 GOLDEN_TOLD = b'{"counts":[[' + b"0," * 39 + b"1],[2" + b",0" * 39 + b']],"texts":9}'
 GOLDEN_UPDATE = (
     b'\x90\x00\x00\x00\x00\x00\x00\x00{"__metadata__":{"smidgen":"{\\"num_examples\\":3,'
@@ -63,8 +66,8 @@ GOLDEN_UPDATE = (
 
 
 def test_work_is_these_bytes_in_protocol_2() -> None:
-    assert wire.encode(WORK) == GOLDEN_WORK
-    assert wire.decode(GOLDEN_WORK, wire.Work) == WORK
+    assert messages.encode(WORK) == GOLDEN_WORK
+    assert messages.decode(GOLDEN_WORK, messages.Work) == WORK
 
 
 def test_label_work_is_these_bytes_in_protocol_2() -> None:
@@ -72,40 +75,46 @@ def test_label_work_is_these_bytes_in_protocol_2() -> None:
     golden = golden.replace(b'"labelling":null', b'"labelling":' + GOLDEN_LABELLING)
     golden = golden.replace(b'"prior":[]', b'"prior":[-0.5,-1.5]')
     golden = golden.replace(b'"thresholds":[]', b'"thresholds":[0.5,0.75]')
-    assert wire.encode(LABEL_WORK) == golden
-    assert wire.decode(golden, wire.Work) == LABEL_WORK
+    assert messages.encode(LABEL_WORK) == golden
+    assert messages.decode(golden, messages.Work) == LABEL_WORK
 
 
 def test_label_work_says_how() -> None:
     body = GOLDEN_WORK.replace(b'"kind":"train"', b'"kind":"label"')
-    with pytest.raises(wire.WireError, match="labelling: expected with label work"):
-        wire.decode(body, wire.Work)
+    with pytest.raises(messages.WireError, match="labelling: expected with label work"):
+        messages.decode(body, messages.Work)
     for keep in (b"-1", b"1.5", b"8"):
-        with pytest.raises(wire.WireError, match="keep: 0 to 1"):
-            wire.decode(GOLDEN_WORK.replace(b'"keep":0.0', b'"keep":' + keep), wire.Work)
+        with pytest.raises(messages.WireError, match="keep: 0 to 1"):
+            messages.decode(GOLDEN_WORK.replace(b'"keep":0.0', b'"keep":' + keep), messages.Work)
 
 
 @pytest.mark.parametrize("name", ["prior", "thresholds"])
 @pytest.mark.parametrize("numbers", [b"[0.5]", b"[0.5,0.5,0.5]"])
 def test_what_is_said_of_labels_is_said_of_each(name: str, numbers: bytes) -> None:
     said = f'"{name}":'.encode()
-    with pytest.raises(wire.WireError, match=f"{name}: one number a label, 2, or none"):
-        wire.decode(GOLDEN_WORK.replace(said + b"[]", said + numbers), wire.Work)
+    with pytest.raises(messages.WireError, match=f"{name}: one number per label, 2, or none"):
+        messages.decode(GOLDEN_WORK.replace(said + b"[]", said + numbers), messages.Work)
+
+
+def test_a_value_out_of_range_is_told_with_its_place() -> None:
+    body = GOLDEN_WORK.replace(b'"epochs":4', b'"epochs":0')
+    with pytest.raises(msgspec.ValidationError, match=r"epochs: 1 to 10000 - at `\$\.training`"):
+        msgspec.json.decode(body, type=messages.Work)
 
 
 def test_a_report_is_these_bytes_in_protocol_2() -> None:
-    assert wire.encode(REPORT) == GOLDEN_REPORT
-    assert wire.decode(GOLDEN_REPORT, wire.Report) == REPORT
+    assert messages.encode(REPORT) == GOLDEN_REPORT
+    assert messages.decode(GOLDEN_REPORT, messages.Report) == REPORT
     old = b'{"outcome":"done","work_id":"w"}'  # what is not said has a value
-    assert wire.decode(old, wire.Report) == wire.Report("w", "done")
+    assert messages.decode(old, messages.Report) == messages.Report("w", "done")
 
 
 def test_how_sure_a_device_is_is_these_bytes_in_protocol_2() -> None:
     report = replace(REPORT, confidences=TOLD, mean_log_probabilities=(-0.5, -1.5))
     golden = GOLDEN_REPORT.replace(b'"confidences":null', b'"confidences":' + GOLDEN_TOLD)
     golden = golden.replace(b'"mean_log_probabilities":[]', b'"mean_log_probabilities":[-0.5,-1.5]')
-    assert wire.encode(report) == golden
-    assert wire.decode(golden, wire.Report) == report
+    assert messages.encode(report) == golden
+    assert messages.decode(golden, messages.Report) == report
 
 
 @pytest.mark.parametrize(
@@ -123,17 +132,19 @@ def test_how_sure_a_device_is_is_these_bytes_in_protocol_2() -> None:
     ],
 )
 def test_counts_that_cannot_be_are_no_report(told: bytes) -> None:
-    with pytest.raises(wire.WireError):
-        wire.decode(
-            GOLDEN_REPORT.replace(b'"confidences":null', b'"confidences":' + told), wire.Report
+    with pytest.raises(messages.WireError):
+        messages.decode(
+            GOLDEN_REPORT.replace(b'"confidences":null', b'"confidences":' + told), messages.Report
         )
 
 
 @pytest.mark.parametrize("mean", [b"NaN", b"1e999", b"-Infinity", b"null", b'"0"'])
 def test_means_are_finite_numbers(mean: bytes) -> None:
     means = b'"mean_log_probabilities":'
-    with pytest.raises(wire.WireError):
-        wire.decode(GOLDEN_REPORT.replace(means + b"[]", means + b"[" + mean + b"]"), wire.Report)
+    with pytest.raises(messages.WireError):
+        messages.decode(
+            GOLDEN_REPORT.replace(means + b"[]", means + b"[" + mean + b"]"), messages.Report
+        )
 
 
 def test_an_update_is_these_bytes_in_protocol_2() -> None:
@@ -153,11 +164,11 @@ def test_equal_updates_are_equal_bytes() -> None:
 @given(st.binary(max_size=300))
 def test_garbage_ends_in_a_wire_error(body: bytes) -> None:
     for decode in (decode_update, decode_adapter):
-        with pytest.raises(wire.WireError):
+        with pytest.raises(messages.WireError):
             decode(body)
-    for kind in (wire.Work, wire.Report, wire.Enrol, wire.Receipt):
-        with pytest.raises(wire.WireError):
-            wire.decode(body, kind)
+    for kind in (messages.Work, messages.Report, messages.Enrol, messages.Receipt):
+        with pytest.raises(messages.WireError):
+            messages.decode(body, kind)
 
 
 @given(st.data())
@@ -167,7 +178,7 @@ def test_a_damaged_update_is_refused_or_has_the_same_names(data: st.DataObject) 
     body[position] ^= data.draw(st.integers(1, 255))
     try:
         update = decode_update(bytes(body))
-    except wire.WireError:
+    except messages.WireError:
         return
     assert all(np.isfinite(tensor).all() for tensor in update.delta.values())
 
@@ -175,17 +186,17 @@ def test_a_damaged_update_is_refused_or_has_the_same_names(data: st.DataObject) 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_delta_that_is_not_finite_is_named(value: float) -> None:
     body = encode_adapter({"x": np.array([value], np.float32)})
-    with pytest.raises(wire.WireError, match="'x' holds NaN or infinity"):
+    with pytest.raises(messages.WireError, match="'x' holds NaN or infinity"):
         decode_adapter(body)
 
 
 def test_other_parameters_are_named() -> None:
     reference = {"x": (2, 2)}
-    with pytest.raises(wire.WireError, match="'y' is not expected"):
+    with pytest.raises(messages.WireError, match="'y' is not expected"):
         check_same_parameters({"x": np.ones((2, 2)), "y": np.ones(1)}, reference)
-    with pytest.raises(wire.WireError, match="'x' is missing"):
+    with pytest.raises(messages.WireError, match="'x' is missing"):
         check_same_parameters({}, reference)
-    with pytest.raises(wire.WireError, match=r"'x' has shape \(4,\), not \(2, 2\)"):
+    with pytest.raises(messages.WireError, match=r"'x' has shape \(4,\), not \(2, 2\)"):
         check_same_parameters({"x": np.ones(4)}, reference)
 
 
