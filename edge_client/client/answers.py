@@ -76,10 +76,10 @@ def drawn(labels: Sequence[str | None], gold: int, most: int, seed: int) -> list
     Gold labels win: of a label nothing else is drawn while there is a gold one left.
 
     Args:
-        labels: Of all texts, those with a gold label first.
+        labels: The texts' labels, gold ones first.
         gold: How many these are.
-        most: Of one label; 0 for no cap.
-        seed: Of the work.
+        most: Most texts of one label; 0 for no cap.
+        seed: The work's seed.
     """
     if not most:
         return list(range(len(labels)))

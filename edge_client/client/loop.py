@@ -59,7 +59,7 @@ class Settings:
         engine: `auto`, `torch` or `onnx`.
         budget_bytes: Memory this process may take; None: 60 % of what is available.
         cache_bytes: Disk that results of frozen layers may take; 0: none are kept.
-        version: Of the client, for the coordinator's list.
+        version: The client's version, for the coordinator's list.
         wait_s: Length of one long poll.
         patience_s: How long the coordinator may be absent at the start; later it is waited for.
     """

@@ -1,4 +1,4 @@
-"""What a device knows of its unlabelled texts, kept over restarts: one line of JSON an event.
+"""What a device knows of its unlabelled texts, kept over restarts: one line of JSON per event.
 
     STATE/labels-RUN.jsonl   Opened, Read ..., Trained, Revoked; one line with the sum of them all
                              replaces them when it grows
@@ -37,7 +37,7 @@ class Opened:
         adapter_sha256: The adapter to label with.
         queue: Ids of the texts to read, in order.
         order: Ids of all texts in the order of `edge_client.labelling.vote_k`.
-        sketch: Of the adapter, see `sketch_of`.
+        sketch: The adapter's sketch, see `sketch_of`.
     """
 
     work_id: str
@@ -98,11 +98,11 @@ class Book:
     Attributes:
         readings: The newest of each text, by id.
         opened: The last label work that was begun.
-        reads: How many texts of its queue were read at once, one number a reading.
-        sketches: Of the adapters that readings are of, by SHA-256.
+        reads: How many texts of its queue were read at once, one number per `Read`.
+        sketches: Sketches of the adapters that readings are by, by SHA-256.
         revoked: Texts that get no pseudo-label.
         labelling_forwards: Layer-forwards of labelling so far.
-        training_forwards: Of training so far.
+        training_forwards: Layer-forwards of training so far.
         trained: The last work that was training.
     """
 

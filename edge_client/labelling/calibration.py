@@ -14,7 +14,7 @@ def calibrated(
     """Probabilities of the labels, (texts, labels), less biased and as sure as they are right.
 
     Args:
-        log_probabilities: Of the model, (texts, labels).
+        log_probabilities: The model's answers, (texts, labels).
         prior: Mean log-probability of each label over many texts, which is taken off: what is left
             says how much more a text speaks for a label than texts do anyway. Empty: nothing is.
         temperature: Above 1 makes answers less sure, below 1 surer.
@@ -37,7 +37,7 @@ def temperature_of(
     Where there are fewer than 8 texts, or all of one label, it is 1: they would say nothing.
 
     Args:
-        log_probabilities: Of the model, (texts, labels).
+        log_probabilities: The model's answers, (texts, labels).
         gold: Index of each text's label, (texts,).
         prior: As in `calibrated`.
 

@@ -47,7 +47,7 @@ def layers_to_try(frozen: int, layers: int) -> tuple[int, ...]:
     Args:
         frozen: Lowest layers whose results are kept, see `adapters.frozen_layers`: no exit lies
             inside them.
-        layers: Of the base.
+        layers: The base's layers.
     """
     able = range(max(1, frozen), layers)
     places = np.linspace(0, len(able) - 1, min(MOST_EXITS, len(able)))
@@ -112,7 +112,7 @@ class EarlyExit:
 
         Args:
             rows: Its log-probabilities, nan where a text left early.
-            layers: Of the base.
+            layers: The base's layers.
         """
         whole, went = rows.copy(), [layers] * len(rows)
         for row, (layer, answers) in self._left.items():
@@ -141,7 +141,7 @@ def fitted(states: np.ndarray, log_probabilities: np.ndarray) -> Exit | None:
 
     Args:
         states: (texts, hidden), 32 texts or more.
-        log_probabilities: Of all layers, (texts, labels).
+        log_probabilities: Answers of all layers, (texts, labels).
     """
     targets = log_probabilities - log_probabilities.mean(axis=1, keepdims=True)
     inputs, guessed = _with_one(states), np.empty_like(targets)

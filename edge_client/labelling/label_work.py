@@ -36,7 +36,7 @@ class LabelResult:
         texts_read: In this work, those before it was cut short included.
         pseudo_labels: Held now.
         confidences: How sure the device is, for the population's thresholds.
-        layer_forwards: Of this work since it was last begun.
+        layer_forwards: Layer-forwards of this work since it was last begun.
     """
 
     texts_read: int
@@ -61,7 +61,7 @@ def label(engine: Engine, own: OwnTexts, terms: Terms, notes: Notes) -> LabelRes
     limit = terms.limit(len(texts))
     opened = _opened(engine, texts, terms, notes)
     planned = training_forwards(engine, terms, len(own.data.labelled) + limit)
-    reader, price = None, engine.layers * len(engine.encoder.views())  # of a text, at most
+    reader, price = None, engine.layers * len(engine.encoder.views())  # per text, at most
     while notes.book.done < len(opened.queue):
         if len(chosen(_fresh(notes, said), terms.thresholds, limit, said.class_share)) >= limit:
             break
@@ -196,7 +196,7 @@ class _Reader:
         return self._exits.settle(self._engine.read(examples, self._exits) - prior, layers)
 
     def read(self, examples: Sequence[Example], names: Sequence[str]) -> dict[str, Reading]:
-        """Read some texts; one whose answer is no number is sure of nothing."""
+        """Read some texts; one whose answer is not a number is sure of nothing."""
         rows, went = self._rows(examples)
         answers = np.nan_to_num(calibrated(rows, (), self._temperature))
         return {

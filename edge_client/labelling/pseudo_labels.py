@@ -133,10 +133,10 @@ def affordable(
     """Layer-forwards that labelling may still take, so that it stays below its share of all.
 
     Args:
-        compute_share: Of the device's layer-forwards, above 0; 1 for no limit.
-        spent_labelling: So far.
-        spent_training: So far.
-        planned_training: In the round that follows.
+        compute_share: Largest share of the device's layer-forwards, above 0; 1 for no limit.
+        spent_labelling: Layer-forwards of labelling so far.
+        spent_training: Layer-forwards of training so far.
+        planned_training: Layer-forwards of training in the round that follows.
     """
     if compute_share >= 1.0:
         return math.inf

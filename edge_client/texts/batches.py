@@ -19,7 +19,7 @@ class Batch:
         attention: 1 for real tokens, int64, shape (batch, tokens).
         mask_positions: Where the answer is read, int64, shape (batch,).
         labels: Index of the label, int64, shape (batch,); -1 where unknown.
-        weights: Of each text in the loss, float32, shape (batch,); None: every one has 1.
+        weights: Each text's weight in the loss, float32, shape (batch,); None: all have 1.
     """
 
     ids: np.ndarray
@@ -111,7 +111,7 @@ class Encoder:
         Args:
             examples: The texts.
             rows: Texts of full length in one batch.
-            tokens: Of a text of full length.
+            tokens: Tokens of a text of full length.
         """
         prompts = self.prompts(examples)
         lengths = [len(prompt.ids) + self.soft for prompt in prompts]

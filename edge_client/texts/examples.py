@@ -216,7 +216,7 @@ def write_csv(path: Path, examples: Sequence[Example]) -> None:
     of spaces alone or with NUL, which it leaves out. Equal examples write equal bytes.
 
     Raises:
-        DataError: A text is no Unicode; half a surrogate pair, say.
+        DataError: A text is not Unicode; half a surrogate pair, say.
         OSError: The file cannot be written.
     """
     columns = ["text", "text_b", "label", "language"]

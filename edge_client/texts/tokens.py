@@ -122,7 +122,7 @@ class Tokens:
         return [list(ids) for ids in whose]
 
     def room(self, pattern: str, limit: int) -> int:
-        """Tokens that a pattern leaves for its texts in a prompt of `limit`, at least one a text.
+        """Tokens that a pattern leaves for its texts in a prompt of `limit`, at least one per text.
 
         Raises:
             TaskError: Fewer.

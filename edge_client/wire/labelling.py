@@ -29,7 +29,7 @@ class Labelling:
         class_share: Most of one device's pseudo-labels that one class may have.
         read_share: Most of a device's unlabelled texts that are ever read in one label work.
         compute_share: Most of a device's layer-forwards that labelling may take; 1 for no limit.
-        weight: Of a pseudo-labelled text in the loss; a gold one has 1.
+        weight: A pseudo-labelled text's weight in the loss; a gold one has 1.
         early_exit: Whether a text is read no further once its label is clear.
         hardly_moved: Relative change of the adapter up to which a confident text is not read again;
             0 reads all texts again.

@@ -103,7 +103,7 @@ def test_flags_alone_are_a_run(tmp_path: Path) -> None:
         ("labelling = {weight = 0.0}", "weight: above 0"),
         ("labelling = {keep_first = 8}", "keep_first: above 0 and at most 1"),
         ("labelling = {class_floor = 0.2}", "class_floor: 0.5 to below 1"),
-        ("labelling = {confidences = {spam = 0.5}}", "'spam' is not a label .* those are mail, power"),
+        ("labelling = {confidences = {spam = 0.5}}", "'spam' is not a label .* are mail, power"),
         ("rounds = ", "is no TOML"),
     ],
 )
