@@ -1,40 +1,98 @@
-"""The arrows between the packages, proved on the source and in fresh interpreters."""
+"""The rooms and their arrows, proved on the source and in fresh interpreters.
+
+Three tables say it all: in which order rooms stand, what a package sees of another, and where the
+libraries that compute are imported. docs/architecture.md draws the same.
+"""
 
 import ast
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("edge_client", "coordinator", "profiling", "simulation")
-MAY_IMPORT = {
-    "edge_client": set(),
-    "coordinator": {"edge_client"},
-    "profiling": {"edge_client"},
-    "simulation": {"edge_client", "coordinator", "profiling"},
+
+# A room imports only from lines above its own, and from itself; rooms of one line do not know each
+# other. What is not named in a package (`cli`, a lone module) is a room of its own.
+ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
+    "edge_client": (
+        ("errors", "files"),
+        ("texts",),
+        ("wire",),
+        ("bases",),
+        ("adapters",),
+        ("planning",),
+        ("engine",),
+        ("labelling",),
+        ("client",),
+        ("commands",),
+        ("cli",),
+    ),
+    "edge_client.engine": (
+        ("watch", "ensemble", "activation_cache", "frozen_base"),
+        ("frozen_prefix",),
+        ("backend",),
+        ("engine",),
+        ("torch_backend", "onnx_backend"),
+        ("opening",),
+        ("trainer", "budgeted"),
+    ),
+    "coordinator": (("rounds",), ("config",), ("storage",), ("serving",), ("cli",)),
+    "profiling": (
+        ("instruments", "rounds"),
+        ("peers", "rounds_report"),
+        ("benchmarks",),
+        ("cli",),
+    ),
+    "simulation": (
+        ("datasets", "population", "pretraining", "demo"),
+        ("experiments",),
+        ("papers",),
+        ("commands",),
+        ("cli",),
+    ),
 }
-# The rooms of the device that the server may know: the contract, and what draws an adapter.
-CONTRACT = {"adapters", "bases", "errors", "texts", "wire"}
-COMPUTES = {
-    "edge_client/engine/torch_backend/adamw.py",
-    "edge_client/engine/torch_backend/backend.py",
-    "edge_client/engine/torch_backend/layers.py",
-    "edge_client/engine/torch_backend/matrices.py",
-    "edge_client/engine/torch_backend/network.py",
-    "edge_client/engine/torch_backend/micro_batch.py",
-    "profiling/benchmarks/gradients.py",
-    "profiling/peers/torch_checkpoint.py",
-    "profiling/peers/torch_peers.py",
+BELOW_LABELLING = {"errors", "files", "texts", "wire", "bases", "adapters", "planning", "engine"}
+EVERY_ROOM = {room for line in ORDER["edge_client"] for room in line}
+# package -> other package -> the rooms of it that it sees
+SEES: dict[str, dict[str, set[str]]] = {
+    "edge_client": {},
+    "coordinator": {"edge_client": {"errors", "files", "texts", "wire", "bases", "adapters"}},
+    "profiling": {"edge_client": BELOW_LABELLING},
+    "simulation": {
+        "edge_client": EVERY_ROOM,
+        "coordinator": {"rounds"},
+        "profiling": {"rounds", "rounds_report", "peers", "instruments"},
+    },
 }
-TORCH = {"torch", "transformers", "peft"}
+# library -> the folders and modules that import it; simulation computes with torch everywhere
+COMPUTES: dict[str, set[str]] = {
+    "torch": {
+        "edge_client/engine/torch_backend",
+        "profiling/benchmarks/gradients.py",
+        "profiling/peers/torch_checkpoint.py",
+        "profiling/peers/torch_peers.py",
+    },
+    "onnxruntime": {
+        "edge_client/engine/onnx_backend/runtime.py",
+        "profiling/peers/ort_artifacts.py",
+        "profiling/peers/ort_child.py",
+    },
+    "sqlalchemy": {"coordinator/storage"},
+    "fastapi": {"coordinator/serving"},
+}
+WITH_TORCH = {"torch", "transformers", "peft"}
+MOST_MODULES = 14  # in a folder
+
 COMMAND = """
 import contextlib, io, smidgen
-sys.argv = ["smidgen", *{!r}.split()]
 with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-    smidgen.main()
+    smidgen.main({!r}.split())
 """
 # What our modules lie on is imported once; a process of its own then imports each of them.
 LIBRARIES = (
@@ -54,40 +112,118 @@ for name in {}:
 """
 
 
-def modules(package: str) -> list[Path]:
-    return sorted((ROOT / package).rglob("*.py"))
+def dotted(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imports(path: Path) -> set[str]:
-    """Full dotted names a module imports, at its top or inside functions."""
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the four packages, by its dotted name."""
+    found = (path for package in SEES for path in sorted((ROOT / package).rglob("*.py")))
+    return {dotted(path): path for path in found}
+
+
+@cache
+def imports(name: str) -> frozenset[str]:
+    """Full dotted names that a module imports, at its top or inside functions."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(modules()[name].read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    return names
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(names)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_arrows_go_one_way(package: str) -> None:
-    forbidden = set(PACKAGES) - {package} - MAY_IMPORT[package]
-    for path in modules(package):
-        crossed = {name for name in imports(path) if name.split(".")[0] in forbidden}
-        assert not crossed, f"{path.relative_to(ROOT)} imports {sorted(crossed)}"
+def arrows(name: str) -> set[str]:
+    """The modules of ours that a module imports."""
+    found = {part if part in modules() else part.rpartition(".")[0] for part in imports(name)}
+    return {part for part in found if part in modules()} - {name}
 
 
-def test_the_coordinator_knows_the_contract_alone() -> None:
-    for path in modules("coordinator"):
-        known = {n.split(".")[1] for n in imports(path) if n.startswith("edge_client.")}
-        assert known <= CONTRACT, f"{path.name} imports edge_client.{known - CONTRACT}"
+def room_in(package: str, name: str) -> str:
+    """The room of a package (or of a room with rooms) that a module lies in; its first word."""
+    return name.removeprefix(f"{package}.").split(".")[0]
 
 
-@pytest.mark.parametrize("package", ["edge_client", "coordinator", "profiling"])
-def test_torch_is_imported_only_where_it_computes(package: str) -> None:
-    for path in modules(package):
-        heavy = {name for name in imports(path) if name.split(".")[0] in TORCH}
-        assert not heavy or str(path.relative_to(ROOT)) in COMPUTES, f"{path} imports {heavy}"
+def inside(package: str) -> Iterator[str]:
+    return (name for name in modules() if name.startswith(f"{package}."))
+
+
+def offences(package: str, order: tuple[tuple[str, ...], ...]) -> list[str]:
+    floor = {room: number for number, line in enumerate(order) for room in line}
+    found = []
+    for name in inside(package):
+        own = room_in(package, name)
+        if own not in floor:
+            found.append(f"{name}: room {own!r} stands in no order")
+            continue
+        for target in arrows(name):
+            room = room_in(package, target)
+            if target.startswith(f"{package}.") and room != own and floor[room] >= floor[own]:
+                found.append(f"{name} imports {target}: {room} does not lie below {own}")
+    return found
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_a_room_imports_only_rooms_below_it(package: str) -> None:
+    assert not offences(package, ORDER[package])
+
+
+def test_an_arrow_up_is_named() -> None:
+    upside_down = tuple(reversed(ORDER["coordinator"]))
+    found = offences("coordinator", upside_down)
+    assert "coordinator.cli imports coordinator.config: config does not lie below cli" in found
+
+
+@pytest.mark.parametrize("package", SEES)
+def test_a_package_sees_only_the_rooms_it_may(package: str) -> None:
+    for name in inside(package):
+        for target in arrows(name):
+            other = target.split(".")[0]
+            seen = SEES[package].get(other, set())
+            assert other == package or room_in(other, target) in seen, f"{name} imports {target}"
+
+
+def circle(graph: Mapping[str, set[str]]) -> list[str]:
+    """The modules that lie on circles or between two; none where there is no circle."""
+    left = dict(graph)
+    while free := [name for name, targets in left.items() if not targets & set(left)]:
+        for name in free:
+            del left[name]
+    return sorted(left)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": set()}) == ["a", "b", "c"]
+    assert not circle({name: arrows(name) for name in modules()})
+
+
+def test_a_folder_holds_at_most_as_many_modules_as_one_takes_in() -> None:
+    folders = Counter(path.parent for path in modules().values() if path.stem != "__init__")
+    crowded = {str(f.relative_to(ROOT)): n for f, n in folders.items() if n > MOST_MODULES}
+    assert not crowded
+
+
+@pytest.mark.parametrize("library", COMPUTES)
+def test_a_library_is_imported_only_where_it_is_at_home(library: str) -> None:
+    names = WITH_TORCH if library == "torch" else {library}
+    for name, path in modules().items():
+        heavy = {part for part in imports(name) if part.split(".")[0] in names}
+        place = path.relative_to(ROOT)
+        is_home = {str(place), *map(str, place.parents)} & COMPUTES[library]
+        is_free = library == "torch" and name.startswith("simulation.")
+        assert not heavy or is_home or is_free, f"{name} imports {sorted(heavy)}"
+
+
+def test_rounds_are_decided_without_clock_disk_or_server() -> None:
+    allowed = {"numpy", "msgspec", "edge_client", "coordinator"}
+    outside = {"time", "pathlib", "os", "datetime", "random", "secrets", "socket", "threading"}
+    for name in inside("coordinator.rounds"):
+        for part in imports(name):
+            first = part.split(".")[0]
+            is_ours = first in allowed or first in sys.stdlib_module_names
+            assert is_ours and first not in outside, f"{name} imports {part}"
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -101,33 +237,32 @@ def loaded_after(statement: str) -> set[str]:
 
 def test_the_client_starts_without_torch_and_without_the_server() -> None:
     loaded = loaded_after("import edge_client.cli, edge_client.client.loop")
-    assert not loaded & (TORCH | {"coordinator", "fastapi", "sqlalchemy", "pydantic"})
+    assert not loaded & (WITH_TORCH | {"coordinator", "fastapi", "sqlalchemy", "pydantic"})
 
 
 @pytest.mark.parametrize("command", ["client --help", "client predict --task none.toml text"])
 def test_help_and_wrong_input_wait_for_no_library_that_works(command: str) -> None:
     loaded = loaded_after(COMMAND.format(command))
     assert "edge_client.cli" in loaded
-    assert not loaded & (TORCH | {"onnxruntime", "tokenizers", "httpx", "huggingface_hub"})
+    assert not loaded & (WITH_TORCH | {"onnxruntime", "tokenizers", "httpx", "huggingface_hub"})
 
 
 def test_the_server_starts_without_torch() -> None:
     pytest.importorskip("fastapi")
     loaded = loaded_after("import coordinator.cli, coordinator.serving.app")
-    assert not loaded & (TORCH | {"simulation", "profiling"})
+    assert not loaded & (WITH_TORCH | {"simulation", "profiling"})
 
 
 @pytest.mark.parametrize("package", ["edge_client", "coordinator"])
 def test_every_module_can_be_imported_first(package: str) -> None:
-    """No import cycles: each module alone, in a process that has imported none of ours."""
+    """Each module alone, in a process that has imported none of ours."""
     if package == "coordinator":
         pytest.importorskip("fastapi")
     is_heavy_here = find_spec("torch") is not None
     names = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for path in modules(package)
-        if path.stem != "__init__"
-        and (is_heavy_here or str(path.relative_to(ROOT)) not in COMPUTES)
+        name
+        for name in inside(package)
+        if is_heavy_here or not name.startswith("edge_client.engine.torch_backend")
     ]
     code = IMPORT_EACH.format([name for name in LIBRARIES if find_spec(name)], names)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
@@ -136,4 +271,4 @@ def test_every_module_can_be_imported_first(package: str) -> None:
 
 def test_only_the_front_door_names_packages_as_text() -> None:
     front = (ROOT / "smidgen.py").read_text()
-    assert all(f'"{package}.cli"' in front for package in PACKAGES)
+    assert all(f'"{package}.cli"' in front for package in SEES)
