@@ -21,12 +21,18 @@ from simulation.experiments.zero_compute import (
     zero_rounds,
 )
 
+MOST = 1_000_000
+
 
 def zero_compute(
-    clients: Annotated[int, typer.Option(min=11, help="All of them in every round.")] = 1000,
-    rounds: Annotated[int, typer.Option(min=1)] = 3,
+    clients: Annotated[
+        int, typer.Option(min=11, max=MOST, help="All of them in every round.")
+    ] = 1000,
+    rounds: Annotated[int, typer.Option(min=1, max=MOST, help="How many.")] = 3,
     peer: Annotated[str, typer.Option(help=f"`{FLWR}`: its simulation beside it.")] = "",
-    peer_clients: Annotated[int, typer.Option(min=0, help="Fewer for the peer; 0: as many.")] = 0,
+    peer_clients: Annotated[
+        int, typer.Option(min=0, max=MOST, help="Fewer for the peer; 0: as many.")
+    ] = 0,
     json_output: Annotated[
         bool, typer.Option("--json", help="Last line of stdout: one JSON object.")
     ] = False,
