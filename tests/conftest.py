@@ -1,27 +1,50 @@
 """Fixtures that every part shares: a tiny base, the real small bases and data sets, a task."""
 
+import math
 import os
 import signal
+import time
 from pathlib import Path
 
-# Before torch is loaded: its threads wait for each other without computing. Spinning ones make a
-# test several times slower where something else runs too. The numbers are the same.
+# Before torch and numpy are loaded: their threads wait for each other without computing. Spinning
+# ones make a test several times slower (OpenBLAS's: sixty times) where something else runs too.
+# The numbers are the same.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
 
 from edge_client.bases.base import Base, open_base
 from edge_client.texts.tasks import Task
+from tests.breadth import first_fast
 from tests.tiny import write_tiny_base
 
 SHARED = Path(os.environ.get("SMIDGEN_SHARED", Path(__file__).parents[2] / "shared"))
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so their children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A law holds on a busy machine too; how long one example takes there says nothing.
-settings.register_profile("any-machine", deadline=None)
+settings.register_profile("any-machine", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("any-machine")
+STARTED_S = time.monotonic()
 HUB_WORDS = ("security", "mail", "power", "weather", "family", "health")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    said = "skip, by name, every test that would start after so many seconds"
+    parser.addoption("--start-within", type=float, default=math.inf, metavar="S", help=said)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests of faults first: where time runs out, they have been run."""
+    items.sort(key=lambda item: item.get_closest_marker("fault") is None)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    within_s = item.config.getoption("--start-within")
+    if time.monotonic() - STARTED_S > within_s:
+        pytest.skip(f"not run: the {within_s:g} seconds of --start-within are over")
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +70,7 @@ def shared(kind: str, name: str) -> Path:
     return folder
 
 
-@pytest.fixture(params=["bert-tiny-mlm", "minilm-l6-mlm"])
+@pytest.fixture(params=first_fast(["bert-tiny-mlm", "minilm-l6-mlm"]))
 def real_base(request: pytest.FixtureRequest) -> Base:
     """Each of the real small masked language models."""
     return open_base(str(shared("models", request.param)))

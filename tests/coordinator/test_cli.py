@@ -19,6 +19,7 @@ from coordinator.storage.blobs import read_blob
 from edge_client.adapters.peft_folder import read_peft_folder
 from edge_client.bases.base import Base
 from edge_client.wire import messages
+from tests.breadth import first_fast
 from tests.command_line import smidgen
 from tests.coordinator.devices import Device, enrol
 
@@ -158,6 +159,8 @@ def works_through(url: str, device: Device) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
+@pytest.mark.fault
 def test_kill_9_at_any_moment_changes_no_byte(tmp_path: Path, tiny_base: Base) -> None:
     """Devices answer at full speed, so the kill falls into requests, writes and aggregation."""
     adapters = []
@@ -205,7 +208,7 @@ def test_serve_ends_when_the_devices_have_heard_that_all_is_done(
     assert said["runs"][0]["phase"] == "finished"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", first_fast([signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_ends_a_server_in_good_order(
     tmp_path: Path, tiny_base: Base, number: signal.Signals
 ) -> None:

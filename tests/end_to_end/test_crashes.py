@@ -1,32 +1,37 @@
 """Processes killed for real, mid-round; the run finishes as if nothing had happened."""
 
+import pytest
+
+from tests.breadth import first_fast
 from tests.end_to_end.conftest import Scene, wait_for
 
 CLIENTS = ("a", "b")
 EPOCHS = 40  # long enough to be caught in the middle
 
 
-def undisturbed(scene: Scene) -> bytes:
+def undisturbed(scene: Scene, engine: str) -> bytes:
     scene.create(2, len(CLIENTS), EPOCHS)
     url = scene.serve()
     for name in CLIENTS:
-        scene.client(name, url)
+        scene.client(name, url, "--engine", engine)
     scene.finish()
     return scene.adapter()
 
 
+@pytest.mark.fault
+@pytest.mark.parametrize("engine", first_fast(["onnx", "torch"]))
 def test_kill_9_of_a_client_and_of_the_coordinator_changes_no_byte(
-    scene: Scene, other_scene: Scene
+    scene: Scene, other_scene: Scene, engine: str
 ) -> None:
-    expected = undisturbed(other_scene)
+    expected = undisturbed(other_scene, engine)
     scene.create(2, len(CLIENTS), EPOCHS)
     url = scene.serve()
     port = int(url.rsplit(":", 1)[1])
     for name in CLIENTS:
-        scene.client(name, url)
+        scene.client(name, url, "--engine", engine)
     wait_for(lambda: "round 1: train" in scene.log("a"), scene.fleet.check)
     scene.kill("a")
-    scene.client("a", url)
+    scene.client("a", url, "--engine", engine)
     wait_for(lambda: "round 2: train" in scene.log("b"), scene.fleet.check)
     scene.kill("coordinator")
     scene.serve(port)

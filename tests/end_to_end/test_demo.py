@@ -17,6 +17,7 @@ import pytest
 
 from edge_client.texts.examples import Example, read_file
 from edge_client.texts.tasks import read_task
+from tests.breadth import first_fast
 from tests.conftest import shared
 
 pytest.importorskip("torch")
@@ -54,18 +55,22 @@ def write_texts(file: Path, texts: Sequence[Example]) -> str:
     return str(file)
 
 
-@pytest.fixture(scope="module", params=[("lora:8", "torch,onnx"), ("prompt:8", "auto")])
+WAYS = [("lora:8", "torch,onnx", 2), ("prompt:8", "auto", 3)]
+
+
+@pytest.fixture(scope="module", params=first_fast(WAYS))
 def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A demo of three rounds: its adapter, its folder, its JSON."""
+    """A demo of few rounds: its adapter, their number, its folder, its JSON."""
     out = tmp_path_factory.mktemp("demo") / "out"
-    adapter, engine = request.param
-    return adapter, out, demo(out, "--rounds", "3", "--adapter", adapter, "--engine", engine)
+    adapter, engine, rounds = request.param
+    said = ("--rounds", str(rounds), "--adapter", adapter, "--engine", engine)
+    return adapter, rounds, out, demo(out, *said)
 
 
 def test_the_demo_ends_with_one_json_object_and_a_chart(finished: Any) -> None:
-    adapter, out, result = finished
+    adapter, rounds, out, result = finished
     assert set(result) >= KEYS
-    assert result["clients"] == 4 and result["rounds"] == 3
+    assert result["clients"] == 4 and result["rounds"] == rounds
     engines = ["torch", "onnx"] * 2 if adapter == "lora:8" else ["torch"] * 4
     assert result["engines"] == {f"home-{n}": name for n, name in enumerate(engines, start=1)}
     assert result["accuracy_final"] > result["accuracy_zero_shot"]
@@ -74,7 +79,7 @@ def test_the_demo_ends_with_one_json_object_and_a_chart(finished: Any) -> None:
 
 
 def test_the_readmes_example_gives_the_clients_predictions(finished: Any, tmp_path: Path) -> None:
-    adapter, out, _ = finished
+    adapter, _, out, _ = finished
     code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
     if adapter.startswith("prompt"):
         assert "logits[0, mask, words]" in code
@@ -131,6 +136,7 @@ def test_an_unknown_engine_is_named_before_anything_is_deleted(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == [tmp_path / ".smidgen-demo"]
 
 
+@pytest.mark.slow
 def test_a_federated_run_on_real_news_learns(tmp_path: Path) -> None:
     data, base = shared("data", "ag_news"), shared("models", "bert-tiny-mlm")
     agnews = ROOT / "docs" / "examples" / "agnews.toml"

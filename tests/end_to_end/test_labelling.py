@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from edge_client.bases.base import EMBEDDED, open_base
 from simulation.demo.messages import DATA, Message, load_messages
 from tests.end_to_end.conftest import Scene, wait_for
@@ -85,6 +87,8 @@ def federate(scene: Scene, *, is_killed: bool) -> None:
     scene.finish()
 
 
+@pytest.mark.slow
+@pytest.mark.fault
 def test_a_device_killed_while_it_labels_changes_no_byte(scene: Scene, other_scene: Scene) -> None:
     federate(other_scene, is_killed=False)
     federate(scene, is_killed=True)

@@ -17,6 +17,7 @@ from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.messages import Training
 from edge_client.wire.tensors import encode_adapter
+from tests.breadth import covering
 from tests.edge_client.engine.engines import KINDS
 
 torch = pytest.importorskip("torch")
@@ -124,8 +125,9 @@ def other_family(name: str, tiny_base: Base, folder: Path) -> Base:
     return open_base(str(folder))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", ["lora:2", "prompt:3", "lora:2+head"])
+@pytest.mark.parametrize(
+    ("name", "family"), covering(["lora:2", "prompt:3", "lora:2+head"], FAMILIES)
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_families_train_and_keep_their_names(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str, family: str, name: str

@@ -23,6 +23,7 @@ from edge_client.texts.examples import Example, read_file
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Training
 from edge_client.wire.tensors import AdapterState
+from tests.breadth import covering
 from tests.conftest import shared
 from tests.families import ENCODERS, write_family
 
@@ -36,11 +37,11 @@ TOPS = ["lora:4/top2", "lora:2@q,o,down/top1+head", "bias/top1"]  # not of ALBER
 FORMS, SIZES = (4, 8, 16, 32), ((1, 5), (7, 60), (5, 24))
 # Every family with every adapter; stored forms and sizes of a batch go round.
 CASES = [
-    (family, adapter, bits, *size)
-    for (family, adapter), bits, size in zip(
+    pytest.param(*case.values, bits, *size, marks=case.marks)
+    for case, bits, size in zip(
         (
-            *((family, adapter) for family in ENCODERS for adapter in ADAPTERS),
-            *zip(("bert", "roberta", "distilbert"), TOPS, strict=True),
+            *covering(ENCODERS, ADAPTERS),
+            *map(pytest.param, ("bert", "roberta", "distilbert"), TOPS),
         ),
         cycle(FORMS),
         cycle(SIZES),
@@ -131,6 +132,7 @@ def test_inputs_kept_in_half_precision_cost_little_of_the_gradients(
 NEWS = {"world": "world", "sports": "sports", "business": "business", "sci_tech": "science"}
 
 
+@pytest.mark.slow
 def test_ten_steps_on_real_texts_end_in_the_same_adapter() -> None:
     base = open_base(str(shared("models", "minilm-l6-mlm")))
     task = Task("news", tuple(NEWS), ("{text} . this is about [MASK] .",), NEWS)

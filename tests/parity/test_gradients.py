@@ -9,6 +9,7 @@ import pytest
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.packing import pack_model
+from tests.breadth import covering
 from tests.families import ENCODERS, FAMILIES, write_family
 
 pytest.importorskip("torch")
@@ -29,8 +30,7 @@ def errors_of(base: Base, adapter: str, engine: str = "torch") -> list[Any]:
     return list(gradients.gradient_errors(base, spec, plans, batch, WORDS, engine))
 
 
-@pytest.mark.parametrize("bits", [4, 8, 16])
-@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize(("adapter", "bits"), covering(ADAPTERS, [4, 8, 16]))
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_plan_gives_the_gradients_of_plain_peft_on_a_pack(
     tiny_base: Base, tmp_path: Path, engine: str, adapter: str, bits: int
@@ -42,8 +42,7 @@ def test_every_plan_gives_the_gradients_of_plain_peft_on_a_pack(
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
 
-@pytest.mark.parametrize("family", ENCODERS)
-@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize(("adapter", "family"), covering(ADAPTERS, ENCODERS))
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_family_gives_the_gradients_of_plain_peft(
     tiny_base: Base, tmp_path: Path, engine: str, adapter: str, family: str
@@ -72,8 +71,7 @@ def test_adapters_of_top_layers_have_the_gradients_of_plain_peft(
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
 
-@pytest.mark.parametrize("family", FAMILIES[5:])
-@pytest.mark.parametrize("adapter", ADAPTERS[:3])
+@pytest.mark.parametrize(("adapter", "family"), covering(ADAPTERS[:3], FAMILIES[5:]))
 def test_a_decoder_gives_the_gradients_of_its_causal_loss(
     tiny_base: Base, tmp_path: Path, adapter: str, family: str
 ) -> None:

@@ -20,6 +20,7 @@ from edge_client.engine.onnx_backend.network import LOWEST
 from edge_client.engine.onnx_backend.operators import Attention
 from edge_client.engine.onnx_backend.runtime import Runtime
 from edge_client.planning.chunks import SCORES
+from tests.edge_client.engine.engines import needs_int8
 from tests.edge_client.engine.graphs import ACTIVATIONS
 
 torch = pytest.importorskip("torch")
@@ -94,6 +95,7 @@ def test_the_gradients_of_a_weight_and_a_bias_are_torchs() -> None:
     check_close(run(graphs.bias_gradient(), g=g)[0], bias.grad)
 
 
+@needs_int8
 @pytest.mark.parametrize("has_rest", [False, True])
 @pytest.mark.parametrize("has_lora", [False, True])
 def test_a_linear_in_int8_is_off_by_half_a_step_of_each_element_at_most(

@@ -13,10 +13,12 @@ from edge_client.texts.examples import read_file
 from edge_client.texts.tasks import read_task
 from edge_client.wire.messages import Training
 from tests.conftest import shared
+from tests.edge_client.engine.engines import needs_int8
 
 TASK = Path(__file__).parents[2] / "docs" / "examples" / "agnews.toml"
 
 
+@needs_int8
 def test_int8_gives_the_answers_of_float32_on_news(real_base: Base, tmp_path: Path) -> None:
     news = read_file(shared("data", "ag_news") / "test.csv.gz", (), labelled=False)[:300]
     pack_model(str(real_base.folder), 8, tmp_path / "pack")

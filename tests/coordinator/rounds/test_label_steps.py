@@ -37,7 +37,7 @@ TOLD = st.lists(st.tuples(st.integers(0, 1), st.floats(0.0, 1.0)), max_size=4).m
     lambda pairs: told_of(*pairs)
 )
 PACED = replace(CONFIG, labelling=LABELLING)
-FEWER = settings(max_examples=50)
+FEWER = settings(max_examples=settings().max_examples // 2)
 Says = Callable[[StepOpened, str, str], Answered]
 
 

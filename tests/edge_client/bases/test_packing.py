@@ -32,6 +32,7 @@ from edge_client.bases.quantization import (
 )
 from edge_client.bases.weights import Weights
 from edge_client.bases.writer import PackingError
+from tests.breadth import covering
 
 ROOT = Path(__file__).parents[3]
 LINEAR = "bert.encoder.layer.1.output.dense.weight"
@@ -372,8 +373,9 @@ def pickled(model: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("bits", [4, 8, 16])
-@pytest.mark.parametrize("source", ["random", "safetensors", "pickled"])
+@pytest.mark.parametrize(
+    ("source", "bits"), covering(["random", "safetensors", "pickled"], [4, 8, 16])
+)
 def test_packing_never_holds_two_layers(
     real_shapes: dict[str, str], tmp_path: Path, source: str, bits: int
 ) -> None:

@@ -202,7 +202,7 @@ last = engine.plan
 print(first.micro_batch, len(first.recompute), last.micro_batch, len(last.recompute), loss)
 """
 # What a step of so many texts is given; a whole one wants five times as much or more.
-STARVING = {"torch": (32, 110), "onnx": (16, 60)}
+STARVING = {"torch": (8, 40), "onnx": (8, 40)}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts so on Linux alone")

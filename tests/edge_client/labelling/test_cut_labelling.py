@@ -15,6 +15,7 @@ from edge_client.labelling.book import Book, Event, FileNotes, MemoryNotes, Revo
 from edge_client.labelling.early_exit import FEWEST
 from edge_client.labelling.label_work import CHUNK
 from edge_client.labelling.pseudo_labels import text_id
+from tests.breadth import covering, first_fast
 from tests.edge_client.engine.engines import KINDS
 from tests.edge_client.labelling.two_topics import (
     ALL,
@@ -47,13 +48,14 @@ class CutNotes(MemoryNotes):
         raise Cut
 
 
-@each_kind
 @pytest.mark.parametrize(
-    ("name", "early_exit"), [("lora:4", False), ("lora:4/top1", False), ("lora:4/top1", True)]
+    ("kind", "way"),
+    covering(KINDS, [("lora:4", False), ("lora:4/top1", False), ("lora:4/top1", True)]),
 )
 def test_work_cut_after_every_chunk_gives_the_same_and_reads_nothing_twice(
-    tiny_base: Base, kind: str, name: str, early_exit: bool
+    tiny_base: Base, kind: str, way: tuple[str, bool]
 ) -> None:
+    name, early_exit = way
     engine = trained(kind, tiny_base, name)
     work = work_of(replace(ALL, early_exit=early_exit), adapter_spec=name)
     data = MANY if early_exit else DATA
@@ -83,7 +85,7 @@ def test_what_was_not_noted_is_read_again(tiny_base: Base, kind: str) -> None:
     assert notes.book == straight(engine, work_of())[0]
 
 
-@each_kind
+@pytest.mark.parametrize("kind", first_fast(KINDS))
 def test_exits_are_learnt_again_from_chunks_that_were_small(tiny_base: Base, kind: str) -> None:
     """Texts read before are cheaper, so the last of a budget is spent on a few at a time."""
     engine = trained(kind, tiny_base, "lora:4/top1")

@@ -29,6 +29,7 @@ from edge_client.texts.examples import ClientData, Example, read_file
 from edge_client.texts.ready_tasks import AG_NEWS
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Training, Work
+from tests.breadth import first_fast
 from tests.conftest import shared
 from tests.edge_client.engine.engines import KINDS
 from tests.edge_client.labelling.two_topics import label
@@ -127,7 +128,7 @@ TRAINING = Training(lr=1e-3, epochs=3, tokens=32)
 ALL = Labelling(compute_share=1.0, confidence=0.99, class_floor=0.99, keep_last=1.0)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=first_fast(KINDS))
 def news(request: pytest.FixtureRequest) -> tuple[Engine, tuple[Example, ...]]:
     """The embedded base with a briefly trained adapter, and 408 texts."""
     path = shared("data", "ag_news") / "test.csv.gz"

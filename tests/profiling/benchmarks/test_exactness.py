@@ -11,6 +11,7 @@ pytest.importorskip("peft")
 from edge_client.bases.base import Base
 from profiling.benchmarks.exactness import PlanError
 from profiling.benchmarks.report import exactness_table
+from tests.breadth import first_fast
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +19,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("adapter", ["lora:8", "prompt:4"])
+@pytest.mark.parametrize("adapter", first_fast(["lora:8", "prompt:4"]))
 def test_every_plan_of_a_base_is_exact(tiny_base: Base, adapter: str) -> None:
     arguments = ["gradients", "--base", str(tiny_base.folder), "--bits", "8", "--json"]
     arguments += ["--adapter", adapter]

@@ -108,6 +108,7 @@ def test_chatter_between_the_lines_is_passed_over() -> None:
     assert child.outcome == DONE and child.lines == [{"event": "done"}]
 
 
+@pytest.mark.slow
 def test_our_engine_under_a_real_cap(settings: Settings) -> None:
     run = Benchmark(replace(settings, cap_bytes=500 * MIB, memory_budget="480M")).ours()
     if run.cgroup_limit_bytes is None:
@@ -118,6 +119,8 @@ def test_our_engine_under_a_real_cap(settings: Settings) -> None:
     assert "page cache" in run.cap["page_cache"]
 
 
+@pytest.mark.slow
+@pytest.mark.fault
 def test_our_engine_over_its_cap_is_a_result_and_not_a_crash(settings: Settings) -> None:
     run = Benchmark(replace(settings, cap_bytes=100 * MIB)).ours()
     if run.cgroup_limit_bytes is None:
@@ -208,6 +211,8 @@ def test_a_base_in_other_bits_is_packed_once(tiny_base: Base) -> None:
         find_base(str(packed.folder), False, 16, 0)
 
 
+@pytest.mark.slow
+@pytest.mark.fault
 def test_a_grid_goes_on_where_it_was_cut(settings: Settings, tmp_path: Path) -> None:
     common = replace(settings, base="")
     cases = grid(common, [settings.base], [8], [1, 2])

@@ -203,6 +203,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 FEW = {"masakhanews": ("lin", "yor"), "xnli": ("en", "sw")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_shared_set_reads_twice_the_same(name: str) -> None:
     data = read(name, *FEW.get(name, ()))
@@ -212,12 +213,14 @@ def test_every_shared_set_reads_twice_the_same(name: str) -> None:
     assert disjoint(data.train, data.test)[1] == 0
 
 
+@pytest.mark.slow
 def test_the_shared_news_in_two_languages() -> None:
     data = read("masakhanews", "lin", "yor")
     assert Counter(example.language for example in data.test) == {"lin": 175, "yor": 411}
     assert data.task.labels == tuple(label for label in NEWS.labels if label != "technology")
 
 
+@pytest.mark.slow
 def test_no_translation_of_a_test_row_is_trained_on() -> None:
     data = read("xnli", "en", "sw", "de")
     rows = {language: [e for e in data.test if e.language == language] for language in ("en", "sw")}
@@ -228,6 +231,7 @@ def test_no_translation_of_a_test_row_is_trained_on() -> None:
     assert not english & {e.text for e in rows["en"]}
 
 
+@pytest.mark.slow
 def test_yelp_is_trained_on_equally_many_reviews_of_each_star() -> None:
     counts = Counter(example.label for example in read("yelp_review_full").train)
     assert len(counts) == 5 and max(counts.values()) - min(counts.values()) <= 1

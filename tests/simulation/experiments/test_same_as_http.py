@@ -24,6 +24,7 @@ from simulation.experiments.federation import Round, federate
 from simulation.experiments.stage import Stage
 from simulation.population.deal import Deal
 from simulation.population.folders import write_clients
+from tests.breadth import first_fast
 from tests.coordinator.conftest import serving
 from tests.edge_client.engine.engines import KINDS
 from tests.simulation.experiments.experiments import staged
@@ -71,7 +72,7 @@ LABELLING = Labelling(
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", first_fast(KINDS[::-1]))
 def test_pseudo_labels_are_the_same_over_http(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
 ) -> None:
@@ -89,7 +90,7 @@ def test_pseudo_labels_are_the_same_over_http(
     assert any(client not in ("client-0001",) for closed in seen for client in closed.cohort)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", first_fast(KINDS))
 def test_in_process_gives_the_bytes_that_http_gives(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
 ) -> None:
