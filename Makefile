@@ -26,10 +26,11 @@ demo: install
 test: install
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
 
-# Faults first. `make test-slow WITHIN=600` starts no test after 600 seconds and names those left.
+# Faults first, last the laws that `make test` tries with a few examples, with a hundred.
+# `make test-slow WITHIN=600` starts no test after 600 seconds and names those left.
 test-slow: install
-	$(VENV)/bin/python -m pytest -n 2 --maxschedchunk 1 -m "slow and not gpu" \
-	  $(if $(WITHIN),--start-within $(WITHIN))
+	$(VENV)/bin/python -m pytest -n 2 --maxschedchunk 1 -m "(slow or hypothesis) and not gpu" \
+	  --hypothesis-profile thorough $(if $(WITHIN),--start-within $(WITHIN))
 
 # Where instruction sets are older: docs/processors.md.
 test-poor: install

@@ -37,8 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests of faults first: where time runs out, they have been run."""
-    items.sort(key=lambda item: item.get_closest_marker("fault") is None)
+    """Put tests of faults first, laws of many examples last: what time is left for is run."""
+    items.sort(key=lambda item: [item.get_closest_marker(n) is None for n in ("fault", "slow")])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
