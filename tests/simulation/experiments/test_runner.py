@@ -1,16 +1,19 @@
 import gzip
 import json
 import multiprocessing
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from edge_client.bases.base import Base, BaseError
+from edge_client.bases.base import Base, BaseError, open_base
 from edge_client.texts.examples import Example
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
@@ -146,9 +149,15 @@ def test_what_cannot_be_run_is_said_before_anything_is(tiny_base: Base, place: P
     assert not place.out.exists()
 
 
-def test_a_failing_experiment_ends_the_others(tiny_base: Base, place: Place) -> None:
+def test_a_failing_experiment_ends_the_others(
+    tiny_base: Base, place: Place, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_base.folder, tmp_path / "broken"))
+    weights = load_file(folder / "model.safetensors")
+    weights["cls.predictions.bias"][:] = np.nan  # no loss is a number, on any processor
+    save_file(weights, folder / "model.safetensors")
     endless = news(tiny_base, rounds=10_000, evaluate_every=0)
-    broken = news(tiny_base, training=replace(endless.training, lr=99.0), adapter="full")
+    broken = news(open_base(str(folder)))
     with pytest.raises(SimulationError, match="could train"):
         run_all([endless, broken], place, jobs=2)
     assert not multiprocessing.active_children()
