@@ -13,6 +13,7 @@ from rich.console import Console
 
 from edge_client.bases.base import open_base
 from edge_client.engine.opening import ENGINE_HELP
+from edge_client.errors import demand
 from edge_client.planning.sizes import AUTO, parse_size
 from profiling.benchmarks.exactness import Question, compare
 from profiling.benchmarks.grid import BATCHES, GRID_BITS, SHAPES, Case, grid, run_grid
@@ -172,6 +173,8 @@ def predicted_peaks(
         for name in base or ():
             if not is_shape(name):
                 open_base(name)  # every base is there, before hours of work
+        for width in bits or ():
+            demand(width in GRID_BITS, f"--bits {width} is not one of 4, 8 and 16")
         cases = grid(common, base or SHAPES, bits or GRID_BITS, batch or BATCHES, sample)
         out.mkdir(parents=True, exist_ok=True)
 

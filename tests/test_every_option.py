@@ -54,22 +54,22 @@ class Option:
         command: Words before it, such as `client run`.
         name: As the command's function calls it.
         flag: As typed; empty for an argument.
-        kind: Click's name of its type.
+        kind: Typer's name of its type.
+        default: A value of its domain, whatever its kind.
     """
 
     command: str
     name: str
     flag: str
     kind: str
+    default: str
 
     @property
     def values(self) -> tuple[str, ...]:
         """Values that no option of this kind takes; to some texts anything is a value."""
-        if self.kind.startswith("int"):
-            return INTEGERS
-        if self.kind.startswith("float"):
-            return NUMBERS
-        return PATHS if self.kind in ("path", "file", "directory") else TEXTS
+        kinds = {"int": INTEGERS, "float": NUMBERS, "path": PATHS}
+        found = kinds.get(self.kind.split()[0], TEXTS)
+        return tuple(value for value in found if value != self.default)
 
 
 def leaves(words: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -91,7 +91,7 @@ def every_option() -> list[Option]:
                     continue
                 is_option = param.param_type_name == "option"
                 flag = param.opts[0] if is_option else ""
-                found.append(Option(words, param.name, flag, param.type.name))
+                found.append(Option(words, param.name, flag, param.type.name, str(param.default)))
     return found
 
 

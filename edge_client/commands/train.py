@@ -43,13 +43,13 @@ def train_alone(
     adapter: Annotated[str, typer.Option(help="lora:8, prompt:8, bias, head ...")] = "lora:8",
     prompt_init: Annotated[str, typer.Option(help="Text a soft prompt starts from.")] = "",
     rounds: Annotated[
-        int, typer.Option(min=1, help="Like rounds of a run, with this device only.")
+        int, typer.Option(min=1, max=1_000_000, help="Like rounds of a run, with this device only.")
     ] = 1,
     epochs: Annotated[int, typer.Option(help="Passes over the texts a round.")] = Training.epochs,
     batch: Annotated[int, typer.Option(help="Texts an optimizer step.")] = Training.batch,
     lr: Annotated[float, typer.Option(help="AdamW's learning rate.")] = Training.lr,
     tokens: Annotated[int, typer.Option(help="Longest input in tokens.")] = Training.tokens,
-    seed: Annotated[int, typer.Option(help="Root seed.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Root seed.")] = 0,
     json_output: JsonOption = False,
 ) -> None:
     """Train an adapter on this device's texts alone, and write it as a PEFT folder."""

@@ -12,7 +12,13 @@ from typing import Any
 
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.engine.opening import ENGINES
-from profiling.instruments.bases import OFFLINE, BenchmarkError, find_base, label_words
+from profiling.instruments.bases import (
+    OFFLINE,
+    BenchmarkError,
+    demand_between,
+    find_base,
+    label_words,
+)
 from profiling.instruments.child import DONE, Line, run_child, silent
 
 EXACT = 1e-5  # relative, in Euclidean norm
@@ -74,9 +80,13 @@ class Question:
             raise BenchmarkError(f"--adapter {self.adapter}: compared without a head")
         if self.engine not in ENGINES:
             raise BenchmarkError(f"--engine {self.engine} is not one of {', '.join(ENGINES)}")
-        for name, value, least in (("batch", self.batch, 1), ("tokens", self.tokens, 8)):
-            if value < least:
-                raise BenchmarkError(f"--{name} {value} is less than {least}")
+        demand_between(
+            {
+                "batch": (1, self.batch, 4096),
+                "tokens": (8, self.tokens, 8192),
+                "seed": (0, self.seed, 2**63 - 1),
+            }
+        )
 
 
 @dataclass(frozen=True)

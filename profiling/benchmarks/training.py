@@ -27,6 +27,7 @@ from profiling.benchmarks.training_run import TrainingRun, spread
 from profiling.instruments.bases import (
     OFFLINE,
     BenchmarkError,
+    demand_between,
     find_base,
     find_checkpoint,
     label_words,
@@ -102,11 +103,14 @@ class Settings:
             raise BenchmarkError(f"--{error}") from error
         if self.engine not in ENGINES:
             raise BenchmarkError(f"--engine {self.engine} is not known; {' or '.join(ENGINES)}")
-        limits = {"steps": (self.steps, 1), "warmup": (self.warmup, 0), "seed": (self.seed, 0)}
-        limits["threads"] = (1 if self.threads is None else self.threads, 1)
-        for name, (value, least) in limits.items():
-            if value < least:
-                raise BenchmarkError(f"--{name} {value} is less than {least}")
+        demand_between(
+            {
+                "steps": (1, self.steps, 1_000_000),
+                "warmup": (0, self.warmup, 1_000_000),
+                "threads": (1, 1 if self.threads is None else self.threads, 1024),
+                "seed": (0, self.seed, 2**63 - 1),
+            }
+        )
 
     @property
     def spec(self) -> AdapterSpec:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
-from edge_client.errors import WrongInput
+from edge_client.errors import WrongInput, demand
 from edge_client.texts.tasks import TaskError
 from edge_client.texts.tokens import Tokens
 
@@ -31,6 +31,20 @@ LABELS = 4
 
 class BenchmarkError(WrongInput):
     """A benchmark that cannot be run as it was asked for."""
+
+
+def demand_between(values: Mapping[str, tuple[int, int, int]]) -> None:
+    """Refuse an option's value that is out of its range.
+
+    Args:
+        values: Option -> the least value, the one given, the greatest.
+
+    Raises:
+        BenchmarkError: Names the first one.
+    """
+    for name, (least, value, most) in values.items():
+        demand(value >= least, f"--{name} {value} is less than {least}", BenchmarkError)
+        demand(value <= most, f"--{name} {value} is more than {most}", BenchmarkError)
 
 
 def cache_folder() -> Path:

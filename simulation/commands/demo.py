@@ -38,7 +38,7 @@ RECIPE = (16, 5e-3)
 @app.command()
 def demo(
     adapter: Annotated[str, typer.Option(help="lora:8, prompt:8 ...")] = "lora:8",
-    rounds: Annotated[int, typer.Option(min=1, help="Server steps.")] = 10,
+    rounds: Annotated[int, typer.Option(min=1, max=1_000_000, help="Server steps.")] = 10,
     base: Annotated[str, typer.Option(help="Folder, hub name, or `embedded`.")] = EMBEDDED,
     engine: Annotated[
         str, typer.Option(help="auto, torch or onnx; a list is dealt to the homes in turn.")
@@ -48,12 +48,14 @@ def demo(
     test: Annotated[Path | None, typer.Option(help="Labelled test file for --data.")] = None,
     task: Annotated[Path | None, typer.Option(help="task.toml for --data.")] = None,
     clients: Annotated[int, typer.Option(min=1, max=64, help="Devices for --data.")] = 4,
-    labels: Annotated[int, typer.Option(min=1, help="Labelled texts in all for --data.")] = 64,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the texts a round.")] = 1,
-    batch: Annotated[int | None, typer.Option(min=1, help="Texts an optimizer step.")] = None,
+    labels: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Labelled texts in all for --data.")
+    ] = 64,
+    epochs: Annotated[int, typer.Option(help="Passes over the texts a round.")] = 1,
+    batch: Annotated[int | None, typer.Option(help="Texts an optimizer step.")] = None,
     lr: Annotated[float | None, typer.Option(help="AdamW's learning rate.")] = None,
-    tokens: Annotated[int, typer.Option(min=8, help="Longest input in tokens.")] = 64,
-    seed: Annotated[int, typer.Option()] = 0,
+    tokens: Annotated[int, typer.Option(help="Longest input in tokens.")] = 64,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Root seed.")] = 0,
     json_output: Annotated[
         bool, typer.Option("--json", help="Last line: one JSON object.")
     ] = False,

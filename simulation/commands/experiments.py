@@ -33,11 +33,13 @@ DataOption = Annotated[
     Path | None, typer.Option(help="Folder of data sets; $SMIDGEN_DATA by default.")
 ]
 OutOption = Annotated[Path, typer.Option(help="Results; finished experiments are not run again.")]
-SeedsOption = Annotated[int, typer.Option(min=1, help="How many, from 0 on.")]
+SeedsOption = Annotated[int, typer.Option(min=1, max=1000, help="How many, from 0 on.")]
 RoundsOption = Annotated[
     int, typer.Option(min=0, max=1_000_000, help="Other than the scenario's; 0: its own.")
 ]
-JobsOption = Annotated[int, typer.Option(min=1, help="Experiments at once, a process each.")]
+JobsOption = Annotated[
+    int, typer.Option(min=1, max=1024, help="Experiments at once, a process each.")
+]
 RayOption = Annotated[str, typer.Option(help="Address of a Ray cluster that trains, or `local`.")]
 QuickOption = Annotated[bool, typer.Option("--quick", help="One seed, reduced: minutes.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: one JSON object.")]
@@ -114,7 +116,9 @@ def run_command(
     files: Annotated[list[Path], typer.Argument(help="Experiments, TOML; a row each.")],
     data: DataOption = None,
     out: OutOption = OUT,
-    seeds: Annotated[int, typer.Option(min=1, help="How many, from each file's own on.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=1000, help="How many, from each file's own on.")
+    ] = 1,
     jobs: JobsOption = 1,
     ray: RayOption = "",
     json_output: JsonOption = False,

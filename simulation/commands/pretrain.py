@@ -33,7 +33,7 @@ def pretrain(
     minutes: Annotated[
         float | None, typer.Option(help="Training time, instead of --steps.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Root seed.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Root seed.")] = 0,
     threads: Annotated[int, typer.Option(help="Processor threads.")] = 2,
     json_output: Annotated[
         bool, typer.Option("--json", help="Last line of stdout: one JSON object.")
