@@ -1,0 +1,81 @@
+"""The pages speak of files and modules that are there."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "scripts/jetson/README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+PACKAGES = "edge_client|coordinator|profiling|simulation|tests"
+LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^]]+\]: (\S+)", re.MULTILINE)
+PATH = re.compile(rf"(?:{PACKAGES}|docs|scripts|constraints)(?:/[\w.-]+)*/?")
+DOTTED = re.compile(rf"(?:{PACKAGES})(?:\.\w+)+")
+CALL = re.compile(r"\([^()]*\)$")
+
+
+def without_code(page: str) -> str:
+    """A page without its blocks of code, indented ones included; inline code stays."""
+    text = re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"^ {4}.*$", "", text, flags=re.MULTILINE)
+
+
+def linked(page: str) -> Iterator[str]:
+    for inline, reference in LINK.findall(without_code(page)):
+        target = (inline or reference).partition("#")[0]
+        if target and "://" not in target:
+            yield target
+
+
+def backticked(page: str) -> list[str]:
+    return [" ".join(name.split()) for name in re.findall(r"`([^`]+)`", without_code(page))]
+
+
+def is_there(name: str) -> bool:
+    """Whether a dotted name leads to a module, or to something that a module defines."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        place = ROOT.joinpath(*parts[:end])
+        if end == len(parts) and place.is_dir():
+            return True
+        if place.with_suffix(".py").is_file():
+            rest, source = parts[end:], place.with_suffix(".py").read_text()
+            return not rest or bool(
+                re.search(rf"^(?:class |def )?{rest[0]}\b", source, re.MULTILINE)
+            )
+    return False
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_relative_links_lead_to_files(name: str) -> None:
+    page = ROOT / name
+    assert [one for one in linked(page.read_text()) if not (page.parent / one).exists()] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_paths_in_backticks_exist(name: str) -> None:
+    paths = [one for one in backticked((ROOT / name).read_text()) if PATH.fullmatch(one)]
+    assert [one for one in paths if "/" in one and not (ROOT / one).exists()] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dotted_names_in_backticks_exist(name: str) -> None:
+    names = [CALL.sub("", one) for one in backticked((ROOT / name).read_text())]
+    dotted = [one for one in names if DOTTED.fullmatch(one) and not one.endswith(".md")]
+    assert [one for one in dotted if not is_there(one)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_prose_is_at_most_100_columns_wide(name: str) -> None:
+    lines = without_code((ROOT / name).read_text()).splitlines()
+    assert [one for one in lines if len(one) > 100 and not one.startswith(("|", "["))] == []
+
+
+def test_names_that_are_gone_are_told() -> None:
+    page = "See `edge_client/torch_engine.py`, `edge_client.wire.seeds.derive_seed` and [it](x.md)."
+    assert backticked(page)[0] == "edge_client/torch_engine.py" and list(linked(page)) == ["x.md"]
+    assert PATH.fullmatch("edge_client/torch_engine.py") and DOTTED.fullmatch("edge_client.gone")
+    assert is_there("edge_client.wire.seeds.derive_seed") and is_there("edge_client.wire")
+    assert not is_there("edge_client.wire.gone") and not is_there("edge_client.wire.seeds.gone")
