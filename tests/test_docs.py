@@ -67,6 +67,15 @@ def test_dotted_names_in_backticks_exist(name: str) -> None:
     assert [one for one in dotted if not is_there(one)] == []
 
 
+@pytest.mark.parametrize("picture", sorted(ROOT.glob("docs/images/*.svg")), ids=lambda p: p.name)
+def test_pictures_name_modules_that_exist(picture: Path) -> None:
+    named = set(re.findall(r"[\w/]+\.py", picture.read_text()))
+    rooms = [ROOT, *(ROOT / package for package in PACKAGES.split("|"))]
+    # A name without its room stands after one with it: `labelling/book.py, terms.py`.
+    rooms += [path for room in rooms[1:] for path in room.iterdir() if path.is_dir()]
+    assert named and {one for one in named if not any((r / one).is_file() for r in rooms)} == set()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_prose_is_at_most_100_columns_wide(name: str) -> None:
     lines = without_code((ROOT / name).read_text()).splitlines()
