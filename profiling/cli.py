@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from edge_client.bases.base import open_base
+from edge_client.bases.random_models import CONFIGS
 from edge_client.engine.opening import ENGINE_HELP
 from edge_client.errors import demand
 from edge_client.planning.sizes import AUTO, parse_size
@@ -26,7 +27,7 @@ from profiling.benchmarks.report import (
 )
 from profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
 from profiling.benchmarks.training_run import ratios
-from profiling.instruments.bases import BenchmarkError, is_shape
+from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import Line, terminable
 from profiling.rounds import cost_by_round, read_figures
 from profiling.rounds_report import draw_rounds, rounds_table
@@ -171,7 +172,7 @@ def predicted_peaks(
             seed=seed,
         )
         for name in base or ():
-            if not is_shape(name):
+            if name not in CONFIGS:
                 open_base(name)  # every base is there, before hours of work
         for width in bits or ():
             demand(width in GRID_BITS, f"--bits {width} is not one of 4, 8 and 16")

@@ -101,6 +101,7 @@ OPTIONS = every_option()
 @pytest.fixture(scope="module")
 def place(tiny_base: Base, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What commands need to begin with, so that it is the one value that stops them."""
+    import_module("simulation.pretraining.run")  # transformers: its seconds are no call's
     folder = tmp_path_factory.mktemp("options")
     data = folder / "data"
     data.mkdir()

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from edge_client.adapters.peft_folder import check_exportable
 from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import EMBEDDED
+from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.commands.console import training_of
 from edge_client.engine.opening import installed_engine
 from edge_client.errors import Stopped, demand
@@ -63,6 +63,7 @@ def demo(
     """Start a coordinator and four devices on this machine and train one adapter together."""
     console = Console(stderr=json_output)
     check_exportable(parse_adapter(adapter))
+    open_base(base)  # before an earlier demo's folder is made empty
     for option, value in {"--task": task, "--test": test}.items():
         demand(value is None or data is not None, f"{option} says nothing without --data FILE")
     engines = tuple(installed_engine(name.strip()) for name in engine.split(","))
