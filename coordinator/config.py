@@ -129,7 +129,7 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
             `labelling` says whether devices label; any of its fields says so too.
 
     Raises:
-        ConfigError: The file is missing, no TOML, or has an unknown key or a wrong value.
+        ConfigError: The file is missing or not TOML, or has an unknown key or a wrong value.
         TaskError: The task is missing or makes no sense.
         AdapterError: The adapter is outside the grammar.
     """
@@ -165,7 +165,7 @@ def _read_table(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"no run file at {path}; write one or give --task FILE") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no TOML: {error}") from error
+        raise ConfigError(f"{path} is not TOML: {error}") from error
 
 
 def _merged(

@@ -111,5 +111,5 @@ def decode_event(line: str) -> Event:
         fields = json.loads(line)
         event: Event = msgspec.convert(fields, KINDS[fields.pop("event")], strict=True)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"the journal holds a line that is no event: {line[:80]!r}") from error
+        raise ValueError(f"the journal holds a line that is not an event: {line[:80]!r}") from error
     return event

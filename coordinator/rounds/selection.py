@@ -24,7 +24,7 @@ def cohort(
     """Draw a round's cohort.
 
     Every device gets a number by hashing, and the smallest win, so the draw does not hang on a
-    generator's version. The order of `device_ids` is no matter, equal arguments give an equal
+    generator's version. The order of `device_ids` does not matter, equal arguments give an equal
     result, and a smaller `max_cohort` gives a part of the same cohort.
 
     Args:

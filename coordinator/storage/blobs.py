@@ -34,7 +34,7 @@ def read_blob(folder: Path, name: str) -> bytes:
     """The bytes of a blob.
 
     Raises:
-        OSError: There is no such blob, or its bytes are no longer those of its name.
+        OSError: There is no such blob, or its bytes no longer match its name.
     """
     body = (folder / name).read_bytes()
     if sha256(body) != name:

@@ -25,6 +25,6 @@ def is_same_hash(one: str, other: str) -> bool:
 
 
 def bearer(header: str | None) -> str | None:
-    """The secret of an `Authorization: Bearer SECRET` header, None if it is no such header."""
+    """The secret of an `Authorization: Bearer SECRET` header, None if it is another kind."""
     scheme, _, secret = (header or "").partition(" ")
     return secret.strip() if scheme.lower() == "bearer" and secret.strip() else None

@@ -167,7 +167,7 @@ def read_peft_folder(folder: Path) -> tuple[Exported, AdapterState]:
         body = (folder / WEIGHTS).read_bytes()
     except (OSError, ValueError, msgspec.DecodeError) as error:
         raise AdapterError(
-            f"{folder} is no exported adapter; a folder with {ORIGIN} and {WEIGHTS} that "
+            f"{folder} is not an exported adapter; a folder with {ORIGIN} and {WEIGHTS} that "
             "`smidgen coordinator export` or `smidgen client train` wrote is expected"
         ) from error
     return origin, adapter_state(parse_adapter(origin.adapter), decode_adapter(body))

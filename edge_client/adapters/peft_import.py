@@ -46,7 +46,7 @@ def read_peft_adapter(
         kind = config["peft_type"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise AdapterError(
-            f"{folder} is no PEFT adapter; a folder with {CONFIG} and {WEIGHTS} is expected"
+            f"{folder} is not a PEFT adapter; a folder with {CONFIG} and {WEIGHTS} is expected"
         ) from error
     if kind == "PROMPT_TUNING":
         spec = AdapterSpec(prompt_tokens=int(config["num_virtual_tokens"]))

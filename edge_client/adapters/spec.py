@@ -121,7 +121,7 @@ def check_top(spec: AdapterSpec, shape: Shape) -> None:
     """Refuse an adapter of top layers that a base does not have.
 
     Raises:
-        AdapterError: More of them than there are, or one layer that is computed again and again.
+        AdapterError: More of them than there are, or one layer that is computed repeatedly.
     """
     if spec.top > shape.layers:
         raise AdapterError(
@@ -129,8 +129,8 @@ def check_top(spec: AdapterSpec, shape: Shape) -> None:
         )
     if spec.top and shape.stored_layers < shape.layers:
         raise AdapterError(
-            f"adapter {spec}: the layers of a {shape.architecture} are one layer again and again, "
-            f"and so is what is trained in it; leave /top{spec.top} out"
+            f"adapter {spec}: the layers of a {shape.architecture} are one layer, repeated, and "
+            f"what is trained in it is repeated too; leave /top{spec.top} out"
         )
 
 

@@ -169,9 +169,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     """A model's `config.json`.
 
     Raises:
-        PackError: None there, or no Hugging Face configuration.
+        PackError: It is missing, or not a Hugging Face configuration.
     """
     config = read_json(folder / "config.json")
     if not isinstance(config.get("model_type"), str):
-        raise PackError(f"{folder / 'config.json'} is no Hugging Face configuration")
+        raise PackError(f"{folder / 'config.json'} is not a Hugging Face configuration")
     return config

@@ -138,12 +138,12 @@ def _load_pickle(path: Path) -> dict[str, Any]:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise PackError(
-            f"{path} is no pickle of tensors alone; code in it is never run; {again}"
+            f"{path} is not a pickle of tensors alone; code in it is never run; {again}"
         ) from error
     except (RuntimeError, OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise PackError(
             f"{path} cannot be mapped by torch (too old, or broken); {again}"
         ) from error
     if not isinstance(loaded, Mapping) or not all(torch.is_tensor(t) for t in loaded.values()):
-        raise PackError(f"{path} is no flat table of tensors; {again}")
+        raise PackError(f"{path} is not a flat table of tensors; {again}")
     return {modern_name(str(name)): tensor for name, tensor in loaded.items()}

@@ -97,7 +97,7 @@ def read_header(file: BinaryIO, path: Path) -> dict[str, Entry]:
     length = int.from_bytes(file.read(8), "little")
     if file_bytes < 8 or length > min(file_bytes - 8, MAX_HEADER_BYTES):
         raise WeightsError(
-            f"{path} is no whole safetensors file: its header of {length} bytes does not fit "
+            f"{path} is not a whole safetensors file: its header of {length} bytes does not fit "
             f"into its {file_bytes} bytes (or passes {MAX_HEADER_BYTES}); copy the file again"
         )
     try:
@@ -122,7 +122,7 @@ def _place(place: dict[str, Any], data_start: int) -> Entry:
     dtype, shape, (first, end) = place["dtype"], place["shape"], place["data_offsets"]
     numbers = [*shape, first, end]
     if dtype not in ITEM_BYTES or not all(type(n) is int and 0 <= n < 1 << 63 for n in numbers):
-        raise ValueError(f"type {dtype!r}, shape {shape} and place {first}-{end} are no tensor's")
+        raise ValueError(f"type {dtype!r}, shape {shape}, place {first}-{end} is not a tensor")
     entry = Entry(dtype, tuple(shape), data_start + first)
     if entry.end != data_start + end:
         raise ValueError(f"shape {shape} of {dtype} does not fill bytes {first} to {end}")

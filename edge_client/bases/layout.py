@@ -3,7 +3,7 @@
     embeddings | stored layer 0 | stored layer 1 | ... | language-model head
 
 Within each of these the float32 tensors come first, so that every one of them is aligned. All of
-it follows from the model's configuration and the bits; a file that differs is no pack.
+it follows from the model's configuration and the bits; a file that differs is not a pack.
 """
 
 from collections.abc import Mapping

@@ -5,7 +5,7 @@
          tokenizer.json, tokenizer_config.json, config.json
 
 A pack's identity is the SHA-256 of its manifest's canonical JSON, and so, through the manifest, of
-every byte. The manifest is written last; a folder without one is no pack.
+every byte. The manifest is written last; a folder without one is not a pack.
 """
 
 import hashlib
@@ -92,7 +92,7 @@ def canonical(document: Mapping[str, Any]) -> bytes:
     """The one JSON form of a document: sorted keys, no spaces, UTF-8.
 
     Raises:
-        ValueError: It holds NaN, an infinity, or text that is no Unicode.
+        ValueError: It holds NaN, an infinity, or text that is not valid Unicode.
     """
     text = json.dumps(
         document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
@@ -160,10 +160,10 @@ def read_manifest(path: Path) -> Manifest:
         manifest = msgspec.convert(raw, Manifest)
         is_exact = schema == SCHEMA and canonical(asdict(manifest)) == canonical(raw)
     except (msgspec.ValidationError, ValueError, TypeError, RecursionError) as error:
-        raise PackError(f"{path} is no manifest of a pack: {error}; {AGAIN}") from error
+        raise PackError(f"{path} is not a manifest of a pack: {error}; {AGAIN}") from error
     if not is_exact or manifest.quantization not in QUANTIZATIONS.values():
         raise PackError(
-            f"{path} is no manifest of schema {SCHEMA}: unknown fields or quantization; {AGAIN}"
+            f"{path} is not a manifest of schema {SCHEMA}: unknown fields or quantization; {AGAIN}"
         )
     if manifest.architecture != manifest.config.get("model_type"):
         raise PackError(f"{path}: architecture is not the configuration's model_type; {AGAIN}")
@@ -188,9 +188,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except RecursionError as error:
         raise PackError(f"{path} is nested too deeply") from error
     except ValueError as error:
-        raise PackError(f"{path} is no JSON: {error}") from error
+        raise PackError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise PackError(f"{path} is no JSON object")
+        raise PackError(f"{path} is not a JSON object")
     return document
 
 
@@ -201,7 +201,7 @@ def _check_sizes(folder: Path, manifest: Manifest) -> None:
     for name, facts in manifest.files.items():
         path = folder / name
         if Path(name).name != name or name in (MANIFEST, ".", ".."):
-            raise PackError(f"{folder / MANIFEST} lists {name!r}, which is no file of a pack")
+            raise PackError(f"{folder / MANIFEST} lists {name!r}, which is not a file of a pack")
         if not path.is_file():
             raise PackError(f"{folder} lacks {name}, which its manifest lists; {AGAIN}")
         if (size := path.stat().st_size) != facts.bytes:

@@ -128,8 +128,8 @@ class Weights:
     def release(self, names: Sequence[str]) -> None:
         """Give back the memory of tensors; what was written into their views is lost.
 
-        Only whole pages are given back. They stay in the kernel's page cache, so a later touch
-        is no read from disk while memory is plenty.
+        Only whole pages are given back. They stay in the kernel's page cache, so touching
+        them later costs no read from disk while memory is plenty.
         """
         spans = [(entry.start, entry.end) for name in names for entry in self._parts(name)]
         for start, end in _joined(sorted(spans)):

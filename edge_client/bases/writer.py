@@ -122,7 +122,7 @@ def _refuse_taken(out: Path, draft: Manifest) -> None:
     if not out.exists():
         return
     if not is_pack(out):
-        raise PackError(f"--out {out} exists and is no pack; choose another folder or delete it")
+        raise PackError(f"--out {out} exists and is not a pack; choose another folder or delete it")
     try:
         present = read_pack(out)
     except ValueError as error:

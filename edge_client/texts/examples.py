@@ -44,7 +44,7 @@ class LeftOut:
 
     Attributes:
         faults: A line for each bad one: file, line, reason.
-        empty: How many have no text, which is no fault.
+        empty: How many have no text, which does not count as a fault.
     """
 
     faults: list[str] = field(default_factory=list)

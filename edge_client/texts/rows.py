@@ -16,7 +16,7 @@ FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 NUL = "\udc00"  # in place of NUL bytes, which Python 3.10's csv does not read
 
 
-# What is left of bytes that are no UTF-8, halves of surrogate pairs in JSON, and our NUL.
+# What is left of bytes that are not UTF-8, halves of surrogate pairs in JSON, and our NUL.
 NO_TEXT = re.compile("[\ud800-\udfff]")
 Row = Mapping[str, str]
 
@@ -67,7 +67,7 @@ def _undecoded(row: Row) -> str:
 
 
 def _open_text(path: Path) -> TextIO:
-    """A file as text, whatever its bytes are: those that are no UTF-8 become lone surrogates."""
+    """A file as text, whatever its bytes are: those not UTF-8 become lone surrogates."""
     file = gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb")
     return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
@@ -101,7 +101,7 @@ def _jsonl_rows(file: TextIO) -> Iterator[tuple[int, dict[str, str], str]]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            yield number, {}, f"no JSON: {error}"
+            yield number, {}, f"not JSON: {error}"
             continue
         if not isinstance(row, dict):
             yield number, {}, "an object with `text` expected"

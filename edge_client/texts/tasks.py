@@ -124,14 +124,14 @@ def read_task(path: Path) -> Task:
     """Read a `task.toml`.
 
     Raises:
-        TaskError: The file is missing, no TOML, or no valid task.
+        TaskError: The file is missing, not TOML, or not a valid task.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise TaskError(f"no task file at {path}; write one or give --task FILE") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TaskError(f"{path} is no TOML: {error}") from error
+        raise TaskError(f"{path} is not TOML: {error}") from error
     return task_from_mapping(table, str(path))
 
 

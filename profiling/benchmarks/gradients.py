@@ -182,7 +182,7 @@ def plain_error(
 
 
 def _distance(got: np.ndarray, wanted: np.ndarray) -> float:
-    """|got - wanted| / |wanted|; |got| where nothing is wanted; infinite where one is no number."""
+    """|got - wanted| / |wanted|; |got| where nothing is wanted; infinite where one is NaN."""
     distance = float(np.linalg.norm(got - wanted)) / (float(np.linalg.norm(wanted)) or 1.0)
     return distance if math.isfinite(distance) else math.inf
 

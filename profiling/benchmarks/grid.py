@@ -150,7 +150,7 @@ def _run(settings: Settings) -> Case:
 
 
 def read_cases(path: Path) -> list[Case]:
-    """Cases that were done; a last line cut short by a crash is no case.
+    """Cases that were done; a last line cut short by a crash is not counted.
 
     Raises:
         BenchmarkError: The file holds something else.
@@ -165,4 +165,4 @@ def read_cases(path: Path) -> list[Case]:
     try:
         return [Case(**json.loads(row)) for row in rows]
     except (ValueError, TypeError) as error:
-        raise BenchmarkError(f"{path} is no grid of this version; move it away") from error
+        raise BenchmarkError(f"{path} is not a grid of this version; move it away") from error

@@ -115,7 +115,7 @@ class ProcessTree:
 
 
 def _processes() -> dict[int, _Process]:
-    """Every process of this machine that is no zombie."""
+    """Every process of this machine that is not a zombie."""
     found = {}
     for folder in PROC.iterdir():
         if folder.name.isdigit():

@@ -270,7 +270,7 @@ def read_rows(folder: Path) -> list[Row]:
     """The whole rows of a folder; a last one that was cut short is left out.
 
     Raises:
-        RecordError: A line is no row.
+        RecordError: A line is not a row.
     """
     path = folder / ROWS
     lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
@@ -280,7 +280,7 @@ def read_rows(folder: Path) -> list[Row]:
             rows.append(msgspec.json.decode(line, type=Row))
         except msgspec.DecodeError as error:
             raise RecordError(
-                f"{path}, line {number}: no row of an experiment; delete {folder} to run it again"
+                f"{path}, line {number}: not an experiment's row; delete {folder} to run it again"
             ) from error
     return rows
 

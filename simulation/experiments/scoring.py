@@ -51,7 +51,7 @@ def score(
     languages: Sequence[str],
     owned: Mapping[str, np.ndarray],
 ) -> Score:
-    """Compare answers with the right ones; an answer that is no number is wrong.
+    """Compare answers with the right ones; an answer that is NaN is wrong.
 
     Args:
         log_probabilities: Shape (texts, labels).

@@ -100,7 +100,7 @@ def distance(
         vectors: Whose; None takes our own table's.
 
     Raises:
-        TypologyError: A language without a vector, no positive weight, or one that is no number.
+        TypologyError: A language has no vector, or no weight is positive, or one is not a number.
     """
     vectors = vectors or table_vectors()
     shares = pretraining.values()

@@ -28,8 +28,8 @@ def write_clients(
     """Write each client's texts to a folder of its name.
 
     `labelled.csv`, `unlabelled.csv` (without a label) and `test.csv` read back as the same
-    examples; a part without texts is no file. Without the first and the last of them a client takes
-    part only in a run in which devices label.
+    examples; a part without texts has no file. Without the first and the last of them a client
+    takes part only in a run in which devices label.
 
     Args:
         out: Parent of the folders.
@@ -39,7 +39,7 @@ def write_clients(
         task: Written as `task.toml` into each folder; None writes none.
 
     Raises:
-        DataError: A client's name is no plain folder name; nothing is written.
+        DataError: A client's name is not a plain folder name; nothing is written.
         FileExistsError: There is such a folder already.
     """
     for client in population:

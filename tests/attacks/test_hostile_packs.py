@@ -132,7 +132,7 @@ MANIFESTS = {
     "schema zero": put("schema", value=0),
     "a schema as truth": put("schema", value=True),
     "a schema of tomorrow": put("schema", value=10**30),
-    "text that is no Unicode": put("name", value="\ud800"),
+    "text that is not Unicode": put("name", value="\ud800"),
     "NaN": put("config", "layer_norm_eps", value=float("nan")),
     "a mountain": put("name", value="x" * (5 << 20)),
 }
@@ -169,7 +169,7 @@ def rehash(pack: Path, name: str) -> None:
     [
         (b'"cls.predictions.bias"', b'"cls.predictions.bios"', "'cls.predictions.bias' is missing"),
         (b'"I8"', b'"U8"', "expected"),
-        (b'"shape":[32]', b'"shape":[ 4]', "is no|does not fill"),
+        (b'"shape":[32]', b'"shape":[ 4]', "is not a tensor|does not fill"),
     ],
 )
 def test_a_pack_that_only_its_own_hashes_hold_together_is_refused(

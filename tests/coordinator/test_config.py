@@ -104,7 +104,7 @@ def test_flags_alone_are_a_run(tmp_path: Path) -> None:
         ("labelling = {keep_first = 8}", "keep_first: above 0 and at most 1"),
         ("labelling = {class_floor = 0.2}", "class_floor: 0.5 to below 1"),
         ("labelling = {confidences = {spam = 0.5}}", "'spam' is not a label .* are mail, power"),
-        ("rounds = ", "is no TOML"),
+        ("rounds = ", "is not TOML"),
     ],
 )
 def test_a_wrong_run_file_is_named(tmp_path: Path, line: str, said: str) -> None:

@@ -122,7 +122,7 @@ def test_more_top_layers_than_there_are_is_told(tiny_base: Base) -> None:
 
 def test_top_layers_of_one_layer_used_again_are_told(tiny_base: Base) -> None:
     shape = replace(tiny_base.shape, architecture="albert", layers=4, stored_layers=1)
-    with pytest.raises(AdapterError, match="are one layer again and again"):
+    with pytest.raises(AdapterError, match="are one layer, repeated"):
         initial_adapter(parse_adapter("bias/top1"), replace(tiny_base, shape=shape), 6, seed=1)
 
 

@@ -47,7 +47,7 @@ def test_a_missing_file_is_named(folder: Path, missing: str) -> None:
     ("change", "said"),
     [
         ({"model_type": "gpt_neox"}, "'gpt_neox' is not known here; expected one of albert, bert"),
-        ({"model_type": None}, "is no Hugging Face configuration"),
+        ({"model_type": None}, "is not a Hugging Face configuration"),
         ({"hidden_size": None}, "lacks a usable"),
         ({"num_attention_heads": 0}, "sizes that no model has"),
         ({"num_hidden_layers": 10**12}, "sizes that no model has"),

@@ -234,7 +234,7 @@ def test_what_is_no_pack_is_never_replaced(model: Path, tmp_path: Path, kind: st
     else:
         pack_model(str(model), 8, out)
         (out / "tokenizer.json").write_text("{}")
-    said = "is a broken pack, delete it first" if kind == "broken" else "exists and is no pack"
+    said = "is a broken pack, delete it first" if kind == "broken" else "exists and is not a pack"
     with pytest.raises(PackError, match=said):
         pack_model(str(model), 8, out)
     assert out.exists()

@@ -136,7 +136,7 @@ def test_broken_weights_are_one_line(tiny_base: Base, tmp_path: Path) -> None:
 def test_a_taken_place_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     said = refused(2, "embedded", "--bits", 4, "--out", tmp_path / "p")
-    assert "exists and is no pack; choose another folder or delete it" in said
+    assert "exists and is not a pack; choose another folder or delete it" in said
 
 
 def test_no_room_is_one_line_and_exit_code_1(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_chosen_are_the_surest_in_whatever_order_and_keep_every_bound(  # type: 
     counts = Counter(one.label for one in found.values())
     assert len(found) <= limit and max(counts.values(), default=0) <= math.ceil(share * limit)
     assert all(one.confidence >= thresholds[one.label] for one in found.values())
-    for name, one in readings.items():  # who is left out is no surer than any other of its label
+    for name, one in readings.items():  # nobody left out is surer than any other of its label
         if name not in found and one.confidence >= thresholds[one.label]:
             same = [held.confidence for held in found.values() if held.label == one.label]
             assert all(one.confidence <= confidence for confidence in same)

@@ -56,7 +56,7 @@ BAD = [
     ("csv", b"text,label\nx,good\ny\0,bad\n", 3, "a NUL byte; text is expected"),
     ("csv", b"text,label\n" + b"y" * 2**24 + b"y,bad\nx,good\n", 2, "no csv: field larger"),
     ("tsv", b"text\tlabel\ny\tBad\nx\tgood\n", 2, "label 'Bad' is not one of good, bad"),
-    ("jsonl", b'{"text": "x", "label": "good"}\n{"text": \n', 2, "no JSON: Expecting value"),
+    ("jsonl", b'{"text": "x", "label": "good"}\n{"text": \n', 2, "not JSON: Expecting value"),
     ("jsonl", b'[1]\n{"text": "x", "label": "good"}\n', 1, "an object with `text` expected"),
     ("jsonl", b'{"label": "bad"}\n{"text": "x", "label": "good"}\n', 1, "no column `text`"),
     (
@@ -65,10 +65,10 @@ BAD = [
         1,
         "no column `label`; found text",
     ),
-    ("jsonl", b"[" * 10**5 + b'\n{"text": "x", "label": "good"}\n', 1, "no JSON: "),
+    ("jsonl", b"[" * 10**5 + b'\n{"text": "x", "label": "good"}\n', 1, "not JSON: "),
     ("jsonl", b'{"text": "\\ud83d"}\n{"text": "x", "label": "good"}\n', 1, "not UTF-8"),
     ("jsonl", b'{"text": "\\u0000", "label": "bad"}\n{"text": "x", "label": "good"}\n', 1, "a NUL"),
-    ("jsonl", b'\xff\xfe\0\n{"text": "x", "label": "good"}\n', 1, "no JSON: "),
+    ("jsonl", b'\xff\xfe\0\n{"text": "x", "label": "good"}\n', 1, "not JSON: "),
 ]
 
 
@@ -145,7 +145,7 @@ def test_a_folder_is_checked_no_further_than_its_first_good_line(
 ) -> None:
     write(tmp_path / "labelled.csv", "text,label\ny\nx,any\n")
     write(tmp_path / "unlabelled.jsonl", "{\n")
-    with pytest.raises(DataError, match=r"unlabelled\.jsonl, line 1: no JSON"):
+    with pytest.raises(DataError, match=r"unlabelled\.jsonl, line 1: not JSON"):
         check_folder(tmp_path)
     write(tmp_path / "unlabelled.jsonl", '{"text": "x"}\n{\n')
     check_folder(tmp_path)

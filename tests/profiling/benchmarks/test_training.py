@@ -235,7 +235,7 @@ def test_a_sample_of_the_grid_is_drawn_by_the_seed() -> None:
 
 def test_a_file_that_is_no_grid_is_named(tmp_path: Path) -> None:
     (tmp_path / "grid.jsonl").write_text('{"round_index": 1}\n')
-    with pytest.raises(BenchmarkError, match=r"grid\.jsonl is no grid"):
+    with pytest.raises(BenchmarkError, match=r"grid\.jsonl is not a grid"):
         read_cases(tmp_path / "grid.jsonl")
 
 

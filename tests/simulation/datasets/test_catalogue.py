@@ -174,7 +174,7 @@ def test_what_a_folder_of_ones_own_lacks_is_named(own: Path) -> None:
         read_dataset(f"folder:{own}")
     (own / "task.toml").write_text("labels = [1")
     (own / "test.jsonl").write_text('{"text": "three", "label": "a"}')
-    with pytest.raises(DataError, match=r"task\.toml is no TOML"):
+    with pytest.raises(DataError, match=r"task\.toml is not TOML"):
         read_dataset(f"folder:{own}")
     (own / "test.jsonl").unlink()
     (own / "task.toml").unlink()

@@ -88,7 +88,7 @@ def test_a_round_without_updates_says_why(tiny_base: Base, hub_task: Task) -> No
 
 
 class Broken(Echoes):
-    """One client sends what is no number."""
+    """One client sends NaN."""
 
     def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
         for finished, (name, work) in zip(super().do(adapter, asked), asked, strict=True):

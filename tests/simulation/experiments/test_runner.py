@@ -190,7 +190,7 @@ def test_an_altered_adapter_is_refused(tiny_base: Base, place: Place) -> None:
 
 def test_a_damaged_row_is_named(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("nonsense\n")
-    with pytest.raises(RecordError, match="line 1: no row of an experiment"):
+    with pytest.raises(RecordError, match="line 1: not an experiment's row"):
         read_rows(tmp_path)
 
 
