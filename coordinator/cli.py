@@ -61,7 +61,7 @@ def create(
     fraction: Annotated[float | None, typer.Option(help="Share of devices a round.")] = None,
     min_clients: Annotated[int | None, typer.Option(help="Devices before round 1.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over a device's texts.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Texts an optimizer step.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Texts per optimizer step.")] = None,
     lr: Annotated[float | None, typer.Option(help="AdamW's learning rate.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Longest input.")] = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds a step waits.")] = None,

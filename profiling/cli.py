@@ -45,7 +45,7 @@ BudgetOption = Annotated[
 AdapterOption = Annotated[str, typer.Option("--adapter", help="lora:8, prompt:8, bias ...")]
 TokensOption = Annotated[int, typer.Option("--tokens", help="Tokens of each text.")]
 ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", help="Of every process; by default one a core.")
+    int | None, typer.Option("--threads", help="Threads of every process; by default one per core.")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Of texts and random weights.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: one JSON object.")]
@@ -216,7 +216,7 @@ def exact_gradients(
 
             def listen(line: Line) -> None:
                 if line["event"] == "plan":
-                    say(f"a plan with {len(line['plan']['recompute'])} layers made again is done")
+                    say(f"a plan with {len(line['plan']['recompute'])} recomputed layers is done")
 
             say("the reference, in float64")
             found = compare(question, listen)

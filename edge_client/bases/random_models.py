@@ -154,7 +154,7 @@ def draw_blocks(tensor: Tensor, seed: int, block_rows: int) -> Iterator[np.ndarr
 
 
 def tokenizer_files(config: dict[str, Any]) -> dict[str, bytes]:
-    """tokenizer.json and tokenizer_config.json of one word a token, as many as the model has.
+    """tokenizer.json and tokenizer_config.json of one word per token, as many as the model has.
 
     The words are the label words above and `w12`, `w13` ...; specials have the family's usual
     names and ids.

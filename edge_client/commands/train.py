@@ -45,8 +45,8 @@ def train_alone(
     rounds: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Like rounds of a run, with this device only.")
     ] = 1,
-    epochs: Annotated[int, typer.Option(help="Passes over the texts a round.")] = Training.epochs,
-    batch: Annotated[int, typer.Option(help="Texts an optimizer step.")] = Training.batch,
+    epochs: Annotated[int, typer.Option(help="Passes over the texts per round.")] = Training.epochs,
+    batch: Annotated[int, typer.Option(help="Texts per optimizer step.")] = Training.batch,
     lr: Annotated[float, typer.Option(help="AdamW's learning rate.")] = Training.lr,
     tokens: Annotated[int, typer.Option(help="Longest input in tokens.")] = Training.tokens,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Root seed.")] = 0,

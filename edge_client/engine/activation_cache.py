@@ -1,10 +1,10 @@
-"""What frozen layers gave, kept on disk: computed once a text, read by every later pass.
+"""What frozen layers gave, kept on disk: computed once per text, read by every later pass.
 
     cache = ActivationCache(state_folder / "activations", 256 << 20, base.base_id)
     key = cache.key(4, ids, "float32 states")
     if (states := cache.get(key)) is None: cache.put(key, computed.astype(np.float16))
 
-One file an entry, written beside its name and renamed, with a checksum over key, shape and
+One file per entry, written beside its name and renamed, with a checksum over key, shape and
 numbers: whatever a kill or a power cut leaves is a whole entry or none, so nothing is flushed.
 How old an entry is stands in its file's time. Not for several threads or processes at once: who
 opens the cache holds its folder.

@@ -83,7 +83,7 @@ class Engine:
     def layer_forwards(self) -> int:
         """Computed since the engine was opened: texts times layers.
 
-        One text through one layer counts 1, computed again for backward 1 more, backward 2. Layers
+        One text through one layer counts 1, recomputed for backward 1 more, backward 2. Layers
         that need no backward have none; states that come from a cache cost nothing. The top layer
         counts as a whole one though only the answer goes all the way through it.
         """

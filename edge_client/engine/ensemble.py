@@ -10,7 +10,7 @@ import numpy as np
 
 
 def averaged(answers: Sequence[np.ndarray]) -> np.ndarray:
-    """Mean log-probabilities of several patterns, normalized again.
+    """Mean log-probabilities of several patterns, renormalized.
 
     One pattern's answers come back as they are; equal ones are, but for rounding, the mean.
 

@@ -62,7 +62,7 @@ class Read:
 
 @dataclass(frozen=True)
 class TrainingDone:
-    """A training that is done; the same work done again counts once.
+    """A training that is done; the same work, repeated, counts once.
 
     Attributes:
         work_id: The work.

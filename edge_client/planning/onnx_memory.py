@@ -1,10 +1,10 @@
 """What a training step of the onnx engine costs in bytes, by formula.
 
 The counterpart of `planning.torch_memory`, whose parts it shares. This engine's arrays lie in
-rooms that are used again from layer to layer and from step to step, so a step's peak is the sum of
+rooms that are reused from layer to layer and from step to step, so a step's peak is the sum of
 its rooms, not the highest of its moments, plus what one graph holds while it runs.
 
-Sizes: N tokens of a micro-batch (prompt included), H hidden, F intermediate; 4 bytes a number.
+Sizes: N tokens of a micro-batch (prompt included), H hidden, F intermediate; 4 bytes per number.
 """
 
 from dataclasses import dataclass
@@ -75,10 +75,10 @@ def _dense_bytes(work: Workload) -> int:
 
 
 def _waiting_bytes(work: Workload, plan: Plan) -> int:
-    """What trained layers leave for backward: inputs, and tapes of those not made again.
+    """What trained layers leave for backward: inputs, and tapes of those not recomputed.
 
     A tape is queries, keys, values, the sum between and the activation's input; attention's result
-    too where it is learnt from. The top layer goes on with one row a text after keys and values.
+    too where it is learnt from. The top layer goes on with one row per text after keys and values.
     """
     sizes, top = _sizes(work, plan), work.shape.layers - 1
     entry = sizes.state // 2 if plan.is_kept_in_half else sizes.state

@@ -14,7 +14,7 @@ class Plan:
         dtype: `float32`, `bfloat16` or `float16`: what is computed in.
         micro_batch: Rows computed at once; a batch is split into such parts, whose gradients add
             up to the batch's.
-        recompute: Computed layers, from 0, whose activations are made again in backward instead
+        recompute: Computed layers, from 0, whose activations are recomputed in backward instead
             of kept.
         depth: Top layers whose adapters are trained; the layers below run without a graph. (Of a
             bias adapter the normalization right below them is trained too.)

@@ -143,7 +143,7 @@ def resident_bytes_in(status: str) -> int:
 
 
 def measured_flops(size: int = 768, repeats: int = 5) -> float:
-    """Operations a second of float32 products here, measured in 50 ms; median of `repeats`."""
+    """Operations per second of float32 products here, measured in 50 ms; median of `repeats`."""
     a = np.ones((size, size), np.float32)
     b, out = a.copy(), a.copy()
     np.matmul(a, b, out=out)

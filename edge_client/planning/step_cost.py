@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.torch_memory import dense_bytes, elements, linear_sizes, lowest_trained
 
-# Operations a second and core of a matrix product by what the processor has; the first that fits
+# Operations per second and core of a matrix product by processor feature; the first that fits
 # counts. The AVX-512 row was measured (2 cores: 192 and 437 G), the others are typical.
 _CORE_FLOPS: tuple[tuple[str, Mapping[str, float]], ...] = (
     ("amx_bf16", {"float32": 100e9, "bfloat16": 800e9, "float16": 800e9}),
@@ -28,7 +28,7 @@ _CORE_DENSE: Mapping[str, Mapping[int, float]] = {
     "other": {4: 0.6e9, 8: 2e9, 16: 2e9, 32: 2e9},
 }
 _LAYER_CALL_S = {"x86": 3e-4, "other": 15e-4}
-BACKWARD_SCORES = 2.5  # of attention's forward: scores again, then four products instead of two
+BACKWARD_SCORES = 2.5  # of attention's forward: scores recomputed, then four products, not two
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def nominal_rates(flags: Collection[str], dtypes: Collection[str], cores: int) -
 
 
 def layer_forwards(work: Workload, plan: Plan) -> int:
-    """Layer-forwards of one step: a text through a layer is one, again is one, back is two."""
+    """Layer-forwards of one step: a text through a layer is 1, recomputed 1, back 2."""
     trained = work.shape.layers - lowest_trained(work, plan)
     again = sum(index >= lowest_trained(work, plan) for index in plan.recompute)
     return work.batch * (work.shape.layers + 2 * trained + again)
@@ -89,7 +89,7 @@ def step_seconds(work: Workload, plan: Plan, rates: Rates) -> float:
 
 
 def layer_calls(work: Workload, plan: Plan) -> int:
-    """Passes of micro-batches through layers: forward, back and again are one each."""
+    """Passes of micro-batches through layers: forward, backward and recomputing are one each."""
     lowest = lowest_trained(work, plan)
     again = sum(index >= lowest for index in plan.recompute)
     return (2 * work.shape.layers - lowest + again) * -(-work.batch // plan.micro_batch)

@@ -284,7 +284,7 @@ def _graph_bytes(work: Workload, sizes: _Sizes, is_short: bool) -> int:
 
     Queries, keys and values (never the scores), the input of the norm between and of the
     activation; a LoRA keeps the input of the linear it sits on. The top layer of an encoder goes
-    on with one row a text after keys and values.
+    on with one row per text after keys and values.
     """
     targets = set(work.spec.targets)
     low = sizes.low * len(targets)
@@ -327,7 +327,7 @@ def _embedding_bytes(work: Workload, plan: Plan) -> int:
 
 
 def _head_bytes(work: Workload, plan: Plan, sizes: _Sizes) -> int:
-    """An encoder's head sees one row a text; a decoder's streams over the vocabulary."""
+    """An encoder's head sees one row per text; a decoder's streams over the vocabulary."""
     if not work.shape.is_decoder:
         return 0
     width, tokens = DTYPE_BYTES[plan.dtype], plan.micro_batch * plan.tokens

@@ -285,7 +285,7 @@ def _is_below(name: str, plan: Plan, base: Base) -> bool:
 
 
 def main(argument: str) -> None:
-    """Compare every plan on one base; a line a plan to the parent."""
+    """Compare every plan on one base; one line per plan to the parent."""
     request = json.loads(argument)
     base, spec = open_base(request["base"]), parse_adapter(request["adapter"])
     words = request["word_ids"]

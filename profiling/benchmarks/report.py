@@ -22,12 +22,12 @@ def plan_text(plan: Mapping[str, Any] | None, batch: int) -> str:
         return "-"
     return (
         f"{plan['dtype']}, {plan['micro_batch']} of {batch} rows, top {plan['depth']} layers, "
-        f"{len(plan['recompute'])} made again"
+        f"{len(plan['recompute'])} recomputed"
     )
 
 
 def train_table(runs: Sequence[TrainingRun]) -> Table:
-    """One row a process, ours first."""
+    """One row per process, ours first."""
     ours = runs[0]
     table = Table(
         title=f"{ours.base}, {ours.bits} bits, {ours.batch} x {ours.tokens} tokens, {ours.adapter}",
@@ -113,7 +113,7 @@ def train_notes(runs: Sequence[TrainingRun]) -> list[str]:
 
 
 def grid_table(cases: Sequence[Case]) -> Table:
-    """Predicted against measured, one row a case."""
+    """Predicted against measured, one row per case."""
     table = Table(title="predicted and measured peak RSS (MiB)", box=SIMPLE_HEAD)
     for name in ("base", "bits", "batch", "predicted", "measured", "error", "step s", "plan"):
         left = name in ("base", "plan")
@@ -134,10 +134,10 @@ def grid_table(cases: Sequence[Case]) -> Table:
 
 
 def exactness_table(errors: Sequence[PlanError]) -> Table:
-    """One row a plan."""
+    """One row per plan."""
     table = Table(
         title="gradients beside plain PyTorch + PEFT (relative errors)",
-        caption="rows at once, layers made again, depth; ours in float32, the reference in float64",
+        caption="rows at once, layers recomputed, depth; ours in float32, the reference in float64",
         box=SIMPLE_HEAD,
     )
     for name in ("rows", "again", "depth", "loss", "worst", "missing", "exact", "worst tensor"):

@@ -54,7 +54,7 @@ def _processor(cpuinfo: Path) -> str | None:
 
 
 def gemm_flops_per_s(threads: int | None = None) -> float:
-    """Operations a second of a plain float32 product of 1536 x 1536, measured now.
+    """Operations per second of a plain float32 product of 1536 x 1536, measured now.
 
     By numpy's BLAS in a process of its own, median of nine.
 

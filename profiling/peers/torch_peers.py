@@ -2,7 +2,7 @@
 
     full                 every weight trained, AdamW, float32
     peft                 PEFT LoRA, float32
-    peft-checkpointing   the same, every layer's activations made again in backward
+    peft-checkpointing   the same, every layer's activations recomputed in backward
     nf4                  bitsandbytes nf4 linears, PEFT LoRA, checkpointing, bfloat16 autocast, and
                          the language-model head at the mask alone
 
@@ -43,7 +43,7 @@ class Recipe:
 
     Attributes:
         is_lora: PEFT's LoRA, else every weight.
-        is_checkpointed: Activations of each layer are made again in backward.
+        is_checkpointed: Each layer's activations are recomputed in backward.
         is_nf4: bitsandbytes' linears, bfloat16 autocast, head at the mask.
     """
 

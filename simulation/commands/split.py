@@ -35,7 +35,7 @@ def split(
     data: Annotated[list[Path], typer.Argument(help="Labelled files: text,label[,language].")],
     test: Annotated[list[Path] | None, typer.Option(help="Labelled file to test on.")] = None,
     task: Annotated[Path | None, typer.Option(help="task.toml; without it, any label.")] = None,
-    clients: Annotated[int | None, typer.Option(help="10, or with --by one a value.")] = None,
+    clients: Annotated[int | None, typer.Option(help="10; with --by, one per value.")] = None,
     labels: Annotated[int, typer.Option(help="Labelled texts in all (n); 0: every one.")] = 0,
     labelled_clients: Annotated[int, typer.Option(help="Clients with labels (xi); 0: all.")] = 0,
     gamma: Annotated[float, typer.Option(help="Evenness of labelled texts over them.")] = inf,

@@ -58,7 +58,7 @@ def _in_fresh_process(work: Any, *arguments: int) -> Any:
 
 def _tell(ours: ZeroRounds, taken: Footprint, other: FlwrRun | None, console: Console) -> None:
     table = Table(title=f"zero-compute rounds of lora:8, {ours.adapter_bytes / 1000:.0f} kB")
-    for name in ("", "clients", "s a round (median)", "from", "to", "ms a client", "peak MB"):
+    for name in ("", "clients", "s per round (median)", "from", "to", "ms per client", "peak MB"):
         table.add_column(name, justify="right")
     _row(table, "smidgen, one process", ours.clients, ours.round_s, ours.peak_rss_bytes)
     if other is not None:
@@ -75,7 +75,7 @@ def _tell(ours: ZeroRounds, taken: Footprint, other: FlwrRun | None, console: Co
             highlight=False,
         )
     console.print(
-        f"memory: {taken.bytes_per_client / 1000:.1f} kB a client from {taken.few} to "
+        f"memory: {taken.bytes_per_client / 1000:.1f} kB per client from {taken.few} to "
         f"{taken.clients:,} clients that all train on the embedded base ({taken.round_s:.1f} s)",
         highlight=False,
     )

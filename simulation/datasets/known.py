@@ -98,7 +98,7 @@ def masakhanews(folder: Path, languages: Sequence[str]) -> Parts:
     task = narrowed(NEWS, {example.label for example in (*train, *test)})
     notes = ["headline and text joined; dev rows are left out"]
     if few:
-        notes.append(f"50 training rows a label in {', '.join(few)}: the whole part is not here")
+        notes.append(f"50 training rows per label in {', '.join(few)}: the whole part is not here")
     return Parts(task, train, test, tuple(files), tuple(notes))
 
 

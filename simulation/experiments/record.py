@@ -1,8 +1,8 @@
-"""An experiment's results on disk: one row a round, and the adapter to go on from.
+"""An experiment's results on disk: one row per round, and the adapter to go on from.
 
     OUT/KEY/experiment.json     what was run
     OUT/KEY/lock                whoever runs it holds this
-    OUT/KEY/rows.jsonl          one row a round and arm, written when the round is closed
+    OUT/KEY/rows.jsonl          one row per round and arm, written when the round is closed
     OUT/KEY/ARM.HASH.safetensors  the adapter of each arm's last row
     OUT/KEY/ARM.HASH.memory     what else is known then, of a run that labels
 

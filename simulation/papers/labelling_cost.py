@@ -95,9 +95,9 @@ def cost(base: str, dataset: str, adapter: str, quick: bool) -> Scenario:
     notes = (
         f"{UNPACED}: every client reads all its texts before every round and trains on all it is "
         "sure of; every other row changes one thing, the last row all",
-        f"top layers: adapter {top}; what lies below is computed once a text and kept",
+        f"top layers: adapter {top}; what lies below is computed once per text and kept",
         f"{MOST} and {TOGETHER} run for more rounds than the others",
-        f"early exit has no row: {TEXTS // CLIENTS} texts a client are too few to learn exits from",
+        f"early exit has no row: {TEXTS // CLIENTS} texts per client are too few to learn exits",
     )
     return Scenario("aug-fedprompt cost", title, tuple(cells), notes)
 
@@ -173,7 +173,7 @@ def fes_seconds(found: Spent, layers: int, kind: str) -> float:
 
 
 def fes_kj(found: Spent, layers: int, kind: str) -> float:
-    """Kilojoules by the same model: computing, and sending at 1 MB a second."""
+    """Kilojoules by the same model: computing, and sending at 1 MB per second."""
     sending_s = found.traffic_bytes / RADIO_BYTES_PER_S
     return (COMPUTE_W * fes_seconds(found, layers, kind) + RADIO_W * sending_s) / 1e3
 

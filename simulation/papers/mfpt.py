@@ -20,7 +20,7 @@ MANY = (
     *("amh", "eng", "fra", "hau", "ibo", "lin", "lug", "orm", "run", "sna"),
     *("som", "swa", "tir", "yor"),
 )
-SHARES = (25, 50, 100, 200)  # labelled texts a language
+SHARES = (25, 50, 100, 200)  # labelled texts per language
 PARADIGMS = (
     "local LoRA",
     "centralised LoRA",
@@ -64,7 +64,7 @@ def scenario(name: str, base: str, quick: bool) -> Scenario:
 
 
 def masakhanews(base: str, quick: bool) -> Scenario:
-    """News in five languages, a silo each: local, centralised and federated."""
+    """News in five languages, one silo each: local, centralised and federated."""
     texts = 50 if quick else PER_LANGUAGE
     cells = [
         Cell(
@@ -179,7 +179,7 @@ def experiment(
 
     Args:
         dataset: Name of the set.
-        languages: Of it, a silo each.
+        languages: The data set's languages, one silo each.
         base: `embedded`, a folder or a hub name.
         adapter: What is trained.
         paradigm: Who trains together.

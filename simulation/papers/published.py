@@ -13,7 +13,7 @@ UNKNOWN = "not known"
 UNPACED_SHARE = 0.874  # of a client's compute that AUG-FedPrompt's labelling takes (its section 4)
 AUG_FEDPROMPT_SOURCE = (
     "AUG-FedPrompt, EuroMLSys'23 (arXiv:2212.00192), table 2, RoBERTa-large, 32 labelled of 1,000 "
-    "clients, 5 a round; head columns could not be read"
+    "clients, 5 per round; head columns could not be read"
 )
 AUTHORS_RUNS_SOURCE = (
     "printed by script_data/data_process_new_niid.ipynb of UbiquitousLearning/FeS (d012b51): best "

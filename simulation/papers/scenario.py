@@ -77,7 +77,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Measured:
-    """A cell with its results, one a seed."""
+    """A cell with its results, one per seed."""
 
     cell: Cell
     results: tuple[Result, ...]
@@ -151,7 +151,7 @@ def markdown(scenario: Scenario, found: Sequence[Measured]) -> str:
 
 
 def _grid(found: Sequence[Measured]) -> list[list[str]]:
-    """Names of the columns, then a line a row."""
+    """Names of the columns, then one line per row."""
     columns = list(dict.fromkeys(item.cell.column for item in found))
     lines = [["", *columns]]
     for row in dict.fromkeys(item.cell.row for item in found):
@@ -177,7 +177,7 @@ def languages_of(found: Sequence[Measured]) -> list[str]:
 
 
 def language_table(found: Sequence[Measured]) -> Table | None:
-    """Accuracy by language, one row a cell; None where no set names languages."""
+    """Accuracy by language, one row per cell; None where no set names languages."""
     languages = languages_of(found)
     if len(languages) < 2:
         return None

@@ -138,7 +138,7 @@ def _of_largest_one(vector: np.ndarray) -> np.ndarray:
 
 @cache
 def table_vectors() -> Vectors:
-    """Vectors of our own table: one element a feature and value, 1 where the language has it."""
+    """Vectors of our own table: one element per feature and value, 1 where the language has it."""
     answers = [(feature, value) for feature in FEATURES for value in feature.values]
     matrix = np.array(
         [

@@ -164,7 +164,7 @@ def mixed(
     seed: int,
     labelled_total: int | None = None,
 ) -> Population:
-    """Deal texts of several languages out, between one language a client and all on each.
+    """Deal texts of several languages out, between one language per client and all on each.
 
     Multilingual Federated Prompt Tuning's alpha. Client k owns language k mod L (with fewer clients
     than languages, language l is owned by client l mod clients) and asks for
@@ -221,7 +221,7 @@ def _mixture(
 ) -> Population:
     _check(len(values), len(names), labelled_total, len(test_values))
     if not 0 <= mixture <= 1:
-        raise PopulationError(f"mixture is {mixture:g}; 0 (one language a client) to 1 expected")
+        raise PopulationError(f"mixture is {mixture:g}; 0 (one language per client) to 1 expected")
     languages = sorted(set(values))
     if strange := sorted(set(test_values) - set(languages)):
         raise PopulationError(f"test texts of {strange[0]!r}, but no training text is of it")

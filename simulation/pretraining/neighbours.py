@@ -40,7 +40,7 @@ class Counts:
 
 
 def count(course: Sequence[CourseBatch], vocabulary: int) -> Counts:
-    """Count a course's tokens and pairs, with the words behind the masks; specials are not words."""
+    """Count a course's tokens and pairs, the words behind the masks too; specials do not count."""
     tokens = torch.zeros(vocabulary, dtype=torch.float64)
     pairs, times = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64)
     waiting: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""A small real run: tiny base, a few texts a device, real processes on loopback."""
+"""A small real run: tiny base, a few texts per device, real processes on loopback."""
 
 import csv
 import json

@@ -14,7 +14,7 @@ HUGE = 4 << 20  # bytes of a room from which on large pages are asked for, as nu
 
 
 class Rooms:
-    """Arrays by name, used again from step to step.
+    """Arrays by name, reused from step to step.
 
     Memory that is new to a process is zeroed page by page when it is touched; what lies here is
     touched once. A room is as large as the largest array that was asked of it, and a mapping of its
@@ -50,7 +50,7 @@ def _mapped(size: int) -> np.ndarray:
     """Anonymous memory of its own, given back when the last view of it goes."""
     try:
         room = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:  # as numpy says it, so that the step is done again by a smaller plan
+    except OSError as error:  # as numpy says it, so that the step is repeated by a smaller plan
         raise MemoryError(f"unable to map {size} bytes: {error.strerror}") from error
     if size >= HUGE:
         with suppress(OSError):  # a kernel without them

@@ -257,7 +257,7 @@ def attention(head_dim: int, hidden: int, has_mask: bool) -> Graph:
 
 
 def attention_back(head_dim: int, hidden: int, has_mask: bool) -> Graph:
-    """The gradients at queries, keys and values; the scores are made again.
+    """The gradients at queries, keys and values; the scores are recomputed.
 
     A softmax's gradient takes the mean off what comes back. Values are centered before, so that
     little is left to take off and little is lost (as `engine.torch_backend.layers` does).
@@ -309,7 +309,7 @@ def _probabilities(graph: Graph, q: str, k: str, head_dim: int, has_mask: bool) 
 
 
 def dequantize() -> Graph:
-    """int8 codes (o, i) times one scale a row."""
+    """int8 codes (o, i) times one scale per row."""
     graph = Graph("dequantize")
     codes, scale = graph.input("codes", "int8", ("o", "i")), graph.input("scale", F32, ("o",))
     graph.output(graph.node("DequantizeLinear", codes, scale, axis=0), "y", F32, ("o", "i"))

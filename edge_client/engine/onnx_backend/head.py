@@ -1,6 +1,6 @@
 """What answers at the top, forward and back: the label words at the mask, or a trained classifier.
 
-Sizes: B texts, H hidden, E width of the word table, L labels. It sees one row a text.
+Sizes: B texts, H hidden, E width of the word table, L labels. It sees one row per text.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """One encoder layer forward and back, operator by operator, over frozen, mapped weights.
 
 The same cut and the same mathematics as `engine.torch_backend.layers`: a layer goes from the sum
-before the layer below's last normalization to its own such sum. A tape keeps what is dear to make
-again (queries, keys, values, the sums before normalization and activation); what is cheap
+before the layer below's last normalization to its own such sum. A tape keeps what is dear to
+recompute (queries, keys, values, the sums before normalization and activation); what is cheap
 (normalized states, activations) is recomputed in backward.
 
 Buffers are reused as soon as their contents are dead: in backward `active` holds the gradient
@@ -105,7 +105,7 @@ class Layer:
         late = run.texts if is_top else run.rows
         hidden, inner = self.linears["q"].matrix.shape[0], self.linears["up"].matrix.shape[0]
         take = self.bench.rooms.take
-        # The context is made again from the others where nothing is learnt from it.
+        # The context is recomputed from the others where nothing is learnt from it.
         whose = prefix if self.linears["o"].is_input_needed else ""
         return Tape(
             q=take(f"{prefix}q", (late, hidden)),
@@ -127,7 +127,7 @@ class Layer:
             run: Mask and positions.
             tape: What `tape` gave.
             out: (N, H), or (B, H) of the top layer; None where nobody reads it, as when a layer is
-                made again.
+                recomputed.
         """
         linears, take, quick = self.linears, self.bench.rooms.take, run.is_quick
         h, late = self._entry(below, x, run, tape)

@@ -1,7 +1,7 @@
 """A frozen encoder over its mapped weights, walked layer by layer, forward and back, without torch.
 
 The counterpart of `engine.torch_backend.network`: the same plans, the same gradients, in float32. A
-layer's tape is either kept from forward or made again from the layer's input, as the plan says; an
+layer's tape is either kept from forward or recomputed from the layer's input, as the plan says; an
 input may wait for backward in float16. After a layer its pages of the map are given back.
 """
 

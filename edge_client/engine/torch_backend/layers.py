@@ -23,7 +23,7 @@ from edge_client.planning.chunks import HEAD_ROWS, SCORES
 
 
 class _Frozen(torch.autograd.Function):
-    """A frozen linear; backward needs the weight alone, which is dequantized again."""
+    """A frozen linear; backward needs the weight alone and dequantizes it anew."""
 
     @staticmethod
     def forward(
@@ -98,7 +98,7 @@ class Norm:
 
 
 class _Attention(torch.autograd.Function):
-    """softmax(q k.T / sqrt(D) + mask) v; scores are computed again in backward, chunk by chunk.
+    """softmax(q k.T / sqrt(D) + mask) v; scores are recomputed in backward, chunk by chunk.
 
     A softmax's gradient takes the mean off what comes back. Values are centered before, so that
     little is left to take off: the worst gradients, those of queries and keys, come two to three
@@ -269,7 +269,7 @@ def decoder_layer(
 
 
 def at(x: Tensor, positions: Tensor) -> Tensor:
-    """One row a text: (B, T, H) -> (B, 1, H)."""
+    """One row per text: (B, T, H) -> (B, 1, H)."""
     return x[torch.arange(len(x), device=x.device), positions].unsqueeze(1)
 
 

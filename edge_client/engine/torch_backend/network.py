@@ -1,7 +1,7 @@
 """A frozen model over its mapped weights, walked layer by layer, forward and back.
 
 Backward is written out, not left to one big graph: a layer is a small graph of its own, either
-kept from forward or made again from the layer's input, as the plan says. Gradients are exact
+kept from forward or recomputed from the layer's input, as the plan says. Gradients are exact
 either way (`tests/parity/test_gradients.py`). After a layer its pages of the map are given back.
 """
 

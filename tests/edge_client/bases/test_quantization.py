@@ -26,7 +26,7 @@ def nf4(weight: np.ndarray) -> Stored:
 
 
 def codes(stored: Stored) -> np.ndarray:
-    """The 16 codes' numbers, one an element: the first of a pair lies in the high half."""
+    """The 16 codes' numbers, one per element: the first of a pair lies in the high half."""
     return np.stack([stored.data >> 4, stored.data & 15], axis=-1).reshape(stored.shape)
 
 

@@ -191,7 +191,7 @@ def rooms_after_a_step(
 WHOLE = Plan("float32", TEXTS, (), 4, TOKENS)
 BELOW = tuple(range(4))
 # Plans, and how many states the formula says too many: where one layer is trained, that layer is
-# the top one, whose queries are one row a text, and nothing asks for the gradient at its input.
+# the top one, whose queries are one row per text, and nothing asks for the gradient at its input.
 PLANS = [
     (WHOLE, 0),
     (replace(WHOLE, micro_batch=2), 0),
@@ -229,7 +229,7 @@ def test_the_rooms_of_a_step_take_what_the_formula_says(
     if family == "albert":
         taken -= 4 * plan.micro_batch * (TOKENS + spec.prompt_tokens) * base.shape.embedding
     state = 4 * plan.micro_batch * (TOKENS + spec.prompt_tokens) * base.shape.hidden
-    # Left out of the formula: what goes on in the top layer, one row a text.
+    # Left out of the formula: what goes on in the top layer, one row per text.
     tops = 4 * plan.micro_batch * (6 * base.shape.hidden + base.shape.intermediate)
     assert 0 <= taken - (said - too_many * state) <= tops
 

@@ -194,7 +194,7 @@ def test_the_thresholds_that_a_person_computes() -> None:
         return [STARTS.index(least) for least in class_thresholds(said, labelling, LABELS, share)]
 
     above = [bin_of(0.99), bin_of(0.8), bin_of(0.6)]
-    assert bins(0.1) == bins(5 / 30) == above  # 3 and 5 a class
+    assert bins(0.1) == bins(5 / 30) == above  # 3 and 5 per class
     assert bins(0.3) == [*above[:2], 0]  # 9: of c all above the floor
     assert bins(1.0) == [above[0], 0, 0]  # as many as a has, 30, which nobody else reaches
     assert bins(0.1, replace(labelling, class_floor=0.9)) == [above[0], *[bin_above(0.9)] * 2]
