@@ -34,7 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 Where = Annotated[Path, typer.Option("--store", help="Folder of the coordinator's store.")]
-Which = Annotated[str | None, typer.Option("--run", help="Run id or name; the newest if not said.")]
+Which = Annotated[str | None, typer.Option("--run", help="Run id or name; by default the newest.")]
+Only = Annotated[str | None, typer.Option("--run", help="Run id or name; by default, all runs.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
 
 
@@ -53,30 +54,37 @@ def create(
     store: Where,
     file: Annotated[Path | None, typer.Argument(help="Run file; not needed with --task.")] = None,
     task: Annotated[Path | None, typer.Option(help="Task file or ready-made task.")] = None,
-    name: Annotated[str | None, typer.Option(help="For people.")] = None,
-    base: Annotated[str | None, typer.Option(help="Folder, hub name or `embedded`.")] = None,
-    adapter: Annotated[str | None, typer.Option(help="Such as lora:8 or prompt:8.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
+    base: Annotated[str | None, typer.Option(help="Base: folder, hub name, `embedded`.")] = None,
+    adapter: Annotated[str | None, typer.Option(help="lora:8, prompt:8, bias, head ...")] = None,
     prompt_init: Annotated[str | None, typer.Option(help="Text a soft prompt starts from.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
-    fraction: Annotated[float | None, typer.Option(help="Share of devices a round.")] = None,
-    min_clients: Annotated[int | None, typer.Option(help="Devices before round 1.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over a device's texts.")] = None,
+    fraction: Annotated[float | None, typer.Option(help="Share of devices per round.")] = None,
+    min_clients: Annotated[int | None, typer.Option(help="Devices to wait for at first.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the texts per round.")] = None,
     batch: Annotated[int | None, typer.Option(help="Texts per optimizer step.")] = None,
     lr: Annotated[float | None, typer.Option(help="AdamW's learning rate.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Longest input.")] = None,
-    deadline: Annotated[float | None, typer.Option(help="Seconds a step waits.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Longest input in tokens.")] = None,
+    deadline: Annotated[float | None, typer.Option(help="Seconds until a step closes.")] = None,
     seed: Annotated[int | None, typer.Option(help="Root seed.")] = None,
-    labelling: Annotated[bool, typer.Option("--labelling", help="Devices label texts.")] = False,
-    infer_every: Annotated[int | None, typer.Option(help="Label every f-th round.")] = None,
-    infer_clients: Annotated[int | None, typer.Option(help="Devices that label; 0: all.")] = None,
+    labelling: Annotated[
+        bool, typer.Option("--labelling", help="Let devices label texts.")
+    ] = False,
+    infer_every: Annotated[int | None, typer.Option(help="Label before every Nth round.")] = None,
+    infer_clients: Annotated[
+        int | None, typer.Option(help="Devices that label each time; 0: all.")
+    ] = None,
     keep_first: Annotated[
-        float | None, typer.Option(help="Pseudo-labels before round 1, as a share of texts.")
+        float | None,
+        typer.Option(help="Most texts a device may pseudo-label before round 1, as a share."),
     ] = None,
     keep_last: Annotated[float | None, typer.Option(help="The same before the last round.")] = None,
-    confidence: Annotated[float | None, typer.Option(help="Of a pseudo-label.")] = None,
+    confidence: Annotated[
+        float | None, typer.Option(help="Least confidence a pseudo-label needs.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Create a run; prints its id and, this once, its enrolment token."""
+    """Create a run; print its id and its enrolment token, which is not shown again."""
     flags = {
         "task": str(task) if task else None,
         "name": name,
@@ -116,8 +124,8 @@ def serve_command(
     store: Where,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8700,
-    run: Annotated[Path | None, typer.Option(help="Run file; created if it is new.")] = None,
-    exit_when_finished: Annotated[bool, typer.Option(help="End after the last run.")] = False,
+    run: Annotated[Path | None, typer.Option(help="Run file; its run is created if new.")] = None,
+    exit_when_finished: Annotated[bool, typer.Option(help="Exit after the last run.")] = False,
     as_json: Json = False,
 ) -> None:
     """Serve all runs of a store until Ctrl-C."""
@@ -147,8 +155,8 @@ def _create_if_new(store: Store, file: Path, as_json: bool) -> None:
 
 
 @app.command()
-def status(store: Where, run: Which = None, as_json: Json = False) -> None:
-    """Where the runs stand; the last closed round, and who of those asked has answered."""
+def status(store: Where, run: Only = None, as_json: Json = False) -> None:
+    """Show each run's phase and round, and how many of the asked devices have answered."""
     with closing(_open(store)) as opened:
         chosen = opened.runs() if run is None else [find_run(opened, run)]
         table = [status_of(opened, item) for item in chosen]
@@ -178,11 +186,11 @@ def status(store: Where, run: Which = None, as_json: Json = False) -> None:
 @app.command()
 def figures(
     store: Where,
-    out: Annotated[Path | None, typer.Option(help="JSONL file, one row a work.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSONL file, one row per answer.")] = None,
     run: Which = None,
     as_json: Json = False,
 ) -> None:
-    """What the rounds cost and gave: a table by round, and every row with --out."""
+    """Show what each round gave and cost; with --out, write a row per device's answer."""
     with closing(_open(store)) as opened:
         chosen = find_run(opened, run)
         table = rows(opened, chosen.run_id)
@@ -199,7 +207,7 @@ def figures(
             )
         )
         return
-    columns = ("accuracy", "train loss", "pseudo-labels", "works", "failed")
+    columns = ("accuracy", "train loss", "pseudo-labels", "answers", "failed")
     shown = Table("round", *columns, "bytes up", "bytes down")
     for index, mine in by_round(table).items():
         shown.add_row(
@@ -218,7 +226,7 @@ def figures(
 @app.command()
 def export(
     store: Where,
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    out: Annotated[Path, typer.Option(help="PEFT adapter folder to write.")],
     run: Which = None,
     as_json: Json = False,
 ) -> None:
@@ -245,7 +253,7 @@ def export(
 
 @app.command()
 def token(store: Where, run: Which = None, as_json: Json = False) -> None:
-    """Print a further enrolment token of a run; it is shown this once."""
+    """Print another enrolment token for a run; it is not shown again."""
     with closing(_open(store)) as opened:
         chosen, secret = find_run(opened, run), draw_secret()
         opened.add_token(hash_secret(secret), chosen.run_id)

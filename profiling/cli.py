@@ -47,7 +47,7 @@ TokensOption = Annotated[int, typer.Option("--tokens", help="Tokens of each text
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", help="Threads of every process; by default one per core.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="Of texts and random weights.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of texts and random weights.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: one JSON object.")]
 
 
@@ -60,7 +60,7 @@ def profile() -> None:
 def rounds(
     figures: Annotated[Path, typer.Argument(help="rounds.jsonl of `smidgen coordinator figures`.")],
     out: Annotated[Path | None, typer.Option(help="PNG chart to write.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Rounds as JSON.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the rounds as JSON.")] = False,
 ) -> None:
     """Show what each round of a run gave and cost."""
     costs = cost_by_round(read_figures(figures))
@@ -91,8 +91,8 @@ def train_steps(
     cgroup: Annotated[
         str | None, typer.Option(help="Hard cap around our process, such as 512M; needs root.")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Steps that count.")] = Settings.steps,
-    warmup: Annotated[int, typer.Option(help="Steps before them.")] = Settings.warmup,
+    steps: Annotated[int, typer.Option(help="Steps to measure.")] = Settings.steps,
+    warmup: Annotated[int, typer.Option(help="Steps to take before measuring.")] = Settings.warmup,
     peers: Annotated[bool, typer.Option("--peers", help="Run every peer too, uncapped.")] = False,
     peer: Annotated[
         list[str] | None, typer.Option(help=f"Run this peer too: {', '.join(PEERS)}.")
@@ -149,9 +149,15 @@ def predicted_peaks(
     base: Annotated[
         list[str] | None, typer.Option(help="A shape or a folder; by default five shapes.")
     ] = None,
-    bits: Annotated[list[int] | None, typer.Option(help="4, 8, 16 by default.")] = None,
-    batch: Annotated[list[int] | None, typer.Option(help="1, 4, 8 by default.")] = None,
-    sample: Annotated[int | None, typer.Option(help="Draw so many cases of the grid.")] = None,
+    bits: Annotated[
+        list[int] | None, typer.Option(help="Bits of the weights; 4, 8, 16 by default.")
+    ] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(help="Texts in a step; 1, 4, 8 by default.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(help="Run only this many cases, drawn from the grid.")
+    ] = None,
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = Settings.engine,
     tokens: TokensOption = Settings.tokens,
     adapter: AdapterOption = Settings.adapter,
@@ -201,10 +207,10 @@ def exact_gradients(
     is_random: Annotated[
         bool, typer.Option("--random", help="Random weights of a shape such as roberta-large.")
     ] = False,
-    bits: Annotated[int | None, typer.Option(help="4, 8 or 16; the base's own.")] = None,
+    bits: Annotated[int | None, typer.Option(help="4, 8 or 16; by default the base's own.")] = None,
     engine: Annotated[str, typer.Option(help="torch or onnx.")] = Question.engine,
     adapter: AdapterOption = Question.adapter,
-    batch: Annotated[int, typer.Option(help="Texts.")] = Question.batch,
+    batch: Annotated[int, typer.Option(help="Texts in a step.")] = Question.batch,
     tokens: TokensOption = Question.tokens,
     seed: SeedOption = 0,
     json_output: JsonOption = False,

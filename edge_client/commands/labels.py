@@ -44,9 +44,11 @@ class Asked:
 
 
 def labels(
-    state: Annotated[Path, typer.Option(help="State folder of a client that runs no more.")],
+    state: Annotated[Path, typer.Option(help="State folder of a client that has stopped.")],
     data: Annotated[Path | None, typer.Option(help="The device's texts, to show them.")] = None,
-    run_id: Annotated[str | None, typer.Option("--run", help="By default the newest.")] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run", help="Run id; by default the newest.")
+    ] = None,
     revoke: Annotated[
         str | None, typer.Option(help="Id of a text whose label is taken back for good.")
     ] = None,
@@ -54,7 +56,7 @@ def labels(
         Path | None, typer.Option(help="JSONL file of the surest labels; needs --data.")
     ] = None,
     confidence: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Least one of a label written to --out.")
+        float, typer.Option(min=0.0, max=1.0, help="Least confidence of a label written to --out.")
     ] = 0.9,
     json_output: JsonOption = False,
 ) -> None:

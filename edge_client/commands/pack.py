@@ -32,13 +32,13 @@ def pack(
         typer.Argument(help=f"Folder, hub name, `embedded`; with --random {', '.join(CONFIGS)}."),
     ],
     bits: Annotated[int, typer.Option(help="4 (nf4), 8 (int8 by rows) or 16 (bfloat16).")],
-    out: Annotated[Path, typer.Option(help="The pack's folder.")],
+    out: Annotated[Path, typer.Option(help="Folder to write the pack to.")],
     random: Annotated[
         bool, typer.Option("--random", help="Random weights of MODEL's shape, for benchmarks.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the random weights.")] = 0,
     licence: Annotated[
-        str | None, typer.Option(help="Of the weights, for the manifest; such as `mit`.")
+        str | None, typer.Option(help="Licence of the weights, for the manifest; such as `mit`.")
     ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Last line of stdout: one JSON object.")

@@ -28,10 +28,12 @@ def data(
     folder: Annotated[
         Path | None, typer.Option("--data", help=f"Folder of data sets; else ${VARIABLE}.")
     ] = None,
-    languages: Annotated[str, typer.Option(help="Those wanted, as in `eng,hau`.")] = "",
-    train: Annotated[Path | None, typer.Option(help="A labelled file of your own.")] = None,
-    test: Annotated[Path | None, typer.Option(help="Another to test on.")] = None,
-    task: Annotated[Path | None, typer.Option(help="task.toml of your own or a hub set.")] = None,
+    languages: Annotated[str, typer.Option(help="Languages to read, as in `eng,hau`.")] = "",
+    train: Annotated[Path | None, typer.Option(help="Your labelled file to train on.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Your labelled file to test on.")] = None,
+    task: Annotated[
+        Path | None, typer.Option(help="task.toml for your files or a hub set.")
+    ] = None,
     text: Annotated[str, typer.Option(help="Hub: column of the text; several join.")] = "text",
     text_b: Annotated[str, typer.Option(help="Hub: column of a pair's second text.")] = "",
     label: Annotated[str, typer.Option(help="Hub: column of the label.")] = "label",

@@ -35,7 +35,8 @@ DataOption = Annotated[
 OutOption = Annotated[Path, typer.Option(help="Results; finished experiments are not run again.")]
 SeedsOption = Annotated[int, typer.Option(min=1, max=1000, help="How many, from 0 on.")]
 RoundsOption = Annotated[
-    int, typer.Option(min=0, max=1_000_000, help="Other than the scenario's; 0: its own.")
+    int,
+    typer.Option(min=0, max=1_000_000, help="Rounds of training; 0: as many as the scenario says."),
 ]
 JobsOption = Annotated[
     int, typer.Option(min=1, max=1024, help="Experiments at once, a process each.")
@@ -52,7 +53,9 @@ def aug_fedprompt_command(
     ],
     base: BaseOption = EMBEDDED,
     dataset: Annotated[str, typer.Option(help=", ".join(aug_fedprompt.LABELS))] = "ag_news",
-    adapter: Annotated[str, typer.Option(help="Of the cloze rows: lora:8, full ...")] = "lora:8",
+    adapter: Annotated[
+        str, typer.Option(help="Adapter of the cloze rows: lora:8, full ...")
+    ] = "lora:8",
     data: DataOption = None,
     out: OutOption = OUT,
     seeds: SeedsOption = 3,
@@ -113,7 +116,7 @@ def mfpt_command(
 
 
 def run_command(
-    files: Annotated[list[Path], typer.Argument(help="Experiments, TOML; a row each.")],
+    files: Annotated[list[Path], typer.Argument(help="TOML experiment files; one row each.")],
     data: DataOption = None,
     out: OutOption = OUT,
     seeds: Annotated[

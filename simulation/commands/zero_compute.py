@@ -37,7 +37,7 @@ def zero_compute(
         bool, typer.Option("--json", help="Last line of stdout: one JSON object.")
     ] = False,
 ) -> None:
-    """Rounds in which every client adds 0.01; and the memory that real virtual clients take."""
+    """Time rounds in which every client only adds 0.01; measure what virtual clients take."""
     if peer not in ("", FLWR):
         raise BenchmarkError(f"--peer {peer} is not known here; {FLWR}")
     if peer and (reason := missing()):
