@@ -115,7 +115,6 @@ class RunConfig:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The task's labels."""
         return self.task.labels
 
 

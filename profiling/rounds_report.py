@@ -19,7 +19,6 @@ COLOURS = {
 
 
 def percent(share: float | None) -> str:
-    """A share for people."""
     return "-" if share is None else f"{100 * share:.1f} %"
 
 

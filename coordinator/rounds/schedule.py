@@ -41,9 +41,7 @@ class Schedule(Protocol):
         """When devices label their texts, if they do."""
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """The task's labels."""
+    def labels(self) -> tuple[str, ...]: ...
 
     @property
-    def seed(self) -> int:
-        """Root seed of the run."""
+    def seed(self) -> int: ...

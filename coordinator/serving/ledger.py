@@ -70,7 +70,6 @@ class Ledger:
             return list(self._live.values())
 
     def run(self, run_id: str) -> Live | None:
-        """One run."""
         return self._live.get(run_id)
 
     def asked(self, work_id: str) -> Asked | None:
@@ -78,7 +77,6 @@ class Ledger:
         return self._asked.get(work_id)
 
     def is_counted(self, work_id: str) -> bool:
-        """Whether an answer to this work counts."""
         return work_id in self._counted
 
     def is_adapter(self, name: str) -> bool:

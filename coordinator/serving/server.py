@@ -52,7 +52,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(bound: socket.socket) -> str:
-    """The address of a bound socket as a URL."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -90,7 +89,7 @@ def serve(
         exit_when_finished: End when all runs are finished and the devices have heard of it.
     """
     app = create_app(service)
-    # A client that vanishes in the middle of a request is everyday life; 5 s, then it is cut.
+    # Clients drop mid-request all the time; cut the connection after 5 s.
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
 

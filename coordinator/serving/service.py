@@ -178,15 +178,12 @@ class Service:
         return receipt
 
     def is_adapter(self, name: str) -> bool:
-        """Whether a blob is some run's adapter; updates are nobody's to fetch."""
         return self._ledger.is_adapter(name)
 
     def adapter_path(self, name: str) -> Path:
-        """An adapter's file."""
         return self._store.blob_path(name)
 
     def adapter_bytes(self, name: str) -> int:
-        """Size of an adapter's file."""
         return self.adapter_path(name).stat().st_size
 
     def _adapter(self, name: str) -> AdapterState:
@@ -211,7 +208,6 @@ class Service:
         return self._ledger.all()
 
     def alive(self, run_id: str, now_s: float) -> set[str]:
-        """Ids of a run's devices that are there."""
         return self._presence.alive(run_id, now_s)
 
     def is_over(self, now_s: float) -> bool:

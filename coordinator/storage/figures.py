@@ -23,7 +23,6 @@ def _row(stored: Mapping[str, Any]) -> Row:
 
 
 def write_jsonl(table: Sequence[Row], path: Path) -> None:
-    """Write one row per line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(row, sort_keys=True) + "\n" for row in table]
     path.write_text("".join(lines), encoding="utf-8")

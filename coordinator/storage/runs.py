@@ -55,7 +55,6 @@ def create_run(store: Store, config: RunConfig, now_s: float) -> Created:
 
 
 def config_of(run: Run) -> RunConfig:
-    """A stored run's configuration."""
     return msgspec.json.decode(run.config, type=RunConfig)
 
 

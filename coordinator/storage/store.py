@@ -97,7 +97,6 @@ class Store:
             )
 
     def close(self) -> None:
-        """Close all connections."""
         self._engine.dispose()
 
     def _version(self) -> int:
@@ -121,11 +120,9 @@ class Store:
         return put_blob(self.blobs, body)
 
     def read(self, name: str) -> bytes:
-        """Read a blob. See `blobs.read_blob`."""
         return read_blob(self.blobs, name)
 
     def blob_path(self, name: str) -> Path:
-        """Where a blob lies."""
         return self.blobs / name
 
     def add_run(self, run: Run, token_sha256: str) -> None:
@@ -139,11 +136,9 @@ class Store:
         return [Run(**row) for row in self._rows(sql.select(RUNS).order_by(*order))]
 
     def add_token(self, token_sha256: str, run_id: str) -> None:
-        """Add a further enrolment token to a run."""
         self._write(sql.insert(TOKENS).values(token_sha256=token_sha256, run_id=run_id))
 
     def run_of_token(self, token_sha256: str) -> str | None:
-        """The run that a token lets devices into."""
         found = self._rows(sql.select(TOKENS).where(TOKENS.c.token_sha256 == token_sha256))
         return found[0]["run_id"] if found else None
 
@@ -158,7 +153,6 @@ class Store:
         return False
 
     def device_of_key(self, key_sha256: str) -> Device | None:
-        """The device whose key has this hash."""
         found = self._rows(sql.select(DEVICES).where(DEVICES.c.key_sha256 == key_sha256))
         return Device(found[0]["run_id"], found[0]["device_id"]) if found else None
 
@@ -185,7 +179,6 @@ class Store:
             raise StoreError(f"another process writes the journal of run {run_id}") from error
 
     def events(self, run_id: str) -> list[Event]:
-        """A run's journal."""
         journal = sql.select(EVENTS).where(EVENTS.c.run_id == run_id).order_by(EVENTS.c.seq)
         return [decode_event(row["payload"]) for row in self._rows(journal)]
 

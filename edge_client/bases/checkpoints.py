@@ -71,11 +71,9 @@ class SafetensorsCheckpoint:
                 self._places[modern_name(name)] = path, entry
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """A tensor's sizes; None if there is no such tensor."""
         return self._places[name][1].shape if name in self._places else None
 
     def rows(self, name: str, first: int, end: int) -> np.ndarray:
-        """Rows `first` to before `end` as float32."""
         path, entry = self._places[name]
         if entry.dtype not in _DTYPES:
             raise PackError(f"{path}: {name} is {entry.dtype}; {', '.join(_DTYPES)} are packed")
@@ -98,7 +96,6 @@ class PickledCheckpoint:
         self._tensors = _load_pickle(path)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """A tensor's sizes; None if there is no such tensor."""
         return tuple(self._tensors[name].shape) if name in self._tensors else None
 
     def rows(self, name: str, first: int, end: int) -> np.ndarray:

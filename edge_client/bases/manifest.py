@@ -79,7 +79,6 @@ class Manifest:
 
     @property
     def pack_id(self) -> str:
-        """The pack's identity."""
         return hashlib.sha256(canonical(asdict(self))).hexdigest()
 
     @property

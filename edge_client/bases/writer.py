@@ -58,8 +58,7 @@ class Packed:
     is_new: bool
 
 
-def quiet(_done: int, _total: int) -> None:
-    """Show no progress."""
+def quiet(_done: int, _total: int) -> None: ...
 
 
 def write_pack(

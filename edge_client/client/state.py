@@ -102,7 +102,6 @@ class ClientState:
         return identity if identity.url == url else None
 
     def keep_identity(self, identity: Identity) -> None:
-        """Remember who this device is."""
         body = json.dumps(asdict(identity), sort_keys=True).encode()
         write_atomically(self.folder / "device.json", body, mode=0o600)
 

@@ -87,7 +87,6 @@ class Coordinator:
         self._http = httpx.Client(base_url=url, timeout=timeout_s, headers=headers)
 
     def close(self) -> None:
-        """Close the connection."""
         self._http.close()
 
     def enrol(self, request: Enrol) -> Enrolled:

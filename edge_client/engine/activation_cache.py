@@ -58,7 +58,6 @@ class ActivationCache:
 
     @property
     def held_bytes(self) -> int:
-        """Of all entries' files together."""
         return self._held
 
     def key(self, layers: int, ids: np.ndarray, what: str) -> str:
@@ -115,7 +114,6 @@ class ActivationCache:
         self._held += size
 
     def _sweep(self, folder: Path) -> None:
-        """Delete other bases' entries."""
         for other in folder.iterdir():
             if FOLDER.fullmatch(other.name) and other.name != self._folder.name:
                 shutil.rmtree(other, ignore_errors=True)

@@ -16,11 +16,13 @@ Answer = Callable[[Sequence[Example], bool], np.ndarray]  # texts, is_quick -> l
 
 
 class Backend(Protocol):
-    """What computes with a base and one adapter; knows batches, not texts."""
+    """What computes with a base and one adapter; knows batches, not texts.
+
+    Members without a docstring are those of `Engine`.
+    """
 
     @property
-    def layer_forwards(self) -> int:
-        """See `Engine`."""
+    def layer_forwards(self) -> int: ...
 
     def use(self, ceiling_bytes: int | None) -> None:
         """Give freed memory back to the kernel inside steps above so many resident bytes."""
@@ -48,11 +50,9 @@ class Backend(Protocol):
     def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:
         """Mean token states after a layer (0 = embeddings), float32, (B, 1, H)."""
 
-    def adapter(self) -> AdapterState:
-        """See `Engine`."""
+    def adapter(self) -> AdapterState: ...
 
-    def load_adapter(self, state: AdapterState) -> None:
-        """See `Engine`."""
+    def load_adapter(self, state: AdapterState) -> None: ...
 
     def rest(self) -> None:
         """Give back what only computing needs; the next step takes it again."""

@@ -252,6 +252,5 @@ class Engine:
         self._backend.remember(self._prefix)
 
     def close(self) -> None:
-        """Free what the engine holds."""
         self._backend.close()
         trim()

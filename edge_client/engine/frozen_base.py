@@ -115,9 +115,7 @@ class FrozenBase:
             trim_above(self.ceiling_bytes)
 
     def release_all(self) -> None:
-        """Give every page of the map back."""
         self.weights.release(self.weights.names)
 
     def close(self) -> None:
-        """Unmap the weights."""
         self.weights.close()

@@ -37,7 +37,6 @@ class BatchWatch:
 
     @property
     def layers(self) -> Collection[int]:
-        """See `Watch`."""
         return self._watch.layers
 
     def see(self, layer: int, rows: Sequence[int], states: np.ndarray) -> np.ndarray:

@@ -158,7 +158,6 @@ class MemoryNotes:
         self.book = book or Book()
 
     def add(self, event: Event) -> None:
-        """Take an event into the book."""
         self.book.fold(event)
 
 

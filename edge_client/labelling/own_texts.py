@@ -26,7 +26,6 @@ class OwnTexts:
 
     @cached_property
     def readable(self) -> dict[str, Example]:
-        """See `edge_client.labelling.pseudo_labels.readable`."""
         return readable(self.data.unlabelled, self.data.labelled, self.unknown_share)
 
     def to_label(self, revoked: Collection[str]) -> dict[str, Example]:

@@ -47,7 +47,6 @@ class Resources:
 
     @property
     def nominal(self) -> Rates:
-        """Rates of this kind of device."""
         return nominal_rates(self.flags, self.cpu_dtypes, self.cores)
 
 
@@ -92,7 +91,6 @@ def cpu_flags(cpuinfo: str) -> frozenset[str]:
 
 
 def flags_here() -> frozenset[str]:
-    """What this machine's processor says it has."""
     return cpu_flags(kernel_text(Path("/proc/cpuinfo")))
 
 

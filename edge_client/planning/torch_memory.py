@@ -112,7 +112,6 @@ def linear_sizes(shape: Shape) -> dict[str, tuple[int, int]]:
 
 
 def elements(size: tuple[int, int]) -> int:
-    """Numbers in a matrix."""
     return size[0] * size[1]
 
 
@@ -213,7 +212,6 @@ class Moment:
 
     @property
     def total(self) -> int:
-        """The whole."""
         return self.kept + self.transient + self.weights
 
 

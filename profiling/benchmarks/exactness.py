@@ -40,7 +40,6 @@ class PlanError:
         return max(self.worst_error, self.loss_error) <= EXACT and not self.zero_tensors
 
     def to_json(self) -> dict[str, Any]:
-        """One plan's errors as a JSON object."""
         return asdict(self) | {"is_exact": self.is_exact}
 
 
@@ -103,11 +102,9 @@ class Comparison:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every plan is exact."""
         return all(plan.is_exact for plan in self.plans)
 
     def to_json(self) -> dict[str, Any]:
-        """All plans' errors as a JSON object."""
         plans = [plan.to_json() for plan in self.plans]
         return {"plans": plans, "plain_error": self.plain_error, "is_exact": self.is_exact}
 

@@ -58,7 +58,6 @@ class GradientError:
     zero_tensors: tuple[str, ...]
 
     def row(self) -> dict[str, Any]:
-        """The error as a JSON object."""
         row: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return row
 

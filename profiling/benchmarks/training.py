@@ -114,7 +114,6 @@ class Settings:
 
     @property
     def spec(self) -> AdapterSpec:
-        """The adapter."""
         return parse_adapter(self.adapter)
 
 

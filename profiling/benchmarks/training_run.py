@@ -85,7 +85,6 @@ class TrainingRun:
 
     @property
     def is_done(self) -> bool:
-        """Whether it took all its steps."""
         return self.outcome == DONE
 
     @property
@@ -103,7 +102,6 @@ class TrainingRun:
         return self.step_flops / self.step_s["median"] / self.gemm_flops_per_s
 
     def to_json(self) -> dict[str, Any]:
-        """The run as a JSON object, in base units."""
         more = {"prediction_error": self.prediction_error, "gemm_share": self.gemm_share}
         return asdict(self) | more
 

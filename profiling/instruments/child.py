@@ -51,8 +51,7 @@ class Child:
         return next((line["message"] for line in self.lines if line["event"] == "refused"), None)
 
 
-def silent(_line: Line) -> None:
-    """Listen to nothing."""
+def silent(_line: Line) -> None: ...
 
 
 def run_child(

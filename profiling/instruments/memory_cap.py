@@ -149,11 +149,9 @@ class NoCap:
         self._note = note
 
     def around(self, command: Sequence[str]) -> list[str]:
-        """The command as it is."""
         return list(command)
 
     def report(self) -> CapReport:
-        """That nothing was limited."""
         return CapReport("none", None, None, None, self._note)
 
 

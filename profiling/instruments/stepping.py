@@ -58,7 +58,6 @@ class Request:
     targets: str
 
     def to_json(self) -> str:
-        """The job as a child's one argument."""
         return json.dumps(asdict(self))
 
 
@@ -98,7 +97,6 @@ def random_texts(request: Request) -> list[Texts]:
 
 
 def tell(event: str, **fields: Any) -> None:
-    """One line to the parent."""
     print(json.dumps({"event": event} | fields), flush=True)
 
 

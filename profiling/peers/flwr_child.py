@@ -30,7 +30,6 @@ ONE_A_PROCESSOR = 1e-9  # a share so small that the least number of clients is t
 
 
 def train(message: Message, context: Context) -> Message:
-    """What a virtual client does."""
     received = message.content["arrays"].items()
     arrays = ArrayRecord({name: Array(array.numpy() + ADDED) for name, array in received})
     metrics = MetricRecord({"num-examples": 1})
@@ -38,7 +37,6 @@ def train(message: Message, context: Context) -> Message:
 
 
 def count(replies: Sequence[RecordDict], _weighted_by: str) -> MetricRecord:
-    """How many clients answered."""
     return MetricRecord({"clients": len(replies)})
 
 

@@ -286,12 +286,10 @@ def sentence_case(text: str) -> str:
 
 
 def pick(items: Sequence[str], rng: random.Random) -> str:
-    """Draw one of `items`."""
     return items[int(rng.random() * len(items))]
 
 
 def shuffled(items: Sequence[T], rng: random.Random) -> list[T]:
-    """A new list in random order."""
     keyed = sorted((rng.random(), number) for number in range(len(items)))
     return [items[number] for _, number in keyed]
 

@@ -93,7 +93,6 @@ class Fleet:
         self.check()
 
     def last_line(self, name: str) -> str:
-        """The last line a process said."""
         lines = (self.logs / f"{name}.log").read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
 

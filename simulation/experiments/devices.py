@@ -53,15 +53,12 @@ class InProcess:
         self._own.clear()
 
     def start(self) -> Standing:
-        """The adapter before the first round."""
         return self._first
 
     def notes(self) -> Mapping[str, Book]:
-        """What clients know of their unlabelled texts."""
         return self._books
 
     def recall(self, notes: Mapping[str, Book]) -> None:
-        """Go on with notes of another time."""
         self._books = dict(notes)
 
     def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
@@ -96,7 +93,6 @@ class InProcess:
         return ClientData(tuple(train[row] for row in client.labelled), unlabelled, ())
 
     def gate(self, adapter: bytes, work: Work) -> Report | None:
-        """Evaluate an adapter as devices do before they label; None where nobody labels."""
         if work.labelling is None:
             return None
         self._engine.load_adapter(decode_adapter(adapter))
@@ -104,7 +100,6 @@ class InProcess:
         return answer(self._engine, own, work, "gate", MemoryNotes()).report
 
     def judge(self, adapter: bytes, arm: str) -> Score:
-        """Score an adapter on a client's own test texts; for nobody, on all."""
         self._engine.load_adapter(decode_adapter(adapter))
         tests = self._on.dataset.test
         rows = self._owned[arm] if arm else np.arange(len(tests))
@@ -114,5 +109,4 @@ class InProcess:
         return score(answers, self._gold[rows], spoken, owned)
 
     def close(self) -> None:
-        """Free the engine and what it has kept."""
         self._open.close()

@@ -148,12 +148,10 @@ class FullBackend:
         return np.arange(len(found)), found
 
     def predict(self, examples: Sequence[Example], answer: Answer) -> np.ndarray:
-        """The answers to a list of texts, none of them read quickly."""
         return answer(examples, False)
 
     @torch.no_grad()
     def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:
-        """Mean token states after a layer, (B, 1, H)."""
         ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
         found = self._model.base_model(ids, attention, output_hidden_states=True)
         self.layer_forwards += self._layers * len(ids)
@@ -182,5 +180,4 @@ class FullBackend:
         """Nothing to give back."""
 
     def close(self) -> None:
-        """Free the model."""
         del self._model, self._tensors, self._optimizer

@@ -85,16 +85,13 @@ class RayDevices:
         self._pool = ray.util.ActorPool(self._workers)
 
     def start(self) -> Standing:
-        """The adapter before the first round."""
         standing: Standing = self._got(self._workers[0].start.remote())
         return standing
 
     def notes(self) -> Mapping[str, Book]:
-        """What clients know of their unlabelled texts."""
         return self._books
 
     def recall(self, notes: Mapping[str, Book]) -> None:
-        """Go on with notes of another time."""
         self._books = dict(notes)
 
     def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
@@ -111,12 +108,10 @@ class RayDevices:
             raise _failed(error) from error
 
     def gate(self, adapter: bytes, work: Work) -> Report | None:
-        """Evaluate an adapter as devices do before they label; None where nobody labels."""
         report: Report | None = self._got(self._workers[0].gate.remote(adapter, work))
         return report
 
     def judge(self, adapter: bytes, arm: str) -> Score:
-        """Score an adapter on a client's own test texts; for nobody, on all."""
         scored: Score = self._got(self._workers[0].judge.remote(adapter, arm))
         return scored
 

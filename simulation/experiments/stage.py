@@ -62,7 +62,6 @@ class Stage:
 
     @property
     def key(self) -> str:
-        """See `Experiment.key`."""
         engine = "torch" if self.experiment.adapter in FULL else engine_name(self.experiment.engine)
         texts, asked = self.dataset.sha256, self.dataset.task
         return self.experiment.key(self.base.base_id, texts, asked, engine)

@@ -64,22 +64,18 @@ class Echoes:
         self._adapter = adapter
 
     def start(self) -> Standing:
-        """The adapter before the first round."""
         return Standing(self._adapter)
 
     def notes(self) -> Mapping[str, Book]:
-        """Nothing is noted."""
         return {}
 
     def recall(self, notes: Mapping[str, Book]) -> None:
         """Nothing is noted."""
 
     def gate(self, adapter: bytes, work: Work) -> Report | None:
-        """Nobody labels."""
         return None
 
     def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
-        """Answer without computing."""
         for _, work in asked:
             state = decode_adapter(adapter)  # as every device does for itself
             delta = {name: (tensor + ADDED) - tensor for name, tensor in state.items()}
@@ -87,7 +83,6 @@ class Echoes:
             yield Answer(Report(work.work_id, "done", 1, 0.0), update)
 
     def judge(self, adapter: bytes, arm: str) -> Score:
-        """Nothing is judged."""
         return Score(Tally(0, 1), None, {}, {})
 
     def close(self) -> None:

@@ -122,7 +122,6 @@ class Spent:
 
     @property
     def total(self) -> int:
-        """All of it."""
         return self.labelling + self.gate + self.training
 
     @property

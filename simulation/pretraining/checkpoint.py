@@ -90,7 +90,6 @@ class Checkpoint:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to write."""
         return time.monotonic() - self._saved > CHECKPOINT_EVERY_S
 
     def write(self, run: Progress, parts: Mapping[str, Any]) -> None:

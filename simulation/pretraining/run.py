@@ -79,7 +79,6 @@ class Request:
 
     @property
     def limits(self) -> Limits:
-        """How long training lasts."""
         return Limits(self.steps, None if self.minutes is None else 60.0 * self.minutes)
 
     @property

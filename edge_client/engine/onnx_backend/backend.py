@@ -52,19 +52,15 @@ class OnnxBackend:
 
     @property
     def layer_forwards(self) -> int:
-        """See `Engine`."""
         return self.network.layer_forwards
 
     def use(self, ceiling_bytes: int | None) -> None:
-        """Give freed memory back to the kernel inside steps above so many resident bytes."""
         self.network.frozen.ceiling_bytes = ceiling_bytes
 
     def remember(self, prefix: FrozenPrefix | None) -> None:
-        """Take the states at the cut from a prefix."""
         self.network.prefix = prefix
 
     def step(self, batch: Batch, plan: Plan) -> float:
-        """One AdamW step on the adapter; the batch's mean loss before it."""
         loss, gradients = self.network.backward(batch, plan)
         self._optimizer.step(gradients)
         return loss
@@ -77,11 +73,9 @@ class OnnxBackend:
         return left, log_softmax(logits) if len(left) else logits
 
     def predict(self, examples: Sequence[Example], answer: Answer) -> np.ndarray:
-        """The answers to a list of texts; see `quick_inference`."""
         return self._quick.predict(examples, answer)
 
     def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:
-        """Mean token states after a layer, (B, 1, H)."""
         states = next(islice(self.network.states(batch), layer, None))
         weights = batch.attention[:, :, None].astype(np.float32)
         prompt = self.network.spec.prompt_tokens
@@ -90,7 +84,6 @@ class OnnxBackend:
         return means
 
     def adapter(self) -> AdapterState:
-        """A copy of the adapter, PEFT's own names, float32."""
         return {name: tensor.copy() for name, tensor in self.network.adapter.items()}
 
     def load_adapter(self, state: AdapterState) -> None:
@@ -106,11 +99,9 @@ class OnnxBackend:
         self._start_optimizer()
 
     def rest(self) -> None:
-        """Give back the rooms that steps have used."""
         self.network.rest()
 
     def close(self) -> None:
-        """Free the model and the optimizer, and unmap the weights."""
         self.network.close()
         del self.network, self._optimizer
 

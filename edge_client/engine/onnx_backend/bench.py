@@ -38,11 +38,9 @@ class Rooms:
 
     @property
     def bytes(self) -> int:
-        """Of all rooms together."""
         return sum(len(room) for room in self._rooms.values())
 
     def clear(self) -> None:
-        """Give everything back."""
         self._rooms.clear()
 
 
@@ -83,7 +81,6 @@ class Bench:
         self.runtime.rest()
 
     def close(self) -> None:
-        """Drop sessions, rooms and helpers."""
         self.rest()
         self.runtime.close()
         if self.helpers is not None:

@@ -15,10 +15,10 @@ from edge_client.wire.tensors import AdapterState
 
 
 class Head(Protocol):
-    """From the top states to the labels' logits."""
+    """What turns top states into the labels' logits."""
 
     def forward(self, top: np.ndarray) -> np.ndarray:
-        """(B, H) to logits (B, L)."""
+        """Logits (B, L) from the top states (B, H)."""
 
     def backward(
         self,
@@ -28,7 +28,7 @@ class Head(Protocol):
         share: float,
         into: Gradients,
     ) -> tuple[float, np.ndarray]:
-        """The mean weighted loss in nats, and `share` times its gradient at `top`."""
+        """The mean weighted loss in nats, and `share` times its gradient at `top`, (B, H)."""
 
 
 class Cloze:
@@ -57,12 +57,11 @@ class Cloze:
 
     def _states(self, top: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         inner = self._dense.forward(top, np.empty((len(top), self._rows.shape[1]), np.float32))
-        active = self._activation.forward(inner, np.empty_like(inner))
+        active = self._activation.forward(inner, np.empty_like(inner))  # (B, E), like inner
         return inner, active, self._norm.forward(active, np.empty_like(active))
 
     def forward(self, top: np.ndarray) -> np.ndarray:
-        """(B, H) to logits (B, L)."""
-        return linear(self._bench, self._states(top)[2], self._rows, self._bias)
+        return linear(self._bench, self._states(top)[2], self._rows, self._bias)  # (B, L)
 
     def backward(
         self,
@@ -73,10 +72,10 @@ class Cloze:
         into: Gradients,
     ) -> tuple[float, np.ndarray]:
         """The mean weighted loss in nats, and `share` times its gradient at `top`."""
-        inner, active, states = self._states(top)
-        logits = linear(self._bench, states, self._rows, self._bias)
+        inner, active, states = self._states(top)  # each (B, E)
+        logits = linear(self._bench, states, self._rows, self._bias)  # (B, L)
         loss, logits_g = cross_entropy(logits, labels, weights)
-        g = linear_back(self._bench, logits_g * np.float32(share), self._rows)
+        g = linear_back(self._bench, logits_g * np.float32(share), self._rows)  # (B, E)
         g = self._activation.backward(inner, self._norm.backward(active, g, g))
         return loss, self._dense.backward(g, np.empty_like(top))
 
@@ -86,7 +85,7 @@ class Classifier:
 
     Args:
         adapter: Holds their weights and biases.
-        names: Of the two linears in it.
+        names: The two linears' names in it.
         activation: Between them.
         bench: Where work is done.
     """
@@ -102,10 +101,9 @@ class Classifier:
         return self._adapter[f"{name}.weight"], self._adapter[f"{name}.bias"]
 
     def forward(self, top: np.ndarray) -> np.ndarray:
-        """(B, H) to logits (B, L)."""
-        inner = linear(self._bench, top, *self._parts(0))
+        inner = linear(self._bench, top, *self._parts(0))  # (B, H)
         active = self._activation.forward(inner, np.empty_like(inner))
-        return linear(self._bench, active, *self._parts(1))
+        return linear(self._bench, active, *self._parts(1))  # (B, L)
 
     def backward(
         self,
@@ -116,10 +114,10 @@ class Classifier:
         into: Gradients,
     ) -> tuple[float, np.ndarray]:
         """The mean weighted loss in nats, and `share` times its gradient at `top`."""
-        inner = linear(self._bench, top, *self._parts(0))
+        inner = linear(self._bench, top, *self._parts(0))  # (B, H)
         active = self._activation.forward(inner, np.empty_like(inner))
         loss, g = cross_entropy(linear(self._bench, active, *self._parts(1)), labels, weights)
-        g = g * np.float32(share)
+        g = g * np.float32(share)  # (B, L)
         self._gradients(1, active, g, into)
         inner_g = self._activation.backward(inner, linear_back(self._bench, g, self._parts(1)[0]))
         self._gradients(0, top, inner_g, into)
@@ -134,7 +132,7 @@ class Classifier:
 
 
 def linear(bench: Bench, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """x W.T + bias with a weight in float32."""
+    """x W.T + bias with a float32 weight: (N, columns) -> (N, rows)."""
     out = np.empty((len(x), len(weight)), np.float32)
     inputs = {"x": x, "weight": weight, "bias": bias}
     key = ("linear", False, False, 0.0)
@@ -143,7 +141,7 @@ def linear(bench: Bench, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) ->
 
 
 def linear_back(bench: Bench, g: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """g W."""
+    """g W with a float32 weight: (N, rows) -> (N, columns)."""
     out = np.empty((len(g), weight.shape[1]), np.float32)
     key = ("linear_back", False, False, 0.0)
     inputs = {"g": g, "weight": weight}
@@ -165,8 +163,8 @@ def cross_entropy(
 
     The mean is over the texts, not over their weights; without weights every one has 1.
     """
-    rows, found = np.arange(len(labels)), log_softmax(logits)
-    losses, g = -found[rows, labels], np.exp(found)
+    rows, found = np.arange(len(labels)), log_softmax(logits)  # (B,), (B, L)
+    losses, g = -found[rows, labels], np.exp(found)  # (B,), (B, L)
     g[rows, labels] -= 1
     if weights is not None:
         losses, g = losses * weights, g * weights[:, None]

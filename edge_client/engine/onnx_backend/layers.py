@@ -46,16 +46,14 @@ class Pass:
 
     @property
     def texts(self) -> int:
-        """B."""
-        return len(self.ids)
+        return len(self.ids)  # B
 
     @property
     def rows(self) -> int:
-        """N."""
-        return self.texts * self.tokens
+        return self.texts * self.tokens  # N
 
     def by_text(self, x: np.ndarray) -> np.ndarray:
-        """(N, H) or (B, H) as (B, T, H) or (B, 1, H)."""
+        """A view with one row of states per text: (N, H) -> (B, T, H), (B, H) -> (B, 1, H)."""
         return x.reshape(self.texts, -1, x.shape[1])
 
 
@@ -130,17 +128,17 @@ class Layer:
                 recomputed.
         """
         linears, take, quick = self.linears, self.bench.rooms.take, run.is_quick
-        h, late = self._entry(below, x, run, tape)
+        h, late = self._entry(below, x, run, tape)  # (N, H), (L, H)
         linears["k"].forward(h, tape.k, is_quick=quick)
         linears["v"].forward(h, tape.v, is_quick=quick)
         linears["q"].forward(late, tape.q, is_quick=quick)
         q, k, v, context = map(run.by_text, (tape.q, tape.k, tape.v, tape.context))
         self.attention.forward(q, k, v, run.mask, context)
         linears["o"].forward(tape.context, tape.middle, late, quick)
-        m = self.attention_norm.forward(tape.middle, take("m", tape.middle.shape))
+        m = self.attention_norm.forward(tape.middle, take("m", tape.middle.shape))  # (L, H)
         linears["up"].forward(m, tape.inner, is_quick=quick)
         if out is not None:
-            a = self.activation.forward(tape.inner, take("active", tape.inner.shape))
+            a = self.activation.forward(tape.inner, take("active", tape.inner.shape))  # (L, F)
             linears["down"].forward(a, out, m, quick)
 
     def _entry(
@@ -161,7 +159,7 @@ class Layer:
         is_input_needed: bool,
         into: Gradients,
     ) -> np.ndarray | None:
-        """From the gradient at this layer's sum, add what its adapter gets.
+        """Add what the layer's adapter gets of the gradient at the layer's sum.
 
         Args:
             below: See `forward`.
@@ -176,10 +174,10 @@ class Layer:
             The gradient at `x`, in a room that the next layer's backward leaves alone until it has
             read it; None if nobody needs it.
         """
-        middle_g = self._feed_forward_back(tape, g, into)
+        middle_g = self._feed_forward_back(tape, g, into)  # (L, H)
         linears, take = self.linears, self.bench.rooms.take
         linears["o"].gradients(tape.context, middle_g, into)
-        context_g = linears["o"].backward(middle_g, take("h", middle_g.shape))
+        context_g = linears["o"].backward(middle_g, take("h", middle_g.shape))  # (L, H)
         q_g, k_g, v_g = (take(f"{name}_g", getattr(tape, name).shape) for name in "qkv")
         q, k, v, by_text = (run.by_text(a) for a in (tape.q, tape.k, tape.v, context_g))
         self.attention.backward(
@@ -191,7 +189,7 @@ class Layer:
             linears[name].gradients(entry, gradient, into)
         if not is_input_needed and not (below is not None and below.is_bias_trained):
             return None
-        h_g = self._entry_back(run, middle_g, q_g, k_g, v_g)
+        h_g = self._entry_back(run, middle_g, q_g, k_g, v_g)  # (N, H)
         if below is None:
             return h_g
         below.gradients(h_g, into)
@@ -206,10 +204,10 @@ class Layer:
         if linears["up"].is_input_needed:
             m = self.attention_norm.forward(tape.middle, take("m", tape.middle.shape))
         linears["down"].gradients(a, g, into)
-        inner_g = linears["down"].backward(g, take("active", tape.inner.shape))
+        inner_g = linears["down"].backward(g, take("active", tape.inner.shape))  # (L, F)
         self.activation.backward(tape.inner, inner_g)
         linears["up"].gradients(m, inner_g, into)
-        m_g = linears["up"].backward(inner_g, take("m", g.shape), rest=g)
+        m_g = linears["up"].backward(inner_g, take("m", g.shape), rest=g)  # (L, H)
         self.attention_norm.gradients(m_g, into)
         return self.attention_norm.backward(tape.middle, m_g, m_g)
 
@@ -223,9 +221,9 @@ class Layer:
     ) -> np.ndarray:
         """The gradient at the normalized states: through queries, keys, values and past them."""
         linears, take = self.linears, self.bench.rooms.take
-        first, second = take("h_g", k_g.shape), take("h", k_g.shape)
+        first, second = take("h_g", k_g.shape), take("h", k_g.shape)  # (N, H)
         is_short = len(q_g) < len(k_g)
-        late = take("late_g", q_g.shape) if is_short else first
+        late = take("late_g", q_g.shape) if is_short else first  # (L, H)
         linears["q"].backward(q_g, late, rest=middle_g)
         linears["k"].backward(k_g, second, rest=None if is_short else first)
         linears["v"].backward(v_g, first, rest=second)

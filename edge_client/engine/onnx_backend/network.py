@@ -77,7 +77,7 @@ class Network:
     # Parts
 
     def _bias(self, module: str) -> tuple[np.ndarray, bool]:
-        """The adapter's if it has one, else the base's; and which."""
+        """A module's bias and whether it is trained: the adapter's if it has one."""
         trained = self.adapter.get(f"{PREFIX}{module}.bias")
         if trained is not None:
             return trained, True
@@ -145,10 +145,11 @@ class Network:
 
     def _summed(self, run: Pass) -> np.ndarray:
         """Words, or a soft prompt before them, with their places, (N, embedding)."""
-        h = self.frozen.words(run.ids)
+        h = self.frozen.words(run.ids)  # (B, T - P, embedding)
         prompt = self.adapter.get("prompt_embeddings")
         if prompt is not None:
             h = np.concatenate((np.broadcast_to(prompt, (len(h), *prompt.shape)), h), axis=1)
+        # h: (B, T, embedding)
         for table in self.frozen.places(run.tokens):
             h += table
         return h.reshape(run.rows, -1)
@@ -176,7 +177,7 @@ class Network:
             g = self._embedding_map.backward(g, self._bench.rooms.take("embedded", summed.shape))
         if self._embedding_norm is not None:
             g = self._embedding_norm.backward(summed, g, g)
-        by_text = run.by_text(g)[:, : self.spec.prompt_tokens]
+        by_text = run.by_text(g)[:, : self.spec.prompt_tokens]  # (B, P, embedding)
         into.add("prompt_embeddings", by_text.sum(axis=0))
 
     def _up(
@@ -205,7 +206,7 @@ class Network:
         """
         whole = self._pass(batch, slice(None))
         run = Pass(whole.ids, whole.tokens, whole.mask, None)
-        x = self._bench.rooms.take("x0", (run.rows, self.shape.hidden))
+        x = self._bench.rooms.take("x0", (run.rows, self.shape.hidden))  # (N, H)
         self._embed(run, x)
         yield run.by_text(x)
         for index in range(self.shape.layers):
@@ -226,7 +227,7 @@ class Network:
         shown to it, and never quick.
         """
         run = replace(self._pass(batch, slice(None)), is_quick=is_quick)
-        x, _ = self._enter(batch, slice(None), run)
+        x, _ = self._enter(batch, slice(None), run)  # (N, H), or (B, H) above all layers
         rows = np.arange(run.texts)
         for index in range(self._start, self.shape.layers):
             if watch is not None and index in watch.layers:
@@ -276,7 +277,7 @@ class Network:
 
     def _answers(self, index: int, x: np.ndarray, run: Pass) -> np.ndarray:
         """The answers' states after `index` layers, (B, H)."""
-        h = x[run.answers]
+        h = x[run.answers]  # (B, H)
         return self.layer_of(index - 1).output_norm.forward(h, np.empty_like(h))
 
     @property
@@ -316,7 +317,7 @@ class Network:
             x = self._up(index, x, run, tape, above)
             if is_kept:
                 tapes[index] = tape
-        top = self._top_norm.forward(x, np.empty_like(x))
+        top = self._top_norm.forward(x, np.empty_like(x))  # (B, H)
         weights = None if batch.weights is None else batch.weights[rows]
         loss, top_g = self._head.backward(top, batch.labels[rows], weights, share, into)
         if lowest < layers:
@@ -367,11 +368,9 @@ class Network:
         return x
 
     def rest(self) -> None:
-        """Give back the room that steps have used."""
         self._bench.rest()
 
     def close(self) -> None:
-        """Drop the sessions, and unmap the weights."""
         self._layers.clear()
         self._bench.close()
         self.frozen.close()

@@ -93,7 +93,6 @@ class Runtime:
             self.run("rest", _little, {"x": number}, {"y": number.copy()}, options)
 
     def close(self) -> None:
-        """Drop all sessions."""
         self._sessions.clear()
 
 

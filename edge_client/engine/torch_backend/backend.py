@@ -44,19 +44,15 @@ class TorchBackend:
 
     @property
     def layer_forwards(self) -> int:
-        """See `Engine`."""
         return self.network.layer_forwards
 
     def use(self, ceiling_bytes: int | None) -> None:
-        """Give freed memory back to the kernel inside steps above so many resident bytes."""
         self.network.frozen.ceiling_bytes = ceiling_bytes
 
     def remember(self, prefix: FrozenPrefix | None) -> None:
-        """Take the states at the cut from a prefix."""
         self.network.prefix = prefix
 
     def step(self, batch: Batch, plan: Plan) -> float:
-        """One AdamW step on the adapter; the batch's mean loss before it."""
         for tensor in self.network.adapter.values():
             tensor.grad = None
         loss = self.network.backward(batch, plan)
@@ -71,11 +67,9 @@ class TorchBackend:
         return left, torch.log_softmax(logits, dim=-1).cpu().numpy()
 
     def predict(self, examples: Sequence[Example], answer: Answer) -> np.ndarray:
-        """The answers to a list of texts, none of them read quickly."""
         return answer(examples, False)
 
     def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:
-        """Mean token states after a layer, (B, 1, H)."""
         states = next(islice(self.network.states(batch, plan.dtype), layer, None))
         prompt = self.network.spec.prompt_tokens
         weights = torch.from_numpy(batch.attention).to(states.device).unsqueeze(-1).float()
@@ -83,7 +77,6 @@ class TorchBackend:
         return (sums / weights.sum(1)).unsqueeze(1).cpu().numpy()
 
     def adapter(self) -> AdapterState:
-        """A copy of the adapter, PEFT's own names, float32."""
         tensors = self.network.adapter.items()
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors}
 
@@ -100,11 +93,9 @@ class TorchBackend:
         self._start_optimizer()
 
     def rest(self) -> None:
-        """Give back the room in which weights are made dense."""
         self.network.rest()
 
     def close(self) -> None:
-        """Free the model and the optimizer, and unmap the weights."""
         self.network.close()
         del self.network, self._optimizer
 

@@ -107,6 +107,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        # q: (B, A, T, D); k, v: (B, A, S, D)
         ctx.save_for_backward(q, k, v)
         ctx.mask = mask
         out = torch.empty_like(q)
@@ -133,7 +134,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _probabilities(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-    scores = (q @ k.transpose(-1, -2)).mul_(q.shape[-1] ** -0.5)
+    scores = (q @ k.transpose(-1, -2)).mul_(q.shape[-1] ** -0.5)  # (b, A, T, S)
     return torch.softmax(scores if mask is None else scores.add_(mask), dim=-1)
 
 
@@ -166,11 +167,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, kv_heads: int) 
         q = q.reshape(texts, kv_heads, group * queries, width)
         mask = mask if mask is None or mask.shape[2] == 1 else mask.repeat(1, 1, group, 1)
     out: Tensor = _Attention.apply(q.contiguous(), k.contiguous(), v.contiguous(), mask)
+    # out: (B, kv_heads, group * T, D)
     return out.view(texts, heads, queries, width).transpose(1, 2).reshape(texts, queries, -1)
 
 
 def split_heads(x: Tensor, width: int) -> Tensor:
-    """(B, T, A * D) -> (B, A, T, D)."""
+    """A view with one row of states per head: (B, T, A * D) -> (B, A, T, D)."""
     return x.view(*x.shape[:2], -1, width).transpose(1, 2)
 
 
@@ -228,7 +230,7 @@ def encoder_layer(
     is_top: bool = False,
     is_value_needed: bool = True,
 ) -> Tensor:
-    """From the sum before the layer below's last normalization to this layer's own such sum.
+    """This layer's sum before its last normalization, from the layer below's such sum.
 
     Cutting layers there, and not behind the normalization, lets a recomputation leave out the
     feed-forward's last product: the sum it makes is what the layer above has kept.
@@ -244,11 +246,11 @@ def encoder_layer(
     Returns:
         (B, T, H), or (B, 1, H) of the top layer.
     """
-    h = x if below is None else below.output_norm(x)
-    k, v = (split_heads(layer.linears[name](h), layer.head_dim) for name in "kv")
+    h = x if below is None else below.output_norm(x)  # (B, T, H)
+    k, v = (split_heads(layer.linears[name](h), layer.head_dim) for name in "kv")  # (B, A, T, D)
     if is_top and context.answers is not None:
-        h = at(h, context.answers)
-    q = split_heads(layer.linears["q"](h), layer.head_dim)
+        h = at(h, context.answers)  # (B, 1, H)
+    q = split_heads(layer.linears["q"](h), layer.head_dim)  # (B, A, T or 1, D)
     h = layer.attention_norm(layer.linears["o"](attend(q, k, v, context.mask, layer.kv_heads)) + h)
     inner = ACTIVATIONS[layer.activation](layer.linears["up"](h))  # (B, T, F)
     return layer.linears["down"](inner, is_value_needed) + h
@@ -258,13 +260,14 @@ def decoder_layer(
     layer: Layer, x: Tensor, context: Context, is_value_needed: bool = True
 ) -> Tensor:
     """A Llama or Qwen2 layer: normalizations before, rotary positions, gated feed-forward."""
-    h = layer.attention_norm(x)
+    h = layer.attention_norm(x)  # (B, T, H)
     q, k, v = (split_heads(layer.linears[name](h), layer.head_dim) for name in "qkv")
     assert context.rotary is not None
     q, k = rotate(q, context.rotary), rotate(k, context.rotary)
     x = x + layer.linears["o"](attend(q, k, v, context.mask, layer.kv_heads))
     h = layer.output_norm(x)
     inner = ACTIVATIONS[layer.activation](layer.linears["gate"](h)) * layer.linears["up"](h)
+    # inner: (B, T, F)
     return x + layer.linears["down"](inner, is_value_needed)
 
 
@@ -276,7 +279,7 @@ def at(x: Tensor, positions: Tensor) -> Tensor:
 def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     """Rotary positions (Su et al. 2021, arXiv:2104.09864), halves as Hugging Face pairs them."""
     cosine, sine = rotary
-    first, second = x.chunk(2, dim=-1)
+    first, second = x.chunk(2, dim=-1)  # each (B, A, T, D / 2)
     return x * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
@@ -285,7 +288,7 @@ def rotary_angles(
 ) -> tuple[Tensor, Tensor]:
     """Cosine and sine for positions 0 .. tokens - 1, each (tokens, width)."""
     steps = torch.arange(0, width, 2, device=device, dtype=torch.float32) / width
-    angles = torch.outer(torch.arange(tokens, device=device).float(), theta**-steps)
+    angles = torch.outer(torch.arange(tokens, device=device).float(), theta**-steps)  # (T, D / 2)
     both = torch.cat((angles, angles), dim=-1)
     return both.cos().to(dtype), both.sin().to(dtype)
 
@@ -302,7 +305,7 @@ def additive_mask(attention: Tensor, is_causal: bool, dtype: torch.dtype) -> Ten
     seen = attention.bool()[:, None, None, :]  # (B, 1, 1, T)
     if is_causal:
         square = torch.ones(tokens, tokens, dtype=torch.bool, device=attention.device).tril()
-        seen = seen & square
+        seen = seen & square  # (B, 1, T, T)
         if bool(attention.all()):
             seen = seen[:1]
     elif bool(attention.all()):
@@ -338,8 +341,8 @@ def streamed_cross_entropy(
     grad = torch.zeros_like(h)
     for start, end in spans:
         weight = rows(start, end)
-        p = (functional.linear(h, weight).float() - total[:, None]).exp_()
+        p = (functional.linear(h, weight).float() - total[:, None]).exp_()  # (N, HEAD_ROWS)
         inside = (targets >= start) & (targets < end)
         p[inside, targets[inside] - start] -= 1
-        grad += p.to(h.dtype) @ weight
+        grad += p.to(h.dtype) @ weight  # (N, H)
     return (total - right).mean(), grad / len(h)

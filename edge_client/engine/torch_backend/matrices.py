@@ -29,7 +29,6 @@ class Scratch:
         return room[:elements]
 
     def clear(self) -> None:
-        """Give it back."""
         self._rooms.clear()
 
 

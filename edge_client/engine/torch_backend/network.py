@@ -85,7 +85,7 @@ class Network:
         return torch.from_numpy(array).to(self.device)
 
     def _bias(self, module: str) -> Tensor:
-        """The adapter's if it has one, else the base's."""
+        """The adapter's bias of a module if it has one, else the base's."""
         trained = self.adapter.get(f"{PREFIX}{module}.bias")
         return self._tensor(self.frozen.vector(module, "bias")) if trained is None else trained
 
@@ -141,17 +141,17 @@ class Network:
 
     def _embed(self, run: Pass) -> Tensor:
         """Embeddings as the lowest layer sees them, (B, P + T, H); graph only for a prompt."""
-        h = self._tensor(self.frozen.words(run.ids.cpu().numpy()))
+        h = self._tensor(self.frozen.words(run.ids.cpu().numpy()))  # (B, T, embedding)
         prompt = self.adapter.get("prompt_embeddings")
         if prompt is not None:
-            h = torch.cat((prompt.expand(len(h), *prompt.shape), h), dim=1)
+            h = torch.cat((prompt.expand(len(h), *prompt.shape), h), dim=1)  # (B, P + T, ...)
         for table in self.frozen.places(h.shape[1]):
             h = h + self._tensor(table)
         if self.family.embedding_norm:
             h = self._embedding_norm(h)
         h = h.to(run.dtype)
         if self.family.embedding_map:
-            h = self._embedding_map(h)
+            h = self._embedding_map(h)  # (B, P + T, H)
         return h
 
     def _through(
@@ -171,11 +171,11 @@ class Network:
         if self.spec.head:
             return self._classify(h.float())
         activation = ACTIVATIONS[self.frozen.head_activation]
-        h = self._head_norm(activation(self._head_dense(h)))
+        h = self._head_norm(activation(self._head_dense(h)))  # (B, embedding)
         return functional.linear(h.float(), self._label_rows, self._label_bias)
 
     def _classify(self, h: Tensor) -> Tensor:
-        """A sequence classifier's dense, activation and projection; both linears are trained."""
+        """Logits (B, labels) of states (B, H): dense, activation, projection, both trained."""
         first, second = (
             (self.adapter[f"{PREFIX}{name}.weight"], self.adapter[f"{PREFIX}{name}.bias"])
             for name in self.family.classifier
@@ -216,7 +216,7 @@ class Network:
         shown to it.
         """
         run = self._pass(batch, slice(None), getattr(torch, dtype))
-        start, x = self._entry(batch, slice(None), run)
+        start, x = self._entry(batch, slice(None), run)  # (B, P + T, H), or (B, 1, H)
         rows = np.arange(len(x))
         for index in range(start, self.shape.layers):
             if watch is not None and index in watch.layers:
@@ -255,7 +255,7 @@ class Network:
     def _answers(self, index: int, x: Tensor, run: Pass) -> np.ndarray:
         """The answers' states after `index` layers, (B, H)."""
         assert run.context.answers is not None
-        h = self.layer_of(index - 1).output_norm(at(x, run.context.answers))
+        h = self.layer_of(index - 1).output_norm(at(x, run.context.answers))  # (B, 1, H)
         return h.squeeze(1).float().cpu().numpy()
 
     # Backward
@@ -362,14 +362,14 @@ class Network:
         with torch.enable_grad():
             h = self._final_norm(x)[:, prompt:-1]  # (B, T - 1, H)
         is_real = run.attention[:, prompt + 1 :].bool()
-        targets = run.ids[:, 1:][is_real]
+        targets = run.ids[:, 1:][is_real]  # (real tokens,)
         loss, grad = streamed_cross_entropy(
             h.detach()[is_real],
             targets,
             lambda a, b: self._head_rows(a, b, run.dtype),
             self.shape.vocabulary,
         )
-        whole = torch.zeros_like(h)
+        whole = torch.zeros_like(h)  # (B, T - 1, H)
         whole[is_real] = grad * scale
         h.backward(whole)
         assert x.grad is not None
@@ -380,10 +380,8 @@ class Network:
         return self._tensor(rows).to(dtype)
 
     def rest(self) -> None:
-        """Give back the room in which weights are made dense."""
         self._scratch.clear()
 
     def close(self) -> None:
-        """Unmap the weights."""
         self._layers.clear()
         self.frozen.close()
