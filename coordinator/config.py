@@ -48,7 +48,7 @@ class RunConfig:
     """One run, as its owner described it.
 
     Attributes:
-        name: For people; 1 to 64 characters.
+        name: The run's name; 1 to 64 characters.
         task: Labels, patterns and verbalizer.
         base: `embedded`, a folder or a hub name, as typed.
         adapter: Adapter spec, such as `lora:8@q,v`.

@@ -120,7 +120,7 @@ def task_and_base(folder: Path) -> list[str]:
 
 
 def usual(folder: Path, port: int) -> dict[str, dict[str, str]]:
-    """By command: what is typed beside the option that is tried."""
+    """What is typed beside the option that is tried, by command."""
     base, data, out = f"{folder}/tiny", f"{folder}/data", f"{folder}/out"
     store, onnx = f"{folder}/store", {"--engine": "onnx"}
     small = {"--base": base, **onnx}

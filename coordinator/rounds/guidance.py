@@ -19,7 +19,7 @@ FEWEST = 8
 
 @dataclass(frozen=True)
 class Guidance:
-    """For one step; the fields are those of `edge_client.wire.messages.Work`."""
+    """One step's guidance; the fields are those of `edge_client.wire.messages.Work`."""
 
     keep: float = 0.0
     prior: tuple[float, ...] = ()
@@ -32,7 +32,7 @@ def guidance_of(schedule: Schedule, state: State, opened: StepOpened) -> Guidanc
 
     Args:
         schedule: The run's.
-        state: With the step open.
+        state: The run's state, with the step open.
         opened: The step.
     """
     labelling = schedule.labelling

@@ -180,9 +180,9 @@ def decide(
 
     Args:
         config: The run.
-        state: Where it stands.
+        state: The run's state.
         alive: Ids of the devices that are there.
-        secret: From which unguessable work ids are derived.
+        secret: What unguessable work ids are derived from.
         now_s: Unix time.
     """
     if state.is_finished:

@@ -43,7 +43,7 @@ def initial_adapter(
         spec: What to build.
         base: The frozen base; only its headers and the embedding rows are read.
         num_labels: Rows of a classification head.
-        seed: For the draws.
+        seed: Seed of the draws.
         prompt_ids: Token ids of `--prompt-init TEXT`.
 
     Raises:

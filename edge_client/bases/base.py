@@ -40,7 +40,7 @@ class Base:
     """A frozen language model on disk.
 
     Attributes:
-        name: As the user typed it.
+        name: The base's name, as the user typed it.
         folder: Where its files lie.
         base_id: SHA-256 of the base: a pack's `pack_id`, else see `base_identity`.
         shape: Its sizes.

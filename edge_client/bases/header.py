@@ -88,7 +88,7 @@ def read_header(file: BinaryIO, path: Path) -> dict[str, Entry]:
 
     Args:
         file: Open at its first byte.
-        path: For messages.
+        path: The file's path, for messages.
 
     Raises:
         WeightsError: The file is cut short, or its header is not what the format says.

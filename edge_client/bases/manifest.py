@@ -52,7 +52,7 @@ class Manifest:
 
     Attributes:
         name: The model's hub name, its folder's name, or the name of a random shape.
-        licence: Of the weights, as the packer was told.
+        licence: The weights' licence, as the packer was told.
         architecture: Hugging Face's `model_type`.
         config: The model's Hugging Face configuration.
         quantization: One of `QUANTIZATIONS`.

@@ -40,7 +40,7 @@ def pack_model(
         model: A folder, a hub name, or `embedded`.
         bits: 4 (nf4), 8 (int8) or 16 (bfloat16).
         out: The pack's folder; it may exist only as the very same pack.
-        licence: Of the weights, for the manifest.
+        licence: The weights' licence, for the manifest.
         progress: Called with parameters done and parameters in all.
 
     Raises:

@@ -28,11 +28,11 @@ class Asked:
 
     Attributes:
         state: The device's state folder.
-        run_id: Of which run; None: of the one that was read for last.
+        run_id: The run; None: the one that was read for last.
         data: The device's texts, which the state folder does not hold; None: readings go by id.
         revoke: Id of a text whose pseudo-label is taken back first; None: none.
         out: Gets readings with their texts; None: nothing is written.
-        confidence: Least one of a reading written to `out`.
+        confidence: Least confidence of a reading written to `out`.
     """
 
     state: Path

@@ -99,7 +99,7 @@ class PatternScore:
     """How one pattern does alone.
 
     Attributes:
-        pattern: As in the task.
+        pattern: The pattern, as in the task.
         accuracy: Share whose most probable label is the right one.
         loss: Mean cross-entropy in nats.
     """
@@ -116,7 +116,7 @@ def score_patterns(
 
     Args:
         open_engine: Gives an engine for a task of one pattern; each is closed before the next.
-        task: Whose patterns.
+        task: The task whose patterns are asked.
         examples: Labelled texts.
 
     Raises:

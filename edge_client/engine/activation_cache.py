@@ -38,7 +38,7 @@ class ActivationCache:
 
     Args:
         folder: Made if it is not there; entries of other bases in it are deleted.
-        limit_bytes: Of all entries' files together; 0 keeps nothing.
+        limit_bytes: Most bytes of all entries' files together; 0 keeps nothing.
         base_id: SHA-256 of the base.
     """
 

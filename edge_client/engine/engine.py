@@ -110,7 +110,7 @@ class Engine:
         """Compute the next steps by another plan; the adapter and the optimizer stay.
 
         Args:
-            plan: Within a budget one of its plans.
+            plan: The plan; within a budget, one of the budget's.
             ceiling_bytes: Resident bytes above which memory that was freed inside a step is given
                 back to the kernel; None: it never is. Within a budget each plan has its own.
 
@@ -246,7 +246,7 @@ class Engine:
         features below it, as float16 holds them. Without a cache nothing is rounded.
 
         Args:
-            cache: Of this base; None: nothing is kept.
+            cache: This base's cache; None: nothing is kept.
         """
         self._prefix = open_prefix(cache, self.frozen_layers, self.layers)
         self._backend.remember(self._prefix)

@@ -43,7 +43,7 @@ class Evaluation:
         num_examples: Texts evaluated.
         accuracy: Share whose most probable label is the right one.
         loss: Mean cross-entropy in nats.
-        mean_log_probabilities: Of each label, over the texts.
+        mean_log_probabilities: Mean over the texts, per label.
     """
 
     num_examples: int
@@ -68,8 +68,8 @@ def train(
         engine: Holds the adapter to start from.
         examples: Labelled texts.
         training: Epochs and batch size.
-        seed: For the order of the texts.
-        weights: Of each text in the loss; None: every one has 1.
+        seed: Seed of the order of the texts.
+        weights: Each text's weight in the loss; None: every one has 1.
 
     Raises:
         TrainingError: No texts, or the loss is no longer finite.
@@ -107,7 +107,7 @@ def in_turn(asked: Sequence[Sequence[Prompt]], epoch: int) -> list[Prompt]:
 
     Args:
         asked: The prompts of all texts by each pattern.
-        epoch: From 0.
+        epoch: Number of the epoch, from 0.
     """
     texts = range(len(asked[0]))
     return [asked[(text + epoch) % len(asked)][text] for text in texts]

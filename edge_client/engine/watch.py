@@ -11,7 +11,7 @@ class Watch(Protocol):
 
     @property
     def layers(self) -> Collection[int]:
-        """After so many layers states are shown; from 1 to one less than there are layers."""
+        """Numbers of layers after which states are shown; from 1 to one less than all."""
 
     def see(self, layer: int, rows: Sequence[int], states: np.ndarray) -> np.ndarray:
         """Which texts need no further layers, bool, (rows,).
@@ -28,8 +28,8 @@ class BatchWatch:
     """A watch over one batch, whose rows it knows by the names they have outside.
 
     Args:
-        watch: Asked.
-        names: Of the batch's rows, in order.
+        watch: The watch that is asked.
+        names: Names of the batch's rows, in order.
     """
 
     def __init__(self, watch: Watch, names: Sequence[int]) -> None:

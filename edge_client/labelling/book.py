@@ -52,8 +52,8 @@ class Read:
     """Texts that were read.
 
     Attributes:
-        readings: By text id.
-        layer_forwards: They took.
+        readings: The readings, by text id.
+        layer_forwards: What they took.
     """
 
     readings: dict[str, Reading]
@@ -66,7 +66,7 @@ class TrainingDone:
 
     Attributes:
         work_id: The work.
-        layer_forwards: It took.
+        layer_forwards: What it took.
     """
 
     work_id: str

@@ -39,7 +39,7 @@ def temperature_of(
     Args:
         log_probabilities: The model's answers, (texts, labels).
         gold: Index of each text's label, (texts,).
-        prior: As in `calibrated`.
+        prior: See `calibrated`.
 
     Returns:
         A temperature between 0.1 and 10.

@@ -28,7 +28,7 @@ class Exit:
     """A way out after some layers.
 
     Attributes:
-        weights: From a state and a one to log-probabilities, (hidden + 1, labels).
+        weights: Map a state and a one to log-probabilities, (hidden + 1, labels).
         margin: How far the first label must be ahead of the second, in nats.
     """
 
@@ -42,7 +42,7 @@ class Exit:
 
 
 def layers_to_try(frozen: int, layers: int) -> tuple[int, ...]:
-    """After which layers there are exits: at most three, evenly spread.
+    """The layers that have an exit behind them: at most three, evenly spread.
 
     Args:
         frozen: Lowest layers whose results are kept, see `adapters.frozen_layers`: no exit lies
@@ -82,7 +82,7 @@ class EarlyExit:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """After which states are wanted: all while learning, then those with an exit."""
+        """Layers whose states are wanted: all while learning, then those with an exit."""
         return self._layers if self._exits is None else tuple(self._exits)
 
     @property

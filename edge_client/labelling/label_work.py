@@ -33,7 +33,7 @@ class LabelResult:
     """What label work gave.
 
     Attributes:
-        texts_read: In this work, those before it was cut short included.
+        texts_read: Texts read in this work, those before it was cut short included.
         pseudo_labels: Held now.
         confidences: How sure the device is, for the population's thresholds.
         layer_forwards: Layer-forwards of this work since it was last begun.

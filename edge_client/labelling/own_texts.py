@@ -17,7 +17,7 @@ class OwnTexts:
     """A device's texts as its engine reads them.
 
     Attributes:
-        data: The texts, by what they are for.
+        data: The texts by role: labelled, unlabelled, to test on.
         unknown_share: Share of a text's tokens that the base does not know, see `Encoder`.
     """
 

@@ -77,7 +77,7 @@ def chosen(
     a higher threshold. The order of the readings does not matter.
 
     Args:
-        readings: By text id.
+        readings: The readings, by text id.
         thresholds: Least confidence by label.
         limit: Most pseudo-labels.
         class_share: Most of `limit` that one class may take, rounded up.

@@ -61,8 +61,8 @@ class Peak:
 
     Attributes:
         plan: What was computed.
-        estimated_bytes: By formula.
-        measured_bytes: By the kernel.
+        estimated_bytes: The peak by formula (estimated).
+        measured_bytes: The peak that the kernel counted (measured).
     """
 
     plan: Plan

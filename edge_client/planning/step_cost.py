@@ -36,8 +36,8 @@ class Rates:
     """How fast a device computes.
 
     Attributes:
-        flops_per_s: Of matrix products on all cores together, by dtype; the fast dtypes alone.
-        dense_bytes_per_s: Of dequantizing weights, in bytes of the result, by stored bits.
+        flops_per_s: Rate of matrix products on all cores, by dtype; the fast dtypes alone.
+        dense_bytes_per_s: Rate of dequantizing, in bytes of the result, by stored bits.
         layer_call_s: What a pass through a layer takes however small it is.
     """
 

@@ -62,7 +62,7 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """The whole, as resident bytes of the process."""
+        """The process's resident bytes, all parts together."""
         return (
             self.runtime
             + self.adapter

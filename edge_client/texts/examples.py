@@ -29,7 +29,7 @@ class Example:
         text: The text, or the first of a pair.
         text_b: The second of a pair, or empty.
         label: Its label, or None where there is none.
-        language: As the file says, or empty.
+        language: The language that the file names, or empty.
     """
 
     text: str
@@ -90,7 +90,7 @@ def check_folder(folder: Path) -> None:
     """Refuse a folder that is of no use; of each file no more is read than its first good lines.
 
     Raises:
-        DataError: As by `read_folder`, whatever the labels are.
+        DataError: See `read_folder`, whatever the labels are.
     """
     for part, path in files_of(folder).items():
         left_out = LeftOut()

@@ -37,8 +37,8 @@ class Task:
     """Labels of a classification task and how a masked language model is asked for them.
 
     Attributes:
-        name: For people and file names.
-        labels: In the order of every log-probability row.
+        name: The task's name, for people and file names.
+        labels: The labels, in the order of every log-probability row.
         patterns: Cloze patterns, see `asked`. Each holds `{text}` (or `{text_a}` and, for pairs,
             `{text_b}`) and exactly one `[MASK]`.
         verbalizer: Label -> label word, of one token or several (`Tokens.label_word_ids`).

@@ -93,7 +93,7 @@ def keep_in(labelling: Labelling, round_index: int, rounds: int) -> float:
 
 
 def share_of(share: float, texts: int) -> int:
-    """So many of the texts, rounded up; who wrote 0.07 of 100 means 7, as in `selection`."""
+    """A share of the texts, rounded up; 0.07 of 100 is 7, as in `selection`."""
     return math.ceil(share * texts - 1e-9)
 
 

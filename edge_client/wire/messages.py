@@ -62,7 +62,7 @@ class Enrol:
         protocol: Version of this contract the client speaks.
         token: The run's enrolment token, given to the device by its owner.
         name: The device's own name, 1 to 64 characters; unique within the run.
-        facts: For the coordinator's list of devices.
+        facts: What the coordinator's list of devices shows.
     """
 
     protocol: int
@@ -134,7 +134,7 @@ class Work:
         round_index: 1-based server step; of a label work the one it comes before; 0 is the
             evaluation before any training.
         base_id: SHA-256 of the frozen base.
-        adapter_spec: For instance `lora:8@q,v`.
+        adapter_spec: The adapter's name, such as `lora:8@q,v`.
         adapter_sha256: SHA-256 of the adapter file to start from.
         adapter_bytes: Size of that file.
         task: Labels, patterns and verbalizer.

@@ -36,7 +36,7 @@ class PlanError:
 
     @property
     def is_exact(self) -> bool:
-        """Within 1e-5, and no trained tensor without the gradient that the reference has."""
+        """Whether errors are within 1e-5 and every trained tensor has the reference's gradient."""
         return max(self.worst_error, self.loss_error) <= EXACT and not self.zero_tensors
 
     def to_json(self) -> dict[str, Any]:

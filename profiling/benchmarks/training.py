@@ -71,7 +71,7 @@ class Settings:
         steps: Steps that count.
         warmup: Steps before them.
         threads: Threads of every process; None for what its libraries take.
-        seed: For texts and random weights.
+        seed: Seed of texts and random weights.
 
     Raises:
         BenchmarkError: A value is out of range.

@@ -36,7 +36,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Read it now."""
+    """This machine's facts, read now."""
     return Machine(
         machine=platform.machine(),
         processor=_processor(Path("/proc/cpuinfo")),

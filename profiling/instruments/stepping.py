@@ -32,7 +32,7 @@ class Request:
         memory_budget: Such as `512M`, or `auto`.
         warmup: Steps before the ones that count.
         steps: Steps that count.
-        seed: For texts and weights.
+        seed: Seed of texts and weights.
         words: The label words.
         word_ids: Their token ids.
         vocabulary: Token ids to draw texts from.

@@ -82,7 +82,7 @@ class Server:
         )
 
     def _stamp(self, index: int, _arrays: ArrayRecord) -> None:
-        """Called before the first round and after each."""
+        """Note the time: called before the first round and after each."""
         now = time.perf_counter()
         if index:
             tell("round", index=index, elapsed_s=now - self._clock)

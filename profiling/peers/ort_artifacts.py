@@ -32,7 +32,7 @@ def make_artifacts(adapted: Adapted, folder: Path) -> None:
 
     Args:
         adapted: Base and adapter.
-        folder: Where; it must be there.
+        folder: Folder to write to; it must be there.
     """
     onnxruntime.set_default_logger_severity(WARNING)
     folder = folder.resolve()

@@ -97,7 +97,7 @@ class Graph:
         return name
 
     def model(self, inputs: Mapping[str, Sequence[str]], output: str, labels: int) -> Any:
-        """The whole, checked by nobody yet.
+        """The ONNX model, not checked yet.
 
         Args:
             inputs: Name -> names of the dimensions; int64.

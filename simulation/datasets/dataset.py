@@ -18,7 +18,7 @@ _NOT_WORDS = re.compile(r"[\W_]+")
 
 
 def narrowed(task: Task, labels: Iterable[str | None]) -> Task:
-    """The same question over some of its labels, in the same order.
+    """A task restricted to some of its labels, in the same order.
 
     Raises:
         TaskError: Fewer than two of them.

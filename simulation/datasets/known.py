@@ -141,7 +141,7 @@ READERS: dict[str, Callable[[Path, Sequence[str]], Parts]] = {
 
 
 def drawn(examples: Sequence[Example], per_label: int) -> list[Example]:
-    """So many texts of each label, those with the smallest hashes, in their own order."""
+    """A number of texts of each label: the smallest hashes, in the texts' own order."""
     by_label = defaultdict(list)
     for number, example in enumerate(examples):
         digest = hashlib.sha256(f"{example.text}\n{example.text_b}".encode()).digest()

@@ -87,7 +87,7 @@ class Result:
         costs: What each round cost and gave.
         figures: One per piece of work.
         engines: The engine of each device, by its name.
-        seconds: From the first process to the last.
+        seconds: Time from the first process to the last.
     """
 
     accuracy_final: float

@@ -61,23 +61,23 @@ class Experiment:
     """One experiment.
 
     Attributes:
-        name: For people and file names.
-        dataset: As `simulation.datasets.catalogue.read_dataset` takes it.
-        languages: Of a set in several, kept sorted; none means all.
+        name: The experiment's name, for people and file names.
+        dataset: The set's name; see `simulation.datasets.catalogue.read_dataset`.
+        languages: Languages of a set in several, kept sorted; none means all.
         base: `embedded`, a folder or a hub name.
         adapter: Such as `lora:8@q,v`, `prompt:8+head`; or `full`, `full+head`: every weight.
         prompt_init: Text a soft prompt starts from; empty for random words.
         paradigm: `federated`; `centralised`, one client with all texts; `local`, every client for
             itself.
         deal: How texts are dealt to clients.
-        training: Of a client in one round.
+        training: A client's training in one round.
         rounds: Server steps; 0 asks the base as it is (zero-shot).
         cohort: Clients asked in a round, of those that hold labelled texts; 0 for all.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
         labelling: How clients label their own texts; None if they do not.
         gate_texts: With labelling: training texts kept aside, with their labels, on which adapters
             are judged before they label (AUG-FedPrompt's capacity gate); nobody trains on them.
-        cache_bytes: Of the disk, for what the layers below the lowest trained one give; 0 for none.
+        cache_bytes: Disk for what the layers below the lowest trained one give; 0 for none.
         train_texts: Training texts of each language that there are, drawn by the seed; 0 for all.
         judged_on: `test`, or `dev`: training texts kept aside, to choose settings by.
         test_texts: Of those, how many of each language are asked, drawn; 0 for all (of `dev` 1000).
@@ -85,7 +85,7 @@ class Experiment:
         engine: `auto`, `torch` or `onnx`.
         dtype: `float32`, or `auto`: whatever a client on this machine would choose, so that
             another machine may give other numbers.
-        threads: An engine computes with; part of the experiment, since sums depend on it.
+        threads: Threads of an engine; part of the experiment, since sums depend on them.
 
     Raises:
         ExperimentError: A value outside its range; names it.
@@ -146,7 +146,7 @@ class Experiment:
 
         Args:
             base_id: SHA-256 of the base that `base` was found to be.
-            dataset_sha256: Of the texts.
+            dataset_sha256: SHA-256 of the texts.
             task: How they are asked.
             engine: What `engine` means here.
         """
@@ -200,7 +200,7 @@ def schedule_of(experiment: Experiment, clients: int, labels: tuple[str, ...] = 
     Args:
         experiment: What is run.
         clients: That can train from the beginning.
-        labels: Of the task; needed with labelling.
+        labels: The task's labels; needed with labelling.
     """
     labelling, seed = experiment.labelling, experiment.seed
     if labelling is not None:

@@ -80,10 +80,10 @@ class Looking:
 
     Attributes:
         cohort: Clients asked.
-        texts_read: By them.
-        label_forwards: Layer-forwards of it, counted.
+        texts_read: Texts that they read.
+        label_forwards: Layer-forwards of the step, counted.
         gate_forwards: Layer-forwards of the evaluation before it, counted.
-        gate_accuracy: What that found; None where there is no gate.
+        gate_accuracy: What that evaluation found; None without a gate.
         used_round: The round whose adapter labelled.
         thresholds: Least confidence of each class's pseudo-labels after it.
     """
@@ -114,10 +114,10 @@ class Round:
         loss: Mean training loss over clients weighted by their texts, nats; None in round 0.
         bytes_down: Adapters handed out, encoded (measured; headers of HTTP not included).
         bytes_up: Updates handed in, encoded (measured).
-        layer_forwards: Of training, all clients together, counted by the engines.
+        layer_forwards: Layer-forwards of training, all clients together (measured: engines count).
         train_s: Seconds from the first piece of work to the new adapter (measured).
         standing: Where the run stands afterwards.
-        score: Of the new adapter, where it was evaluated.
+        score: The new adapter's score, where it was evaluated.
     """
 
     round_index: int
@@ -152,7 +152,7 @@ def federate(
     Args:
         schedule: Rounds, cohort, evaluation, labelling.
         template: Work as every client gets it; round, adapter and ids are filled in.
-        start: Where to begin.
+        start: The standing to begin from.
         names: Clients that have work to do.
         devices: Who answer.
         on_round: Told each round after its evaluation, if it has one.

@@ -26,7 +26,7 @@ class PseudoScore:
         """Right ones among all that the clients would train on now.
 
         Args:
-            books: Of the clients.
+            books: The clients' books.
             looking: The label step that was; its thresholds.
             share: k of the round.
         """

@@ -66,7 +66,7 @@ class RayDevices:
 
     Args:
         on: Base, texts and clients.
-        address: Of a cluster, or `local` for one on this machine that ends with this process.
+        address: A cluster's, or `local` for one on this machine that ends with this process.
 
     Raises:
         SimulationError: There is no such cluster, or its workers cannot open the base.

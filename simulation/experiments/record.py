@@ -55,16 +55,16 @@ class Row:
         arm: The client that trained for itself; empty where all trained together.
         round_index: 1-based; 0 is the evaluation before any training.
         clients: Clients asked.
-        failed: Of those, who could not train.
+        failed: Clients of those that could not train.
         num_examples: Texts trained on.
         loss: Mean training loss, nats.
         bytes_down: Adapters handed out, encoded.
         bytes_up: Updates handed in, encoded.
-        layer_forwards: Of training, all clients together, counted by the engines.
+        layer_forwards: Layer-forwards of training, all clients together (measured: engines count).
         train_s: Seconds of training and aggregation on this machine (measured).
         adapter_sha256: The adapter after it.
         evaluated: The last round whose adapter was scored, -1 for none.
-        score: Of this adapter, where it was scored.
+        score: This adapter's score, where it was scored.
         error: What the first client that failed said; empty if none did.
         labels: The label step before it, if there was one.
     """
@@ -112,7 +112,7 @@ class Result:
         return list(found.items())
 
     def final(self) -> Score:
-        """In the end: each test text answered once, by the shared adapter or its owner's."""
+        """The last score: each test text answered once, by the shared adapter or its owner's."""
         return self.curve()[-1][1]
 
     @property

@@ -25,11 +25,11 @@ class Memory:
 
 
 def remembered(state: State, books: Mapping[str, Book], gate: Report) -> bytes:
-    """All there is to know.
+    """Everything that a run goes on from, encoded.
 
     Args:
-        state: Between two steps.
-        books: Of clients that have labelled.
+        state: The run's state between two steps.
+        books: Books of the clients that have labelled.
         gate: The last evaluation.
     """
     memory = Memory(

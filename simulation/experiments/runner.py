@@ -55,7 +55,7 @@ def run_all(
 
     Args:
         experiments: What to run.
-        place: Where.
+        place: Where experiments find and leave things.
         jobs: Processes at once; each result is the same with any number.
         tell: Told rounds done, rounds in all, and what is at hand.
 

@@ -28,10 +28,10 @@ class Score:
     """Answers to test texts.
 
     Attributes:
-        total: Of all texts asked.
+        total: Tally of all texts asked.
         loss: Mean cross-entropy in nats; None where it is not finite.
-        by_language: By language; empty where the set names none.
-        by_client: By the client whose test text it is; clients without any are left out.
+        by_language: Tallies by language; empty where the set names none.
+        by_client: Tallies by the owner of the test texts; clients without any are left out.
     """
 
     total: Tally
@@ -56,7 +56,7 @@ def score(
     Args:
         log_probabilities: Shape (texts, labels).
         gold: Index of each text's label, shape (texts,).
-        languages: Of each text, or empty strings.
+        languages: Each text's language, or empty strings.
         owned: Client -> indices of its test texts.
 
     Raises:

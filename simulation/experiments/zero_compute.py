@@ -45,10 +45,10 @@ class ZeroRounds:
     """Rounds without computing; all figures measured.
 
     Attributes:
-        clients: All of them in every round.
+        clients: Virtual clients; all take part in every round.
         round_s: Seconds of each round.
-        adapter_bytes: Of one encoded adapter.
-        peak_rss_bytes: Of the process (VmHWM).
+        adapter_bytes: Length of one encoded adapter.
+        peak_rss_bytes: The process's peak (VmHWM).
     """
 
     clients: int

@@ -41,7 +41,7 @@ def scenario(name: str, base: str, dataset: str, adapter: str, quick: bool) -> S
         name: One of `NAMES`.
         base: `embedded`, a folder or a hub name.
         dataset: One of `LABELS`.
-        adapter: Of the cloze rows; the head's rows train the same with a head.
+        adapter: Adapter of the cloze rows; the head's rows train the same with a head.
         quick: Fewer rounds, test texts and cells.
 
     Raises:
@@ -152,7 +152,7 @@ def experiment(
 
 
 def training(adapter: str, dataset: str) -> Training:
-    """Of a client in one round.
+    """A client's training in one round.
 
     Learning rates of LoRA were chosen on AG News texts kept aside from training
     (`judged_on = "dev"`): cloze's is the best of three on each of three small bases; the head's

@@ -104,7 +104,7 @@ def cost(base: str, dataset: str, adapter: str, quick: bool) -> Scenario:
 
 @dataclass(frozen=True)
 class Spent:
-    """Layer-forwards of some rounds, by what for.
+    """Layer-forwards of some rounds, by purpose.
 
     Attributes:
         labelling: Reading texts for their labels.
@@ -126,7 +126,7 @@ class Spent:
 
     @property
     def labelling_share(self) -> float:
-        """Of labelling, the gate included."""
+        """Share of labelling in all of it, the gate included."""
         return (self.labelling + self.gate) / self.total if self.total else 0.0
 
 
@@ -162,8 +162,8 @@ def fes_seconds(found: Spent, layers: int, kind: str) -> float:
     """Seconds on a TX2 by FeS's cost model: batches of 4 texts through all layers.
 
     Args:
-        found: Layer-forwards; a training batch is 3 of them a text and layer.
-        layers: Of the base.
+        found: Layer-forwards; a training batch is 3 of them per text and layer.
+        layers: The base's layers.
         kind: `full` or `bias`: what is trained.
     """
     trained = found.training / (3 * layers * BATCH)

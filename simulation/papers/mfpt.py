@@ -206,7 +206,7 @@ def experiment(
 
 
 def training(adapter: str) -> Training:
-    """Of a client in one round.
+    """A client's training in one round.
 
     Learning rates were chosen among three each (0.001 to 0.01, 0.003 to 0.03) on MasakhaNEWS texts
     kept aside from training (`judged_on = "dev"`), by federated training on the embedded base.

@@ -35,7 +35,7 @@ def draw(found: Sequence[Measured], folder: Path, title: str) -> list[Path]:
 
 
 def _accuracy(found: Sequence[Measured], path: Path, title: str) -> Path:
-    """By round, by bytes and by layer-forwards: the same accuracies over three costs."""
+    """Draw accuracy over three costs: rounds, bytes and layer-forwards."""
     figure, axes = _axes(3, title)
     trained = [item for item in found if item.cell.experiment.rounds]
     for item in found:

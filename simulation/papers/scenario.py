@@ -19,7 +19,7 @@ class Cell:
     Attributes:
         row: What the table's row is called, such as the method.
         column: What its column is called, such as the partition or the language.
-        experiment: With any seed.
+        experiment: The experiment, with any seed.
         of_languages: Whether its figure is the mean of the languages' accuracies, not that of all
             texts together.
         published: The paper's accuracy for this cell in per cent, if it is known.
@@ -37,7 +37,7 @@ class Scenario:
     """A paper's experiment.
 
     Attributes:
-        name: As it is asked for, `aug-fedprompt table2`.
+        name: What is typed for it: `aug-fedprompt table2`.
         title: Above the table.
         cells: The grid, row by row.
         notes: Under the table: how this differs from the paper's setting.
@@ -51,7 +51,7 @@ class Scenario:
     source: str = ""
 
     def lasting(self, rounds: int) -> "Scenario":
-        """The same with so many rounds where something is trained; 0 changes nothing."""
+        """This scenario with that many rounds where something is trained; 0 changes nothing."""
         if not rounds:
             return self
         cells = [
@@ -84,7 +84,7 @@ class Measured:
 
     @property
     def name(self) -> str:
-        """In a legend."""
+        """The cell's name in a legend."""
         return f"{self.cell.row}, {self.cell.column}"
 
     def accuracy(self) -> tuple[float, float]:
@@ -140,7 +140,7 @@ def accuracy_table(scenario: Scenario, found: Sequence[Measured]) -> Table:
 
 
 def markdown(scenario: Scenario, found: Sequence[Measured]) -> str:
-    """The same for a page, with the notes below."""
+    """The accuracy table as Markdown, with the notes below."""
     head, *rows = _grid(found)
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     notes = [f"- {note}" for note in scenario.notes]

@@ -48,7 +48,7 @@ class TrafficRow:
     Attributes:
         what: The way, as people call it.
         parameters: Numbers that are trained, or that the paper says are.
-        share: Of the base without its heads.
+        share: Their share of the base without its heads.
         bytes_down: What one client receives in a round.
         bytes_up: What one client sends in a round.
         is_measured: Whether the bytes are lengths of encoded files, not parameters x 4.

@@ -97,7 +97,7 @@ def distance(
     Args:
         language: ISO 639-3, or the two-letter code of one in the table.
         pretraining: Language -> its share, none negative.
-        vectors: Whose; None takes our own table's.
+        vectors: The languages' vectors; None takes our own table's.
 
     Raises:
         TypologyError: A language has no vector, or no weight is positive, or one is not a number.

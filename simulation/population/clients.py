@@ -143,7 +143,7 @@ def quantity_skewed(
         tests: Size of the test set, dealt out evenly.
 
     Raises:
-        PopulationError: As for `few_shot`.
+        PopulationError: See `few_shot`.
     """
     _check(len(labels), clients, labelled_total, tests)
     piles = _piles(labels, seed)
@@ -178,7 +178,7 @@ def mixed(
         clients: Number of clients.
         mixture: 0 to 1.
         seed: Root seed.
-        labelled_total: As for `quantity_skewed`.
+        labelled_total: See `quantity_skewed`.
 
     Raises:
         PopulationError: `mixture` is outside 0 to 1, a test language has no training text, or as

@@ -64,7 +64,7 @@ def write_split(
         task: The labels, and the `task.toml` of every folder.
         clients: Number of clients.
         labels: Labelled texts in total, as equal over the labels as can be.
-        seed: For the draws; equal arguments write equal files.
+        seed: Seed of the draws; equal arguments write equal files.
 
     Raises:
         DataError: Fewer texts of a label than are to be dealt out.

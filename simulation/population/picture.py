@@ -27,7 +27,7 @@ class Counts:
     Attributes:
         kinds: Labels or languages, sorted.
         labelled: (clients, kinds), int64.
-        unlabelled: As above.
+        unlabelled: The same of unlabelled texts.
     """
 
     kinds: tuple[str, ...]

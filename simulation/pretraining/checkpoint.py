@@ -75,7 +75,7 @@ class Checkpoint:
         """Where the run stood, and its parts; None where there is no file.
 
         Raises:
-            PretrainError: It is of another run.
+            PretrainError: The file is of another run.
         """
         if not self._path.is_file():
             return None

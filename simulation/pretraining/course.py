@@ -75,7 +75,7 @@ class Masked:
     common: torch.Tensor
 
     def to(self, device: torch.device) -> "Masked":
-        """The same, on a device."""
+        """These tensors, on a device."""
         return Masked(
             self.ids.to(device),
             self.attention.to(device),

@@ -81,7 +81,7 @@ class Moments:
 
     @classmethod
     def zero(cls, weights: State) -> "Moments":
-        """Before the first step."""
+        """Moments before the first step."""
         return cls(
             0,
             {name: torch.zeros_like(weight) for name, weight in weights.items()},

@@ -78,7 +78,7 @@ def batch_loss(
 
     Args:
         student: The model.
-        bridges: From the student's middle and last layer to the teacher's axes.
+        bridges: Maps from the student's middle and last layer to the teacher's axes.
         batch: What it reads.
         answer: The teacher's.
         probabilities: The teacher's at the masks it answers, shape (taught masks, shared tokens).

@@ -59,7 +59,7 @@ def build_vocabulary(
 
     Args:
         texts: What to learn from.
-        english: For each text whether it is English.
+        english: Whether each text is English.
         size: Tokens in all, at most.
         teacher: The teacher's tokens in id order.
         shared: How many tokens to take from the teacher, at most.

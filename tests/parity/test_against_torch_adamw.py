@@ -16,7 +16,7 @@ SHAPES = {"a": (3, 4), "b": (5,), "c": (2, 7)}
 
 
 def gradient(name: str, step: int) -> np.ndarray:
-    """Of each tensor and step another; of sizes from 1e-6 to 1e3."""
+    """A gradient that differs by tensor and step; sizes from 1e-6 to 1e3."""
     generator = np.random.Generator(np.random.PCG64([ord(name), step]))
     size = 10.0 ** generator.integers(-6, 4)
     return (size * generator.standard_normal(SHAPES[name])).astype(np.float32)

@@ -52,7 +52,7 @@ def leaf(array: np.ndarray) -> Any:
 
 
 def check_close(ours: np.ndarray, exact: Any, limit: float = 1e-6) -> None:
-    """Within `limit` of the largest number."""
+    """Demand errors within `limit` of the largest number."""
     wanted = exact.detach().numpy()
     assert ours.shape == wanted.shape and wanted.any()
     assert np.abs(ours - wanted).max() <= limit * np.abs(wanted).max()

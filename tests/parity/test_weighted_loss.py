@@ -90,7 +90,7 @@ def test_weighted_loss_and_gradients_are_those_of_plain_torch(
 @pytest.mark.parametrize("kind", ["torch", "onnx"])
 @pytest.mark.parametrize("name", [*ADAPTERS, "head", "lora:2+head"])
 def test_weights_of_one_are_no_weights_bit_by_bit(tiny_base: Base, name: str, kind: str) -> None:
-    """Of the gradients; of the loss but the last bit, since torch adds it up in another order."""
+    """Gradients agree in every bit; the loss in all but the last: torch adds in another order."""
     step, _ = stepping(tiny_base, name, kind)
     plain_loss, plain = step(batch_of(tiny_base, None), WHOLE)
     loss, found = step(batch_of(tiny_base, (1.0,) * len(WEIGHTS)), WHOLE)

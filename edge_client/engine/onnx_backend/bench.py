@@ -62,7 +62,7 @@ class Bench:
 
     Attributes:
         runtime: Runs graphs.
-        rooms: For what they make.
+        rooms: Arrays for what they make.
         helpers: Threads beside this one, for what numpy does in parts; None with one thread.
     """
 
@@ -72,7 +72,7 @@ class Bench:
 
     @property
     def threads(self) -> int:
-        """This one and its helpers."""
+        """How many threads compute, this one included."""
         return self.runtime.threads
 
     def rest(self) -> None:

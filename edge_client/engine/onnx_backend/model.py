@@ -44,7 +44,7 @@ class Graph:
     """A graph under construction; every method gives the name of a value.
 
     Args:
-        name: For error messages of the runtime.
+        name: The graph's name, for error messages of the runtime.
     """
 
     def __init__(self, name: str) -> None:
@@ -95,7 +95,7 @@ class Graph:
         self._outputs.append(_value(name, dtype, shape))
 
     def model(self) -> bytes:
-        """The whole as an ONNX file."""
+        """The graph as an ONNX file."""
         nodes = [node.encoded(self._names) for node in self._nodes]
         graph = _repeated(1, nodes) + _text(2, self.name) + _repeated(5, self._constants)
         graph += _repeated(11, self._inputs) + _repeated(12, self._outputs)

@@ -96,7 +96,7 @@ class Linear:
         name: Its module's; its tensors in the adapter begin so.
         matrix: The frozen weight.
         bias: (rows,), the adapter's own array in a bias adapter.
-        is_bias_trained: Whether it is.
+        is_bias_trained: Whether `bias` is trained.
         lora_a: (rank, columns), or None.
         lora_b: (rows, rank), or None.
         scaling: LoRA's alpha / rank.
@@ -165,7 +165,7 @@ class Linear:
         Args:
             x: Its input, (N, columns); only where `is_input_needed`.
             g: The gradient at its output, (N, rows).
-            into: By the adapter's names.
+            into: Gradients by the adapter's names.
         """
         if self.is_bias_trained:
             into.add_bias(self.name, g)
@@ -210,10 +210,10 @@ class Norm:
     """Layer normalization.
 
     Attributes:
-        name: Of its module.
+        name: The module's name.
         weight: (H,).
         bias: (H,), the adapter's own array in a bias adapter.
-        is_bias_trained: Whether it is.
+        is_bias_trained: Whether `bias` is trained.
         eps: Added to the variance.
         bench: Where work is done.
     """
@@ -268,7 +268,7 @@ class Activation:
     bench: Bench
 
     def forward(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Of each element of `x` into `out`, which is given back."""
+        """Write the function of each element of `x` to `out`, which is given back."""
         key = ("activation", self.kind)
         for rows in chunks(x):
             inputs, outputs = {"x": x[rows]}, {"y": out[rows]}
@@ -317,7 +317,7 @@ class Attention:
         g: np.ndarray,
         outs: tuple[np.ndarray, np.ndarray, np.ndarray],
     ) -> None:
-        """From the gradient at its result, those at queries, keys and values into `outs`."""
+        """Write the gradients at queries, keys and values to `outs`, from the result's."""
         key = ("attention_back", self.head_dim, q.shape[2], mask is not None)
         for texts in self._texts(q, k):
             given = {"q": q[texts], "k": k[texts], "v": v[texts], "g": g[texts]}

@@ -10,7 +10,7 @@ BOTH = (False, True)
 
 
 def every_graph() -> dict[str, Graph]:
-    """By the name of the function that makes it, and what it is given."""
+    """Graphs by the name of the function that makes each, and its arguments."""
     found = {
         "lora_gradient": graphs.lora_gradient(2.0),
         "weight_gradient": graphs.weight_gradient(),

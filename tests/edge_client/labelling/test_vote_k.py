@@ -15,7 +15,7 @@ def points(seed: int, texts: int, hidden: int = 3) -> np.ndarray:
 
 
 def neighbours(features: np.ndarray) -> list[list[int]]:
-    """Of each text, as the docstring says, one by one."""
+    """Each text's neighbours, as the docstring says, one by one."""
     count = min(NEIGHBOURS, max(1, len(features) // 4), max(0, len(features) - 1))
     unit = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(np.float32)
     alike = unit @ unit.T

@@ -58,7 +58,7 @@ def test_a_labelled_run_cut_anywhere_ends_as_if_it_had_not_been(
     tmp_path: Path,
 ) -> None:
     class Cut(Exception):
-        """As a power cut would."""
+        """Ends the process's work as a power cut would."""
 
     def stop(closed: Any) -> None:
         raise Cut

@@ -72,7 +72,7 @@ def test_a_run_cut_anywhere_ends_as_if_it_had_not_been(
     tiny_base: Base, place: Place, tmp_path: Path
 ) -> None:
     class Cut(Exception):
-        """As a power cut would."""
+        """Ends the process's work as a power cut would."""
 
     through = run(news(tiny_base, rounds=3), place)
     cut = replace(place, out=tmp_path / "cut")
