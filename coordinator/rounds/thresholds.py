@@ -59,7 +59,7 @@ def class_thresholds(
 
 
 def _threshold(counts: Sequence[int], quota: int, floor: float) -> float:
-    """The start of the highest bin from which on there are as many; the floor if none is."""
+    """The start of the highest bin from which on there are enough texts; the floor if none is."""
     above = 0
     for index in range(BINS - 1, -1, -1):
         above += counts[index]

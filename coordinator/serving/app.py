@@ -153,7 +153,7 @@ def _add_routes(app: FastAPI, service: Service, bells: Bells) -> None:
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:
-    """Read a body, keeping no more of it than is allowed.
+    """Read a body, keeping at most what is allowed.
 
     Raises:
         Refusal: 413, it is longer.

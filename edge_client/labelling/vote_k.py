@@ -38,7 +38,7 @@ def vote_k(features: np.ndarray) -> list[int]:
             votes[near[voter]] += before / DISCOUNT - before
             chosen_near[voter] += 1
         own = DISCOUNT ** -chosen_near[best].astype(float)
-        votes[near[best]] -= own  # who is chosen votes no more
+        votes[near[best]] -= own  # a chosen text no longer votes
         near[best] = best
     return order
 

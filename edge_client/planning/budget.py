@@ -77,7 +77,7 @@ class Budget:
         self.guard.reset()
 
     def before_step(self, tokens: int) -> None:
-        """A step on texts of so many tokens begins."""
+        """A step on texts of that many tokens begins."""
         self._longest = max(self._longest, tokens)
 
     def after_failure(self) -> Option:

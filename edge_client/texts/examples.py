@@ -87,7 +87,7 @@ def read_folder(folder: Path, labels: Sequence[str]) -> ClientData:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that is of no use; of each file no more is read than its first good lines.
+    """Refuse a useless folder; only the first good lines of each file are read.
 
     Raises:
         DataError: See `read_folder`, whatever the labels are.

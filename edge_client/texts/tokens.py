@@ -1,7 +1,7 @@
 """Texts and patterns to token ids, with the tokenizer of the base and without transformers.
 
 A prompt is put together from pieces, so that only the text is ever cut to fit: the pattern and
-its mask always stay whole. Of a long text no more is read than may fit.
+its mask always stay whole. Of a long text only what may fit is read.
 """
 
 import json

@@ -63,8 +63,8 @@ def write_client_folders(
     Args:
         out: Parent of the folders.
         clients: Client -> the writer-devices whose texts it holds, such as `HOMES`.
-        labels_per_device: Keep each device's first so many labelled texts, which are balanced
-            over the device's labels; None keeps all.
+        labels_per_device: Keep only the first labelled texts of each device, this many; they are
+            balanced over the device's labels. None keeps all.
 
     Raises:
         ValueError: A device that is not in the data, or not one label each to keep.

@@ -24,7 +24,7 @@ from simulation.experiments.pseudo_score import PseudoScore
 from simulation.experiments.record import ROWS, Record, Result
 from simulation.experiments.stage import Arm, Stage, stage
 
-FEW_CLIENTS = 64  # up to so many, every row says how each of them does
+FEW_CLIENTS = 64  # up to this many, every row says how each of them does
 POLL_S = 0.3
 PR_SET_PDEATHSIG = 1
 
@@ -199,7 +199,7 @@ def _devices(on: Stage, place: Place) -> Devices:
 def _in_processes(
     stages: Sequence[Stage], place: Place, jobs: int, tell: Callable[[int, str], None]
 ) -> None:
-    """Run each in a process of its own, so many at once; none outlives this call."""
+    """Run each in a process of its own, `jobs` at once; none outlives this call."""
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     waiting, running = list(stages), list[tuple[BaseProcess, Connection, str]]()
     try:
@@ -234,7 +234,7 @@ def _raise_failure(process: BaseProcess, pipe: Connection, name: str) -> None:
 
 
 def _work(experiment: Experiment, place: Place, pipe: Connection) -> None:
-    """One experiment in a process that ends with its parent, and by nobody's Ctrl-C but its."""
+    """One experiment in a process that ends with its parent, and not at the terminal's Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError, AttributeError):  # Linux alone has it
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -229,7 +229,7 @@ def judged(dataset: DataSet, part: str, per_language: int) -> DataSet:
 
 
 def drawn(texts: Sequence[Example], per_language: int, seed: int = 0) -> list[int]:
-    """Rows of so many texts of each language (or all it has), ascending."""
+    """Rows of a number of texts per language (or all it has), ascending."""
     chosen: list[int] = []
     for language in sorted({example.language for example in texts}):
         rows = [row for row, example in enumerate(texts) if example.language == language]
@@ -239,7 +239,7 @@ def drawn(texts: Sequence[Example], per_language: int, seed: int = 0) -> list[in
 
 
 def use_threads(threads: int) -> None:
-    """Let engines opened from now on compute with so many threads."""
+    """Let engines opened from now on compute with that many threads."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)

@@ -102,7 +102,7 @@ def _from_any(weights: np.ndarray, left: np.ndarray, missing: int) -> np.ndarray
 
 
 def hand_out(piles: Sequence[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
-    """Give each hand the next so many texts of each pile, from the top.
+    """Give each hand its number of texts of each pile, from the top.
 
     Args:
         piles: Indices of texts.
