@@ -86,7 +86,7 @@ def _csv_rows(file: TextIO, ending: str) -> Iterator[tuple[int, dict[str, str], 
         try:
             row = next(reader, None)
         except csv.Error as error:  # a field without end
-            yield taken, {}, f"no {ending[1:]}: {error}"
+            yield taken, {}, f"not {ending[1:].upper()}: {error}"
             continue
         if row is None:
             return

@@ -187,5 +187,5 @@ def test_a_step_is_not_closed_before_it_is_aggregated() -> None:
 
 @pytest.mark.parametrize("line", ["", "[]", "{}", '{"event":"Nothing"}', '{"event":"Finished"}'])
 def test_a_damaged_journal_is_an_error(line: str) -> None:
-    with pytest.raises(ValueError, match="no event"):
+    with pytest.raises(ValueError, match="not an event"):
         decode_event(line)

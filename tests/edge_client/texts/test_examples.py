@@ -54,7 +54,7 @@ BAD = [
     ("csv", b"text,label\ny,\xff\xfe\nx,good\n", 2, "not UTF-8; save it as UTF-8"),
     ("csv", b'text,label\n"y\n\xe9",bad\nx,good\n', 3, "not UTF-8; save it as UTF-8"),
     ("csv", b"text,label\nx,good\ny\0,bad\n", 3, "a NUL byte; text is expected"),
-    ("csv", b"text,label\n" + b"y" * 2**24 + b"y,bad\nx,good\n", 2, "no csv: field larger"),
+    ("csv", b"text,label\n" + b"y" * 2**24 + b"y,bad\nx,good\n", 2, "not CSV: field larger"),
     ("tsv", b"text\tlabel\ny\tBad\nx\tgood\n", 2, "label 'Bad' is not one of good, bad"),
     ("jsonl", b'{"text": "x", "label": "good"}\n{"text": \n', 2, "not JSON: Expecting value"),
     ("jsonl", b'[1]\n{"text": "x", "label": "good"}\n', 1, "an object with `text` expected"),
