@@ -26,7 +26,7 @@ def write_tiny_base(
     Args:
         folder: Made if it is not there.
         words: Whole words to add to the vocabulary.
-        seed: For the weights.
+        seed: Seed of the weights.
         hidden: Width of a token's state; twice as much inside the feed-forward.
     """
     folder.mkdir(parents=True, exist_ok=True)

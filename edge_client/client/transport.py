@@ -67,7 +67,7 @@ class Coordinator:
     Args:
         url: Such as `https://host:8700`.
         key: The device key, or empty before enrolment.
-        timeout_s: For connecting and for every answer but the long poll's.
+        timeout_s: Limit on connecting and on every answer but the long poll's.
 
     Raises:
         AddressError: The URL is not one.

@@ -26,8 +26,8 @@ class Confidences:
 
     Attributes:
         texts: Unlabelled texts it holds, read or not.
-        counts: By label, then by bin: texts of that most probable label and confidence; a text
-            whose confidence is below 0.5 is in no bin.
+        counts: Counts by label, then by bin: texts of that most probable label and confidence; a
+            text whose confidence is below 0.5 is in no bin.
     """
 
     texts: int

@@ -80,7 +80,7 @@ class Experiment:
         cache_bytes: Disk for what the layers below the lowest trained one give; 0 for none.
         train_texts: Training texts of each language that there are, drawn by the seed; 0 for all.
         judged_on: `test`, or `dev`: training texts kept aside, to choose settings by.
-        test_texts: Of those, how many of each language are asked, drawn; 0 for all (of `dev` 1000).
+        test_texts: Texts of each language asked of those, drawn; 0 for all (of `dev` 1000).
         seed: Root seed of deal, first adapter, cohorts and the order of texts.
         engine: `auto`, `torch` or `onnx`.
         dtype: `float32`, or `auto`: whatever a client on this machine would choose, so that

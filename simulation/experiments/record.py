@@ -267,7 +267,7 @@ def memory_of(adapter: Path) -> Path:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """The whole rows of a folder; a last one that was cut short is left out.
+    """Read a folder's complete rows; a last one that was cut short is left out.
 
     Raises:
         RecordError: A line is not a row.

@@ -1,7 +1,7 @@
 """AUG-FedPrompt's experiments: few labels on few of many clients, asked by cloze or by a head.
 
 Cai et al. 2023, "Towards Practical Few-shot Federated NLP" (EuroMLSys). 1,000 clients, 5 of those
-with labels asked a round, FedAvg. The paper trains all weights of RoBERTa-large; here an adapter
+with labels asked per round, FedAvg. The paper trains all weights of RoBERTa-large; here an adapter
 (or, with `--adapter full`, all weights) of whatever base is given.
 """
 

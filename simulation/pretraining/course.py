@@ -46,7 +46,7 @@ class Sample:
     Attributes:
         words: What the student reads; specials stand for themselves.
         taught: What the teacher reads; empty where there is no teacher.
-        masks: For each mask its index in `words`, in `taught` (-1: not there) and the masked word
+        masks: Each mask's index in `words`, in `taught` (-1: not there) and the masked word
             (empty: nobody knows).
     """
 

@@ -83,7 +83,7 @@ class Layer:
     """One encoder layer.
 
     Attributes:
-        linears: By short name: q, k, v, o, up, down.
+        linears: Linears by short name: q, k, v, o, up, down.
         attention_norm: Behind attention.
         output_norm: Behind the feed-forward; the layer above begins with it.
         activation: Inside the feed-forward.

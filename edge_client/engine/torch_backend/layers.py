@@ -154,7 +154,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, kv_heads: int) 
     Args:
         q: (B, A, T, D).
         k: (B, `kv_heads`, S, D).
-        v: As `k`.
+        v: (B, `kv_heads`, S, D).
         mask: Added to the scores; (B or 1, 1, T or 1, S), or None.
         kv_heads: Divides A; queries of one group are put one under the other.
 
@@ -191,7 +191,7 @@ class Layer:
     """One transformer layer, whichever family.
 
     Attributes:
-        linears: By short name: q, k, v, o, up, down, and gate where the feed-forward is gated.
+        linears: Linears by short name: q, k, v, o, up, down; and gate where there is one.
         attention_norm: Beside attention (behind it in encoders, before it in decoders).
         output_norm: Beside the feed-forward (behind it in encoders, before it in decoders).
         activation: One of `ACTIVATIONS`.
