@@ -51,8 +51,8 @@ def demo(
     labels: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Labelled texts in all for --data.")
     ] = 64,
-    epochs: Annotated[int, typer.Option(help="Passes over the texts a round.")] = 1,
-    batch: Annotated[int | None, typer.Option(help="Texts an optimizer step.")] = None,
+    epochs: Annotated[int, typer.Option(help="Passes over the texts per round.")] = 1,
+    batch: Annotated[int | None, typer.Option(help="Texts per optimizer step.")] = None,
     lr: Annotated[float | None, typer.Option(help="AdamW's learning rate.")] = None,
     tokens: Annotated[int, typer.Option(help="Longest input in tokens.")] = 64,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Root seed.")] = 0,
