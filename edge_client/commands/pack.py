@@ -36,7 +36,9 @@ def pack(
     random: Annotated[
         bool, typer.Option("--random", help="Random weights of MODEL's shape, for benchmarks.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the random weights.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Seed of the random weights.")
+    ] = 0,
     licence: Annotated[
         str | None, typer.Option(help="Licence of the weights, for the manifest; such as `mit`.")
     ] = None,

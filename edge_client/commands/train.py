@@ -43,7 +43,7 @@ def train_alone(
     adapter: Annotated[str, typer.Option(help="lora:8, prompt:8, bias, head ...")] = "lora:8",
     prompt_init: Annotated[str, typer.Option(help="Text a soft prompt starts from.")] = "",
     rounds: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="Like rounds of a run, with this device only.")
+        int, typer.Option(min=1, max=1_000_000, help="Rounds of training, on this device alone.")
     ] = 1,
     epochs: Annotated[int, typer.Option(help="Passes over the texts per round.")] = Training.epochs,
     batch: Annotated[int, typer.Option(help="Texts per optimizer step.")] = Training.batch,

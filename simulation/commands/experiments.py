@@ -33,13 +33,13 @@ DataOption = Annotated[
     Path | None, typer.Option(help="Folder of data sets; $SMIDGEN_DATA by default.")
 ]
 OutOption = Annotated[Path, typer.Option(help="Results; finished experiments are not run again.")]
-SeedsOption = Annotated[int, typer.Option(min=1, max=1000, help="How many, from 0 on.")]
+SeedsOption = Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds, from 0 on.")]
 RoundsOption = Annotated[
     int,
     typer.Option(min=0, max=1_000_000, help="Rounds of training; 0: as many as the scenario says."),
 ]
 JobsOption = Annotated[
-    int, typer.Option(min=1, max=1024, help="Experiments at once, a process each.")
+    int, typer.Option(min=1, max=1024, help="Experiments at once, one process each.")
 ]
 RayOption = Annotated[str, typer.Option(help="Address of a Ray cluster that trains, or `local`.")]
 QuickOption = Annotated[bool, typer.Option("--quick", help="One seed, reduced: minutes.")]
@@ -120,7 +120,7 @@ def run_command(
     data: DataOption = None,
     out: OutOption = OUT,
     seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="How many, from each file's own on.")
+        int, typer.Option(min=1, max=1000, help="Number of seeds, from each file's own on.")
     ] = 1,
     jobs: JobsOption = 1,
     ray: RayOption = "",

@@ -44,8 +44,12 @@ def split(
     by: Annotated[str | None, typer.Option(help="Column whose values are silos.")] = None,
     mixture: Annotated[float, typer.Option(help="With --by: 0 apart to 1 mixed.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Root seed.")] = 0,
-    out: Annotated[Path, typer.Option(help="Parent of the folders.")] = Path("smidgen-clients"),
-    picture: Annotated[Path | None, typer.Option(help="By default OUT/partition.png.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder that gets one folder per client.")] = Path(
+        "smidgen-clients"
+    ),
+    picture: Annotated[
+        Path | None, typer.Option(help="PNG to draw; by default OUT/partition.png.")
+    ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Last line: one JSON object.")
     ] = False,

@@ -26,9 +26,9 @@ MOST = 1_000_000
 
 def zero_compute(
     clients: Annotated[
-        int, typer.Option(min=11, max=MOST, help="All of them in every round.")
+        int, typer.Option(min=11, max=MOST, help="Virtual clients; all take part in every round.")
     ] = 1000,
-    rounds: Annotated[int, typer.Option(min=1, max=MOST, help="How many.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, max=MOST, help="Rounds.")] = 3,
     peer: Annotated[str, typer.Option(help=f"`{FLWR}`: its simulation beside it.")] = "",
     peer_clients: Annotated[
         int, typer.Option(min=0, max=MOST, help="Fewer for the peer; 0: as many.")

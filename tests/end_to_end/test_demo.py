@@ -24,6 +24,7 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 ROOT = Path(__file__).parents[2]
+HUB = ROOT / "simulation" / "data"
 SMIDGEN = [sys.executable, "-m", "smidgen"]
 TEXT = "somebody is at the front door"
 KEYS = {
@@ -55,16 +56,26 @@ def write_texts(file: Path, texts: Sequence[Example]) -> str:
     return str(file)
 
 
-WAYS = [("lora:8", "torch,onnx", 2), ("prompt:8", "auto", 3)]
+# adapter, engines, rounds, and how many of the messages; 0: the demo's own homes
+WAYS = [
+    ("lora:8", "torch,onnx", 2, 240),
+    ("lora:8", "torch,onnx", 2, 0),
+    ("prompt:8", "auto", 3, 0),
+]
 
 
 @pytest.fixture(scope="module", params=first_fast(WAYS))
 def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A demo of few rounds: its adapter, their number, its folder, its JSON."""
-    out = tmp_path_factory.mktemp("demo") / "out"
-    adapter, engine, rounds = request.param
-    said = ("--rounds", str(rounds), "--adapter", adapter, "--engine", engine)
-    return adapter, rounds, out, demo(out, *said)
+    folder = tmp_path_factory.mktemp("demo")
+    adapter, engine, rounds, messages = request.param
+    said = ["--rounds", str(rounds), "--adapter", adapter, "--engine", engine]
+    if messages:
+        labels = read_task(HUB / "task.toml").labels
+        texts = read_file(HUB / "hub_messages.csv", labels, labelled=True)[: messages * 5 : 5]
+        said += ["--data", write_texts(folder / "own.csv", texts), "--labels", str(messages // 2)]
+        said += ["--task", str(HUB / "task.toml"), "--epochs", "3"]
+    return adapter, rounds, folder / "out", demo(folder / "out", *said)
 
 
 def test_the_demo_ends_with_one_json_object_and_a_chart(finished: Any) -> None:
@@ -72,7 +83,7 @@ def test_the_demo_ends_with_one_json_object_and_a_chart(finished: Any) -> None:
     assert set(result) >= KEYS
     assert result["clients"] == 4 and result["rounds"] == rounds
     engines = ["torch", "onnx"] * 2 if adapter == "lora:8" else ["torch"] * 4
-    assert result["engines"] == {f"home-{n}": name for n, name in enumerate(engines, start=1)}
+    assert list(result["engines"].values()) == engines
     assert result["accuracy_final"] > result["accuracy_zero_shot"]
     assert 50_000 < result["bytes_down_per_client_round"] < 250_000 or adapter != "lora:8"
     assert (out / "rounds.png").read_bytes()[:4] == b"\x89PNG"

@@ -36,7 +36,7 @@ def said(*words: str | Path) -> str:
     result = run(*words)
     assert result.exit_code == 2 and not result.stdout
     (line,) = result.stderr.splitlines()
-    return line.removeprefix("smidgen simulate split: ")
+    return line.removeprefix("smidgen simulate: ")
 
 
 def test_few_shot_folders_hold_what_the_last_line_says(data: Path) -> None:

@@ -23,7 +23,7 @@ from simulation.datasets.hub_layouts import LAYOUTS, HubLayout, configs_of, file
 from tests.simulation.datasets.hub_server import COMMIT, serving
 
 ROOT = Path(__file__).parents[3]
-COMMAND = "import typer; from simulation.commands.data import data; typer.run(data)"
+COMMAND = (sys.executable, "-m", "smidgen", "simulate", "data")
 TASK = Task("own", ("no", "yes"), ("[MASK] : {text}",), {"no": "bad", "yes": "good"})
 
 
@@ -49,7 +49,7 @@ def ask(endpoint: str, home: Path, *arguments: str) -> subprocess.CompletedProce
     settings = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")} | settings
     return subprocess.run(
-        [sys.executable, "-c", COMMAND, *arguments, "--json"],
+        [*COMMAND, *arguments, "--json"],
         cwd=ROOT,
         env=environment | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"},
         capture_output=True,

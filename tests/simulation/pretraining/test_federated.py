@@ -28,7 +28,7 @@ from simulation.pretraining.federated import (
 from simulation.pretraining.held_out import masked_score
 from simulation.pretraining.student import new_student
 from simulation.pretraining.vocabulary import build_vocabulary, wordpiece
-from tests.command_line import smidgen
+from tests.command_line import Done, smidgen
 
 WORDS = {"en": ("the", "old", "river", "town", "wins"), "es": ("el", "viejo", "rio", "gana", "y")}
 
@@ -161,10 +161,9 @@ def write_news(data: Path) -> None:
             file.writelines(f"{passage.text}\n" for passage in passages(language, 80))
 
 
-def call(data: Path, out: Path, *more: str) -> tuple[int, str]:
+def call(data: Path, out: Path, *more: str) -> Done:
     typed = ["--data", str(data), "--out", str(out), "--steps", "2", "--threads", "1", "--json"]
-    result = smidgen("simulate", "pretrain", *typed, *more)
-    return result.exit_code, result.output
+    return smidgen("simulate", "pretrain", *typed, *more)
 
 
 @pytest.mark.parametrize("more", [(), ("--federated",)])
@@ -173,9 +172,9 @@ def test_the_command_writes_a_multilingual_base_that_opens(
 ) -> None:
     write_news(tmp_path / "data")
     out = tmp_path / "base"
-    code, output = call(tmp_path / "data", out, "--languages", "en,es", *more)
-    assert code == 0, output
-    report = json.loads(output.splitlines()[-1])
+    done = call(tmp_path / "data", out, "--languages", "en,es", *more)
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
     assert report["steps"] == 2 and bool(report["silos"]) == bool(more)
     assert report["samples_seen"] > 0
     card = (out / "README.md").read_text()
@@ -186,10 +185,10 @@ def test_the_command_writes_a_multilingual_base_that_opens(
 
 
 def test_a_federation_without_languages_is_refused(tmp_path: Path) -> None:
-    code, output = call(tmp_path, tmp_path / "base", "--federated")
-    assert code == 2 and "name them: --languages all" in output
+    done = call(tmp_path, tmp_path / "base", "--federated")
+    assert done.exit_code == 2 and "name them: --languages all" in done.stderr
 
 
 def test_a_teacher_of_many_languages_is_refused(tmp_path: Path) -> None:
-    code, output = call(tmp_path, tmp_path / "b", "--teacher", "t", "--languages", "all")
-    assert code == 2 and "leave it out, or --languages" in output
+    done = call(tmp_path, tmp_path / "b", "--teacher", "t", "--languages", "all")
+    assert done.exit_code == 2 and "leave it out, or --languages" in done.stderr
