@@ -76,7 +76,8 @@ class Coordinator:
     def __init__(self, url: str, key: str = "", timeout_s: float = 30.0) -> None:
         try:
             parsed = httpx.URL(url)
-        except httpx.InvalidURL as error:
+            parsed.host.encode("idna")  # as connecting will
+        except (httpx.InvalidURL, UnicodeError) as error:
             raise AddressError(f"--coordinator {url!r} is not a URL: {error}") from error
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise AddressError(f"--coordinator {url!r}: http://HOST:PORT or https://HOST expected")
@@ -153,7 +154,7 @@ class Coordinator:
         )
         try:
             response = self._http.send(request)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:  # a body that cannot be decoded among them
             raise Unreachable(
                 f"no answer from {self.url}: {error or type(error).__name__}"
             ) from error
