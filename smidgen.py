@@ -6,6 +6,7 @@ Errors are caught here and nowhere else: one line on stderr and an exit code.
 
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 
 from edge_client.errors import Failed, WrongInput
@@ -57,13 +58,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not _is_text(word):
             print(f"smidgen: word {place} of the command is not UTF-8 text", file=sys.stderr)
             raise SystemExit(WrongInput.exit_code)
-    if given and given[0] == "--version":
+    if given and given[0] in ("--version", "version"):
         print(__version__)
-    elif not given or given[0] in ("-h", "--help"):
+    elif not given or given[0] in ("-h", "--help", "help"):
         print(usage())
     elif given[0] not in COMMANDS:
-        print(f"smidgen: no command {given[0]!r}\n{usage()}", file=sys.stderr)
-        raise SystemExit(2)
+        close = get_close_matches(given[0], COMMANDS, 1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        print(f"smidgen: no command {given[0]!r}{meant}\n{usage()}", file=sys.stderr)
+        raise SystemExit(WrongInput.exit_code)
     else:
         _run(given[0], given[1:])
 

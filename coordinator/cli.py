@@ -32,6 +32,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 Where = Annotated[Path, typer.Option("--store", help="Folder of the coordinator's store.")]
 Which = Annotated[str | None, typer.Option("--run", help="Run id or name; by default the newest.")]

@@ -11,7 +11,9 @@ from simulation.commands.zero_compute import zero_compute
 app = typer.Typer(
     help="The papers' experiments on your own machine.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("aug-fedprompt")(aug_fedprompt_command)
 app.command("mfpt")(mfpt_command)

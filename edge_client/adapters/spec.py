@@ -19,7 +19,8 @@ PREFIX = "base_model.model."
 TARGETS = ("q", "k", "v", "o", "up", "down")
 GRAMMAR = (
     "lora:R, lora:R@q,v,k,o,up,down, prompt:N, bias, one of them with +head, or head; "
-    "lora and bias of the top N layers alone: lora:R/topN, bias/topN"
+    "lora and bias of the top N layers alone: lora:R/topN, bias/topN "
+    "(R and N from 1 to 9999)"
 )
 ANY_LAYER = r"\d+"
 

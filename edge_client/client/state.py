@@ -84,8 +84,8 @@ class ClientState:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise StateError(
-                    f"another client runs on state folder {self.folder}; stop it or give --state "
-                    "another"
+                    f"another client runs on state folder {self.folder}; stop it, or give "
+                    "another --name or --state"
                 ) from error
             yield
 

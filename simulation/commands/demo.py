@@ -26,7 +26,11 @@ from simulation.demo.demo import Result, Setting, run_demo
 from simulation.demo.messages import HOMES, write_client_folders
 from simulation.population.folders import write_split
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 MARK = ".smidgen-demo"
 # (batch, learning rate): a soft prompt is a handful of vectors and wants more and larger steps
