@@ -24,6 +24,7 @@ from edge_client.adapters.spec import (
 )
 from edge_client.bases.architectures import FAMILIES
 from edge_client.texts.tasks import Task
+from edge_client.wire.messages import WireError
 from edge_client.wire.tensors import AdapterState, decode_adapter, encode_adapter
 
 CONFIG, WEIGHTS, ORIGIN = "adapter_config.json", "adapter_model.safetensors", "smidgen.json"
@@ -159,8 +160,7 @@ def read_peft_folder(folder: Path) -> tuple[Exported, AdapterState]:
     """Read a folder that `write_peft_folder` wrote.
 
     Raises:
-        AdapterError: No such folder, or an adapter that was not written here.
-        WireError: The weights are damaged.
+        AdapterError: No such folder, an adapter that was not written here, or damaged weights.
     """
     try:
         origin = msgspec.json.decode((folder / ORIGIN).read_bytes(), type=Exported)
@@ -170,4 +170,16 @@ def read_peft_folder(folder: Path) -> tuple[Exported, AdapterState]:
             f"{folder} is not an exported adapter; a folder with {ORIGIN} and {WEIGHTS} that "
             "`smidgen coordinator export` or `smidgen client train` wrote is expected"
         ) from error
-    return origin, adapter_state(parse_adapter(origin.adapter), decode_adapter(body))
+    return origin, adapter_state(parse_adapter(origin.adapter), decode_weights(folder, body))
+
+
+def decode_weights(folder: Path, body: bytes) -> AdapterState:
+    """The tensors of a PEFT folder's weights.
+
+    Raises:
+        AdapterError: They are damaged.
+    """
+    try:
+        return decode_adapter(body)
+    except WireError as error:
+        raise AdapterError(f"{folder / WEIGHTS}: {error}; copy or save it again") from error

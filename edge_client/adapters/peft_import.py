@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import CONFIG, WEIGHTS
+from edge_client.adapters.peft_folder import CONFIG, WEIGHTS, decode_weights
 from edge_client.adapters.spec import (
     LORA_ALPHA,
     PREFIX,
@@ -20,7 +20,10 @@ from edge_client.adapters.spec import (
 )
 from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
-from edge_client.wire.tensors import AdapterState, decode_adapter
+from edge_client.wire.tensors import AdapterState
+
+LARGEST = 9999  # rank or tokens of a prompt, as in an adapter's name
+LARGEST_ALPHA = 1_000_000
 
 
 def read_peft_adapter(
@@ -37,21 +40,23 @@ def read_peft_adapter(
         num_labels: Rows of a classification head.
 
     Raises:
-        AdapterError: No such folder, another kind of adapter, or one for another model.
-        WireError: The weights are damaged.
+        AdapterError: No such folder, damaged files, another kind of adapter, or one for another
+            model.
     """
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        state = decode_adapter((folder / WEIGHTS).read_bytes())
+        body = (folder / WEIGHTS).read_bytes()
         kind = config["peft_type"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise AdapterError(
             f"{folder} is not a PEFT adapter; a folder with {CONFIG} and {WEIGHTS} is expected"
         ) from error
+    state = decode_weights(folder, body)
     if kind == "PROMPT_TUNING":
-        spec = AdapterSpec(prompt_tokens=int(config["num_virtual_tokens"]))
+        spec = AdapterSpec(prompt_tokens=_count(folder, config, "num_virtual_tokens"))
     elif kind == "LORA":
-        spec, state = _lora(config, state, base)
+        rank, alpha = _count(folder, config, "r"), _alpha(folder, config)
+        spec, state = _lora(config, state, base, rank, alpha)
     else:
         raise AdapterError(f"{folder}: PEFT type {kind} is not supported; LORA or PROMPT_TUNING is")
     wanted = {name: t.shape for name, t in initial_adapter(spec, base, num_labels, 0).items()}
@@ -59,13 +64,32 @@ def read_peft_adapter(
     return spec, {name: state[name] for name in wanted}
 
 
+def _count(folder: Path, config: dict[str, Any], option: str) -> int:
+    value = config.get(option)
+    if type(value) is not int or not 1 <= value <= LARGEST:
+        raise _wrong(folder, config, option, f"a whole number from 1 to {LARGEST}")
+    return value
+
+
+def _alpha(folder: Path, config: dict[str, Any]) -> float:
+    value: Any = config.get("lora_alpha")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= LARGEST_ALPHA:  # NaN is neither above nor below
+        raise _wrong(folder, config, "lora_alpha", f"a number up to {LARGEST_ALPHA}")
+    return float(value)
+
+
+def _wrong(folder: Path, config: dict[str, Any], option: str, expected: str) -> AdapterError:
+    found = f"is {repr(config[option])[:40]}" if option in config else "is missing"
+    return AdapterError(f"{folder / CONFIG}: {option} {found}; {expected} is expected")
+
+
 def _lora(
-    config: dict[str, Any], state: AdapterState, base: Base
+    config: dict[str, Any], state: AdapterState, base: Base, rank: int, alpha: float
 ) -> tuple[AdapterSpec, AdapterState]:
     for option in ("use_dora", "rank_pattern", "alpha_pattern", "lora_bias", "fan_in_fan_out"):
         if config.get(option):
             raise AdapterError(f"PEFT option {option} is not supported; plain LoRA is")
-    rank, alpha = int(config["r"]), float(config["lora_alpha"])
     scaling = alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
     factor = np.float32(scaling * rank / LORA_ALPHA)
     targets = _targets(state, base)
