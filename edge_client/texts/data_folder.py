@@ -8,6 +8,7 @@ damaged: the texts read last stay until all files can be read again.
 """
 
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,9 @@ class DataFolder:
             elif marks != self._marks and self._is_ready(marks):
                 self._take(marks)
         except (DataError, OSError) as error:
+            if self._data is None and isinstance(error, OSError):
+                path = error.filename or self._path
+                raise DataError(f"{path} cannot be read: {error.strerror}") from error
             if self._data is None:
                 raise
             self._tell(f"cannot be read now: {error}")
@@ -85,7 +89,11 @@ class DataFolder:
         )
 
     def _is_ready(self, marks: Marks) -> bool:
-        """Whether no file looks as if somebody were in the middle of writing it."""
+        """Whether no file is out of reach, or looks as if it were being written."""
+        for known in self._marks.values():
+            if os.path.lexists(known.path) and not known.path.is_file():
+                self._tell(f"no longer reaches what {known.path.name} leads to")
+                return False
         for part in self._marks.keys() - marks.keys():
             if _is_recent(self._path.stat().st_mtime_ns):
                 self._tell(f"no longer holds {self._marks[part].path.name}, which may come back")

@@ -117,6 +117,34 @@ def test_a_folder_that_is_gone_with_its_disk_is_waited_for(folder: Path, tmp_pat
     assert texts.read() is before
 
 
+def test_a_link_whose_disk_is_gone_loses_nothing(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The folder itself has long been as it is; what it leads to has another mount."""
+    mount, linked = tmp_path / "mount", folder / "labelled.csv"
+    mount.mkdir()
+    linked.rename(mount / "texts.csv")
+    linked.symlink_to(mount / "texts.csv")
+    settle(folder)
+    texts = DataFolder(folder, LABELS)
+    before = texts.read()
+    mount.rename(tmp_path / "unplugged")
+    settle(folder)
+    assert texts.read() is before and texts.read() is before
+    (line,) = said(caplog)
+    assert "no longer reaches what labelled.csv leads to" in line and "stay in use" in line
+    (tmp_path / "unplugged").rename(mount)
+    assert texts.read() is before
+    linked.unlink()
+    settle(folder)
+    assert texts.read().labelled == () and texts.read().unlabelled == before.unlabelled
+
+
+def test_a_first_reading_that_the_system_refuses_is_an_error_of_the_data(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read: File name too long"):
+        DataFolder(tmp_path / ("long" * 99), LABELS).read()
+
+
 def test_a_damaged_archive_loses_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "labelled.csv.gz"
     whole = gzip.compress(b"text,label\n" + b"rain,weather\n" * 99, mtime=0)
