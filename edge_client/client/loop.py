@@ -9,12 +9,13 @@ those in its files when work begins: files that have changed since the last work
 
 import logging
 import math
+import os
 import platform
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from edge_client.adapters.spec import frozen_layers, parse_adapter
+from edge_client.adapters.spec import AdapterError, frozen_layers, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.answers import answer
 from edge_client.client.meter import WorkMeter
@@ -28,18 +29,42 @@ from edge_client.client.transport import (
 )
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.budgeted import open_within
-from edge_client.engine.engine import Engine
+from edge_client.engine.engine import Engine, EngineError
+from edge_client.engine.trainer import TrainingError
 from edge_client.errors import WrongInput
 from edge_client.labelling.book import FileNotes
 from edge_client.labelling.own_texts import OwnTexts
+from edge_client.planning.budget import MemoryRanOut
 from edge_client.planning.guard import peak_rss_bytes
 from edge_client.planning.resources import memory_bytes, usable_cores
+from edge_client.planning.sizes import BudgetError
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.rows import DataError
-from edge_client.wire.messages import PROTOCOL, DeviceFacts, Enrol, Enrolled, Report, Work
+from edge_client.texts.tasks import TaskError
+from edge_client.wire.messages import (
+    PROTOCOL,
+    DeviceFacts,
+    Enrol,
+    Enrolled,
+    Report,
+    WireError,
+    Work,
+)
 from edge_client.wire.tensors import decode_adapter
 
 log = logging.getLogger(__name__)
+
+# Errors whose messages are of the run's own making: they speak of what the coordinator sent, or of
+# this device's memory and libraries.
+TOLD = (
+    AdapterError,
+    BudgetError,
+    EngineError,
+    MemoryRanOut,
+    TaskError,
+    TrainingError,
+    WireError,
+)
 
 
 class ClientError(WrongInput):
@@ -210,9 +235,9 @@ class Client:
                 raise
             if isinstance(error, OSError):  # a line cut short is mended when notes are opened again
                 self._notes = None
-            reason = f"{type(error).__name__}: {error}"
-            log.error("round %d: %s failed: %s", work.round_index, work.kind, reason)
-            return Answer(Report(work.work_id, "failed", error=reason[:2000]), None)
+            name = type(error).__name__
+            log.error("round %d: %s failed: %s: %s", work.round_index, work.kind, name, error)
+            return Answer(Report(work.work_id, "failed", error=told_to_others(error)), None)
         finally:
             if self._engine is not None:
                 self._engine.rest()  # until there is more work, which may be in an hour
@@ -316,6 +341,16 @@ class Client:
                 raise ClientError(f"{self._settings.url} does not take it: {error}") from error
             log.warning("the coordinator does not want %s: %s", report.work_id, error)
         self._state.forget_finished(report.work_id)
+
+
+def told_to_others(error: Exception) -> str:
+    """What a coordinator is told of an error: no path of this device, and no word of its texts."""
+    name = type(error).__name__
+    if isinstance(error, TOLD):
+        return f"{name}: {error}"[:2000]
+    if isinstance(error, OSError) and error.errno:
+        name += f" ({os.strerror(error.errno)})"
+    return f"{name}; its own log says more"
 
 
 def with_costs(report: Report, meter: WorkMeter) -> Report:

@@ -13,8 +13,12 @@ import pytest
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
-from edge_client.client.loop import Client, Settings
+from edge_client.bases.header import WeightsError
+from edge_client.client.loop import Client, Settings, told_to_others
 from edge_client.client.state import ClientState
+from edge_client.engine.engine import EngineError
+from edge_client.engine.trainer import TrainingError
+from edge_client.planning.sizes import BudgetError
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
@@ -77,10 +81,11 @@ class Script:
         )
         return 200, encoded(work)
 
-    def run(self, folder: Path) -> list[Report]:
+    def run(self, folder: Path, budget_bytes: int | None = None) -> list[Report]:
         """Serve one client to its end; what it reported."""
         with http_server(self.answer) as url:
-            settings = Settings(url, "token", "hub", folder / "mine", self.base, "onnx")
+            mine = folder / "mine"
+            settings = Settings(url, "token", "hub", mine, self.base, "onnx", budget_bytes)
             Client(settings, ClientState(folder / "state")).run()
         return self.told
 
@@ -186,3 +191,39 @@ def test_texts_that_never_fitted_are_not_quoted_to_the_coordinator(
         script.run(tmp_path)
     assert script.told[0].outcome == "failed" and "its own log says" in script.told[0].error
     assert not any(SECRET.encode() in body for body in script.bodies)
+
+
+def test_a_disk_that_fails_is_told_without_the_devices_paths(
+    tiny_base: Base, task: Task, mine: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    adapters = tmp_path / "state" / "adapters"
+
+    def break_disk() -> None:
+        adapters.rmdir()
+        adapters.write_text("no folder")
+
+    (report,) = Script(tiny_base, task, [("train", break_disk)]).run(tmp_path)
+    assert report.outcome == "failed" and "Not a directory" in report.error
+    assert "/" not in report.error and str(adapters) in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PermissionError(13, "Permission denied", "/home/ana/pin.csv"), "Permission denied"),
+        (OSError(28, "No space left on device: /home/ana", "/home/ana"), "No space left on device"),
+        (OSError("cannot write /home/ana"), "OSError"),
+        (ValueError(f"what is {SECRET!r} in /home/ana"), "ValueError"),
+        (RuntimeError("no model at /home/ana"), "RuntimeError"),
+        (WeightsError("/home/ana/model.safetensors is damaged"), "WeightsError"),
+    ],
+)
+def test_what_goes_up_of_an_error_quotes_nothing_of_the_device(error: Exception, told: str) -> None:
+    said = told_to_others(error)
+    assert told in said and "its own log says more" in said
+    assert "/" not in said and "ana" not in said and SECRET not in said
+
+
+def test_the_houses_own_words_on_memory_engine_and_training_go_up() -> None:
+    for error in (BudgetError("too little"), EngineError("no torch"), TrainingError("no texts")):
+        assert told_to_others(error) == f"{type(error).__name__}: {error}"
