@@ -39,6 +39,7 @@ from edge_client.planning.guard import peak_rss_bytes
 from edge_client.planning.resources import memory_bytes, usable_cores
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.data_folder import DataFolder
+from edge_client.texts.examples import ClientData
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import TaskError
 from edge_client.wire.messages import (
@@ -131,7 +132,7 @@ class Client:
         self._engine_for: tuple[object, ...] = ()
         self._folder: DataFolder | None = None
         self._own: OwnTexts | None = None
-        self._told_of: OwnTexts | None = None
+        self._is_told = False  # which of these texts are not read
         self._notes: FileNotes | None = None
 
     def run(self) -> Summary:
@@ -267,35 +268,41 @@ class Client:
     def _ready(self, work: Work) -> tuple[Engine, OwnTexts]:
         """Engine and texts for this work; both stay for the next, but for files that change."""
         needed = (work.task, work.adapter_spec, work.training)
-        if self._engine is None or self._folder is None or self._engine_for != needed:
-            if self._engine is not None:
-                self._engine.close()
-                self._engine = self._own = None
-            self._folder = DataFolder(self._settings.data, work.task.labels)
-            data = self._folder.read()
-            if work.labelling is None and not (data.labelled or data.test):
-                raise DataError(
-                    f"{self._settings.data} holds unlabelled texts alone, and in this run devices "
-                    "do not label; put a labelled.csv with columns text,label there"
-                )
-            spec = parse_adapter(work.adapter_spec)
-            self._engine = open_within(
-                self._settings.engine,
-                self._settings.base,
-                work.task,
-                spec,
-                work.training,
-                self._settings.budget_bytes,
-                self._state.folder,
-            )
-            if self._settings.cache_bytes and frozen_layers(spec, self._engine.layers):
-                self._engine.remember(self._open_cache())
-            log.info("plan: %s", self._engine.plan)
-            self._engine_for = needed
-        data = self._folder.read()
+        if self._engine is not None and self._engine_for != needed:
+            self._engine.close()
+            self._engine = self._own = None
+        data = self._texts(work.task.labels)
+        if self._engine is None:
+            self._engine, self._engine_for = self._opened(work, data), needed
         if self._own is None or self._own.data is not data:
-            self._own = OwnTexts(data, self._engine.encoder.unknown_share)
+            self._own, self._is_told = OwnTexts(data, self._engine.encoder.unknown_share), False
         return self._engine, self._own
+
+    def _texts(self, labels: tuple[str, ...]) -> ClientData:
+        if self._folder is None or self._folder.labels != labels:
+            self._folder = DataFolder(self._settings.data, labels)
+        return self._folder.read()
+
+    def _opened(self, work: Work, data: ClientData) -> Engine:
+        if work.labelling is None and not (data.labelled or data.test):
+            raise DataError(
+                f"{self._settings.data} holds unlabelled texts alone, and in this run devices "
+                "do not label; put a labelled.csv with columns text,label there"
+            )
+        spec = parse_adapter(work.adapter_spec)
+        engine = open_within(
+            self._settings.engine,
+            self._settings.base,
+            work.task,
+            spec,
+            work.training,
+            self._settings.budget_bytes,
+            self._state.folder,
+        )
+        if self._settings.cache_bytes and frozen_layers(spec, engine.layers):
+            engine.remember(self._open_cache())
+        log.info("plan: %s", engine.plan)
+        return engine
 
     def _open_cache(self) -> ActivationCache:
         folder = self._state.folder / "activations"
@@ -309,10 +316,10 @@ class Client:
         """
         if self._notes is None:
             self._notes = FileNotes(self._state.labels(work.run_id))
-        if work.labelling is not None and self._told_of is not own:
+        if work.labelling is not None and not self._is_told:
             if told := own.not_read(self._notes.book.revoked):
                 log.warning("unlabelled texts that are not read: %s", told)
-            self._told_of = own
+            self._is_told = True
         return self._notes
 
     def _keep(self, finished: Answer) -> None:

@@ -45,7 +45,7 @@ class DataFolder:
     """
 
     def __init__(self, path: Path, labels: Sequence[str]) -> None:
-        self._path, self._labels = path, labels
+        self._path, self.labels = path, labels
         self._data: ClientData | None = None
         self._marks: Marks = {}
         self._told = ""
@@ -62,7 +62,7 @@ class DataFolder:
         try:
             marks = marks_of(self._path)
             if self._data is None:
-                self._data, self._marks = read_folder(self._path, self._labels), marks
+                self._data, self._marks = read_folder(self._path, self.labels), marks
             elif marks != self._marks and self._is_ready(marks):
                 self._take(marks)
         except (DataError, OSError) as error:
@@ -75,7 +75,7 @@ class DataFolder:
         return self._data
 
     def _take(self, marks: Marks) -> None:
-        data = read_folder(self._path, self._labels)
+        data = read_folder(self._path, self.labels)
         if marks_of(self._path) != marks:
             self._tell("was written while it was read")
             return

@@ -193,6 +193,16 @@ def test_texts_that_never_fitted_are_not_quoted_to_the_coordinator(
     assert not any(SECRET.encode() in body for body in script.bodies)
 
 
+def test_texts_read_last_stay_in_use_where_no_plan_fits_the_budget(
+    tiny_base: Base, task: Task, mine: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    works = [nothing, put(mine / "labelled.csv", f"text,label\nweather,{SECRET}\n")]
+    script = Script(tiny_base, task, [("train", act) for act in works])
+    reports = script.run(tmp_path, budget_bytes=1)
+    assert [report.error.split(":")[0] for report in reports] == ["BudgetError"] * 2
+    assert "the texts read last stay in use" in caplog.text
+
+
 def test_a_disk_that_fails_is_told_without_the_devices_paths(
     tiny_base: Base, task: Task, mine: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
