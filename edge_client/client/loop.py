@@ -2,7 +2,7 @@
 
     enrol -> wait -> download -> load -> label, train or evaluate -> upload -> report -> wait ...
 
-Answer work lies in the outbox before it is sent; work that was cut short is handed out again and
+Finished work lies in the outbox before it is sent; work that was cut short is handed out again and
 gives the same bytes, for its seeds depend on run, device and round alone. The device's texts are
 those in its files when work begins: files that have changed since the last work are read again.
 """

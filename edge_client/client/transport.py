@@ -27,7 +27,7 @@ from edge_client.wire.messages import (
 from edge_client.wire.tensors import content_digest, sha256
 
 log = logging.getLogger(__name__)
-Answer = TypeVar("Answer", bound=object)
+Given = TypeVar("Given", bound=object)
 
 LONGEST_PAUSE_S = 30.0
 
@@ -189,7 +189,7 @@ def _detail(response: httpx.Response) -> str:
         return f"HTTP {response.status_code}"
 
 
-def patiently(call: Callable[[], Answer], give_up_after_s: float) -> Answer:
+def patiently(call: Callable[[], Given], give_up_after_s: float) -> Given:
     """Call until somebody answers, with pauses that grow from 0.2 s to 30 s.
 
     Args:

@@ -12,7 +12,8 @@ from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
 from edge_client.wire.tensors import AdapterState
 
-Answer = Callable[[Sequence[Example], bool], np.ndarray]  # texts, is_quick -> log-probabilities
+# Texts, is_quick -> log-probabilities.
+AnswerTexts = Callable[[Sequence[Example], bool], np.ndarray]
 
 
 class Backend(Protocol):
@@ -44,7 +45,7 @@ class Backend(Protocol):
         Quick: in int8 where the backend can.
         """
 
-    def predict(self, examples: Sequence[Example], answer: Answer) -> np.ndarray:
+    def predict(self, examples: Sequence[Example], answer: AnswerTexts) -> np.ndarray:
         """The answers to a list of texts; which of them are read quickly is decided here."""
 
     def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:

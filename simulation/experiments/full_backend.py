@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from edge_client.bases.architectures import family_of
 from edge_client.bases.base import Base
-from edge_client.engine.backend import Answer
+from edge_client.engine.backend import AnswerTexts
 from edge_client.engine.engine import Engine, EngineError
 from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.opening import unplanned
@@ -147,7 +147,7 @@ class FullBackend:
         found = torch.log_softmax(self._logits(batch), dim=-1).numpy()
         return np.arange(len(found)), found
 
-    def predict(self, examples: Sequence[Example], answer: Answer) -> np.ndarray:
+    def predict(self, examples: Sequence[Example], answer: AnswerTexts) -> np.ndarray:
         return answer(examples, False)
 
     @torch.no_grad()

@@ -12,7 +12,7 @@ import numpy as np
 
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
-from edge_client.engine.backend import Answer, Backend
+from edge_client.engine.backend import AnswerTexts, Backend
 from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.onnx_backend.adamw import AdamW
 from edge_client.engine.onnx_backend.head import log_softmax
@@ -72,7 +72,7 @@ class OnnxBackend:
         left, logits = self.network.read(batch, is_quick, watch)
         return left, log_softmax(logits) if len(left) else logits
 
-    def predict(self, examples: Sequence[Example], answer: Answer) -> np.ndarray:
+    def predict(self, examples: Sequence[Example], answer: AnswerTexts) -> np.ndarray:
         return self._quick.predict(examples, answer)
 
     def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from edge_client.bases.base import Base
-from edge_client.engine.backend import Answer
+from edge_client.engine.backend import AnswerTexts
 from edge_client.engine.engine import EngineError
 from edge_client.texts.examples import Example
 
@@ -49,7 +49,7 @@ class QuickInference:
     def __init__(self, is_possible: bool) -> None:
         self._is_possible, self._is_told = is_possible, False
 
-    def predict(self, examples: Sequence[Example], answer: Answer) -> np.ndarray:
+    def predict(self, examples: Sequence[Example], answer: AnswerTexts) -> np.ndarray:
         """Log-probabilities, float32, (texts, labels); see the module.
 
         Args:
@@ -68,7 +68,7 @@ class QuickInference:
         rows[left] = answer([examples[row] for row in left], is_quick)
         return rows
 
-    def _agree(self, checked: Sequence[Example], exact: np.ndarray, answer: Answer) -> bool:
+    def _agree(self, checked: Sequence[Example], exact: np.ndarray, answer: AnswerTexts) -> bool:
         """Whether the quick way gives the same labels; says once why not."""
         try:
             quick = answer(checked, True)

@@ -13,7 +13,7 @@ import torch
 
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
-from edge_client.engine.backend import Answer, Backend
+from edge_client.engine.backend import AnswerTexts, Backend
 from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.torch_backend.adamw import AdamW
 from edge_client.engine.torch_backend.network import Network
@@ -66,7 +66,7 @@ class TorchBackend:
         left, logits = self.network.read(batch, plan.dtype, watch)
         return left, torch.log_softmax(logits, dim=-1).cpu().numpy()
 
-    def predict(self, examples: Sequence[Example], answer: Answer) -> np.ndarray:
+    def predict(self, examples: Sequence[Example], answer: AnswerTexts) -> np.ndarray:
         return answer(examples, False)
 
     def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:
