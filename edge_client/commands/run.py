@@ -55,10 +55,10 @@ def run(
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    check_name(name)
+    name = name or socket.gethostname()
+    check_name(name, is_folder=state is None)
     demand(patience >= 0, f"--patience {patience}: seconds, 0 or more, are expected")
     check_folder(data)  # a folder that cannot serve is told before anybody is asked
-    name = name or socket.gethostname()
     settings = Settings(
         url=coordinator.rstrip("/"),
         token=token,
@@ -80,18 +80,23 @@ def run(
         print(f"{summary.device_id}: run finished, {summary.works} pieces of work done")
 
 
-def check_name(name: str) -> None:
-    """Refuse a name that no coordinator takes, or that is not the name of a folder.
+def check_name(name: str, *, is_folder: bool) -> None:
+    """Refuse a name that no coordinator takes.
+
+    Args:
+        name: The device's name.
+        is_folder: Whether it has to name a folder, too.
 
     Raises:
         WrongInput: Says what is expected.
     """
     is_short = len(name) <= LONGEST_NAME
     told = f"of {len(name)} characters" if not is_short else repr(name)
-    is_folder = "/" not in name and name not in (".", "..")
+    fits = not is_folder or ("/" not in name and name not in (".", ".."))
+    slash = " without a slash" if is_folder else ""
     demand(
-        is_short and is_folder and (not name or name.isprintable()),
-        f"--name {told}: 1 to {LONGEST_NAME} printable characters without a slash are expected",
+        is_short and fits and name != "" and name.isprintable(),
+        f"--name {told}: 1 to {LONGEST_NAME} printable characters{slash} are expected",
     )
 
 

@@ -1,0 +1,66 @@
+"""`smidgen client run` and the device's name, which is a folder's name unless --state is given."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from edge_client.bases.base import Base
+from edge_client.wire.messages import Enrolled
+from edge_client.wire.messages import encode as encoded
+from tests.command_line import Done, smidgen
+from tests.edge_client.client.servers import Answer, http_server
+
+NAMES = ["hall/left", "..", "h" * 65, "hall\n"]
+
+
+def run(base: Base, folder: Path, *arguments: str) -> tuple[Done, list[str]]:
+    """Serve a run that is finished; the names that enrolled."""
+    (folder / "labelled.csv").write_text("text,label\nrain,weather\n")
+    names: list[str] = []
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        if path != "/v1/enrol":
+            return 410, b'{"detail": "finished"}'
+        names.append(json.loads(body)["name"])
+        return 200, encoded(Enrolled("hub", "key", "run", base.base_id, "tiny"))
+
+    with http_server(answer) as url:
+        given = ["--coordinator", url, "--data", str(folder), "--base", str(base.folder)]
+        return smidgen("client", "run", *given, "--token", "token", *arguments), names
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_is_no_folder_name_is_refused(
+    tiny_base: Base, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    done, names = run(tiny_base, tmp_path, "--name", name)
+    assert done.exit_code == 2 and "characters without a slash" in done.output and not names
+
+
+@pytest.mark.parametrize("name", [*NAMES, ""])
+def test_so_is_a_hosts_name_that_stands_in_for_it(
+    tiny_base: Base, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    done, names = run(tiny_base, tmp_path)
+    assert done.exit_code == 2 and "--name" in done.output and not names
+
+
+def test_a_name_may_hold_a_slash_where_the_state_folder_is_given(
+    tiny_base: Base, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    done, names = run(tiny_base, tmp_path, "--name", "hall/left", "--state", str(state))
+    assert done.exit_code == 0 and names == ["hall/left"], done.output
+    assert (state / "device.json").is_file()
+
+
+def test_a_name_no_coordinator_takes_is_refused_with_a_state_folder_too(
+    tiny_base: Base, tmp_path: Path
+) -> None:
+    done, names = run(tiny_base, tmp_path, "--name", "h" * 65, "--state", str(tmp_path / "state"))
+    assert done.exit_code == 2 and "1 to 64 printable characters" in done.output and not names
