@@ -4,7 +4,6 @@ Both are 256 random bits, so a plain hash suffices: there is no dictionary to tr
 """
 
 import hashlib
-import hmac
 import secrets
 
 
@@ -17,11 +16,6 @@ def draw_secret() -> str:
 def hash_secret(secret: str) -> str:
     """What is stored of a secret."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def is_same_hash(one: str, other: str) -> bool:
-    """Compare in a time that does not depend on where the two differ."""
-    return hmac.compare_digest(one.encode(), other.encode())
 
 
 def bearer(header: str | None) -> str | None:

@@ -50,7 +50,6 @@ PEERS = {
     TORCH_FLOAT32: "",
     ORT_TRAINING: "artifacts",
 }
-THE_PEER = "nf4"  # what ratios are of, first of all
 ENGINES = (AUTO, *opening.ENGINES)
 
 
