@@ -13,7 +13,6 @@ from statistics import median
 from edge_client.errors import WrongInput
 from edge_client.wire.figures import Row, by_round, counted, weighted
 
-Figure = Row
 PHASES = ("wait", "download", "load", "label", "train", "evaluate", "upload")
 
 
@@ -55,7 +54,7 @@ class RoundCost:
     failed: int
 
 
-def read_figures(path: Path) -> list[Figure]:
+def read_figures(path: Path) -> list[Row]:
     """Read a `rounds.jsonl`.
 
     Raises:
@@ -80,12 +79,12 @@ def read_figures(path: Path) -> list[Figure]:
     return figures
 
 
-def cost_by_round(figures: Sequence[Figure]) -> list[RoundCost]:
+def cost_by_round(figures: Sequence[Row]) -> list[RoundCost]:
     """Sum figures up by round, in order of rounds."""
     return [_cost(found, index) for index, found in by_round(figures).items()]
 
 
-def _cost(figures: Sequence[Figure], round_index: int) -> RoundCost:
+def _cost(figures: Sequence[Row], round_index: int) -> RoundCost:
     done = [figure for figure in figures if figure["outcome"] == "done"]
     trained = [figure for figure in done if figure["kind"] == "train"]
     labelled = [figure for figure in done if figure["kind"] == "label"]
@@ -111,14 +110,14 @@ def _cost(figures: Sequence[Figure], round_index: int) -> RoundCost:
     )
 
 
-def _median_by_device(figures: Sequence[Figure], name: str) -> int:
+def _median_by_device(figures: Sequence[Row], name: str) -> int:
     totals: dict[str, int] = {}
     for figure in figures:
         totals[figure["device_id"]] = totals.get(figure["device_id"], 0) + figure.get(name, 0)
     return int(median(totals.values())) if totals else 0
 
 
-def per_client_round(figures: Sequence[Figure], name: str) -> float:
+def per_client_round(figures: Sequence[Row], name: str) -> float:
     """A count's mean over clients and rounds, all kinds of work together."""
     pairs = {(f["device_id"], f["round_index"]) for f in figures if f["kind"] == "train"}
     return float(sum(f[name] for f in figures)) / max(1, len(pairs))

@@ -25,9 +25,9 @@ from edge_client.engine.trainer import evaluate
 from edge_client.planning.resources import usable_cores
 from edge_client.texts.examples import read_folder
 from edge_client.texts.tasks import read_task
+from edge_client.wire.figures import Row
 from edge_client.wire.messages import Training
 from profiling.rounds import (
-    Figure,
     RoundCost,
     cost_by_round,
     per_client_round,
@@ -93,7 +93,7 @@ class Result:
     accuracy_final: float
     compared: Compared
     costs: tuple[RoundCost, ...]
-    figures: tuple[Figure, ...]
+    figures: tuple[Row, ...]
     engines: dict[str, str]
     seconds: float
 
