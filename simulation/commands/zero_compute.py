@@ -1,8 +1,7 @@
 """`smidgen simulate zero-compute`: what a thousand virtual clients cost when none computes."""
 
 import json
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from dataclasses import asdict
 from statistics import median
 from typing import Annotated, Any
@@ -12,7 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from profiling.instruments.bases import BenchmarkError
+from profiling.instruments.child import terminable
 from profiling.peers.flwr import FLWR, FlwrRun, missing, simulate
+from simulation.experiments.child import child
 from simulation.experiments.zero_compute import (
     Footprint,
     ZeroRounds,
@@ -50,10 +51,10 @@ def zero_compute(
         print(json.dumps(_plain(ours, taken, other)))
 
 
-def _in_fresh_process(work: Any, *arguments: int) -> Any:
+def _in_fresh_process(work: Callable[..., Any], *arguments: int) -> Any:
     """A figure of its own process is of nobody else's memory."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(work, *arguments).result()
+    with terminable(), child(work, *arguments, name="zero-compute") as running:
+        return running.answer()
 
 
 def _tell(ours: ZeroRounds, taken: Footprint, other: FlwrRun | None, console: Console) -> None:

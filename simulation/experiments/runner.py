@@ -3,20 +3,16 @@
 results = run_all(experiments, Place(data, out), jobs=2, tell=print)
 """
 
-import ctypes
-import multiprocessing
-import signal
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from edge_client.wire.labelling import keep_in
+from simulation.experiments.child import Child, start_child
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Experiment, Rounds, schedule_of
 from simulation.experiments.federation import Devices, Round, SimulationError, federate
@@ -26,7 +22,6 @@ from simulation.experiments.stage import Arm, Stage, stage
 
 FEW_CLIENTS = 64  # up to this many, every row says how each of them does
 POLL_S = 0.3
-PR_SET_PDEATHSIG = 1
 
 Tell = Callable[[int, int, str], None]
 
@@ -60,8 +55,8 @@ def run_all(
         tell: Told rounds done, rounds in all, and what is at hand.
 
     Raises:
-        SimulationError: One cannot go on; the others' results so far are kept.
-        RecordError: Another process runs one of them.
+        WrongInput: One asks for what cannot be had, such as memory for its smallest plan.
+        Failed: One cannot go on; the others' results so far are kept.
     """
     said = tell or (lambda done, total, name: None)
     stages = [stage(experiment, place.data) for experiment in experiments]
@@ -200,45 +195,25 @@ def _in_processes(
     stages: Sequence[Stage], place: Place, jobs: int, tell: Callable[[int, str], None]
 ) -> None:
     """Run each in a process of its own, `jobs` at once; none outlives this call."""
-    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-    waiting, running = list(stages), list[tuple[BaseProcess, Connection, str]]()
+    waiting, running = list(stages), list[Child]()
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                on = waiting.pop(0)
-                mine, its = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(on.experiment, place, its))
-                process.start()
-                its.close()
-                running.append((process, mine, on.experiment.name))
-            for ended in [one for one in running if not one[0].is_alive()]:
+                asked = waiting.pop(0).experiment
+                running.append(start_child(_run_unseen, asked, place, name=asked.name))
+            heard = wait([one.pipe for one in running], POLL_S)
+            for ended in [one for one in running if one.pipe in heard]:
+                ended.answer()
+                ended.process.join()
                 running.remove(ended)
-                _raise_failure(*ended)
             tell(_rounds_done(stages, place), f"{len(running)} at once")
-            time.sleep(POLL_S)
     finally:
-        for left, _, _ in running:
-            left.terminate()
-        for left, _, _ in running:
-            left.join()
+        for left in running:
+            left.process.kill()
+        for left in running:
+            left.end()
 
 
-def _raise_failure(process: BaseProcess, pipe: Connection, name: str) -> None:
-    reason = ""
-    with suppress(EOFError):  # it said nothing
-        reason = pipe.recv()
-    pipe.close()
-    if reason or process.exitcode:
-        ended = reason or f"its process ended with code {process.exitcode}"
-        raise SimulationError(f"{name}: {ended}")
-
-
-def _work(experiment: Experiment, place: Place, pipe: Connection) -> None:
-    """One experiment in a process that ends with its parent, and not at the terminal's Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(OSError, AttributeError):  # Linux alone has it
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    try:
-        run(experiment, place)
-    except Exception as error:  # whatever it is, the parent says it in one line
-        pipe.send(f"{type(error).__name__}: {error}")
+def _run_unseen(experiment: Experiment, place: Place) -> None:
+    """One experiment whose result is on disk; the parent reads it there."""
+    run(experiment, place)

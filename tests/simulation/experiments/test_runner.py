@@ -14,12 +14,12 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 from edge_client.bases.base import Base, BaseError, open_base
+from edge_client.errors import Failed, WrongInput
 from edge_client.texts.examples import Example
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
 from simulation.datasets.catalogue import read_dataset
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import SimulationError
 from simulation.experiments.record import Record, RecordError, Row, read_rows
 from simulation.experiments.runner import Place, run, run_all
 from simulation.experiments.stage import judged
@@ -158,9 +158,23 @@ def test_a_failing_experiment_ends_the_others(
     save_file(weights, folder / "model.safetensors")
     endless = news(tiny_base, rounds=10_000, evaluate_every=0)
     broken = news(open_base(str(folder)))
-    with pytest.raises(SimulationError, match="could train"):
+    with pytest.raises(Failed, match="could train"):
         run_all([endless, broken], place, jobs=2)
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_wrong_input_is_wrong_input_in_any_process(
+    tiny_base: Base, place: Place, jobs: int
+) -> None:
+    asked = [news(tiny_base, rounds=0, seed=seed) for seed in (0, 1)]
+    run(asked[0], place)
+    [folder] = place.out.iterdir()
+    with (
+        Record(folder, asked[0]),
+        pytest.raises(WrongInput, match="another process runs the experiment"),
+    ):
+        run_all(asked, place, jobs)
 
 
 def test_centralised_training_is_one_client_with_all_texts(tiny_base: Base, place: Place) -> None:
