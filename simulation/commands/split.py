@@ -3,7 +3,8 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -55,24 +56,26 @@ def split(
     ] = False,
 ) -> None:
     """Deal labelled texts out to client folders: few labels, unevenly, or one silo per language."""
-    try:
-        _check_together(by, labelled_clients, mixture, gamma=gamma, alpha=alpha, beta=beta)
-        count = clients if clients is not None else 0 if by else CLIENTS
-        # Any column goes by the name of the one that experiments know.
-        apart: Literal["", "language"] = "language" if by else ""
+    _check_together(by, labelled_clients, mixture, gamma=gamma, alpha=alpha, beta=beta)
+    count = clients if clients is not None else 0 if by else CLIENTS
+    # Any column goes by the name of the one that experiments know.
+    apart: Literal["", "language"] = "language" if by else ""
+    with _told_as_typed():
         deal = Deal(apart, count, labels, labelled_clients, gamma, alpha, beta, mixture)
-        known = find_task(task) if task else None
-        asked = known.labels if known else ()
-        texts, tests = _read(data, asked), _read(test or [], asked)
-        fields = (_column(data, by, asked), _column(test or [], by, asked)) if by else None
+    known = find_task(task) if task else None
+    asked = known.labels if known else ()
+    texts, tests = _read(data, asked), _read(test or [], asked)
+    fields = (_column(data, by, asked), _column(test or [], by, asked)) if by else None
+    with _told_as_typed():
         population = population_of(deal, texts, tests, seed, fields)
-        _clear(out)
-        picture = picture or out / "partition.png"
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        write_clients(out, texts, tests, population, known)
-        draw_partition(population, _pictured(texts), picture, _title(data, population))
-    except PopulationError as error:
-        raise PopulationError(_as_typed(str(error))) from error
+    _check_ours(out)
+    if picture:
+        _make_way(picture)
+    _clear(out)
+    write_clients(out, texts, tests, population, known)
+    picture = picture or out / "partition.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)  # it may have been in the folder cleared
+    draw_partition(population, _pictured(texts), picture, _title(data, population))
     summary = _summary(population, texts)
     _tell(summary, out, picture, Console(stderr=json_output))
     if json_output:
@@ -94,10 +97,16 @@ def _check_together(
         raise PopulationError(f"{other} says nothing with --beta; leave one out")
 
 
-def _as_typed(message: str) -> str:
-    for name, option in OPTIONS.items():
-        message = message.replace(name, option)
-    return message
+@contextmanager
+def _told_as_typed() -> Iterator[None]:
+    """Name options as they were typed here in errors of a deal."""
+    try:
+        yield
+    except PopulationError as error:
+        message = str(error)
+        for name, option in OPTIONS.items():
+            message = message.replace(name, option)
+        raise PopulationError(message) from error
 
 
 def _read(paths: Sequence[Path], labels: Sequence[str]) -> list[Example]:
@@ -129,12 +138,25 @@ def _title(data: Sequence[Path], population: Population) -> str:
     return f"{data[0].name}{more}: {known:,} labelled texts, {len(population):,} clients"
 
 
-def _clear(out: Path) -> None:
-    """Make an empty folder of an earlier split's or a new one; never delete anything else."""
+def _check_ours(out: Path) -> None:
+    """Refuse a folder that is neither new nor an earlier split's."""
     if out.exists() and not out.is_dir():
         raise DataError(f"--out {out} is a file; name a new folder")
     if out.exists() and any(out.iterdir()) and not (out / MARK).is_file():
         raise DataError(f"--out {out} holds other files; name a new folder")
+
+
+def _make_way(picture: Path) -> None:
+    """Find out whether a picture can be written before anything is deleted."""
+    try:
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        picture.open("ab").close()
+    except OSError as error:
+        raise DataError(f"--picture {picture} cannot be written: {error.strerror}") from error
+
+
+def _clear(out: Path) -> None:
+    """Make an empty folder of an earlier split's or a new one."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     (out / MARK).write_text("made by `smidgen simulate split`, which may delete this folder\n")

@@ -76,7 +76,7 @@ def draw_partition(
         figure = _sorted(pyplot, tables)
     figure.suptitle(title, fontsize=11)
     figure.get_layout_engine().set(w_pad=0.1)
-    figure.savefig(path, pil_kwargs={"optimize": True})
+    figure.savefig(path, format="png", pil_kwargs={"optimize": True})
     pyplot.close(figure)
 
 

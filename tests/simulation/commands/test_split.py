@@ -96,6 +96,21 @@ def test_the_picture_may_go_into_a_folder_that_is_not_there(data: Path) -> None:
     assert picture.is_file()
 
 
+def test_a_picture_is_a_png_whatever_its_name(data: Path) -> None:
+    out = data.parent / "out"
+    assert run(data, "--out", out, "--picture", out / "deep" / "p.pdf").exit_code == 0
+    assert (out / "deep" / "p.pdf").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("name", "why"), [("", "Is a directory"), ("train.csv/p", "File exists")])
+def test_a_picture_that_cannot_be_written_is_named(data: Path, name: str, why: str) -> None:
+    out, picture = data.parent / "out", data.parent / name
+    assert run(data, "--clients", "9", "--out", out).exit_code == 0
+    line = f"--picture {picture} cannot be written: {why}"
+    assert said(data, "--out", out, "--picture", picture) == line
+    assert len(list(out.rglob("labelled.csv"))) == 9  # the earlier split is left as it was
+
+
 def test_its_own_folder_is_made_again_and_no_other(data: Path) -> None:
     out = data.parent / "out"
     assert run(data, "--clients", "9", "--out", out).exit_code == 0
