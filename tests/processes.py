@@ -1,6 +1,36 @@
-"""Processes of this machine, read from /proc."""
+"""Processes of this machine, read from /proc, and real memory limits for them."""
 
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
+
+# A shell's: enter the group, then become the command.
+ENTER = ("/bin/sh", "-c", 'echo $$ > "$0"/cgroup.procs && exec "$@"')
+
+
+@contextmanager
+def memory_group(limit_bytes: int) -> Iterator[Path]:
+    """A version 1 memory group of our own; skips where none can be made."""
+    parent = Path("/sys/fs/cgroup/memory")
+    group = parent / f"smidgen-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(limit_bytes))
+    except OSError as error:
+        if group.is_dir():
+            group.rmdir()
+        pytest.skip(f"no writable version 1 memory controller at {parent}: {error}")
+    try:
+        yield group
+    finally:
+        end = time.monotonic() + 10  # Python's resource tracker outlives its process a little
+        while (group / "cgroup.procs").read_text() and time.monotonic() < end:
+            time.sleep(0.02)
+        group.rmdir()
 
 
 def _stat(pid: int | str) -> list[str]:

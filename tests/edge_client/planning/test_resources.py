@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from edge_client.planning.resources import (
     resident_bytes_in,
     usable_cores,
 )
+from tests.processes import ENTER, memory_group
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -217,33 +218,13 @@ def test_this_process_is_resident_and_the_processor_computes() -> None:
     assert measured_flops(size=64, repeats=3) > 1e6
 
 
-@pytest.fixture
-def real_group() -> Iterator[Path]:
-    """A version 1 memory group of our own with 300 MiB; skips where none can be made."""
-    parent = Path("/sys/fs/cgroup/memory")
-    group = parent / f"smidgen-test-{os.getpid()}"
-    try:
-        group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(300 * MIB))
-    except OSError as error:
-        if group.is_dir():
-            group.rmdir()
-        pytest.skip(f"no writable version 1 memory controller at {parent}: {error}")
-    yield group
-    group.rmdir()
-
-
-def test_a_real_groups_limit_is_found_by_a_process_in_it(real_group: Path) -> None:
+def test_a_real_groups_limit_is_found_by_a_process_in_it() -> None:
     code = (
         "from edge_client.planning.resources import read_facts; f = read_facts(runtime=0); "
         "print(f.cgroup_limit_bytes, f.available_bytes)"
     )
-    enter = 'echo $$ > "$1"/cgroup.procs && exec "$2" -c "$3"'
-    done = subprocess.run(
-        ["/bin/sh", "-c", enter, "sh", str(real_group), sys.executable, code],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    with memory_group(300 * MIB) as group:
+        line = [*ENTER, str(group), sys.executable, "-c", code]
+        done = subprocess.run(line, capture_output=True, text=True, check=True)
     limit, available = map(int, done.stdout.split())
     assert limit == 300 * MIB and 150 * MIB < available < limit

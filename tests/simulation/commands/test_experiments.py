@@ -1,0 +1,50 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("matplotlib")
+
+from tests.processes import ENTER, memory_group
+
+EXPERIMENT = """
+dataset = "folder:{folder}"
+adapter = "lora:2"
+engine = "onnx"
+dtype = "auto"
+rounds = 1
+
+[deal]
+clients = 2
+
+[training]
+epochs = 1
+batch = 2
+tokens = 32
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """An experiment over a few texts of one's own."""
+    for part in ("train", "test"):
+        rows = [f"{part} text {number},{('yes', 'no')[number % 2]}" for number in range(12)]
+        (tmp_path / f"{part}.csv").write_text("\n".join(["text,label", *rows, ""]))
+    task = 'labels = ["yes", "no"]\npatterns = ["{text} ? [MASK] ."]\n'
+    (tmp_path / "task.toml").write_text(task)
+    (tmp_path / "mine.toml").write_text(EXPERIMENT.format(folder=tmp_path))
+    return tmp_path / "mine.toml"
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_too_little_memory_for_any_plan_is_one_line(file: Path, jobs: str) -> None:
+    line = [sys.executable, "-m", "smidgen", "simulate", "run", str(file), "--json"]
+    more = ["--seeds", "2", "--jobs", jobs, "--out", str(file.parent / "out")]
+    with memory_group(160 << 20) as group:
+        done = subprocess.run([*ENTER, str(group), *line, *more], capture_output=True, text=True)
+    said = done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert said.startswith("smidgen simulate: ") and "below the smallest plan" in said
