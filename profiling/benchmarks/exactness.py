@@ -82,7 +82,7 @@ class Question:
         demand_between(
             {
                 "batch": (1, self.batch, 4096),
-                "tokens": (8, self.tokens, 8192),
+                "tokens": (8, self.tokens, 1_000_000),
                 "seed": (0, self.seed, 2**63 - 1),
             }
         )
