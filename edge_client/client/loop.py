@@ -238,7 +238,8 @@ class Client:
                 self._notes = None
             name = type(error).__name__
             log.error("round %d: %s failed: %s: %s", work.round_index, work.kind, name, error)
-            return Answer(Report(work.work_id, "failed", error=told_to_others(error)), None)
+            said = told_to_others(error, self._settings.base.name)
+            return Answer(Report(work.work_id, "failed", error=said), None)
         finally:
             if self._engine is not None:
                 self._engine.rest()  # until there is more work, which may be in an hour
@@ -350,11 +351,16 @@ class Client:
         self._state.forget_finished(report.work_id)
 
 
-def told_to_others(error: Exception) -> str:
-    """What a coordinator is told of an error: no path of this device, and no word of its texts."""
+def told_to_others(error: Exception, base: str) -> str:
+    """What a coordinator is told of an error: no path of this device, and no word of its texts.
+
+    Args:
+        error: What went wrong.
+        base: What the base is called here, which may be a folder and is not told.
+    """
     name = type(error).__name__
     if isinstance(error, TOLD):
-        return f"{name}: {error}"[:2000]
+        return f"{name}: {str(error).replace(base, 'of this device')}"[:2000]
     if isinstance(error, OSError) and error.errno:
         name += f" ({os.strerror(error.errno)})"
     return f"{name}; its own log says more"

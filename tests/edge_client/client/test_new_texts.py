@@ -229,11 +229,17 @@ def test_a_disk_that_fails_is_told_without_the_devices_paths(
     ],
 )
 def test_what_goes_up_of_an_error_quotes_nothing_of_the_device(error: Exception, told: str) -> None:
-    said = told_to_others(error)
+    said = told_to_others(error, "embedded")
     assert told in said and "its own log says more" in said
     assert "/" not in said and "ana" not in said and SECRET not in said
 
 
 def test_the_houses_own_words_on_memory_engine_and_training_go_up() -> None:
     for error in (BudgetError("too little"), EngineError("no torch"), TrainingError("no texts")):
-        assert told_to_others(error) == f"{type(error).__name__}: {error}"
+        assert told_to_others(error, "embedded") == f"{type(error).__name__}: {error}"
+
+
+def test_the_folder_of_the_base_is_not_told() -> None:
+    error = EngineError("base /home/anna/models/llama is a causal language model")
+    said = told_to_others(error, "/home/anna/models/llama")
+    assert said == "EngineError: base of this device is a causal language model"
