@@ -63,6 +63,7 @@ class RunConfig:
         deadline_s: Seconds after which a step stops waiting for those who have not answered.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
         seed: Root seed of the run.
+        tell_names: Whether a waiting device is told the names of those that are waited for.
 
     Raises:
         ConfigError: A value outside its range; names it.
@@ -82,6 +83,7 @@ class RunConfig:
     deadline_s: float = 600.0
     evaluate_every: int = 1
     seed: int = 0
+    tell_names: bool = False
     labelling: Labelling | None = None
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from edge_client.wire.confidences import Confidences
+from edge_client.wire.failures import Failure
 
 Kind = Literal["train", "label", "evaluate"]
 
@@ -46,6 +47,8 @@ class Answered:
         right: Texts of an evaluation that were answered right; None where none were asked.
         confidences: How sure the device is of its unlabelled texts; of label work.
         mean_log_probabilities: One per label, over the texts evaluated.
+        failure: Why it failed.
+        is_leaving: Whether the device takes no part until it asks for work again.
     """
 
     work_id: str
@@ -56,6 +59,21 @@ class Answered:
     right: int | None = None
     confidences: Confidences | None = None
     mean_log_probabilities: tuple[float, ...] = ()
+    failure: Failure | None = None
+    is_leaving: bool = False
+
+
+@dataclass(frozen=True)
+class Returned:
+    """A device that had left asks for work again.
+
+    Attributes:
+        device_id: The device.
+        returned_at_s: Unix time.
+    """
+
+    device_id: str
+    returned_at_s: float
 
 
 @dataclass(frozen=True)
@@ -88,11 +106,11 @@ class Finished:
     finished_at_s: float
 
 
-Event = StepOpened | Answered | StepClosed | Resumed | Finished
+Event = StepOpened | Answered | Returned | StepClosed | Resumed | Finished
 
 
 KINDS: dict[str, type[Event]] = {
-    kind.__name__: kind for kind in (StepOpened, Answered, StepClosed, Resumed, Finished)
+    kind.__name__: kind for kind in (StepOpened, Answered, Returned, StepClosed, Resumed, Finished)
 }
 
 

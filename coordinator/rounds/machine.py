@@ -19,6 +19,7 @@ from coordinator.rounds.events import (
     Finished,
     Kind,
     Resumed,
+    Returned,
     StepClosed,
     StepOpened,
 )
@@ -26,6 +27,7 @@ from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.selection import candidates, cohort, labellers
 from coordinator.rounds.thresholds import class_thresholds
 from edge_client.wire.confidences import Confidences
+from edge_client.wire.failures import Failure
 from edge_client.wire.labelling import Labelling, keep_in
 
 
@@ -68,6 +70,7 @@ class State:
         priors: The same two rounds -> mean log-probability of each label, over the texts asked.
         confidences: Device -> how sure it last said it is of its unlabelled texts.
         labelled: The last round before which devices labelled; 0 for none.
+        left: Devices that take no part for now -> why.
     """
 
     adapter_sha256: str
@@ -82,6 +85,7 @@ class State:
     priors: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     confidences: Mapping[str, Confidences] = field(default_factory=dict)
     labelled: int = 0
+    left: Mapping[str, Failure] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         first = self.first_sha256 or self.adapter_sha256
@@ -108,6 +112,9 @@ def evolve(state: State, event: Event) -> State:
         return replace(state, step=Step(event, dict(event.members)))
     if isinstance(event, Answered):
         return _answered(state, event)
+    if isinstance(event, Returned):
+        left = {name: why for name, why in state.left.items() if name != event.device_id}
+        return replace(state, left=left)
     if isinstance(event, Finished):
         return replace(state, step=None, is_finished=True)
     if isinstance(event, Resumed):
@@ -124,11 +131,13 @@ def _answered(state: State, answer: Answered) -> State:
     step = state.step
     if step is None or answer.work_id not in step.members or answer.work_id in step.answers:
         return state
-    texts = state.texts
+    texts, left, device_id = state.texts, state.left, step.members[answer.work_id]
     if step.opened.kind != "train" and answer.labelled is not None:
-        texts = {**texts, step.members[answer.work_id]: answer.labelled}
+        texts = {**texts, device_id: answer.labelled}
+    if answer.is_leaving:
+        left = {**left, device_id: answer.failure or "internal"}
     answers = {**step.answers, answer.work_id: answer}
-    return replace(state, step=replace(step, answers=answers), texts=texts)
+    return replace(state, step=replace(step, answers=answers), texts=texts, left=left)
 
 
 def _closed(state: State, step: Step, adapter_sha256: str) -> State:
@@ -187,6 +196,7 @@ def decide(
     """
     if state.is_finished:
         return None
+    alive = set(alive) - state.left.keys()
     if state.step is None:
         return _next_step(config, state, alive, secret, now_s)
     step, opened = state.step, state.step.opened
@@ -266,10 +276,8 @@ def _train(
     attempt: int,
 ) -> StepOpened | None:
     round_index = state.round_index + 1
-    names = alive
-    if config.labelling is not None:
-        least = thresholds_before(config, state, round_index)
-        names = candidates(alive, state.texts, state.confidences, least)
+    least = thresholds_before(config, state, round_index)
+    names = candidates(alive, state.texts, state.confidences, least)
     seed, most = config.seed, config.max_cohort
     chosen = cohort(names, config.fraction, seed, round_index, attempt, most)
     opened = _open(state.adapter_sha256, "train", round_index, attempt, chosen, secret, now_s)

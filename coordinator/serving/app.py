@@ -26,10 +26,14 @@ from coordinator.storage.keys import bearer
 from coordinator.storage.store import Device
 from edge_client.wire.messages import (
     MAX_JSON_BYTES,
+    Asking,
     Enrol,
     Enrolled,
+    Over,
     Receipt,
     Report,
+    Terms,
+    Waiting,
     WireError,
     Work,
     decode,
@@ -39,6 +43,7 @@ from edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES
 
 LONGEST_POLL_S = 60.0
 TICK_S = 1.0
+STATUS: dict[type[Any], int] = {Work: 200, Waiting: 202, Over: 410}
 DRAIN_BYTES = 4 * 1024 * 1024  # read on that far, so that the sender gets to read the refusal
 LOG = logging.getLogger(__name__)
 
@@ -83,22 +88,27 @@ def _add_routes(app: FastAPI, service: Service, bells: Bells) -> None:
 
     Known = Annotated[Device, Depends(device_of)]
 
+    @app.post("/v1/terms", response_model=Terms, openapi_extra=_takes(Asking))
+    async def terms(request: Request) -> Response:
+        message = decode(await read_body(request, MAX_JSON_BYTES), Asking)
+        return _json(await run_in_threadpool(service.terms, message))
+
     @app.post("/v1/enrol", response_model=Enrolled, openapi_extra=_takes(Enrol))
     async def enrol(request: Request) -> Response:
         message = decode(await read_body(request, MAX_JSON_BYTES), Enrol)
         enrolled = await run_in_threadpool(service.enrol, message, time.time())
         return _json(enrolled)
 
-    @app.get("/v1/work", response_model=Work, responses={204: {}, 410: {}})
-    async def next_work(device: Known, wait_s: float = 0.0) -> Response:
+    @app.get("/v1/work", response_model=Work, responses={202: {"model": Waiting}, 410: {}})
+    async def next_work(device: Known, wait_s: float = 0.0, have: str = "") -> Response:
         wait_s = min(wait_s, LONGEST_POLL_S) if wait_s > 0 else 0.0
         with bells.bell(device) as bell:
-            work = await run_in_threadpool(service.next_work, device, time.time())
+            given = await run_in_threadpool(service.next_work, device, time.time(), have)
             bells.changed.set()  # a device that is new may be the one a round waits for
-            if work is None and not bells.is_stopping:
+            if isinstance(given, Waiting) and wait_s and not bells.is_stopping:
                 await heard(bell, wait_s)
-                work = await run_in_threadpool(service.next_work, device, time.time())
-        return Response(status_code=204) if work is None else _json(work)
+                given = await run_in_threadpool(service.next_work, device, time.time(), have)
+        return _json(given, STATUS[type(given)])
 
     @app.get("/v1/adapters/{name}", response_class=FileResponse)
     def adapter(request: Request, device: Known, name: str) -> Response:
@@ -175,8 +185,8 @@ def _takes(kind: type[Any]) -> dict[str, Any]:
     return {"requestBody": {"content": {"application/json": {"schema": note}}, "required": True}}
 
 
-def _json(message: Any) -> Response:
-    return Response(encode(message), media_type="application/json")
+def _json(message: Any, status: int = 200) -> Response:
+    return Response(encode(message), status, media_type="application/json")
 
 
 def _detail(status: int, detail: str) -> Response:

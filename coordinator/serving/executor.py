@@ -5,9 +5,10 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from coordinator.rounds.aggregation import apply_delta, weighted_mean
-from coordinator.rounds.events import Event, Finished, StepClosed, StepOpened
+from coordinator.rounds.events import Event, StepClosed
 from coordinator.rounds.machine import Step, decide
-from coordinator.serving.ledger import Ledger, Live
+from coordinator.serving.ledger import Ledger
+from coordinator.serving.telling import step_text
 from coordinator.storage.store import Store
 from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter
 
@@ -28,7 +29,8 @@ def proceed(
         if isinstance(event, StepClosed) and event.adapter_sha256 is None and live.state.step:
             event = replace(event, adapter_sha256=aggregate(store, live.state.step))
         if ledger.append(live, event):
-            _log(live, event)
+            if text := step_text(live, event):
+                LOG.info("%s", text)
             return event
         # An answer came in between: what was decided no longer holds.
     return None
@@ -42,16 +44,3 @@ def aggregate(store: Store, step: Step) -> str:
     )
     adapter = decode_adapter(store.read(step.opened.adapter_sha256))
     return store.put(encode_adapter(apply_delta(adapter, mean)))
-
-
-def _log(live: Live, event: Event) -> None:
-    step = live.state.step
-    if isinstance(event, StepOpened):
-        text = f"round {event.round_index}: {event.kind}, {len(event.members)} devices"
-        LOG.info("%s: %s%s", live.config.name, text, "" if event.attempt == 1 else ", once more")
-    elif isinstance(event, StepClosed) and step is not None:
-        done = f"{len(step.updates())} of {len(step.members)} done"
-        text = f"round {step.opened.round_index}: {step.opened.kind} closed, {done}"
-        LOG.info("%s: %s", live.config.name, text)
-    elif isinstance(event, Finished):
-        LOG.info("%s: finished after %d rounds", live.config.name, live.state.round_index)

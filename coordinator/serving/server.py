@@ -23,6 +23,8 @@ from coordinator.storage.blobs import sweep
 from coordinator.storage.store import Store, StoreError
 from edge_client.errors import WrongInput
 
+LOG = logging.getLogger(__name__)
+
 
 class PortError(WrongInput):
     """The address cannot be listened on."""
@@ -54,6 +56,21 @@ def listen(host: str, port: int) -> socket.socket:
 def url_of(bound: socket.socket) -> str:
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def reachable(bound: socket.socket) -> list[str]:
+    """What a device on the network is given as --coordinator, where all addresses are listened on.
+
+    The address is that of the way out of this machine; no packet is sent to find it.
+    """
+    host, port = bound.getsockname()[:2]
+    if host != "0.0.0.0":
+        return []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # an address kept for documentation
+        found = probe.getsockname()[0]
+        return [f"devices on this network: --coordinator http://{found}:{port}"]
+    return []
 
 
 @contextmanager
@@ -104,6 +121,8 @@ def serve(
         if not task.done():
             _on_signals(end)
             on_listening()
+            for line in [*service.lines(), *reachable(bound)]:
+                LOG.info("%s", line)
         while not task.done() and not server.should_exit:
             is_over = exit_when_finished and service.is_over(time.time())
             server.should_exit = stop.is_set() or is_over or server.should_exit

@@ -13,14 +13,34 @@ from pathlib import Path
 from threading import Lock
 
 from coordinator.rounds.admission import Refusal, check_digest, check_report, check_update
-from coordinator.rounds.events import Answered, Finished, StepOpened
+from coordinator.rounds.events import Answered, Finished, Returned, StepOpened
 from coordinator.rounds.guidance import guidance_of
 from coordinator.serving.executor import proceed
 from coordinator.serving.ledger import Asked, Ledger, Live
 from coordinator.serving.presence import Presence
+from coordinator.serving.telling import (
+    answer_text,
+    lack_text,
+    over_of,
+    run_text,
+    terms_of,
+    waiting_of,
+)
+from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.keys import draw_secret, hash_secret
 from coordinator.storage.store import Device, Store
-from edge_client.wire.messages import PROTOCOL, Enrol, Enrolled, Receipt, Report, Work
+from edge_client.wire.messages import (
+    PROTOCOL,
+    Asking,
+    Enrol,
+    Enrolled,
+    Over,
+    Receipt,
+    Report,
+    Terms,
+    Waiting,
+    Work,
+)
 from edge_client.wire.tensors import AdapterState, decode_adapter
 
 FAREWELL_S = 60.0  # twice the longest pause of a client that waits for the coordinator
@@ -40,9 +60,28 @@ class Service:
         self._ledger = Ledger(store, now_s)
         self._presence = Presence(store, now_s)
         self._ticking = Lock()
-        self._told: set[Device] = set()  # that their run is finished
+        self._told: set[Device] = set()  # that their run is finished, and have its adapter
+        self._overs: dict[str, Over] = {}
+        self._lacks: dict[str, str] = {}  # what runs were last said to wait for
         self._over_since_s: float | None = None
         self._reference: tuple[str, AdapterState] = ("", {})
+
+    def terms(self, asking: Asking) -> Terms:
+        """What the run of a token asks of a device, which does not join it by asking.
+
+        Raises:
+            Refusal: 422 another protocol, 401 no such token.
+        """
+        return terms_of(self._run_of(asking.protocol, asking.token))
+
+    def _run_of(self, protocol: int, token: str) -> Live:
+        if protocol != PROTOCOL:
+            raise Refusal(422, f"protocol {protocol}; this coordinator speaks {PROTOCOL}")
+        run_id = self._store.run_of_token(hash_secret(token))
+        if run_id is None:
+            raise Refusal(401, "no run has this enrolment token; ask the run's owner for one")
+        self._ledger.load_new_runs()
+        return self.run(run_id)
 
     def enrol(self, message: Enrol, now_s: float) -> Enrolled:
         """Let a device into the run of its token, under its own name or `name-2`, `name-3`, ...
@@ -50,18 +89,13 @@ class Service:
         Raises:
             Refusal: 422 another protocol, 401 no such token.
         """
-        if message.protocol != PROTOCOL:
-            raise Refusal(422, f"protocol {message.protocol}; this coordinator speaks {PROTOCOL}")
-        run_id = self._store.run_of_token(hash_secret(message.token))
-        if run_id is None:
-            raise Refusal(401, "no run has this enrolment token; ask the run's owner for one")
-        self._ledger.load_new_runs()
-        live, key, facts = self.run(run_id), draw_secret(), asdict(message.facts)
+        live = self._run_of(message.protocol, message.token)
+        key, facts, run_id = draw_secret(), asdict(message.facts), live.run.run_id
         for name in _names(message.name):
             if self._store.add_device(Device(run_id, name), hash_secret(key), facts, now_s):
                 break
         LOG.info("%s: device %s enrolled", live.config.name, name)
-        return Enrolled(name, key, run_id, live.run.base_id, live.config.base)
+        return Enrolled(name, key, terms_of(live))
 
     def device_of(self, key: str | None) -> Device:
         """The device of a key.
@@ -74,22 +108,46 @@ class Service:
             raise Refusal(401, "a device's key is expected as `Authorization: Bearer KEY`")
         return device
 
-    def next_work(self, device: Device, now_s: float) -> Work | None:
+    def next_work(self, device: Device, now_s: float, have: str = "") -> Work | Waiting | Over:
         """The open work of a device that it has not answered; the same until it does.
 
-        Raises:
-            Refusal: 410 the run is finished.
+        Args:
+            device: Who asks; one that had left is back.
+            now_s: Unix time.
+            have: SHA-256 of the adapter that it has.
+
+        Returns:
+            The work, or what the run waits for, or that it is over.
         """
         self._presence.saw(device, now_s)
-        live = self.run(device.run_id)
+        while device.device_id in (live := self.run(device.run_id)).state.left:
+            if live.state.is_finished:
+                break
+            self._ledger.append(live, Returned(device.device_id, now_s))
+            LOG.info("%s: device %s is back", live.config.name, device.device_id)
         if live.state.is_finished:
-            self._told.add(device)
-            raise Refusal(410, f"run {live.config.name} is finished")
+            if have == live.state.adapter_sha256:
+                self._told.add(device)
+            return self._over(live)
         step = live.state.step
         for work_id, device_id in step.members.items() if step else ():
             if device_id == device.device_id and step and work_id not in step.answers:
                 return self._work(live, step.opened, work_id)
-        return None
+        return waiting_of(live, self.alive(device.run_id, now_s), now_s)
+
+    def _over(self, live: Live) -> Over:
+        run_id = live.run.run_id
+        if run_id not in self._overs:
+            table = rows(self._store, run_id)
+            self._overs[run_id] = over_of(live, self._enrolled(run_id), accuracies(table))
+        return self._overs[run_id]
+
+    def _enrolled(self, run_id: str) -> int:
+        return sum(device.run_id == run_id for device in self._store.devices())
+
+    def lines(self) -> list[str]:
+        """Where every run stands, in words."""
+        return [run_text(live, self._enrolled(live.run.run_id)) for live in self.runs()]
 
     def _work(self, live: Live, opened: StepOpened, work_id: str) -> Work:
         guidance = guidance_of(live.config, live.state, opened)
@@ -159,8 +217,6 @@ class Service:
         check_report(report, len(self.run(device.run_id).config.task.labels))
         opened = self.asked(device, report.work_id).opened
         self._presence.saw(device, now_s)
-        if report.outcome == "failed":
-            LOG.warning("device %s failed: %r", device.device_id, report.error)
         if opened.kind != "train" or report.outcome == "failed":
             receipt = self._ledger.answer(device.run_id, _answer(report, opened))
         else:
@@ -174,7 +230,13 @@ class Service:
             "is_late": not receipt.accepted,
             "report": asdict(report),
         }
-        self._store.add_report(figures)
+        if self._store.add_report(figures):
+            level = logging.WARNING if report.outcome == "failed" else logging.INFO
+            live, spent_s = self.run(device.run_id), now_s - opened.opened_at_s
+            said = answer_text(
+                live, device.device_id, opened, report, spent_s, not receipt.accepted
+            )
+            LOG.log(level, "%s", said)
         return receipt
 
     def is_adapter(self, name: str) -> bool:
@@ -217,9 +279,12 @@ class Service:
             self._over_since_s = None
             return False
         self._over_since_s = self._over_since_s or now_s
-        ids = [live.run.run_id for live in runs]
-        left = {Device(key, name) for key in ids for name in self.alive(key, now_s)} - self._told
-        return not left or now_s - self._over_since_s > FAREWELL_S
+        here = {
+            Device(live.run.run_id, name)
+            for live in runs
+            for name in self.alive(live.run.run_id, now_s) - live.state.left.keys()
+        }
+        return here <= self._told or now_s - self._over_since_s > FAREWELL_S
 
     def tick(self, now_s: float) -> set[Device]:
         """Let every run proceed as far as it can.
@@ -237,11 +302,20 @@ class Service:
                         woken |= {Device(run_id, device_id) for _, device_id in event.members}
                     if isinstance(event, Finished):
                         woken |= {Device(run_id, name) for name in alive}
+                self._say_what_lacks(self.run(run_id), alive)
         return woken
+
+    def _say_what_lacks(self, live: Live, alive: set[str]) -> None:
+        """Once until it changes."""
+        lack = lack_text(live, alive)
+        if lack and lack != self._lacks.get(live.run.run_id):
+            LOG.info("%s", lack)
+        self._lacks[live.run.run_id] = lack
 
 
 def _answer(report: Report, opened: StepOpened) -> Answered:
     answer = Answered(report.work_id, report.outcome, None, report.num_examples)
+    answer = replace(answer, failure=report.failure, is_leaving=report.is_leaving)
     if opened.kind != "train":
         answer = replace(answer, labelled=report.labelled)
     if opened.kind == "label":

@@ -111,11 +111,10 @@ def _label(engine: Engine, own: OwnTexts, work: Work, notes: Notes) -> Answer:
 def _evaluate(engine: Engine, data: ClientData, work: Work) -> Answer:
     """Evaluate on the texts kept aside; who keeps none says so and counts nothing.
 
-    Where the run labels, it says too how many texts it holds a gold label of.
+    The report says too how many texts the device holds a gold label of: one that holds none is not
+    asked to train.
     """
-    report = Report(work.work_id, "done")
-    if work.labelling is not None:
-        report = replace(report, labelled=len(data.labelled))
+    report = Report(work.work_id, "done", labelled=len(data.labelled))
     if data.test:
         score = evaluate(engine, data.test)
         report = replace(

@@ -1,6 +1,6 @@
 """The client loop: ask for work, do it, answer, ask again; every step survives a power cut.
 
-    enrol -> wait -> download -> load -> label, train or evaluate -> upload -> report -> wait ...
+    join -> wait -> download -> load -> label, train or evaluate -> upload -> report -> wait ...
 
 Finished work lies in the outbox before it is sent; work that was cut short is handed out again and
 gives the same bytes, for its seeds depend on run, device and round alone. The device's texts are
@@ -9,113 +9,39 @@ those in its files when work begins: files that have changed since the last work
 
 import logging
 import math
-import os
-import platform
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-from edge_client.adapters.spec import AdapterError, frozen_layers, parse_adapter
-from edge_client.bases.base import Base
+from edge_client.adapters.spec import frozen_layers, parse_adapter
 from edge_client.client.answers import answer
+from edge_client.client.enrolment import check_base, check_protocol, check_texts, join
+from edge_client.client.failures import MOST_IN_A_ROW, ClientError, code_of, is_lasting
+from edge_client.client.finished import take_home
 from edge_client.client.meter import WorkMeter
-from edge_client.client.state import Answer, ClientState, Identity
-from edge_client.client.transport import (
-    Coordinator,
-    Refused,
-    RunFinished,
-    TransportError,
-    patiently,
-)
+from edge_client.client.settings import Settings, Summary
+from edge_client.client.state import Answer, ClientState
+from edge_client.client.telling import Progress, Teller, in_short, texts_in
+from edge_client.client.transport import Coordinator, Refused, TransportError, patiently
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.budgeted import open_within
-from edge_client.engine.engine import Engine, EngineError
-from edge_client.engine.trainer import TrainingError
-from edge_client.errors import WrongInput
+from edge_client.engine.engine import Engine
+from edge_client.errors import Failed
 from edge_client.labelling.book import FileNotes
 from edge_client.labelling.own_texts import OwnTexts
-from edge_client.planning.budget import MemoryRanOut
 from edge_client.planning.guard import peak_rss_bytes
-from edge_client.planning.resources import memory_bytes, usable_cores
-from edge_client.planning.sizes import BudgetError
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
-from edge_client.texts.rows import DataError
-from edge_client.texts.tasks import TaskError
-from edge_client.wire.messages import (
-    PROTOCOL,
-    DeviceFacts,
-    Enrol,
-    Enrolled,
-    Report,
-    WireError,
-    Work,
-)
+from edge_client.wire.messages import Over, Report, Terms, Waiting, Work
 from edge_client.wire.tensors import decode_adapter
 
 log = logging.getLogger(__name__)
 
-# Errors whose messages are of the run's own making: they speak of what the coordinator sent, or of
-# this device's memory and libraries.
-TOLD = (
-    AdapterError,
-    BudgetError,
-    EngineError,
-    MemoryRanOut,
-    TaskError,
-    TrainingError,
-    WireError,
-)
+PARTING_S = 60.0  # how long a coordinator whose run is finished is waited for
 
 
-class ClientError(WrongInput):
-    """The device cannot serve this run as it is set up; says what to change."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a client is started with.
-
-    Attributes:
-        url: The coordinator.
-        token: Enrolment token; may be empty once the device is enrolled.
-        name: What the device calls itself.
-        data: Client data folder (or one labelled file).
-        base: The frozen base on this device.
-        engine: `auto`, `torch` or `onnx`.
-        budget_bytes: Memory this process may take; None: 60 % of what is available.
-        cache_bytes: Disk that results of frozen layers may take; 0: none are kept.
-        version: The client's version, for the coordinator's list.
-        wait_s: Length of one long poll.
-        patience_s: How long the coordinator may be absent at the start; later it is waited for.
-    """
-
-    url: str
-    token: str
-    name: str
-    data: Path
-    base: Base
-    engine: str = "auto"
-    budget_bytes: int | None = None
-    cache_bytes: int = 256 << 20
-    version: str = ""
-    wait_s: float = 25.0
-    patience_s: float = 10.0
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What one life of a client did.
-
-    Attributes:
-        device_id: Its name in the run.
-        works: Pieces of work done.
-        failures: Pieces of work that failed.
-    """
-
-    device_id: str
-    works: int
-    failures: int
+class GaveUp(Failed):
+    """Too many pieces of work failed one after the other."""
 
 
 class Client:
@@ -134,76 +60,47 @@ class Client:
         self._own: OwnTexts | None = None
         self._is_told = False  # which of these texts are not read
         self._notes: FileNotes | None = None
+        self._teller = Teller()
+        self._works = self._failures = self._in_a_row = 0
 
     def run(self) -> Summary:
         """Serve the run until it is finished.
 
         Raises:
             ClientError: Wrong token, another base, or another protocol.
-            DataError: The device's texts do not fit the run's labels.
+            BudgetError: No plan fits the memory budget.
+            DataError: The device's texts do not fit the run.
+            GaveUp: Too many pieces of work failed one after the other.
             TransportError: Nobody answered at the start.
         """
-        enrolled = self._enrol()
-        works = failures = 0
+        enrolled, self._folder = join(self._settings, self._state)
         coordinator = Coordinator(self._settings.url, enrolled.device_key)
+        wait_s = 0.0  # at first, to say what the run waits for
         try:
             for finished in self._state.finished():
-                self._deliver(coordinator, finished, WorkMeter())
+                self._deliver(coordinator, None, finished, WorkMeter())
             while True:
                 meter = WorkMeter()
                 with meter.phase("wait"):
-                    work = self._next_work(coordinator, meter)
-                if work is not None:
-                    finished = self._do(coordinator, enrolled, work, meter)
-                    self._keep(finished)
-                    self._deliver(coordinator, finished, meter)
-                    works, failures = works + 1, failures + (finished.report.outcome == "failed")
-        except RunFinished:
-            return Summary(enrolled.device_id, works, failures)
+                    given = self._next(coordinator, wait_s, meter)
+                wait_s = self._settings.wait_s
+                if isinstance(given, Waiting):
+                    self._teller.waiting(given)
+                elif isinstance(given, Over):
+                    folder = self._take_home(coordinator, enrolled.terms, given)
+                    return Summary(enrolled.device_id, self._works, self._failures, folder)
+                else:
+                    self._teller.worked()
+                    self._serve(coordinator, enrolled.device_id, enrolled.terms, given, meter)
         finally:
             coordinator.close()
 
-    def _enrol(self) -> Enrolled:
-        settings = self._settings
-        known = self._state.identity(settings.url)
-        if known is not None:
-            self._check_base(known.enrolled.base_id, known.enrolled.base_name)
-            return known.enrolled
-        if not settings.token:
-            raise ClientError(f"not enrolled with {settings.url} yet; give --token")
-        facts = DeviceFacts(
-            machine=platform.machine(),
-            cores=usable_cores(),
-            memory_bytes=memory_bytes(),
-            python=platform.python_version(),
-            smidgen=settings.version,
-        )
-        request = Enrol(PROTOCOL, settings.token, settings.name, facts)
-        coordinator = Coordinator(settings.url)
+    def _next(
+        self, coordinator: Coordinator, wait_s: float, meter: WorkMeter
+    ) -> Work | Waiting | Over:
+        settings, have = self._settings, self._state.newest()
         try:
-            enrolled = patiently(lambda: coordinator.enrol(request), settings.patience_s)
-        except Refused as error:
-            hint = "; check --token" if error.status == 401 else ""
-            raise ClientError(f"{settings.url} refused to enrol: {error}{hint}") from error
-        finally:
-            coordinator.close()
-        self._check_base(enrolled.base_id, enrolled.base_name)
-        self._state.keep_identity(Identity(settings.url, enrolled))
-        log.info("enrolled as %s in run %s", enrolled.device_id, enrolled.run_id)
-        return enrolled
-
-    def _check_base(self, base_id: str, base_name: str) -> None:
-        mine = self._settings.base
-        if mine.base_id != base_id:
-            raise ClientError(
-                f"--base {mine.name} ({mine.base_id[:12]}) is not the run's base {base_name} "
-                f"({base_id[:12]}); copy the coordinator's base to this device"
-            )
-
-    def _next_work(self, coordinator: Coordinator, meter: WorkMeter) -> Work | None:
-        settings = self._settings
-        try:
-            work = patiently(lambda: coordinator.next_work(settings.wait_s, meter), math.inf)
+            given = patiently(lambda: coordinator.next_work(wait_s, have, meter), math.inf)
         except Refused as error:
             if error.status in (401, 403):
                 raise ClientError(
@@ -211,59 +108,103 @@ class Client:
                     "and enrol again"
                 ) from error
             raise
-        if work is not None and work.protocol != PROTOCOL:
-            raise ClientError(
-                f"{settings.url} speaks protocol {work.protocol}, this client {PROTOCOL}; "
-                "install the same version of smidgen"
-            )
-        return work
+        if isinstance(given, Work):
+            check_protocol(settings.url, given.protocol)
+        return given
 
-    def _do(
-        self, coordinator: Coordinator, enrolled: Enrolled, work: Work, meter: WorkMeter
-    ) -> Answer:
-        self._check_base(work.base_id, enrolled.base_name)
-        log.info("round %d: %s", work.round_index, work.kind)
+    def _take_home(self, coordinator: Coordinator, terms: Terms, over: Over) -> str:
+        """The finished adapter's folder, empty if it could not be had."""
+        have, is_new = over.adapter_sha256, self._state.adapter(over.adapter_sha256) is None
         try:
-            return self._compute(coordinator, enrolled, work, meter)
-        except DataError:
-            # The error may quote a line of the file, which is nobody else's to read.
-            reason = "this device's texts cannot be used; its own log says which file and line"
-            failed = Report(work.work_id, "failed", error=reason)
-            self._deliver(coordinator, Answer(failed, None), meter)
-            raise
-        except (RuntimeError, ValueError, MemoryError, OSError) as error:
-            if isinstance(error, TransportError):
+            body = self._adapter(coordinator, have, WorkMeter(), PARTING_S)
+        except TransportError as error:
+            log.error("run %s is finished, its adapter not to be had: %s", terms.run_name, error)
+            return ""
+        if is_new:  # asking once more says that the adapter is here, and the server may go
+            with suppress(TransportError):
+                coordinator.next_work(0.0, have, WorkMeter())
+        folder = self._settings.out or self._state.folder / "adapter"
+        return take_home(folder, terms, self._settings.base, over, body)
+
+    def _serve(
+        self,
+        coordinator: Coordinator,
+        device_id: str,
+        terms: Terms,
+        work: Work,
+        meter: WorkMeter,
+    ) -> None:
+        """Do one piece of work and answer it.
+
+        Raises:
+            WrongInput: It cannot be done until this client is given something else; the
+                coordinator has been told that the device leaves.
+            GaveUp: One too many has failed; so has it here.
+        """
+        log.info("round %d of %d: %s", work.round_index, terms.rounds, work.kind)
+        try:
+            finished, error = self._do(coordinator, device_id, terms, work, meter), None
+        except (RuntimeError, ValueError, MemoryError, OSError) as found:
+            if isinstance(found, TransportError):
                 raise
-            if isinstance(error, OSError):  # a line cut short is mended when notes are opened again
-                self._notes = None
-            name = type(error).__name__
-            log.error("round %d: %s failed: %s: %s", work.round_index, work.kind, name, error)
-            said = told_to_others(error, self._settings.base.name)
-            return Answer(Report(work.work_id, "failed", error=said), None)
+            finished, error = self._failed(work, found), found
         finally:
             if self._engine is not None:
                 self._engine.rest()  # until there is more work, which may be in an hour
+        self._works += error is None
+        self._failures += error is not None
+        self._in_a_row = 0 if error is None else self._in_a_row + 1
+        self._keep(finished)
+        self._deliver(coordinator, work, finished, meter)
+        if error is not None and finished.report.is_leaving:
+            if is_lasting(error, self._settings.budget_bytes):
+                raise error
+            raise GaveUp(
+                f"{self._in_a_row} pieces of work failed one after the other, the last with "
+                f"{finished.reason}; this device has left the run until it is started again"
+            ) from error
 
-    def _compute(
-        self, coordinator: Coordinator, enrolled: Enrolled, work: Work, meter: WorkMeter
+    def _failed(self, work: Work, error: Exception) -> Answer:
+        if isinstance(error, OSError):  # a line cut short is mended when notes are opened again
+            self._notes = None
+        is_last = self._in_a_row + 1 >= MOST_IN_A_ROW
+        is_leaving = is_last or is_lasting(error, self._settings.budget_bytes)
+        report = Report(work.work_id, "failed", failure=code_of(error), is_leaving=is_leaving)
+        return Answer(report, None, f"{type(error).__name__}: {error}")
+
+    def _do(
+        self,
+        coordinator: Coordinator,
+        device_id: str,
+        terms: Terms,
+        work: Work,
+        meter: WorkMeter,
     ) -> Answer:
+        check_base(self._settings, work.base_id, terms.base_name)
         with meter.phase("download"):
-            body = self._adapter(coordinator, work, meter)
+            body = self._adapter(coordinator, work.adapter_sha256, meter)
         with meter.phase("load"):
             engine, own = self._ready(work)
             engine.load_adapter(decode_adapter(body))
             notes = self._known(own, work)
+            engine.on_texts = Progress(work, texts_in(work, own.data))
         with meter.phase(work.kind):
-            finished = answer(engine, own, work, enrolled.device_id, notes)
+            finished = answer(engine, own, work, device_id, notes)
         if work.kind == "train":
             engine.end_round()
         return finished
 
-    def _adapter(self, coordinator: Coordinator, work: Work, meter: WorkMeter) -> bytes:
-        body = self._state.adapter(work.adapter_sha256)
+    def _adapter(
+        self,
+        coordinator: Coordinator,
+        sha256: str,
+        meter: WorkMeter,
+        give_up_after_s: float = math.inf,
+    ) -> bytes:
+        body = self._state.adapter(sha256)
         if body is None:
-            body = patiently(partial(coordinator.adapter, work.adapter_sha256, meter), math.inf)
-            self._state.keep_adapter(work.adapter_sha256, body)
+            body = patiently(partial(coordinator.adapter, sha256, meter), give_up_after_s)
+            self._state.keep_adapter(sha256, body)
         return body
 
     def _ready(self, work: Work) -> tuple[Engine, OwnTexts]:
@@ -274,7 +215,8 @@ class Client:
             self._engine = self._own = None
         data = self._texts(work.task.labels)
         if self._engine is None:
-            self._engine, self._engine_for = self._opened(work, data), needed
+            check_texts(self._settings, data, is_labelling=work.labelling is not None)
+            self._engine, self._engine_for = self._opened(work), needed
         if self._own is None or self._own.data is not data:
             self._own, self._is_told = OwnTexts(data, self._engine.encoder.unknown_share), False
         return self._engine, self._own
@@ -284,12 +226,7 @@ class Client:
             self._folder = DataFolder(self._settings.data, labels)
         return self._folder.read()
 
-    def _opened(self, work: Work, data: ClientData) -> Engine:
-        if work.labelling is None and not (data.labelled or data.test):
-            raise DataError(
-                f"{self._settings.data} holds unlabelled texts alone, and in this run devices "
-                "do not label; put a labelled.csv with columns text,label there"
-            )
+    def _opened(self, work: Work) -> Engine:
         spec = parse_adapter(work.adapter_spec)
         engine = open_within(
             self._settings.engine,
@@ -330,40 +267,27 @@ class Client:
         except OSError as error:
             log.warning("%s is not kept until it is sent: %s", finished.report.work_id, error)
 
-    def _deliver(self, coordinator: Coordinator, finished: Answer, meter: WorkMeter) -> None:
+    def _deliver(
+        self, coordinator: Coordinator, work: Work | None, finished: Answer, meter: WorkMeter
+    ) -> None:
         """Send update and report until they are acknowledged, then forget them."""
-        report, update = finished.report, finished.update
+        report, update, is_counted = finished.report, finished.update, True
         try:
             if update is not None:
                 with meter.phase("upload"):
                     receipt = patiently(
                         lambda: coordinator.upload(report.work_id, update, meter), math.inf
                     )
-                if not receipt.accepted:
-                    log.warning("update came too late: %s", receipt.reason)
-            full = with_costs(report, meter)
-            patiently(lambda: coordinator.report(full, meter), math.inf)
-            log.info("%s", in_short(full))
+                is_counted = receipt.accepted
+            finished = replace(finished, report=with_costs(report, meter))
+            patiently(lambda: coordinator.report(finished.report, meter), math.inf)
+            level = logging.INFO if report.outcome == "done" else logging.ERROR
+            log.log(level, "%s", in_short(work, finished, is_counted))
         except Refused as error:
             if error.status in (401, 403):
                 raise ClientError(f"{self._settings.url} does not take it: {error}") from error
             log.warning("the coordinator does not want %s: %s", report.work_id, error)
         self._state.forget_finished(report.work_id)
-
-
-def told_to_others(error: Exception, base: str) -> str:
-    """What a coordinator is told of an error: no path of this device, and no word of its texts.
-
-    Args:
-        error: What went wrong.
-        base: What the base is called here, which may be a folder and is not told.
-    """
-    name = type(error).__name__
-    if isinstance(error, TOLD):
-        return f"{name}: {str(error).replace(base, 'of this device')}"[:2000]
-    if isinstance(error, OSError) and error.errno:
-        name += f" ({os.strerror(error.errno)})"
-    return f"{name}; its own log says more"
 
 
 def with_costs(report: Report, meter: WorkMeter) -> Report:
@@ -375,20 +299,4 @@ def with_costs(report: Report, meter: WorkMeter) -> Report:
         bytes_up=meter.bytes_up,
         bytes_down=meter.bytes_down,
         requests=meter.requests,
-    )
-
-
-def in_short(report: Report) -> str:
-    """One line for the log."""
-    if report.outcome == "failed":
-        return f"told the coordinator that it failed: {report.error}"
-    seconds = sum(spent for phase, spent in report.phases_s.items() if phase != "wait")
-    gave = f"loss {report.loss:.3f}" if report.loss is not None else "done"
-    if report.pseudo_labels:
-        gave += f", {report.pseudo_labels} pseudo-labels"
-    if report.accuracy is not None:
-        gave += f", accuracy {report.accuracy:.3f}"
-    return (
-        f"{report.num_examples} texts, {gave}; {seconds:.1f} s, "
-        f"{report.bytes_up / 1000:.1f} kB up, {report.bytes_down / 1000:.1f} kB down"
     )

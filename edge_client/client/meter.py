@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from edge_client.wire.messages import Phase
+
 
 @dataclass
 class WorkMeter:
@@ -17,13 +19,13 @@ class WorkMeter:
         requests: HTTP requests answered.
     """
 
-    phases_s: dict[str, float] = field(default_factory=dict)
+    phases_s: dict[Phase, float] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
     requests: int = 0
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: Phase) -> Iterator[None]:
         """Add the time spent inside to a phase."""
         start = time.perf_counter()
         try:

@@ -2,6 +2,7 @@
 
 device.json            who the coordinator knows this device as, with its key (mode 0600)
 adapters/SHA.st        the adapter last received, so that the same hash is not fetched twice
+adapter/               the finished run's adapter as a PEFT folder, for `smidgen client predict`
 outbox/WORK.json, .st  a finished report and update until the coordinator has acknowledged them
 labels-RUN.jsonl       what it has read of its unlabelled texts, see `edge_client.labelling.book`
 activations/           what frozen layers gave, see `edge_client.engine.activation_cache`
@@ -16,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import msgspec
 
 from edge_client.errors import WrongInput
 from edge_client.files import write_atomically
@@ -34,10 +37,12 @@ class Identity:
     Attributes:
         url: The coordinator it enrolled with.
         enrolled: What the coordinator answered.
+        token_sha256: Hash of the token that the device enrolled with.
     """
 
     url: str
     enrolled: Enrolled
+    token_sha256: str
 
 
 @dataclass(frozen=True)
@@ -47,10 +52,12 @@ class Answer:
     Attributes:
         report: Its figures.
         update: The update's bytes, or None for work without one.
+        reason: Why it failed, for people at this device; never sent, and not kept.
     """
 
     report: Report
     update: bytes | None
+    reason: str = ""
 
 
 class ClientState:
@@ -95,10 +102,11 @@ class ClientState:
         if not path.is_file():
             return None
         try:
-            stored = json.loads(path.read_bytes())
-            identity = Identity(stored["url"], Enrolled(**stored["enrolled"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise StateError(f"{path} is damaged; delete it to enrol again") from error
+            identity = msgspec.json.decode(path.read_bytes(), type=Identity)
+        except (ValueError, msgspec.DecodeError) as error:
+            raise StateError(
+                f"{path} is damaged or of another smidgen; delete it to enrol again"
+            ) from error
         return identity if identity.url == url else None
 
     def keep_identity(self, identity: Identity) -> None:
@@ -114,6 +122,10 @@ class ClientState:
         path = self._adapters / f"{digest}.st"
         body = path.read_bytes() if path.is_file() else None
         return body if body is not None and sha256(body) == digest else None
+
+    def newest(self) -> str:
+        """SHA-256 of the adapter that is kept, empty for none."""
+        return next((path.stem for path in self._adapters.glob("*.st")), "")
 
     def keep_adapter(self, digest: str, body: bytes) -> None:
         """Keep the newest adapter; older ones are dropped."""

@@ -5,6 +5,7 @@ is raised as `Refused`.
 """
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
@@ -15,10 +16,15 @@ import httpx
 from edge_client.client.meter import WorkMeter
 from edge_client.errors import Failed, WrongInput
 from edge_client.wire.messages import (
+    PROTOCOL,
+    Asking,
     Enrol,
     Enrolled,
+    Over,
     Receipt,
     Report,
+    Terms,
+    Waiting,
     WireError,
     Work,
     decode,
@@ -50,15 +56,12 @@ class Refused(TransportError):
     Args:
         status: The HTTP status.
         detail: The coordinator's reason.
+        body: All that it answered.
     """
 
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(self, status: int, detail: str, body: bytes = b"") -> None:
         super().__init__(detail)
-        self.status = status
-
-
-class RunFinished(TransportError):
-    """There will be no more work: the run is finished."""
+        self.status, self.body = status, body
 
 
 class Coordinator:
@@ -90,26 +93,40 @@ class Coordinator:
     def close(self) -> None:
         self._http.close()
 
+    def terms(self, token: str) -> Terms:
+        """What the run of an enrolment token asks.
+
+        Raises:
+            Refused: No run has this token, or there is no coordinator of this protocol.
+        """
+        asking = Asking(PROTOCOL, token)
+        response = self._ask("POST", "/v1/terms", WorkMeter(), json=encode(asking))
+        return decode(response.content, Terms)
+
     def enrol(self, request: Enrol) -> Enrolled:
         """Exchange the enrolment token for a device key."""
         response = self._ask("POST", "/v1/enrol", WorkMeter(), json=encode(request))
         return decode(response.content, Enrolled)
 
-    def next_work(self, wait_s: float, meter: WorkMeter) -> Work | None:
-        """Wait for work; None when there was none in `wait_s` seconds.
+    def next_work(self, wait_s: float, have: str, meter: WorkMeter) -> Work | Waiting | Over:
+        """Wait for work; after `wait_s` seconds without any, what the run waits for.
 
-        Raises:
-            RunFinished: There will be no more.
+        Args:
+            wait_s: How long to wait; 0 asks and comes back at once.
+            have: SHA-256 of the adapter that is here; a run that is over is left with its last one.
+            meter: Counts.
         """
         timeout = httpx.Timeout(30.0, read=wait_s + 30.0)
-        path = f"/v1/work?wait_s={wait_s:g}"
+        path = f"/v1/work?wait_s={wait_s:g}" + (f"&have={have}" if have else "")
         try:
             response = self._ask("GET", path, meter, timeout=timeout)
         except Refused as error:
             if error.status == 410:
-                raise RunFinished(str(error)) from error
+                return decode(error.body, Over)
             raise
-        return None if response.status_code == 204 else decode(response.content, Work)
+        if response.status_code == 202:
+            return decode(response.content, Waiting)
+        return decode(response.content, Work)
 
     def adapter(self, digest: str, meter: WorkMeter) -> bytes:
         """Download an adapter by its hash.
@@ -164,7 +181,7 @@ class Coordinator:
         if response.status_code >= 500:
             raise Unreachable(f"{self.url} answered {response.status_code} to {method} {path}")
         if response.status_code >= 400:
-            raise Refused(response.status_code, _detail(response))
+            raise Refused(response.status_code, _detail(response), response.content)
         return response
 
 
@@ -196,15 +213,24 @@ def patiently(call: Callable[[], Given], give_up_after_s: float) -> Given:
         call: Raises `Unreachable` when it should be tried again.
         give_up_after_s: Seconds after which the last `Unreachable` is raised; infinity for ever.
     """
-    start, pause, told = time.monotonic(), 0.2, False
+    start, pause, is_told = time.monotonic(), 0.2, False
     while True:
         try:
-            return call()
+            given = call()
         except Unreachable as error:
             if time.monotonic() - start + pause > give_up_after_s:
                 raise
-            if not told:
-                log.warning("%s; trying again until it answers", error)
-                told = True
+            if not is_told:
+                until = (
+                    f"for {give_up_after_s:g} s"
+                    if give_up_after_s < math.inf
+                    else "until it answers"
+                )
+                log.warning("%s; trying again %s", error, until)
+                is_told = True
+        else:
+            if is_told:
+                log.info("connected again after %.0f s", time.monotonic() - start)
+            return given
         time.sleep(pause * random.uniform(0.75, 1.25))
         pause = min(2 * pause, LONGEST_PAUSE_S)

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,11 +19,14 @@ from edge_client.commands.console import (
     EngineOption,
     JsonOption,
 )
-from edge_client.errors import demand
+from edge_client.errors import Failed, demand
 from edge_client.planning.guard import peak_rss_bytes
 from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size
 from edge_client.texts.examples import check_folder
 from edge_client.wire.messages import LONGEST_NAME
+
+if TYPE_CHECKING:
+    from edge_client.client.settings import Summary
 
 STATES = Path(".local") / "state" / "smidgen"  # below the user's home
 
@@ -47,13 +50,23 @@ def run(
     patience: Annotated[
         float, typer.Option(help="Seconds the coordinator may be absent at the start.")
     ] = 10.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the finished adapter; the state folder's `adapter` if not said."
+        ),
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Join a run and serve it until it is finished."""
-    from edge_client.client.loop import Client, Settings
+    """Join a run and serve it until it is finished; its adapter then lies on this device.
+
+    Exit code 1 where nothing could be done, or where work failed three times in a row.
+    """
+    from edge_client.client.loop import Client
+    from edge_client.client.settings import Settings
     from edge_client.client.state import ClientState
 
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     name = name or socket.gethostname()
     check_name(name, is_folder=state is None)
@@ -70,6 +83,7 @@ def run(
         cache_bytes=parse_cache_size(cache_size),
         version=version(),
         patience_s=patience,
+        out=out,
     )
     client_state = ClientState(state or Path.home() / STATES / name)
     with client_state.locked():
@@ -77,7 +91,16 @@ def run(
     if json_output:
         print(json.dumps(asdict(summary) | {"peak_rss_bytes": peak_rss_bytes()}))
     else:
-        print(f"{summary.device_id}: run finished, {summary.works} pieces of work done")
+        print(_in_words(summary))
+    if summary.failures and not summary.works:
+        raise Failed(f"{summary.device_id}: nothing could be done; the lines above say why")
+
+
+def _in_words(summary: "Summary") -> str:
+    works = f"{summary.works} piece{'s' if summary.works != 1 else ''} of work done"
+    failures = f", {summary.failures} failed" if summary.failures else ""
+    adapter = f"\nfinished adapter: {summary.adapter}" if summary.adapter else ""
+    return f"{summary.device_id}: run finished, {works}{failures}{adapter}"
 
 
 def check_name(name: str, *, is_folder: bool) -> None:

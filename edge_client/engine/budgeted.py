@@ -9,7 +9,14 @@ from pathlib import Path
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
-from edge_client.engine.opening import engine_name, load_engine, open_engine, runtime_bytes
+from edge_client.engine.opening import (
+    ENGINES,
+    engine_name,
+    installed_engine,
+    load_engine,
+    open_engine,
+    runtime_bytes,
+)
 from edge_client.planning.allocator import trim
 from edge_client.planning.budget import Budget
 from edge_client.planning.corrections import Corrections
@@ -17,7 +24,7 @@ from edge_client.planning.guard import Guard
 from edge_client.planning.plan import Workload
 from edge_client.planning.planner import choose, options
 from edge_client.planning.resources import read_facts
-from edge_client.planning.sizes import auto_budget
+from edge_client.planning.sizes import BudgetError, auto_budget
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Training
 
@@ -54,10 +61,45 @@ def open_within(
     facts = read_facts(runtime=runtime_bytes(engine_name(kind)))
     allowed = auto_budget(facts.available_bytes) if budget_bytes is None else budget_bytes
     corrections = Corrections(state / "corrections.json") if state else None
-    name, labels = engine_name(kind), len(task.labels)
-    work = Workload(base.shape, base.bits, spec, training.batch, training.tokens, labels, name)
-    correct = [corrections.corrector(base.base_id, name, str(spec))] if corrections else []
+    work = _workload(kind, base, spec, training, len(task.labels))
+    key = base.base_id, work.engine, str(spec)
+    correct = [corrections.corrector(*key)] if corrections else []
     every = options(work, facts.runtime_bytes, facts.nominal, *correct)
     found = [option for option in every if dtypes is None or option.plan.dtype in dtypes]
     budget = Budget(found, choose(found, allowed), Guard(allowed), corrections, base.base_id)
     return open_engine(kind, base, task, spec, training, budget.option.plan, budget)
+
+
+def check_budget(
+    kind: str,
+    base: Base,
+    spec: AdapterSpec,
+    training: Training,
+    num_labels: int,
+    budget_bytes: int | None,
+) -> None:
+    """Say before there is work whether any plan fits; the engine is not loaded.
+
+    What the engine's libraries take is taken from a table, and measured in a process of its own
+    before a budget is refused.
+
+    Raises:
+        AdapterError: The adapter does not fit the base.
+        BudgetError: No plan fits.
+        EngineError: The engine's libraries are not installed.
+    """
+    name = installed_engine(kind)
+    work = _workload(name, base, spec, training, num_labels)
+    facts = read_facts(runtime=ENGINES[name].runtime_bytes)
+    allowed = auto_budget(facts.available_bytes) if budget_bytes is None else budget_bytes
+    try:
+        choose(options(work, facts.runtime_bytes, facts.nominal), allowed)
+    except BudgetError:
+        choose(options(work, runtime_bytes(name), facts.nominal), allowed)
+
+
+def _workload(
+    kind: str, base: Base, spec: AdapterSpec, training: Training, num_labels: int
+) -> Workload:
+    name = engine_name(kind)
+    return Workload(base.shape, base.bits, spec, training.batch, training.tokens, num_labels, name)

@@ -12,7 +12,7 @@ measured peak passes the budget, the steps that follow take the next smaller pla
 stands, since every plan gives the same gradients.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -62,6 +62,9 @@ class Engine:
         plan: How a step is computed; `use` changes it.
         frozen_layers: Layers below the lowest trained one.
         budget: Plans this engine may change to, and the peak it must not pass; None: no limit.
+
+    Attributes:
+        on_texts: Told how many texts a step was on, or a reading, when it is done.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Engine:
     ) -> None:
         self.encoder, self.plan, self.budget = encoder, plan, budget
         self.layers, self.frozen_layers, self._hidden = shape.layers, frozen_layers, shape.hidden
+        self.on_texts: Callable[[int], None] = lambda texts: None
         self._backend, self._prefix = backend, open_prefix(None, frozen_layers, shape.layers)
         if budget is not None:
             self._take(budget.option)
@@ -154,13 +158,18 @@ class Engine:
         Raises:
             MemoryRanOut: Not even the smallest plan's memory can be had.
         """
+        loss = self._step(batch)
+        self.on_texts(len(batch.labels))
+        return StepReport(loss, len(batch.labels))
+
+    def _step(self, batch: Batch) -> float:
         if self.budget is None:
-            return StepReport(self._backend.step(batch, self.plan), len(batch.labels))
+            return self._backend.step(batch, self.plan)
         while (loss := self._try_step(batch, self.budget)) is None:
             self._take(self.budget.after_failure())
         if (smaller := self.budget.after_step()) is not None:
             self._take(smaller)
-        return StepReport(loss, len(batch.labels))
+        return loss
 
     def _try_step(self, batch: Batch, budget: Budget) -> float | None:
         """None where memory ran out; what the failed step held is free when this returns."""
@@ -219,6 +228,7 @@ class Engine:
             left, found = self._backend.read(batch, self.plan, seen, is_quick)
             if len(left):
                 rows[np.array(chosen)[left]] = found
+            self.on_texts(len(chosen))
         return rows
 
     def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:

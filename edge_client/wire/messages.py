@@ -1,16 +1,18 @@
-"""The contract between a device and its coordinator, protocol 2, and its JSON messages.
+"""The contract between a device and its coordinator, protocol 3, and its JSON messages.
 
 Messages are frozen dataclasses that check themselves on both sides; adapters and updates travel as
 safetensors files, never as pickle (`edge_client.wire.tensors`). The device opens every connection:
 
-    POST /v1/enrol                    Enrol -> Enrolled           token for a device key
-    GET  /v1/work?wait_s=25           Work, or 204 after the wait  long poll; 410 at the run's end
-    GET  /v1/adapters/{sha256}        safetensors                 skipped if the device has it
-    PUT  /v1/work/{work_id}/update    safetensors -> Receipt      the same body twice counts once
-    POST /v1/work/{work_id}/report    Report -> Receipt           figures, or why it failed
+    POST /v1/terms                    Asking -> Terms         what the run asks, before joining it
+    POST /v1/enrol                    Enrol -> Enrolled       token for a device key
+    GET  /v1/work?wait_s=25&have=SHA  200 Work, 202 Waiting   long poll; 410 Over at the run's end
+    GET  /v1/adapters/{sha256}        safetensors             skipped if the device has it
+    PUT  /v1/work/{work_id}/update    safetensors -> Receipt  the same body twice counts once
+    POST /v1/work/{work_id}/report    Report -> Receipt       figures, or a code of why it failed
 
-All but enrolment carry `Authorization: Bearer DEVICE_KEY`; a body that holds tensors carries its
-SHA-256 as `Content-Digest` (RFC 9530).
+All but the first two carry `Authorization: Bearer DEVICE_KEY`; a body that holds tensors carries
+its SHA-256 as `Content-Digest` (RFC 9530). What of this leaves a device, and what it reveals, is in
+docs/privacy.md.
 """
 
 import json
@@ -22,13 +24,15 @@ import msgspec
 from edge_client.errors import Failed, demand
 from edge_client.texts.tasks import Task
 from edge_client.wire.confidences import Confidences
+from edge_client.wire.failures import Failure
 from edge_client.wire.labelling import Labelling
 
-PROTOCOL = 2
+PROTOCOL = 3
 LONGEST_NAME = 64  # characters of a device's name
 MAX_JSON_BYTES = 256 * 1024
 
 Message = TypeVar("Message")
+Phase = Literal["wait", "download", "load", "label", "train", "evaluate", "upload"]
 
 
 class WireError(Failed):
@@ -77,25 +81,6 @@ class Enrol:
 
 
 @dataclass(frozen=True)
-class Enrolled:
-    """The coordinator's answer to `Enrol`.
-
-    Attributes:
-        device_id: The name under which the coordinator knows the device in this run.
-        device_key: Secret of the device for every later request; said once, only here.
-        run_id: The run it joined.
-        base_id: SHA-256 of the frozen base the run trains on; the device must hold the same.
-        base_name: What the run's owner calls that base, for messages to people.
-    """
-
-    device_id: str
-    device_key: str
-    run_id: str
-    base_id: str
-    base_name: str
-
-
-@dataclass(frozen=True)
 class Training:
     """How a device trains in one round.
 
@@ -119,6 +104,68 @@ class Training:
         demand(0.0 < self.lr < 100.0, "lr: above 0 and below 100")
         demand(0.0 <= self.weight_decay < 1.0, "weight_decay: 0 to below 1")
         demand(8 <= self.tokens <= 8192, "tokens: 8 to 8192")
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A device asks what a run wants of it, before it joins.
+
+    Attributes:
+        protocol: Version of this contract the client speaks.
+        token: The run's enrolment token.
+    """
+
+    protocol: int
+    token: str
+
+    def __post_init__(self) -> None:
+        demand(0 < len(self.token) <= 200, "token: 1 to 200 characters")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a run asks of its devices, so that one that cannot take part never joins.
+
+    Attributes:
+        protocol: Version of this contract the coordinator speaks.
+        run_id: The run that the token is for.
+        run_name: What its owner calls it.
+        base_id: SHA-256 of the frozen base the run trains on; the device must hold the same.
+        base_name: What the run's owner calls that base, for messages to people.
+        adapter_spec: The adapter's name, such as `lora:8@q,v`.
+        task: Labels, patterns and verbalizer.
+        training: How to train.
+        rounds: Server steps until the run is finished.
+        min_clients: Devices that the first round waits for.
+        labelling: How devices find and weigh pseudo-labels; null in a run without.
+    """
+
+    protocol: int
+    run_id: str
+    run_name: str
+    base_id: str
+    base_name: str
+    adapter_spec: str
+    task: Task
+    training: Training
+    rounds: int
+    min_clients: int
+    labelling: Labelling | None = None
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """The coordinator's answer to `Enrol`.
+
+    Attributes:
+        device_id: The name under which the coordinator knows the device in this run.
+        device_key: Secret of the device for every later request; said once, only here.
+        terms: What the run asks.
+    """
+
+    device_id: str
+    device_key: str
+    terms: Terms
 
 
 @dataclass(frozen=True)
@@ -178,22 +225,62 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """There is no work for this device now: what the run waits for.
+
+    Attributes:
+        phase: `waiting` for devices, or what others are asked to do.
+        round_index: 1-based round that comes next or is open.
+        rounds: Rounds of the run.
+        missing: Devices still needed to begin, or asked and without an answer so far.
+        asked: Devices needed to begin, or asked.
+        closes_in_s: Seconds until the open step stops waiting; null where none is open.
+        names: The missing devices' names, where the run's owner lets devices know them.
+    """
+
+    phase: Literal["waiting", "train", "label", "evaluate"]
+    round_index: int
+    rounds: int
+    missing: int
+    asked: int
+    closes_in_s: float | None = None
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Over:
+    """The run is finished, and this is what came of it.
+
+    Attributes:
+        adapter_sha256: The finished adapter; any device of the run may fetch it.
+        rounds: Rounds that were trained.
+        devices: Devices that were enrolled.
+        accuracies: Share of right labels over the devices' test texts by round, where evaluated.
+    """
+
+    adapter_sha256: str
+    rounds: int
+    devices: int
+    accuracies: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Report:
-    """What a piece of work cost and gave, or why it failed.
+    """What a piece of work cost and gave, or why it failed: numbers and codes, never words.
 
     Attributes:
         work_id: The work it answers.
-        outcome: `done`, or `failed` with `error` set.
+        outcome: `done`, or `failed` with `failure` set.
         num_examples: Texts trained on, evaluated, or read for their labels.
         loss: Mean cross-entropy in nats; of the last epoch when training.
         accuracy: Share of right labels over `num_examples` (evaluation), else null.
-        phases_s: Seconds by phase: `wait`, `download`, `load`, `label`, `train`, `evaluate`,
-            `upload`.
+        phases_s: Seconds by phase.
         peak_rss_bytes: The process's highest resident set during this work (VmHWM, measured).
         bytes_up: Bytes sent for this work, bodies and headers.
         bytes_down: Bytes received for this work, bodies and headers.
         requests: HTTP requests made for this work, this report not included.
-        error: One line for the coordinator's log.
+        failure: Code of what went wrong; the device's own log has the words.
+        is_leaving: Whether the device ends and takes no part until it asks for work again.
         labelled: Texts with a gold label that the device holds; null if it does not say.
         pseudo_labels: Pseudo-labels that the device holds now.
         confidences: How sure the device is of its unlabelled texts; of label work.
@@ -207,12 +294,13 @@ class Report:
     num_examples: int = 0
     loss: float | None = None
     accuracy: float | None = None
-    phases_s: dict[str, float] = field(default_factory=dict)
+    phases_s: dict[Phase, float] = field(default_factory=dict)
     peak_rss_bytes: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
     requests: int = 0
-    error: str = ""
+    failure: Failure | None = None
+    is_leaving: bool = False
     labelled: int | None = None
     pseudo_labels: int = 0
     confidences: Confidences | None = None
@@ -221,8 +309,8 @@ class Report:
 
     def __post_init__(self) -> None:
         demand(self.num_examples >= 0, "num_examples: 0 or more")
-        demand(len(self.error) <= 2000, "error: at most 2000 characters")
-        demand(len(self.phases_s) <= 32, "phases_s: at most 32 phases")
+        is_told = (self.outcome == "failed") == (self.failure is not None)
+        demand(is_told, "failure: a code where the outcome is `failed`, and only there")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.client.answers import answer
+from edge_client.client.failures import code_of
 from edge_client.client.state import Answer
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.labelling.book import Book, MemoryNotes
@@ -72,8 +73,8 @@ class InProcess:
             try:
                 yield answer(self._engine, self._texts(name, work), work, name, notes)
             except (RuntimeError, ValueError) as error:
-                reason = f"{name}: {error}"
-                yield Answer(Report(work.work_id, "failed", error=reason[:2000]), None)
+                failed = Report(work.work_id, "failed", failure=code_of(error))
+                yield Answer(failed, None, f"{name}: {error}")
 
     def _texts(self, name: str, work: Work) -> OwnTexts:
         """A client's texts as the engine reads them."""

@@ -227,7 +227,7 @@ class _Run:
         for (name, work), finished in zip(asked, answers, strict=True):
             report = finished.report
             if report.outcome == "failed":
-                raise SimulationError(f"{name} could not label: {report.error}")
+                raise SimulationError(f"{name} could not label: {finished.reason}")
             read, forwards = read + report.num_examples, forwards + report.layer_forwards
             told = Answered(work.work_id, "done", None, 0, report.labelled)
             self._state = evolve(self._state, replace(told, confidences=report.confidences))
@@ -244,20 +244,23 @@ class _Run:
         before = self.standing.adapter
         reference = decode_adapter(before)
         reports: dict[str, Report] = {}
+        errors: dict[str, str] = {}
         sizes: list[int] = []
 
         def updates() -> Iterator[tuple[AdapterState, float]]:
             asked = [(name, self._work(opened, work_id)) for work_id, name in opened.members]
             answers = self._devices.do(before, asked)
             for (name, work), finished in zip(asked, answers, strict=True):
-                report, update = _admitted(finished, work, reference)
-                reports[name] = report
+                taken, update = _admitted(finished, work, reference)
+                report = reports[name] = taken.report
+                if taken.reason:
+                    errors[name] = taken.reason
                 self._state = evolve(self._state, Answered(work.work_id, report.outcome, None, 0))
                 if update is not None:
                     sizes.append(len(finished.update or b""))
                     yield update.delta, float(update.num_examples)
             if len(sizes) < max(1, schedule.min_updates):
-                reason = next((report.error for report in reports.values()), "nobody was asked")
+                reason = next(iter(errors.values()), "nobody was asked")
                 raise SimulationError(
                     f"round {opened.round_index}: {len(sizes)} of {len(asked)} clients could "
                     f"train, {schedule.min_updates} needed: {reason}"
@@ -266,7 +269,6 @@ class _Run:
         adapter = encode_adapter(apply_delta(reference, weighted_mean(updates())))
         self._state = evolve(self._state, StepClosed(sha256(adapter), 0.0))
         self.standing = self._stand(adapter)
-        errors = {name: report.error for name, report in reports.items() if report.error}
         done = [report for report in reports.values() if report.outcome == "done"]
         num_examples = sum(report.num_examples for report in done)
         losses = sum(report.num_examples * (report.loss or 0.0) for report in done)
@@ -337,11 +339,12 @@ def gate_answer(work_id: str, report: Report) -> Answered:
 
 def _admitted(
     finished: Answer, work: Work, reference: AdapterState
-) -> tuple[Report, Update | None]:
+) -> tuple[Answer, Update | None]:
     """An answer as the coordinator takes it: an update that cannot be used is a failure."""
     if finished.update is None:
-        return finished.report, None
+        return finished, None
     try:
-        return finished.report, check_update(finished.update, work.work_id, reference)
+        return finished, check_update(finished.update, work.work_id, reference)
     except Refusal as refusal:
-        return Report(work.work_id, "failed", error=refusal.detail), None
+        failed = Report(work.work_id, "failed", failure="internal")
+        return Answer(failed, None, refusal.detail), None

@@ -11,7 +11,7 @@ import numpy as np
 from edge_client.wire import messages
 from edge_client.wire.confidences import counted
 from edge_client.wire.labelling import keep_of
-from edge_client.wire.messages import Enrol, Enrolled, Receipt, Report, Work
+from edge_client.wire.messages import Enrol, Enrolled, Over, Receipt, Report, Waiting, Work
 from edge_client.wire.tensors import (
     AdapterState,
     Update,
@@ -39,8 +39,14 @@ class Device:
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.enrolled.device_key}"}
 
-    def poll(self, wait_s: float = 0.0) -> httpx.Response:
-        return self.http.get(f"/v1/work?wait_s={wait_s}", headers=self.headers)
+    def poll(self, wait_s: float = 0.0, have: str = "") -> httpx.Response:
+        return self.http.get(f"/v1/work?wait_s={wait_s}&have={have}", headers=self.headers)
+
+    def waiting(self) -> Waiting:
+        """What the run waits for."""
+        response = self.poll()
+        assert response.status_code == 202, response.text
+        return messages.decode(response.content, Waiting)
 
     def work(self, wait_s: float = 10.0) -> Work:
         response = self.poll(wait_s)
@@ -97,6 +103,8 @@ class Device:
             if response.status_code == 200:
                 self.do(messages.decode(response.content, Work))
                 done += 1
+        over = messages.decode(response.content, Over)
+        assert self.poll(have=over.adapter_sha256).status_code == 410
         return done
 
 

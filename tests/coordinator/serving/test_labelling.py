@@ -71,7 +71,7 @@ def test_label_work_is_answered_by_a_report_alone(start: Start) -> None:
     assert response.status_code == 422 and "asks to label" in response.json()["detail"]
     assert a.report(a.labelled(work)).accepted and a.report(a.labelled(work)).accepted
     assert not a.report(Report(work.work_id, "done", labelled=99)).accepted
-    assert a.poll().status_code == 204
+    assert a.poll().status_code == 202
 
 
 def test_who_has_no_gold_label_and_is_sure_of_nothing_is_not_asked_to_train(start: Start) -> None:
@@ -80,14 +80,14 @@ def test_who_has_no_gold_label_and_is_sure_of_nothing_is_not_asked_to_train(star
     report = replace(a.labelled(a.work()), labelled=0, pseudo_labels=0)
     a.report(replace(report, confidences=counted(30, [0], [0.6], len(a.work().task.labels))))
     b.do(b.work())
-    assert b.work().kind == "train" and a.poll().status_code == 204
+    assert b.work().kind == "train" and a.poll().status_code == 202
     assert status_of(live.store, live.service.run(live.run_id).run)["texts"] == {"a": 0, "b": 2}
 
 
 def test_a_failed_labelling_costs_nobody_a_place(start: Start) -> None:
     live = start(rounds=1, labelling=LABELLING)
     a, b = trained(live, "a", "b")
-    a.report(Report(a.work().work_id, "failed", error="no memory"))
+    a.report(Report(a.work().work_id, "failed", failure="memory"))
     b.do(b.work())
     assert (a.work().kind, b.work().kind) == ("train", "train")
 

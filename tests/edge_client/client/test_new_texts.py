@@ -14,19 +14,23 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.bases.header import WeightsError
-from edge_client.client.loop import Client, Settings, told_to_others
+from edge_client.client.failures import code_of
+from edge_client.client.loop import Client, GaveUp
+from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState
 from edge_client.engine.engine import EngineError
 from edge_client.engine.trainer import TrainingError
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
+from edge_client.wire.failures import Failure
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import PROTOCOL, Enrolled, Receipt, Report, Training, Work
+from edge_client.wire.messages import PROTOCOL, Receipt, Report, Training, Work
 from edge_client.wire.messages import decode as decoded
 from edge_client.wire.messages import encode as encoded
 from edge_client.wire.tensors import encode_adapter, sha256
 from tests.edge_client.client.servers import Answer, http_server
+from tests.edge_client.client.terms import enrolled_as, over, terms_for
 
 TRAINING = Training(epochs=1, batch=4, lr=0.01, tokens=32)
 SAID = Labelling(confidence=0.5, compute_share=1.0, keep_first=1.0, keep_last=1.0)
@@ -46,12 +50,17 @@ class Script:
     told: list[Report] = field(default_factory=list)
     updates: list[bytes] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     handed: int = 0
 
     def answer(self, method: str, path: str, body: bytes) -> Answer:
         self.bodies.append(body)
+        self.paths.append(path)
+        terms = terms_for(self.base, self.task, TRAINING, self.labelling)
+        if path == "/v1/terms":
+            return 200, encoded(terms)
         if path == "/v1/enrol":
-            return 200, encoded(Enrolled("hub", "key", "run", self.base.base_id, "tiny"))
+            return 200, encoded(enrolled_as("hub", terms))
         if path.startswith("/v1/adapters"):
             return 200, self.adapter
         if path.startswith("/v1/work?"):
@@ -68,7 +77,7 @@ class Script:
 
     def next_work(self) -> Answer:
         if self.handed == len(self.works):
-            return 410, b'{"detail": "finished"}'
+            return 410, encoded(over(sha256(self.adapter)))
         kind, act = self.works[self.handed]
         self.handed += 1
         act()
@@ -182,64 +191,70 @@ def test_a_damaged_file_costs_no_text_and_is_nobody_elses_to_read(
     assert len(said) == 1 and not any(SECRET.encode() in body for body in script.bodies)
 
 
-def test_texts_that_never_fitted_are_not_quoted_to_the_coordinator(
+def test_texts_that_never_fitted_are_told_to_the_owner_before_anybody_is_joined(
     tiny_base: Base, task: Task, mine: Path, tmp_path: Path
 ) -> None:
     (mine / "labelled.csv").write_text(f"text,label\nweather,{SECRET}\n")
     script = Script(tiny_base, task, [("train", nothing)])
-    with pytest.raises(DataError, match=SECRET):
+    with pytest.raises(DataError, match=r"labelled\.csv"):
         script.run(tmp_path)
-    assert script.told[0].outcome == "failed" and "its own log says" in script.told[0].error
+    assert script.paths == ["/v1/terms"] and not script.told
     assert not any(SECRET.encode() in body for body in script.bodies)
 
 
-def test_texts_read_last_stay_in_use_where_no_plan_fits_the_budget(
+def test_a_budget_that_no_plan_fits_is_refused_before_anybody_is_joined(
+    tiny_base: Base, task: Task, mine: Path, tmp_path: Path
+) -> None:
+    script = Script(tiny_base, task, [("train", nothing)])
+    with pytest.raises(BudgetError, match="--memory-budget"):
+        script.run(tmp_path, budget_bytes=1)
+    assert script.paths == ["/v1/terms"]
+
+
+def test_texts_that_stop_fitting_before_the_first_work_are_read_from_the_look_before(
     tiny_base: Base, task: Task, mine: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    works = [nothing, put(mine / "labelled.csv", f"text,label\nweather,{SECRET}\n")]
+    works = [put(mine / "labelled.csv", f"text,label\nweather,{SECRET}\n")]
     script = Script(tiny_base, task, [("train", act) for act in works])
-    reports = script.run(tmp_path, budget_bytes=1)
-    assert [report.error.split(":")[0] for report in reports] == ["BudgetError"] * 2
+    assert examples(script.run(tmp_path)) == [("done", 2)]
     assert "the texts read last stay in use" in caplog.text
 
 
-def test_a_disk_that_fails_is_told_without_the_devices_paths(
+def test_a_disk_that_fails_three_times_ends_the_client_and_is_told_as_a_code(
     tiny_base: Base, task: Task, mine: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     adapters = tmp_path / "state" / "adapters"
 
     def break_disk() -> None:
-        adapters.rmdir()
-        adapters.write_text("no folder")
+        if adapters.is_dir():
+            adapters.rmdir()
+            adapters.write_text("no folder")
 
-    (report,) = Script(tiny_base, task, [("train", break_disk)]).run(tmp_path)
-    assert report.outcome == "failed" and "Not a directory" in report.error
-    assert "/" not in report.error and str(adapters) in caplog.text
+    script = Script(tiny_base, task, [("train", break_disk)] * 5)
+    with pytest.raises(GaveUp, match="3 pieces of work failed one after the other"):
+        script.run(tmp_path)
+    assert [(one.failure, one.is_leaving) for one in script.told] == [
+        ("disk", False),
+        ("disk", False),
+        ("disk", True),
+    ]
+    failed = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+    assert len(failed) == 3 and all(str(adapters) in line for line in failed)
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "code"),
     [
-        (PermissionError(13, "Permission denied", "/home/ana/pin.csv"), "Permission denied"),
-        (OSError(28, "No space left on device: /home/ana", "/home/ana"), "No space left on device"),
-        (OSError("cannot write /home/ana"), "OSError"),
-        (ValueError(f"what is {SECRET!r} in /home/ana"), "ValueError"),
-        (RuntimeError("no model at /home/ana"), "RuntimeError"),
-        (WeightsError("/home/ana/model.safetensors is damaged"), "WeightsError"),
+        (PermissionError(13, "Permission denied", "/home/ana/pin.csv"), "disk"),
+        (ValueError(f"what is {SECRET!r} in /home/ana"), "internal"),
+        (RuntimeError("no model at /home/ana"), "internal"),
+        (WeightsError("/home/ana/model.safetensors is damaged"), "base"),
+        (BudgetError("too little"), "budget"),
+        (MemoryError(), "memory"),
+        (EngineError("no torch"), "engine"),
+        (TrainingError("no texts"), "training"),
+        (DataError("a line of mine"), "texts"),
     ],
 )
-def test_what_goes_up_of_an_error_quotes_nothing_of_the_device(error: Exception, told: str) -> None:
-    said = told_to_others(error, "embedded")
-    assert told in said and "its own log says more" in said
-    assert "/" not in said and "ana" not in said and SECRET not in said
-
-
-def test_the_houses_own_words_on_memory_engine_and_training_go_up() -> None:
-    for error in (BudgetError("too little"), EngineError("no torch"), TrainingError("no texts")):
-        assert told_to_others(error, "embedded") == f"{type(error).__name__}: {error}"
-
-
-def test_the_folder_of_the_base_is_not_told() -> None:
-    error = EngineError("base /home/anna/models/llama is a causal language model")
-    said = told_to_others(error, "/home/anna/models/llama")
-    assert said == "EngineError: base of this device is a causal language model"
+def test_an_error_goes_up_as_a_code(error: Exception, code: Failure) -> None:
+    assert code_of(error) == code

@@ -3,20 +3,22 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.bases.base import Base
 from edge_client.client.state import Answer, ClientState, Identity, StateError
-from edge_client.wire.messages import Enrolled, Report
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import Report
 from edge_client.wire.tensors import sha256
-
-ENROLLED = Enrolled("hub-01", "secret", "r", "base", "embedded")
+from tests.edge_client.client.terms import enrolled_as, terms_for
 
 
 def test_the_key_is_kept_for_its_coordinator_and_readable_by_its_owner_alone(
-    tmp_path: Path,
+    tmp_path: Path, tiny_base: Base, hub_task: Task
 ) -> None:
     state = ClientState(tmp_path)
-    state.keep_identity(Identity("http://a", ENROLLED))
+    mine = Identity("http://a", enrolled_as("hub-01", terms_for(tiny_base, hub_task)), "hash")
+    state.keep_identity(mine)
     again = ClientState(tmp_path)
-    assert again.identity("http://a") == Identity("http://a", ENROLLED)
+    assert again.identity("http://a") == mine
     assert again.identity("http://b") is None
     assert stat.S_IMODE((tmp_path / "device.json").stat().st_mode) == 0o600
 

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
-from edge_client.wire.messages import Enrolled
+from edge_client.texts.tasks import Task
 from edge_client.wire.messages import encode as encoded
+from edge_client.wire.tensors import encode_adapter, sha256
 from tests.command_line import Done, smidgen
 from tests.edge_client.client.servers import Answer, http_server
+from tests.edge_client.client.terms import enrolled_as, over, terms_for
 
 NAMES = ["hall/left", "..", "h" * 65, "hall\n"]
 
@@ -21,10 +25,16 @@ def run(base: Base, folder: Path, *arguments: str) -> tuple[Done, list[str]]:
     names: list[str] = []
 
     def answer(method: str, path: str, body: bytes) -> Answer:
-        if path != "/v1/enrol":
-            return 410, b'{"detail": "finished"}'
-        names.append(json.loads(body)["name"])
-        return 200, encoded(Enrolled("hub", "key", "run", base.base_id, "tiny"))
+        terms = terms_for(base, Task("hub", ("weather",), ("{text} [MASK]",), {"weather": "rain"}))
+        adapter = encode_adapter(initial_adapter(parse_adapter("lora:2"), base, 1, seed=3))
+        if path == "/v1/terms":
+            return 200, encoded(terms)
+        if path == "/v1/enrol":
+            names.append(json.loads(body)["name"])
+            return 200, encoded(enrolled_as("hub", terms))
+        if path.startswith("/v1/adapters"):
+            return 200, adapter
+        return 410, encoded(over(sha256(adapter)))
 
     with http_server(answer) as url:
         given = ["--coordinator", url, "--data", str(folder), "--base", str(base.folder)]

@@ -77,7 +77,8 @@ class Failing(Echoes):
 
     def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
         for name, work in asked:
-            yield Answer(Report(work.work_id, "failed", error=f"{name}: no texts"), None)
+            failed = Report(work.work_id, "failed", failure="training")
+            yield Answer(failed, None, f"{name}: no texts")
 
 
 def test_a_round_without_updates_says_why(tiny_base: Base, hub_task: Task) -> None:

@@ -13,7 +13,8 @@ from coordinator.config import RunConfig
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
-from edge_client.client.loop import Client, Settings
+from edge_client.client.loop import Client
+from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling

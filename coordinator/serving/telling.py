@@ -1,0 +1,169 @@
+"""What a coordinator says of its runs: to devices that wait, and in its own log."""
+
+from collections.abc import Collection, Mapping
+from pathlib import PurePath
+
+from coordinator.rounds.events import Event, Finished, StepClosed, StepOpened
+from coordinator.rounds.machine import Step
+from coordinator.serving.ledger import Live
+from edge_client.wire.failures import SAID
+from edge_client.wire.messages import PROTOCOL, Over, Report, Terms, Waiting
+
+DOING = {"train": "training", "label": "labelling", "evaluate": "evaluation"}
+MOST_NAMES = 8  # that a device is told
+
+
+def terms_of(live: Live) -> Terms:
+    """What a run asks of its devices."""
+    config = live.config
+    return Terms(
+        protocol=PROTOCOL,
+        run_id=live.run.run_id,
+        run_name=config.name,
+        base_id=live.run.base_id,
+        base_name=base_name(config.base),
+        adapter_spec=config.adapter,
+        task=config.task,
+        training=config.training,
+        rounds=config.rounds,
+        min_clients=config.min_clients,
+        labelling=config.labelling,
+    )
+
+
+def base_name(base: str) -> str:
+    """What devices are told of a base's name: of a folder on this server its last part."""
+    return PurePath(base).name if base.startswith((".", "/", "~")) else base
+
+
+def waiting_of(live: Live, alive: Collection[str], now_s: float) -> Waiting:
+    """What a run waits for, as a device that has nothing to do is told."""
+    config, state, step = live.config, live.state, live.state.step
+    if step is None:
+        is_new = state.round_index == 0
+        needed = config.min_clients if is_new else 1
+        here = len(set(alive) - state.left.keys())
+        missing = max(0, needed - here)
+        next_round = min(state.round_index + 1, config.rounds)
+        return Waiting("waiting", next_round, config.rounds, missing, needed)
+    missing_names = missing_in(live)
+    return Waiting(
+        step.opened.kind,
+        max(1, step.opened.round_index),
+        config.rounds,
+        len(missing_names),
+        len(step.members),
+        round(max(0.0, step.opened.opened_at_s + config.deadline_s - now_s), 1),
+        tuple(missing_names[:MOST_NAMES]) if config.tell_names else (),
+    )
+
+
+def missing_in(live: Live) -> list[str]:
+    """Devices that were asked in the open step and have not answered, by name."""
+    step = live.state.step
+    if step is None:
+        return []
+    return sorted(name for key, name in step.members.items() if key not in step.answers)
+
+
+def over_of(live: Live, devices: int, accuracies: Mapping[int, float]) -> Over:
+    """What came of a finished run."""
+    return Over(live.state.adapter_sha256, live.state.round_index, devices, dict(accuracies))
+
+
+# The log
+
+
+def step_text(live: Live, event: Event) -> str:
+    """A line on an event that the coordinator decided; empty where nobody needs one.
+
+    Args:
+        live: The run before the event.
+        event: What happened.
+    """
+    config, step = live.config, live.state.step
+    if isinstance(event, StepOpened):
+        again = "" if event.attempt == 1 else f", attempt {event.attempt}"
+        names = listed([name for _, name in event.members])
+        what = f"{round_text(live, event)}{again}"
+        return f"{config.name}: {what}: asked {names}; closes in {config.deadline_s:g} s at most"
+    if isinstance(event, StepClosed) and step is not None:
+        done = f"{len(step.updates())} of {len(step.members)} devices are done"
+        spent = f"after {event.closed_at_s - step.opened.opened_at_s:.1f} s"
+        gave, late = _accuracy(step), missing_in(live)
+        missing = f"; no answer from {listed(late)}" if late else ""
+        what = f"{config.name}: {round_text(live, step.opened)} closed {spent}"
+        return f"{what}: {done}{gave}{missing}"
+    if isinstance(event, Finished):
+        return f"{config.name}: finished after {live.state.round_index} rounds"
+    return ""
+
+
+def _accuracy(step: Step) -> str:
+    """What an evaluation found over all texts; empty where nobody evaluated."""
+    told = [answer for _, answer in step.updates() if answer.right is not None]
+    texts = sum(answer.num_examples for answer in told)
+    right = sum(answer.right or 0 for answer in told)
+    return f", accuracy {right / texts:.3f} on {texts} texts" if texts else ""
+
+
+def round_text(live: Live, opened: StepOpened) -> str:
+    """A step's name for people."""
+    if opened.round_index == 0:
+        return "before round 1, evaluation"
+    return f"round {opened.round_index} of {live.config.rounds}, {DOING[opened.kind]}"
+
+
+def answer_text(
+    live: Live, device_id: str, asked: StepOpened, report: Report, spent_s: float, is_late: bool
+) -> str:
+    """A line on a device's answer: what it gave, and who is still waited for.
+
+    Args:
+        live: The run, the answer folded in.
+        device_id: Who answered.
+        asked: The step that asked.
+        report: The answer.
+        spent_s: Seconds since it was asked.
+        is_late: Whether the answer came after its step had closed.
+    """
+    name = f"{live.config.name}: {round_text(live, asked)}: {device_id}"
+    if report.failure is not None:
+        gone = "; it has left until it is started again" if report.is_leaving else ""
+        return f"{name} failed after {spent_s:.1f} s: {SAID[report.failure]}{gone}"
+    if is_late:
+        return f"{name} answered after {spent_s:.1f} s, too late to count"
+    missing = missing_in(live)
+    left = f"; waiting for {listed(missing)}" if missing else ""
+    return f"{name} answered after {spent_s:.1f} s{left}"
+
+
+def listed(names: Collection[str], most: int = MOST_NAMES) -> str:
+    """Names in a line, the first of many."""
+    if not names:
+        return "nobody"
+    shown = list(names)[:most]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(shown) + more
+
+
+def lack_text(live: Live, alive: Collection[str]) -> str:
+    """What a run that has no open step waits for, in words; empty where it waits for nothing."""
+    if live.state.step is not None or live.state.is_finished:
+        return ""
+    here = sorted(set(alive) - live.state.left.keys())
+    needed = live.config.min_clients if live.state.round_index == 0 else 1
+    name, lacking = live.config.name, needed - len(here)
+    if lacking > 0:
+        devices = f"{lacking} more device{'s' if lacking > 1 else ''}"
+        option = f" (--min-clients {needed})" if live.state.round_index == 0 else ""
+        return f"{name}: waiting for {devices}{option}; here: {listed(here)}"
+    round_index = live.state.round_index + 1
+    return f"{name}: round {round_index} needs devices that can train; here: {listed(here)}"
+
+
+def run_text(live: Live, devices: int) -> str:
+    """A line on where a run stands, for the beginning of a log."""
+    state, config = live.state, live.config
+    where = f"{state.phase}, round {state.round_index} of {config.rounds}"
+    return f"run {config.name} ({live.run.run_id}): {where}, {devices} devices enrolled"

@@ -1,0 +1,57 @@
+"""What went wrong on a device, as the code that its coordinator hears."""
+
+from edge_client.adapters.spec import AdapterError
+from edge_client.bases.base import BaseError
+from edge_client.engine.engine import EngineError
+from edge_client.engine.trainer import TrainingError
+from edge_client.errors import WrongInput
+from edge_client.planning.budget import MemoryRanOut
+from edge_client.planning.sizes import BudgetError
+from edge_client.texts.rows import DataError
+from edge_client.texts.tasks import TaskError
+from edge_client.wire.failures import Failure
+from edge_client.wire.messages import WireError
+
+MOST_IN_A_ROW = 3  # pieces of work that may fail one after the other
+
+
+class ClientError(WrongInput):
+    """The device cannot serve this run as it is set up; says what to change."""
+
+
+class OtherBase(ClientError):
+    """The run trains on a base that this device was not started with."""
+
+
+# The first that fits.
+CODES: tuple[tuple[type[Exception], Failure], ...] = (
+    (DataError, "texts"),
+    (TaskError, "task"),
+    (OtherBase, "base"),
+    (BaseError, "base"),
+    (AdapterError, "adapter"),
+    (BudgetError, "budget"),
+    (MemoryRanOut, "memory"),
+    (MemoryError, "memory"),
+    (TrainingError, "training"),
+    (EngineError, "engine"),
+    (WireError, "transfer"),
+    (OSError, "disk"),
+)
+
+
+def code_of(error: Exception) -> Failure:
+    """The code of an error; nothing of its words."""
+    return next((code for kind, code in CODES if isinstance(error, kind)), "internal")
+
+
+def is_lasting(error: Exception, budget_bytes: int | None) -> bool:
+    """Whether the same work would fail until somebody changes what this client was given.
+
+    Args:
+        error: What went wrong.
+        budget_bytes: The budget given; what is available by itself may be more in an hour.
+    """
+    if isinstance(error, BudgetError):
+        return budget_bytes is not None
+    return isinstance(error, WrongInput)

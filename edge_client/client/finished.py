@@ -1,0 +1,36 @@
+"""The finished run's adapter as a folder on the device, for `smidgen client predict`."""
+
+import logging
+from pathlib import Path
+
+from edge_client.adapters.peft_folder import Exported, write_peft_folder
+from edge_client.bases.base import Base
+from edge_client.wire.messages import Over, Terms
+
+log = logging.getLogger(__name__)
+
+
+def take_home(folder: Path, terms: Terms, base: Base, over: Over, body: bytes) -> str:
+    """Write the finished adapter; the folder, or nothing where the disk will not have it.
+
+    Args:
+        folder: Made if it is not there; an earlier adapter in it is replaced.
+        terms: The run's.
+        base: The base on this device.
+        over: What the coordinator said of the run's end.
+        body: The adapter, a safetensors file.
+    """
+    exported = Exported(
+        adapter=terms.adapter_spec,
+        base_name=base.peft_name,
+        base_id=base.base_id,
+        architecture=base.architecture,
+        task=terms.task,
+    )
+    try:
+        write_peft_folder(folder, exported, body)
+    except OSError as error:
+        log.error("the finished adapter cannot be written to %s: %s", folder, error.strerror)
+        return ""
+    log.info("run %s is finished; its adapter is in %s", terms.run_name, folder)
+    return str(folder)

@@ -1,0 +1,56 @@
+"""What a client is started with, and what one life of it did."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_client.bases.base import Base
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a client is started with.
+
+    Attributes:
+        url: The coordinator.
+        token: Enrolment token; may be empty once the device is enrolled.
+        name: What the device calls itself.
+        data: Client data folder (or one labelled file).
+        base: The frozen base on this device.
+        engine: `auto`, `torch` or `onnx`.
+        budget_bytes: Memory this process may take; None: 60 % of what is available.
+        cache_bytes: Disk that results of frozen layers may take; 0: none are kept.
+        version: The client's version, for the coordinator's list.
+        wait_s: Length of one long poll.
+        patience_s: How long the coordinator may be absent at the start; later it is waited for.
+        out: Where the finished adapter is written; None: the state folder's `adapter`.
+    """
+
+    url: str
+    token: str
+    name: str
+    data: Path
+    base: Base
+    engine: str = "auto"
+    budget_bytes: int | None = None
+    cache_bytes: int = 256 << 20
+    version: str = ""
+    wait_s: float = 25.0
+    patience_s: float = 10.0
+    out: Path | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one life of a client did.
+
+    Attributes:
+        device_id: Its name in the run.
+        works: Pieces of work done.
+        failures: Pieces of work that failed.
+        adapter: Folder of the finished adapter; empty where it could not be written.
+    """
+
+    device_id: str
+    works: int
+    failures: int
+    adapter: str = ""

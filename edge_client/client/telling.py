@@ -1,0 +1,126 @@
+"""What a client says in its log: what it waits for, how far it is, what each piece of work gave."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+
+from edge_client.client.state import Answer
+from edge_client.texts.examples import ClientData
+from edge_client.wire.messages import Waiting, Work
+
+log = logging.getLogger(__name__)
+
+SILENCE_S = 10.0
+DOING = {"train": "training", "label": "labelling", "evaluate": "evaluation"}
+
+
+class Teller:
+    """Says what a run waits for, once until it changes."""
+
+    def __init__(self) -> None:
+        self._told: tuple[object, ...] = ()
+
+    def waiting(self, waiting: Waiting) -> None:
+        """Say it unless it was said already; the time that is left is no news."""
+        news = (waiting.phase, waiting.round_index, waiting.missing, waiting.names)
+        if news != self._told:
+            log.info("%s", waiting_text(waiting))
+        self._told = news
+
+    def worked(self) -> None:
+        """What was said before is old."""
+        self._told = ()
+
+
+def waiting_text(waiting: Waiting) -> str:
+    """What a run waits for, in words."""
+    devices = f"{waiting.missing} more device{'s' if waiting.missing != 1 else ''}"
+    names = f" ({', '.join(waiting.names)})" if waiting.names else ""
+    if waiting.phase == "waiting":
+        if not waiting.missing:
+            return f"waiting for round {waiting.round_index} of {waiting.rounds} to begin"
+        return (
+            f"waiting for {devices} before round {waiting.round_index} of {waiting.rounds}; "
+            f"{waiting.asked} needed"
+        )
+    what = f"round {waiting.round_index} of {waiting.rounds}, {DOING[waiting.phase]}"
+    if not waiting.missing:
+        return f"{what}: all {waiting.asked} devices asked have answered"
+    closes = ""
+    if waiting.closes_in_s is not None:
+        closes = f"; it goes on without them in {time_text(waiting.closes_in_s)}"
+    done = waiting.asked - waiting.missing
+    return f"{what}: {done} of {waiting.asked} devices have answered; waiting{names}{closes}"
+
+
+def time_text(seconds: float) -> str:
+    """A span of time as people say it."""
+    if seconds < 100:
+        return f"{max(0.0, seconds):.0f} s"
+    if seconds < 6000:
+        return f"{math.ceil(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+class Progress:
+    """Says every ten seconds how far a piece of work is.
+
+    Args:
+        work: The work.
+        total: Texts it takes in all; None where nobody knows.
+        clock: Seconds, ever growing.
+    """
+
+    def __init__(
+        self, work: Work, total: int | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._what = f"round {work.round_index}: {DOING[work.kind]}"
+        self._total, self._clock, self._done = total, clock, 0
+        self._began_s = self._told_s = clock()
+
+    def __call__(self, texts: int) -> None:
+        """So many texts more are done."""
+        self._done += texts
+        now_s = self._clock()
+        if now_s - self._told_s >= SILENCE_S:
+            self._told_s = now_s
+            of = "" if self._total is None else f" of {self._total}"
+            spent_s = now_s - self._began_s
+            log.info("%s: %d%s texts, %.0f s so far", self._what, self._done, of, spent_s)
+
+
+def texts_in(work: Work, data: ClientData) -> int | None:
+    """Texts that a piece of work goes through, repetitions included; None: it depends."""
+    patterns = len(work.task.patterns) if work.task.ensemble else 1
+    if work.kind == "evaluate":
+        return len(data.test) * patterns
+    if work.kind == "train" and work.labelling is None:
+        return len(data.labelled) * work.training.epochs
+    return None
+
+
+def in_short(work: Work | None, finished: Answer, is_counted: bool) -> str:
+    """One line for the log on an answer that the coordinator has.
+
+    Args:
+        work: What was asked; None for an answer from before a restart.
+        finished: The answer, costs filled in.
+        is_counted: Whether it counts for its round.
+    """
+    report = finished.report
+    what = f"round {work.round_index}: {DOING[work.kind]}" if work else "work done earlier"
+    if report.outcome == "failed":
+        why = f": {finished.reason}" if finished.reason else ""
+        return f"{what} failed ({report.failure}){why}"
+    seconds = sum(spent for phase, spent in report.phases_s.items() if phase != "wait")
+    gave = f"loss {report.loss:.3f}" if report.loss is not None else "done"
+    if report.pseudo_labels:
+        gave += f", {report.pseudo_labels} pseudo-labels"
+    if report.accuracy is not None:
+        gave += f", accuracy {report.accuracy:.3f}"
+    late = "" if is_counted else "; it came too late and does not count"
+    return (
+        f"{what}: {report.num_examples} texts, {gave}; {seconds:.1f} s, "
+        f"{report.bytes_up / 1000:.1f} kB up, {report.bytes_down / 1000:.1f} kB down{late}"
+    )
