@@ -1,7 +1,10 @@
 """What went wrong on a device, as the code that its coordinator hears."""
 
 from edge_client.adapters.spec import AdapterError
+from edge_client.bases.architectures import ArchitectureError
 from edge_client.bases.base import BaseError
+from edge_client.bases.header import WeightsError
+from edge_client.bases.layout import PackError
 from edge_client.engine.engine import EngineError
 from edge_client.engine.trainer import TrainingError
 from edge_client.errors import WrongInput
@@ -29,6 +32,9 @@ CODES: tuple[tuple[type[Exception], Failure], ...] = (
     (TaskError, "task"),
     (OtherBase, "base"),
     (BaseError, "base"),
+    (ArchitectureError, "base"),
+    (PackError, "base"),
+    (WeightsError, "base"),
     (AdapterError, "adapter"),
     (BudgetError, "budget"),
     (MemoryRanOut, "memory"),

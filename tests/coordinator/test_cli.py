@@ -198,10 +198,11 @@ def test_serve_ends_when_the_devices_have_heard_that_all_is_done(
         devices[0].poll()
         devices[1].poll()
         take_turns(devices, works=6)
-        assert devices[0].poll(10.0).status_code == 410
-        time.sleep(0.3)
-        assert process.poll() is None
+        devices[0].until_finished()
         assert devices[1].poll(10.0).status_code == 410
+        time.sleep(0.3)
+        assert process.poll() is None  # the other has heard of it and has no adapter yet
+        devices[1].until_finished()
         assert process.wait(10) == 0
         assert process.stdout is not None
         said = json.loads(process.stdout.read().splitlines()[-1])

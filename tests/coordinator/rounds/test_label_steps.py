@@ -230,9 +230,13 @@ def test_with_nobody_to_train_the_run_waits_for_somebody() -> None:
     assert isinstance(event, StepOpened) and [name for _, name in event.members] == ["new"]
 
 
-def test_without_labelling_nobody_is_left_out() -> None:
-    state, log = run(CONFIG, say_texts(a=0, b=0, c=0))
-    assert state.is_finished and all(len(step.members) == 3 for step in opened(log, "train"))
+def test_without_labelling_too_a_device_without_labels_is_not_asked_to_train() -> None:
+    def say(step: StepOpened, work_id: str, device_id: str) -> Answered:
+        return replace(says(step, work_id, device_id), labelled=0 if device_id == "b" else 3)
+
+    state, log = run(CONFIG, say)
+    asked = [[name for _, name in step.members] for step in opened(log, "train")]
+    assert state.is_finished and asked == [["a", "c"]] * CONFIG.rounds
 
 
 def test_a_failed_training_says_nothing_about_texts() -> None:

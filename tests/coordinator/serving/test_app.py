@@ -14,7 +14,7 @@ from coordinator.serving.service import Service
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.runs import create_run
 from edge_client.wire import messages
-from edge_client.wire.messages import Enrol, Report
+from edge_client.wire.messages import Asking, Enrol, Report
 from edge_client.wire.tensors import (
     AdapterState,
     Update,
@@ -119,9 +119,11 @@ def test_a_name_that_is_taken_gets_a_number(start: Start) -> None:
 
 def test_a_wrong_token_or_protocol_does_not_enrol(start: Start) -> None:
     live = start()
-    for protocol, token, status in ((2, "wrong", 401), (1, live.token, 422)):
+    for protocol, token, status in ((3, "wrong", 401), (2, live.token, 422)):
         body = messages.encode(Enrol(protocol, token, "hub", FACTS))
         assert live.http.post("/v1/enrol", content=body).status_code == status
+        asking = messages.encode(Asking(protocol, token))
+        assert live.http.post("/v1/terms", content=asking).status_code == status
     assert live.store.devices() == {}
 
 

@@ -179,7 +179,7 @@ def test_evaluation_tells_the_prior_only_in_a_run_that_labels(
     assert told.labelled == 3 and told.num_examples == 3
     plain = answer(engine, DATA, work_of("evaluate", hub_task, None), "hub-1", MemoryNotes()).report
     assert plain.mean_log_probabilities == () and plain.labelled == 3
-    assert plain == replace(told, mean_log_probabilities=(), labelled=None)
+    assert plain == replace(told, mean_log_probabilities=())
 
 
 def test_who_keeps_no_texts_aside_tells_no_prior(

@@ -16,6 +16,7 @@ from tests.command_line import Done, smidgen
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import enrolled_as, over, terms_for
 
+TASK = Task("hub", ("weather", "mail"), ("{text} [MASK]",), {"weather": "rain", "mail": "mail"})
 NAMES = ["hall/left", "..", "h" * 65, "hall\n"]
 
 
@@ -25,8 +26,8 @@ def run(base: Base, folder: Path, *arguments: str) -> tuple[Done, list[str]]:
     names: list[str] = []
 
     def answer(method: str, path: str, body: bytes) -> Answer:
-        terms = terms_for(base, Task("hub", ("weather",), ("{text} [MASK]",), {"weather": "rain"}))
-        adapter = encode_adapter(initial_adapter(parse_adapter("lora:2"), base, 1, seed=3))
+        terms = terms_for(base, TASK)
+        adapter = encode_adapter(initial_adapter(parse_adapter("lora:2"), base, 2, seed=3))
         if path == "/v1/terms":
             return 200, encoded(terms)
         if path == "/v1/enrol":
