@@ -5,13 +5,13 @@ from pathlib import Path
 
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.bases.base import Base
-from edge_client.wire.messages import Over, Terms
+from edge_client.wire.messages import Over, Terms, WireError
 
 log = logging.getLogger(__name__)
 
 
 def take_home(folder: Path, terms: Terms, base: Base, over: Over, body: bytes) -> str:
-    """Write the finished adapter; the folder, or nothing where the disk will not have it.
+    """Write the finished adapter; the folder, or nothing where that cannot be done.
 
     Args:
         folder: Made if it is not there; an earlier adapter in it is replaced.
@@ -29,8 +29,8 @@ def take_home(folder: Path, terms: Terms, base: Base, over: Over, body: bytes) -
     )
     try:
         write_peft_folder(folder, exported, body)
-    except OSError as error:
-        log.error("the finished adapter cannot be written to %s: %s", folder, error.strerror)
+    except (OSError, WireError) as error:
+        log.error("the finished adapter cannot be written to %s: %s", folder, error)
         return ""
     log.info("run %s is finished; its adapter is in %s", terms.run_name, folder)
     return str(folder)

@@ -63,7 +63,9 @@ def figures(scene: Scene) -> list[dict[str, Any]]:
     scene.coordinator_json("figures", "--out", str(out))
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     names = ("round_index", "kind", "device_id", "num_examples", "labelled", "pseudo_labels")
-    return [{name: row[name] for name in (*names, "loss", "confidences", "error")} for row in rows]
+    return [
+        {name: row[name] for name in (*names, "loss", "confidences", "failure")} for row in rows
+    ]
 
 
 def readings(scene: Scene, name: str) -> Any:
@@ -115,8 +117,9 @@ def test_a_full_disk_and_a_damaged_file_stop_no_client(scene: Scene) -> None:
         scene.client(name, url, "--engine", "onnx")
     scene.finish()
     work = {(row["device_id"], row["kind"]): row for row in figures(scene)}
-    assert "No space left" in work["b", "label"]["error"]
-    assert scene.log("b").count("round 1: label failed") == 1
+    assert work["b", "label"]["failure"] == "disk"
+    assert scene.log("b").count("round 1: labelling failed (disk)") == 1
+    assert "No space left" in scene.log("b")
     assert work["c", "label"]["num_examples"] == 2 and work["a", "label"]["num_examples"] == 0
     assert scene.log("c").count("put aside as .bad") == 1
     assert "Traceback" not in scene.log("b") + scene.log("c")

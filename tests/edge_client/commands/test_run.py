@@ -10,6 +10,7 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
+from edge_client.wire.messages import PROTOCOL, Receipt, Report, Training, Work, decode
 from edge_client.wire.messages import encode as encoded
 from edge_client.wire.tensors import encode_adapter, sha256
 from tests.command_line import Done, smidgen
@@ -40,6 +41,36 @@ def run(base: Base, folder: Path, *arguments: str) -> tuple[Done, list[str]]:
     with http_server(answer) as url:
         given = ["--coordinator", url, "--data", str(folder), "--base", str(base.folder)]
         return smidgen("client", "run", *given, "--token", "token", *arguments), names
+
+
+def test_a_run_in_which_nothing_could_be_done_ends_in_exit_code_1(
+    tiny_base: Base, tmp_path: Path
+) -> None:
+    """The adapter arrives damaged; then the run is over."""
+    (tmp_path / "labelled.csv").write_text("text,label\nrain,weather\n")
+    terms, adapter = terms_for(tiny_base, TASK), b"the finished adapter is damaged too"
+    work = Work(
+        *(PROTOCOL, "w", "evaluate", "run", 1, tiny_base.base_id, "lora:2", "0" * 64, 9, TASK),
+        *(Training(), 7),
+    )
+    answers = {"/v1/terms": encoded(terms), "/v1/enrol": encoded(enrolled_as("hub", terms))}
+    told: list[Report] = []
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        if path.endswith("/report"):
+            told.append(decode(body, Report))
+            return 200, encoded(Receipt(True))
+        if path.startswith("/v1/work"):
+            return (410, encoded(over(sha256(adapter)))) if told else (200, encoded(work))
+        return 200, answers.get(path, adapter)
+
+    with http_server(answer) as url:
+        given = ("--coordinator", url, "--data", str(tmp_path), "--base", str(tiny_base.folder))
+        state = ("--state", str(tmp_path / "state"))
+        done = smidgen("client", "run", *given, *state, "--token", "token")
+    assert done.exit_code == 1, done.output
+    assert "0 pieces of work done, 1 failed" in done.stdout
+    assert "nothing could be done" in done.stderr and told[0].failure == "transfer"
 
 
 @pytest.mark.parametrize("name", NAMES)

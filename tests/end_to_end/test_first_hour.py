@@ -1,0 +1,81 @@
+"""What a newcomer meets: real processes, and what each side says while it waits and at the end."""
+
+import json
+
+from tests.command_line import smidgen
+from tests.end_to_end.conftest import Scene, wait_for
+
+
+def test_a_lone_device_and_its_coordinator_say_what_they_wait_for(scene: Scene) -> None:
+    scene.create(1, 2, 1)
+    url = scene.serve()
+    scene.client("a", url, "--engine", "onnx")
+    wait_for(lambda: "waiting for 1 more device" in scene.log("a"), scene.fleet.check)
+    assert "waiting for 1 more device before round 1 of 1; 2 needed" in scene.log("a")
+    said = "hub: waiting for 1 more device (--min-clients 2); here: a"
+    wait_for(lambda: said in scene.log("coordinator"), scene.fleet.check)
+    scene.client("b", url, "--engine", "onnx")
+    scene.finish()
+    assert "round 1 of 1, training: a answered after" in scene.log("coordinator")
+    assert "2 of 2 devices are done, accuracy" in scene.log("coordinator")
+
+
+def test_every_device_is_left_with_the_finished_adapter(scene: Scene) -> None:
+    scene.create(1, 2, 1)
+    url = scene.serve()
+    out = scene.folder / "mine"
+    scene.client("a", url, "--engine", "onnx")
+    scene.client("b", url, "--engine", "onnx", "--out", str(out))
+    scene.finish()
+    expected = scene.adapter()
+    for name, folder in (("a", scene.folder / "state" / "a" / "adapter"), ("b", out)):
+        assert (folder / "adapter_model.safetensors").read_bytes() == expected
+        assert f"finished adapter: {folder}" in scene.log(name)
+        base = ("--base", str(scene.base.folder), "--engine", "onnx")
+        done = smidgen("client", "predict", "--adapter", str(folder), *base, "--json", "rain today")
+        labels = json.loads(done.stdout.splitlines()[-1])["labels"]
+        assert done.exit_code == 0 and labels[0] in ("security", "weather", "family")
+
+
+def test_a_device_with_too_small_a_budget_never_joins(scene: Scene) -> None:
+    scene.create(1, 1, 1)
+    url = scene.serve()
+    where = ("--coordinator", url, "--token", scene.token, "--data", str(scene.data("x")))
+    base, state = str(scene.base.folder), str(scene.folder / "state" / "x")
+    what = ("--base", base, "--state", state, "--engine", "onnx")
+    done = scene.smidgen("client", "run", *where, *what, "--memory-budget", "8M", check=False)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("smidgen ")]
+    assert done.returncode == 2 and len(lines) == 1 and "--memory-budget" in lines[0]
+    assert scene.coordinator_json("status")["devices"] == []
+
+
+def test_a_device_restarted_on_useless_files_is_refused_until_they_are_mended(
+    scene: Scene,
+) -> None:
+    scene.create(3, 2, 1, "--deadline", "300")
+    url = scene.serve()
+    for name in ("a", "b"):
+        scene.client(name, url, "--engine", "onnx")
+    wait_for(lambda: "round 1 of 3, training closed" in scene.log("coordinator"))
+    scene.kill("b")
+    labelled = scene.data("b") / "labelled.csv"
+    good = labelled.read_text()
+    labelled.write_text("text,label\nrain,rein\n")
+    state = str(scene.folder / "state" / "b")
+    line = ("client", "run", "--coordinator", url, "--data", str(scene.folder / "data" / "b"))
+    options = ("--base", str(scene.base.folder), "--name", "b", "--state", state)
+    refused = scene.smidgen(*line, *options, "--engine", "onnx", check=False)
+    assert refused.returncode == 2 and "labelled.csv, line 2" in refused.stderr
+    labelled.write_text(good)
+    scene.fleet.start("b", [*line, *options, "--engine", "onnx"])
+    scene.finish()
+    assert scene.coordinator_json("status")["phase"] == "finished"
+
+
+def test_the_log_of_a_client_has_times_and_its_plan_in_words(scene: Scene) -> None:
+    scene.create(1, 1, 1)
+    scene.client("a", scene.serve(), "--engine", "onnx")
+    scene.finish()
+    lines = [line for line in scene.log("a").splitlines() if "plan:" in line]
+    assert len(lines) == 1 and "texts at once of up to" in lines[0] and "Plan(" not in lines[0]
+    assert lines[0][:4].isdigit() and lines[0][4] == "-"
