@@ -124,7 +124,9 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 130 and "no process is left behind" in said, said[-4000:]
+    # CPython remembers an interrupt inside code that was compiled from a string (a dataclass made
+    # while a module is imported, say), and `python -m` then ends by the signal: a shell shows 130.
+    assert process.returncode in (130, -signal.SIGINT) and "no process is left behind" in said
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
 
