@@ -30,7 +30,8 @@ from profiling.benchmarks.training_run import ratios
 from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import Line, terminable
 from profiling.rounds import cost_by_round, read_figures
-from profiling.rounds_report import draw_rounds, rounds_table
+from profiling.rounds_picture import draw_rounds
+from profiling.rounds_report import rounds_table
 
 app = typer.Typer(
     help="Tables and charts of what was measured, and benchmarks.",

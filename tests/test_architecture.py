@@ -46,7 +46,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     "coordinator": (("rounds",), ("config",), ("storage",), ("serving",), ("cli",)),
     "profiling": (
         ("instruments", "rounds"),
-        ("peers", "rounds_report"),
+        ("peers", "rounds_report", "rounds_picture"),
         ("benchmarks",),
         ("cli",),
     ),
@@ -68,7 +68,7 @@ SEES: dict[str, dict[str, set[str]]] = {
     "simulation": {
         "edge_client": EVERY_ROOM,
         "coordinator": {"rounds"},
-        "profiling": {"rounds", "rounds_report", "peers", "instruments"},
+        "profiling": {"rounds", "rounds_report", "rounds_picture", "peers", "instruments"},
     },
 }
 # library -> the folders and modules that import it; simulation computes with torch everywhere

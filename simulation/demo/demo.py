@@ -33,7 +33,7 @@ from profiling.rounds import (
     per_client_round,
     read_figures,
 )
-from profiling.rounds_report import draw_rounds
+from profiling.rounds_picture import draw_rounds
 from simulation.demo.processes import Fleet, FleetError, fleet
 
 Progress = Callable[[str, int], None]
