@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[1]
 # other. What is not named in a package (`cli`, a lone module) is a room of its own.
 ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     "edge_client": (
-        ("errors", "files"),
+        ("errors",),
+        ("files",),
+        ("outputs",),
         ("texts",),
         ("wire",),
         ("bases",),
@@ -35,7 +37,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("cli",),
     ),
     "edge_client.engine": (
-        ("watch", "ensemble", "activation_cache", "frozen_base"),
+        ("watch", "ensemble", "activation_cache", "frozen_base", "scores"),
         ("frozen_prefix",),
         ("backend",),
         ("engine",),
@@ -58,12 +60,24 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("cli",),
     ),
 }
-BELOW_LABELLING = {"errors", "files", "texts", "wire", "bases", "adapters", "planning", "engine"}
+BELOW_LABELLING = {
+    "errors",
+    "files",
+    "outputs",
+    "texts",
+    "wire",
+    "bases",
+    "adapters",
+    "planning",
+    "engine",
+}
 EVERY_ROOM = {room for line in ORDER["edge_client"] for room in line}
 # package -> other package -> the rooms of it that it sees
 SEES: dict[str, dict[str, set[str]]] = {
     "edge_client": {},
-    "coordinator": {"edge_client": {"errors", "files", "texts", "wire", "bases", "adapters"}},
+    "coordinator": {
+        "edge_client": {"errors", "files", "outputs", "texts", "wire", "bases", "adapters"}
+    },
     "profiling": {"edge_client": BELOW_LABELLING},
     "simulation": {
         "edge_client": EVERY_ROOM,

@@ -1,0 +1,122 @@
+"""Where a command writes to: refused before the work, or in place as a whole after it."""
+
+from pathlib import Path
+
+import pytest
+
+from edge_client import outputs
+from edge_client.errors import Failed
+from edge_client.outputs import OutputError, check_out_file, check_out_folder, new_file, new_folder
+
+MARK, MINE = "mark.json", ("weights",)
+
+
+def ours(folder: Path, body: str = "old") -> Path:
+    folder.mkdir(parents=True)
+    (folder / MARK).write_text(body)
+    (folder / "weights").write_text(body)
+    return folder
+
+
+def write(folder: Path, body: str) -> None:
+    with new_folder("--out", folder, MARK, MINE) as part:
+        (part / MARK).write_text(body)
+        (part / "weights").write_text(body)
+
+
+def read(folder: Path) -> set[str]:
+    return {path.read_text() for path in folder.iterdir()}
+
+
+def test_a_new_an_empty_and_an_own_folder_are_written(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    ours(tmp_path / "own")
+    for name in ("new", "empty", "own", "far/below"):
+        write(tmp_path / name, "new")
+        assert read(tmp_path / name) == {"new"}
+        assert [path.name for path in (tmp_path / name).parent.glob(".*")] == []
+
+
+def test_a_folder_of_other_things_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    (ours(tmp_path / "mixed") / "letters.txt").write_text("mine")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "weights").write_text("PEFT's own")
+    for name, thing in (("mixed", "letters.txt"), ("other", "weights")):
+        with pytest.raises(OutputError, match=f"holds other things, such as {thing}"):
+            write(tmp_path / name, "new")
+        assert "new" not in read(tmp_path / name)
+
+
+@pytest.mark.parametrize("below", ["", "/below", "/far/below"])
+def test_a_file_in_the_way_is_named(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"file is a file; a folder is expected"):
+        check_out_folder("--out", Path(f"{tmp_path}/file{below}"), MARK)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 250, f"far/{'x' * 300}/below"])
+def test_a_name_that_no_disk_takes_is_refused_before_the_work(tmp_path: Path, name: str) -> None:
+    with pytest.raises(OutputError, match="File name too long"):
+        check_out_folder("--out", tmp_path / name, MARK)
+    with pytest.raises(OutputError, match="File name too long"):
+        check_out_file("--out", tmp_path / name)
+
+
+def test_looking_makes_nothing(tmp_path: Path) -> None:
+    check_out_folder("--out", tmp_path / "far" / "below", MARK)
+    check_out_file("--out", tmp_path / "far" / "below.csv", (".csv",))
+    assert not list(tmp_path.iterdir())
+
+
+def cut_folder(folder: Path) -> None:
+    with new_folder("--out", folder, MARK, MINE) as part:
+        (part / MARK).write_text("new")
+        raise KeyboardInterrupt
+
+
+def cut_file(path: Path) -> None:
+    with new_file("--out", path) as text:
+        text.write("new")
+        raise KeyboardInterrupt
+
+
+def test_work_that_is_cut_leaves_the_old(tmp_path: Path) -> None:
+    own, file = ours(tmp_path / "own"), tmp_path / "a.csv"
+    file.write_text("old")
+    with pytest.raises(KeyboardInterrupt):
+        cut_folder(own)
+    with pytest.raises(KeyboardInterrupt):
+        cut_file(file)
+    assert read(own) == {"old"} and file.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "own"]
+
+
+def test_folders_that_cannot_be_exchanged_in_one_step_are_in_two(tmp_path: Path) -> None:
+    own, part = ours(tmp_path / "own"), ours(tmp_path / ".part", "new")
+    outputs._replace(part, own)
+    assert read(own) == {"new"} and read(part) == {"old"}
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
+    ours(tmp_path / "own")
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    write(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and read(tmp_path / "own") == {"new"}
+
+
+def fill_the_disk(folder: Path) -> None:
+    with new_folder("--out", folder, MARK):
+        Path("/dev/full").write_text("x" * 99)
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match=r"--out .*own cannot be written: No space left"):
+        fill_the_disk(tmp_path / "own")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_has_one_of_the_endings(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"ends in \.csv or \.jsonl is expected"):
+        check_out_file("--out", tmp_path / "a.txt", (".csv", ".jsonl"))
+    with pytest.raises(OutputError, match="is a folder"):
+        check_out_file("--out", tmp_path)
