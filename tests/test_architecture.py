@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 # other. What is not named in a package (`cli`, a lone module) is a room of its own.
 ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     "edge_client": (
-        ("errors",),
+        ("errors", "tables"),
         ("files",),
         ("outputs",),
         ("texts",),
@@ -45,7 +45,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("opening",),
         ("trainer", "budgeted"),
     ),
-    "coordinator": (("rounds",), ("config",), ("storage",), ("serving",), ("cli",)),
+    "coordinator": (("rounds",), ("config",), ("storage",), ("serving",), ("commands",), ("cli",)),
     "profiling": (
         ("instruments", "rounds"),
         ("peers", "rounds_report", "rounds_picture"),
@@ -61,14 +61,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
 }
 BELOW_LABELLING = {
-    "errors",
-    "files",
-    "outputs",
-    "texts",
-    "wire",
-    "bases",
-    "adapters",
-    "planning",
+    *("errors", "files", "outputs", "tables", "texts", "wire", "bases", "adapters", "planning"),
     "engine",
 }
 EVERY_ROOM = {room for line in ORDER["edge_client"] for room in line}
@@ -76,7 +69,16 @@ EVERY_ROOM = {room for line in ORDER["edge_client"] for room in line}
 SEES: dict[str, dict[str, set[str]]] = {
     "edge_client": {},
     "coordinator": {
-        "edge_client": {"errors", "files", "outputs", "texts", "wire", "bases", "adapters"}
+        "edge_client": {
+            "errors",
+            "files",
+            "outputs",
+            "tables",
+            "texts",
+            "wire",
+            "bases",
+            "adapters",
+        }
     },
     "profiling": {"edge_client": BELOW_LABELLING},
     "simulation": {
