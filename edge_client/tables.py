@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TextIO
+from typing import IO, Literal
 
 from rich.cells import cell_len
 
@@ -61,14 +61,14 @@ class Table:
     more: str = "--json"
 
 
-def show(*tables: Table, file: TextIO | None = None) -> None:
+def show(*tables: Table, file: IO[str] | None = None) -> None:
     """Print tables, with a line between them, to stdout or a file."""
     out = sys.stdout if file is None else file
     width = terminal_width(out)
     print("\n\n".join(render(table, width) for table in tables), file=out, flush=True)
 
 
-def tell(lines: Iterable[str], file: TextIO | None = None) -> None:
+def tell(lines: Iterable[str], file: IO[str] | None = None) -> None:
     """Print paragraphs as notes of a table are: broken at words on a terminal, whole elsewhere."""
     out = sys.stdout if file is None else file
     width = terminal_width(out)
@@ -76,7 +76,7 @@ def tell(lines: Iterable[str], file: TextIO | None = None) -> None:
         print(line if width is None else "\n".join(paragraph(line, width)), file=out, flush=True)
 
 
-def terminal_width(file: TextIO) -> int | None:
+def terminal_width(file: IO[str]) -> int | None:
     """Columns of the terminal that a file is; None if it is none.
 
     `COLUMNS` goes before what the terminal says, as in other programs.

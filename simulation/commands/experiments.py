@@ -1,6 +1,7 @@
 """`smidgen simulate run`, `aug-fedprompt`, `mfpt`: experiments with a bar, tables and pictures."""
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -8,10 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import Stopped, demand
+from edge_client.tables import show
 from profiling.instruments.child import terminable
 from simulation.experiments.experiment import ExperimentError, read_experiment
 from simulation.experiments.runner import Place
@@ -99,7 +100,7 @@ def mfpt_command(
     demand(is_read, f"--pretraining is for `mfpt distance`, not for {name}")
     if name == "traffic":
         table, rows = traffic_table()
-        Console(stderr=json_output).print(table)
+        show(table, file=sys.stderr if json_output else sys.stdout)
         if json_output:
             print(json.dumps({"scenario": "mfpt traffic", "rows": rows}))
         return

@@ -10,17 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
 from edge_client.adapters.spec import TARGETS
 from edge_client.bases.base import open_base
+from edge_client.tables import Column, Table, share
 from edge_client.wire.labelling import Labelling
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.record import Result, Row, mean_and_spread
 from simulation.papers.aug_fedprompt import AUGMENTED, SKEWED, experiment
 from simulation.papers.published import UNPACED_SHARE
-from simulation.papers.scenario import Cell, Measured, Scenario
+from simulation.papers.scenario import LAYER_FORWARDS, NAMED, SUMMARY, Cell, Measured, Scenario
 
 UNPACED, TOGETHER, MOST = "unpaced", "all together", "all but f and n"
 CLIENTS, TEXTS = 32, 1600
@@ -179,25 +177,27 @@ def fes_kj(found: Spent, layers: int, kind: str) -> float:
 
 def cost_table(found: Sequence[Measured]) -> tuple[Table, list[dict[str, Any]]]:
     """Layer-forwards to the same accuracy, and what they are in FeS's model."""
-    table = Table(
-        title="until three evaluations in a row reached 98 % of what unpaced labelling ends with",
-        box=SIMPLE_HEAD,
-    )
-    names = ("k in the whole run", "labelling", "gate", "rounds", "k layer-forwards", "of unpaced")
-    estimated = ("TX2 h, full", "TX2 h, bias", "kJ, bias")
-    table.add_column("")
-    for name in (*names, *estimated):
-        table.add_column(name, justify="right")
     rows = _rows(found)
-    for row in rows:
-        table.add_row(*_cells(row))
-    table.caption = (
-        "layer-forwards: counted by the engines; labelling, gate: shares of them in the whole run "
-        f"(paper, labelling unpaced: {100 * UNPACED_SHARE:.1f} %); TX2: estimated by FeS's "
-        "formula, a batch of 4 through all layers takes 2 s (all weights) or 1 s (biases) to train "
-        "on and half of that to read, at 12 W; sending takes 4 W, at 1 MB/s (our assumption)"
-    )
-    return table, rows
+    columns = [
+        Column("labelling", "text"),
+        *(Column(name) for name in ("whole run k", "labels' share", "gate's share")),
+        *(Column(name) for name in ("rounds", "k layer-forwards", "of unpaced")),
+        Column("TX2 full", optional=2),
+        Column("TX2 bias", optional=1),
+        Column("kJ, bias", optional=1),
+    ]
+    notes = [
+        LAYER_FORWARDS,
+        "whole run k: thousands of them over all rounds, however many were needed; labels' and "
+        "gate's share: what reading texts to label them, and finding out which adapter may label, "
+        f"took of that (paper, labelling unpaced: {100 * UNPACED_SHARE:.1f} %)",
+        "rounds, k layer-forwards, of unpaced: until that accuracy, and as a share of unpaced's",
+        "TX2: hours, estimated by FeS's formula: a batch of 4 through all layers takes 2 s (all "
+        "weights, full) or 1 s (biases) to train on and half of that to read, at 12 W; sending "
+        "takes 4 W, at 1 MB/s (our assumption)",
+    ]
+    title = "until three evaluations in a row reached 98 % of what unpaced labelling ends with"
+    return Table(columns, [_cells(row) for row in rows], title, notes, SUMMARY), rows
 
 
 def _rows(found: Sequence[Measured]) -> list[dict[str, Any]]:
@@ -245,45 +245,44 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{100 * row['gate_share']:.0f} %",
         _shown(row["rounds"], 1),
         _shown(row["layer_forwards"], 1e3),
-        _shown(row["share_of_unpaced"], 1, 3),
-        _shown(row["fes_full_s"], 3600, 2),
-        _shown(row["fes_bias_s"], 3600, 2),
+        share(row["share_of_unpaced"]),
+        _shown(row["fes_full_s"], 3600, 2, " h"),
+        _shown(row["fes_bias_s"], 3600, 2, " h"),
         _shown(row["fes_bias_kj"], 1),
     ]
 
 
-def _shown(value: float | None, unit: float, digits: int = 1) -> str:
-    return "-" if value is None else f"{value / unit:.{digits}f}"
+def _shown(value: float | None, unit: float, digits: int = 1, name: str = "") -> str:
+    return "-" if value is None else f"{value / unit:.{digits}f}{name}"
 
 
 def label_table(found: Sequence[Measured]) -> tuple[Table, list[dict[str, Any]]]:
     """How many pseudo-labels there were round by round, and how many of them were right."""
-    table = Table(title="pseudo-labels that clients train on (mean over seeds)", box=SIMPLE_HEAD)
-    table.add_column("")
-    for name in ("round", "held", "right", "texts read", "gate", "labelling"):
-        table.add_column(name, justify="right")
     rows = []
     for item in found:
         if item.cell.experiment.labelling is not None:
             rows += _by_round(item)
-    named = ""
-    for row in rows:
-        name, named = "" if row["row"] == named else row["row"], row["row"]
-        table.add_row(
-            name,
+    lines = [
+        [
+            row["row"],
             str(row["round"]),
             f"{row['held']:.0f}",
-            f"{100 * row['right']:.1f} %" if row["right"] is not None else "-",
+            share(row["right"]),
             f"{row['texts_read']:.0f}",
-            f"{100 * row['gate']:.0f} %" if row["gate"] is not None else "-",
-            f"{100 * row['labelling_share']:.0f} %",
-        )
-    table.caption = (
-        "right: against the data set's labels, which no client knows; gate: accuracy of the "
-        "adapter on the texts kept aside; labelling: its share of all layer-forwards so far; "
-        "paper: 92.5 % right early, 95.3 % late"
-    )
-    return table, rows
+            share(row["gate"]),
+            share(row["labelling_share"]),
+        ]
+        for row in rows
+    ]
+    names = ("round", "held", "right", "texts read", "gate", "labelling")
+    columns = [Column(NAMED, "text"), *(Column(name) for name in names)]
+    notes = [
+        "held: pseudo-labels on all clients; right: against the data set's labels, which no client "
+        "knows (paper: 92.5 % early, 95.3 % late); gate: accuracy of the adapter on the texts "
+        "kept aside; labelling: its share of all layer-forwards so far"
+    ]
+    title = "pseudo-labels that clients train on (mean over seeds)"
+    return Table(columns, lines, title, notes, SUMMARY), rows
 
 
 def _by_round(item: Measured) -> list[dict[str, Any]]:

@@ -9,11 +9,10 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
+from edge_client.tables import Column, Table
 from simulation.papers.published import MFPT_TRAFFIC_SOURCE, shown
-from simulation.papers.scenario import Measured
+from simulation.papers.scenario import SUMMARY, Measured
 from simulation.papers.traffic import TrafficRow, traffic_rows
 from simulation.papers.typology import TypologyError, distance, table_vectors
 
@@ -36,14 +35,23 @@ def parse_mixture(text: str) -> dict[str, float]:
 
 def traffic_table() -> tuple[Table, list[dict[str, Any]]]:
     """Parameters and traffic as the paper counts them, recounted, and as smidgen sends them."""
-    table = Table(title="XLM-R base, 10 labels; 5 clients x 10 rounds, both ways", box=SIMPLE_HEAD)
-    for name in ("", "trained", "\\[paper]", "MB", "\\[paper]", "from"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
     rows = traffic_rows()
-    for row in rows:
-        table.add_row(*_traffic_cells(row))
     notes = dict.fromkeys(f"{row.what}: {row.note}" for row in rows if row.published)
-    table.caption = "\n".join([*notes, rf"\[paper] {MFPT_TRAFFIC_SOURCE}"])
+    table = Table(
+        [
+            Column("what is sent", "word"),
+            *(Column(name) for name in ("trained", "[paper]", "MB", "[paper] MB")),
+            Column("from", "word"),
+        ],
+        [_traffic_cells(row) for row in rows],
+        "XLM-R base, 10 labels; 5 clients x 10 rounds, both ways",
+        [
+            "trained: parameters; MB: the paper's unit, of 1,000,000 bytes; from: files that "
+            "smidgen wrote, or a count of parameters",
+            *notes,
+            f"[paper] {MFPT_TRAFFIC_SOURCE}",
+        ],
+    )
     return table, [asdict(row) | {"run_bytes": row.run_bytes} for row in rows]
 
 
@@ -68,20 +76,24 @@ def distance_table(
     """
     shares = {item.cell.row: item.by_language() for item in found}
     languages = sorted(next(iter(shares.values())), key=lambda name: distance(name, mixture))
-    table = Table(title="language distance -log cos(v, V_p), and accuracy in %")
-    for name in ("language", "distance", *shares, "gain of federation"):
-        table.add_column(name, justify="right")
     rows: list[dict[str, Any]] = []
+    lines = []
     for language in languages:
         far = distance(language, mixture)
         values = [accuracy[language] for accuracy in shares.values()]
         gain = values[-1] - values[0]
-        cells = [f"{100 * value:.1f}" for value in values]
-        table.add_row(language, f"{far:.3f}", *cells, f"{100 * gain:+.1f}")
+        cells = [f"{100 * value:.1f} %" for value in values]
+        lines.append([language, f"{far:.3f}", *cells, f"{100 * gain:+.1f}"])
         rows.append({"language": language, "distance": far, "gain": gain})
     fars, gains = ([float(row[name]) for row in rows] for name in ("distance", "gain"))
-    table.caption = table_vectors().source
+    notes = [
+        "gain: points that federation adds, the last column of accuracies less the first",
+        table_vectors().source,
+    ]
     if len(rows) >= 8 and np.std(gains) > 0:  # of fewer a correlation says nothing
         slope = float(np.corrcoef(fars, gains)[0, 1])
-        table.caption += f"; correlation of distance and gain {slope:+.2f}"
-    return table, rows
+        notes.append(f"correlation of distance and gain {slope:+.2f}")
+    names = ("distance", *shares, "gain")
+    columns = [Column("language", "word"), *(Column(name) for name in names)]
+    title = "language distance -log cos(v, V_p), and accuracy"
+    return Table(columns, lines, title, notes, SUMMARY), rows

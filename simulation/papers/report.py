@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
+from edge_client.tables import Table, show, tell
 from simulation.experiments.record import Result
 from simulation.experiments.runner import Place, run_all
 from simulation.experiments.stage import stage
@@ -117,11 +117,8 @@ def facts(scenario: Scenario, order: Order) -> list[str]:
 def _tell(
     scenario: Scenario, tables: Sequence[Table | None], written: Sequence[Path], console: Console
 ) -> None:
-    for table in tables:
-        if table is not None:
-            console.print(table)
+    show(*(table for table in tables if table is not None), file=console.file)
     source = [f"[published] {scenario.source}"] if scenario.source else []
-    for line in (*source, *(f"- {note}" for note in scenario.notes)):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    tell((*source, *(f"- {note}" for note in scenario.notes)), console.file)
     for path in written:
-        console.print(f"written  {path}", highlight=False, soft_wrap=True, markup=False)
+        print(f"written  {path}", file=console.file)

@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
-
-from profiling.rounds_report import percent
+from edge_client.tables import Column, Table, seconds, share, sizes
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.record import Result, mean_and_spread
+
+NAMED = "experiment"  # heading of the column that names a row
+SUMMARY = "summary.json"
+LAYER_FORWARDS = (
+    "k layer-forwards: thousands of texts read by one layer each, as the engines count them; "
+    "a backward pass counts as two"
+)
 
 
 @dataclass(frozen=True)
@@ -131,12 +134,13 @@ def measured(scenario: Scenario, seeds: Sequence[int], results: Sequence[Result]
 def accuracy_table(scenario: Scenario, found: Sequence[Measured]) -> Table:
     """Rows and columns of the scenario, mean and spread, the published figure in brackets."""
     head, *rows = _grid(found)
-    table = Table(title=escape(scenario.title), box=SIMPLE_HEAD)
-    for name in head:
-        table.add_column(name, justify="right" if name else "left")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    return table
+    columns = [Column(NAMED, "text"), *(Column(name) for name in head[1:])]
+    read = ["figures in %"]
+    if any(len(item.results) > 1 for item in found):
+        read.append("±: spread over seeds")
+    if any(item.cell.published is not None for item in found):
+        read.append("in brackets: published")
+    return Table(columns, rows, scenario.title, ["; ".join(read)], SUMMARY)
 
 
 def markdown(scenario: Scenario, found: Sequence[Measured]) -> str:
@@ -181,36 +185,41 @@ def language_table(found: Sequence[Measured]) -> Table | None:
     languages = languages_of(found)
     if len(languages) < 2:
         return None
-    table = Table(title="accuracy by language (mean over seeds)", box=SIMPLE_HEAD)
-    table.add_column("")
-    for language in [*languages, "mean"]:
-        table.add_column(language, justify="right")
+    rows = []
     for item in found:
         shares = item.by_language()
         mean = sum(shares.values()) / len(shares) if shares else None
-        row = [percent(shares.get(language)) for language in languages]
-        table.add_row(item.name, *row, percent(mean))
-    return table
+        rows.append([item.name, *(share(shares.get(name)) for name in languages), share(mean)])
+    columns = [Column(NAMED, "text"), *(Column(name) for name in [*languages, "mean"])]
+    return Table(columns, rows, "accuracy by language (mean over seeds)", more=SUMMARY)
 
 
 def cost_table(found: Sequence[Measured]) -> Table:
     """What each cell cost over all its rounds, mean over seeds."""
-    table = Table(
-        title="cost of a whole run (mean over seeds; all clients together)", box=SIMPLE_HEAD
-    )
-    table.add_column("")
-    for name in ("rounds", "MB up", "MB down", "k layer-forwards", "seconds"):
-        table.add_column(name, justify="right")
-    for item in found:
-        table.add_row(
+    sent = sizes([item.total("bytes_up") for item in found])
+    received = sizes([item.total("bytes_down") for item in found])
+    rows = [
+        [
             item.name,
             str(item.cell.experiment.rounds),
-            f"{item.total('bytes_up') / 1e6:.2f}",
-            f"{item.total('bytes_down') / 1e6:.2f}",
+            up,
+            down,
             f"{item.total('layer_forwards') / 1e3:.1f}",
-            f"{item.total('train_s'):.1f}",
-        )
-    return table
+            seconds(item.total("train_s")),
+        ]
+        for item, up, down in zip(found, sent, received, strict=True)
+    ]
+    return Table(
+        [
+            Column(NAMED, "text"),
+            *(Column(name) for name in ("rounds", "sent", "received", "k layer-forwards")),
+            Column("training"),
+        ],
+        rows,
+        "cost of a whole run (mean over seeds; all clients together)",
+        [LAYER_FORWARDS, "training: seconds of the processes that trained, summed"],
+        SUMMARY,
+    )
 
 
 def summary(
