@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.storage.store import Store
+from edge_client.outputs import new_file
 from edge_client.wire.figures import Row, by_round, counted, weighted
 
 
@@ -23,9 +24,9 @@ def _row(stored: Mapping[str, Any]) -> Row:
 
 
 def write_jsonl(table: Sequence[Row], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(row, sort_keys=True) + "\n" for row in table]
-    path.write_text("".join(lines), encoding="utf-8")
+    """Write rows as a command's `--out`, one line each; a cut leaves the old file or the new."""
+    with new_file("--out", path) as file:
+        file.writelines(json.dumps(row, sort_keys=True) + "\n" for row in table)
 
 
 def means(table: Iterable[Row], kind: str, name: str) -> dict[int, float]:

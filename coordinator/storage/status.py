@@ -1,11 +1,13 @@
 """Where a run stands, read from the store alone: also while another process serves it."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coordinator.rounds.machine import State, replay
+from coordinator.rounds.machine import State, Step, replay
 from coordinator.storage.figures import accuracies, pseudo_labels, rows
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Run, Store
+from edge_client.wire.figures import Row
 
 
 def state_of(store: Store, run: Run) -> State:
@@ -14,16 +16,21 @@ def state_of(store: Store, run: Run) -> State:
 
 
 def status_of(store: Store, run: Run) -> dict[str, Any]:
-    """What `smidgen coordinator status` says of a run; holds no secret."""
+    """What `smidgen coordinator status` says of a run, in base units; holds no secret."""
     state, config = state_of(store, run), config_of(run)
     table = rows(store, run.run_id)
+    seen = {one.device_id: at for one, at in store.devices().items() if one.run_id == run.run_id}
     return {
         "run_id": run.run_id,
         "name": config.name,
+        "created_at_s": run.created_at_s,
         "phase": state.phase,
         "round_index": state.round_index,
         "rounds": config.rounds,
-        "devices": sorted(d.device_id for d in store.devices() if d.run_id == run.run_id),
+        "min_clients": config.min_clients,
+        "devices": _devices(seen, state.step, table),
+        "step": _step(state.step, config.deadline_s) if state.step else None,
+        "failing": _failing(state, table),
         "answers": len(state.step.answers) if state.step else 0,
         "asked": len(state.step.members) if state.step else 0,
         "accuracy_by_round": accuracies(table),
@@ -31,3 +38,67 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "adapter_sha256": state.adapter_sha256,
         "texts": dict(sorted(state.texts.items())),
     }
+
+
+def _devices(
+    seen: Mapping[str, float | None], step: Step | None, table: Sequence[Row]
+) -> list[dict[str, Any]]:
+    """Every device that enrolled, by id: when it was last seen, and how it stands.
+
+    Attributes of each: `last_seen_s` is Unix time, half a minute old at most where a coordinator
+    runs; `open_work` is `done`, `failed` or `missing` for who is asked now, else None; `last` is
+    its newest answer.
+    """
+    asked = {device_id: work_id for work_id, device_id in step.members.items()} if step else {}
+    newest = {row["device_id"]: row for row in table}  # rows come in the order of the run
+    found = []
+    for device_id in sorted(seen):
+        answer = step.answers.get(asked.get(device_id, "")) if step else None
+        waits = "missing" if device_id in asked else None
+        found.append(
+            {
+                "device_id": device_id,
+                "last_seen_s": seen[device_id],
+                "open_work": answer.outcome if answer else waits,
+                "last": _answer(newest[device_id]) if device_id in newest else None,
+            }
+        )
+    return found
+
+
+def _answer(row: Row) -> dict[str, Any]:
+    return {name: row[name] for name in ("kind", "round_index", "attempt", "outcome", "is_late")}
+
+
+def _step(step: Step, deadline_s: float) -> dict[str, Any]:
+    opened = step.opened
+    return {
+        "kind": opened.kind,
+        "round_index": opened.round_index,
+        "attempt": opened.attempt,
+        "opened_at_s": opened.opened_at_s,
+        "closes_at_s": opened.opened_at_s + deadline_s,
+    }
+
+
+def _failing(state: State, table: Sequence[Row]) -> dict[str, Any] | None:
+    """The newest task that nobody could do, if everyone who was asked has failed at it."""
+    if state.is_finished or not table:
+        return None
+    last, step = table[-1], state.step
+    same = [row for row in table if all(row[key] == last[key] for key in ("kind", "round_index"))]
+    is_waited_for = step is not None and step.opened.attempt == 1 and not step.is_answered
+    if any(row["outcome"] != "failed" for row in same) or (is_waited_for and _is_of(step, last)):
+        return None
+    return {
+        "kind": last["kind"],
+        "round_index": last["round_index"],
+        "attempts": max(row["attempt"] for row in same),
+        "devices": sorted({row["device_id"] for row in same}),
+    }
+
+
+def _is_of(step: Step | None, row: Row) -> bool:
+    """Whether a row answers the open step, some attempt of it."""
+    here = (step.opened.kind, step.opened.round_index) if step else None
+    return here == (row["kind"], row["round_index"])

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import read_run_config
-from coordinator.storage.runs import create_run
-from coordinator.storage.store import Store
+from coordinator.storage.runs import create_run, find_run
+from coordinator.storage.store import Store, StoreError
 from edge_client.bases.base import Base
 from edge_client.texts.ready_tasks import READY
 from edge_client.texts.tasks import TaskError, task_toml
@@ -14,6 +14,25 @@ from edge_client.texts.tasks import TaskError, task_toml
 def create(folder: Path, base: Base, **flags: object) -> None:
     config = read_run_config(None, {"base": str(base.folder), "task": "agnews", **flags})
     create_run(Store(folder / "store"), config, 0.0)
+
+
+def test_a_name_is_given_once(tmp_path: Path, tiny_base: Base) -> None:
+    create(tmp_path, tiny_base, name="news")
+    with pytest.raises(StoreError, match=r"a run called news is there \(r\w+\); choose another"):
+        create(tmp_path, tiny_base, name="news")
+    create(tmp_path, tiny_base, name="news-2")
+
+
+def test_a_name_that_fits_two_runs_of_an_old_store_is_refused(
+    tmp_path: Path, tiny_base: Base
+) -> None:
+    create(tmp_path, tiny_base, name="news")
+    store = Store(tmp_path / "store")
+    (first,) = store.runs()
+    store.add_run(replace(first, run_id="rfeedbeef00"), "00")
+    with pytest.raises(StoreError, match=rf"fits 2 runs; give the id, one of .*{first.run_id}"):
+        find_run(store, "news")
+    assert find_run(store, first.run_id) == first
 
 
 def test_a_ready_made_task_goes_by_its_name(tmp_path: Path) -> None:
@@ -35,7 +54,9 @@ def test_a_run_whose_pattern_leaves_no_room_is_refused(tmp_path: Path, tiny_base
     create(tmp_path, tiny_base, task=str(task), tokens=9)
     with pytest.raises(TaskError, match=r"'this is about .* no room for a text in 8 tokens"):
         create(tmp_path, tiny_base, task=str(task), tokens=8)
-    create(tmp_path, tiny_base, task=str(task), tokens=8, adapter="head")  # asks no pattern
+    create(
+        tmp_path, tiny_base, task=str(task), tokens=8, adapter="head", name="head"
+    )  # asks no pattern
 
 
 def test_a_run_whose_label_word_is_unknown_is_refused(tmp_path: Path, tiny_base: Base) -> None:

@@ -1,0 +1,40 @@
+"""What the commands of `smidgen coordinator` share: options, the store, and the last line."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coordinator.storage.store import DATABASE, Store, StoreError
+
+NewStoreOption = Annotated[
+    Path, typer.Option("--store", help="Folder of the coordinator's store; made if it is new.")
+]
+StoreOption = Annotated[Path, typer.Option("--store", help="Folder of a store that `create` made.")]
+NewestOption = Annotated[
+    str | None, typer.Option("--run", help="Run id or name; by default the newest run.")
+]
+EveryOption = Annotated[
+    str | None, typer.Option("--run", help="Run id or name; by default all runs.")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.")
+]
+
+
+def open_store(folder: Path) -> Store:
+    """The store of a folder that has one.
+
+    Raises:
+        StoreError: It has none.
+    """
+    if not (folder / DATABASE).is_file():
+        raise StoreError(f"no store at {folder}; make one with `create`, or name it with --store")
+    return Store(folder)
+
+
+def answer(text: str, plain: Mapping[str, Any], as_json: bool) -> None:
+    """Print text for people, or the same for machines."""
+    print(json.dumps(plain, sort_keys=True) if as_json else text, flush=True)

@@ -1,0 +1,100 @@
+"""`smidgen coordinator create`: a new run, from a run file and flags."""
+
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.commands.console import JsonOption, NewStoreOption, answer
+from coordinator.config import RunConfig, read_run_config
+from coordinator.storage.runs import Created, create_run
+from coordinator.storage.store import Store
+
+TASK = "A task.toml, or the name of a ready-made task (`smidgen client tasks` lists them)."
+NAME = "Name of the run, 1 to 64 characters, another one for each run; by default the task's."
+BASE = "Frozen base: a folder, a hub name, or `embedded`, the default."
+ADAPTER = "What is trained: lora:8, lora:8@q,v, prompt:8, bias, head; by default lora:8@q,v."
+PROMPT_INIT = "With prompt:N, the text it starts from; by default random words."
+ROUNDS = "Rounds of training until the run is finished, 1 or more; by default 10."
+FRACTION = "Share of the devices asked to train in a round, above 0 to 1; by default 1, all."
+MIN_CLIENTS = "Devices to wait for before the first round, 1 or more; by default 2."
+EPOCHS = "Times a device goes through its texts in a round, 1 or more; by default 4."
+BATCH = "Texts in one optimizer step, 1 or more; by default 8. More need more memory."
+LR = "Learning rate of AdamW on the devices, above 0; by default 0.005."
+TOKENS = "Longest input in tokens, 8 or more; longer texts are cut. By default 128."
+DEADLINE = "Seconds after which a step goes on without late devices; by default 600."
+SEED = "Root seed, 0 or more; equal seeds give equal runs. By default 0."
+LABELLING = "Let devices label texts of their own and train on them; any option below says so too."
+INFER_EVERY = "Label before every Nth round, 1 or more; by default 1, before each."
+INFER_CLIENTS = "Devices asked to label each time; by default 0, all that are there."
+KEEP_FIRST = "Share of its texts a device may label before round 1, above 0 to 1; by default 0.1."
+KEEP_LAST = "The same before the last round, linear in between; by default 0.5."
+CONFIDENCE = "How sure a device must be of a label to use it, 0.5 to below 1; by default 0.9."
+
+
+def create(
+    store: NewStoreOption,
+    file: Annotated[
+        Path | None, typer.Argument(help="Run file (TOML); not needed with --task.")
+    ] = None,
+    task: Annotated[Path | None, typer.Option(help=TASK)] = None,
+    name: Annotated[str | None, typer.Option(help=NAME)] = None,
+    base: Annotated[str | None, typer.Option(help=BASE)] = None,
+    adapter: Annotated[str | None, typer.Option(help=ADAPTER)] = None,
+    prompt_init: Annotated[str | None, typer.Option(help=PROMPT_INIT)] = None,
+    rounds: Annotated[int | None, typer.Option(help=ROUNDS)] = None,
+    fraction: Annotated[float | None, typer.Option(help=FRACTION)] = None,
+    min_clients: Annotated[int | None, typer.Option(help=MIN_CLIENTS)] = None,
+    epochs: Annotated[int | None, typer.Option(help=EPOCHS)] = None,
+    batch: Annotated[int | None, typer.Option(help=BATCH)] = None,
+    lr: Annotated[float | None, typer.Option(help=LR)] = None,
+    tokens: Annotated[int | None, typer.Option(help=TOKENS)] = None,
+    deadline: Annotated[float | None, typer.Option(help=DEADLINE)] = None,
+    seed: Annotated[int | None, typer.Option(help=SEED)] = None,
+    labelling: Annotated[bool, typer.Option("--labelling", help=LABELLING)] = False,
+    infer_every: Annotated[int | None, typer.Option(help=INFER_EVERY)] = None,
+    infer_clients: Annotated[int | None, typer.Option(help=INFER_CLIENTS)] = None,
+    keep_first: Annotated[float | None, typer.Option(help=KEEP_FIRST)] = None,
+    keep_last: Annotated[float | None, typer.Option(help=KEEP_LAST)] = None,
+    confidence: Annotated[float | None, typer.Option(help=CONFIDENCE)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a run; print its id and its enrolment token, which is not shown again.
+
+    Options go before the run file; what neither says has the default named here.
+    """
+    flags = {
+        "task": str(task) if task else None,
+        "name": name,
+        "base": base,
+        "adapter": adapter,
+        "prompt_init": prompt_init,
+        "rounds": rounds,
+        "fraction": fraction,
+        "min_clients": min_clients,
+        "epochs": epochs,
+        "batch": batch,
+        "lr": lr,
+        "tokens": tokens,
+        "deadline_s": deadline,
+        "seed": seed,
+        "labelling": labelling,
+        "infer_every": infer_every,
+        "infer_clients": infer_clients,
+        "keep_first": keep_first,
+        "keep_last": keep_last,
+        "confidence": confidence,
+    }
+    config = read_run_config(file, flags)
+    with closing(Store(store)) as opened:
+        created = create_run(opened, config, time.time())
+    announce(config, created, as_json)
+
+
+def announce(config: RunConfig, created: Created, as_json: bool) -> None:
+    """Tell a new run's id and token."""
+    text = f"run {created.run_id} ({config.name})\nenrolment token {created.token}"
+    plain = {"run_id": created.run_id, "name": config.name, "token": created.token}
+    answer(text, plain, as_json)

@@ -1,0 +1,82 @@
+"""`smidgen coordinator figures`: what each round gave and cost, and a row per answer in a file."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coordinator.commands.console import JsonOption, NewestOption, StoreOption, open_store
+from coordinator.storage.figures import accuracies, means, pseudo_labels, rows, write_jsonl
+from coordinator.storage.runs import find_run
+from edge_client.errors import demand
+from edge_client.outputs import OutputError, check_out_file
+from edge_client.tables import Column, Table, share, show, sizes
+from edge_client.wire.figures import Row, by_round
+
+NOTES = (
+    "round: 0 is the first adapter, before any training; accuracy: over all devices' test texts; "
+    "loss: of training; labels: texts that devices labelled themselves",
+    "answers: of devices, to train, label and evaluate; failed: those among them that say so; "
+    "sent, received: by all devices",
+)
+
+
+def figures(
+    store: StoreOption,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write (JSONL): one row per task given to a device."),
+    ] = None,
+    run: NewestOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what each round gave and cost; with --out, write a row per task given to a device."""
+    if out is not None:
+        check_out_file("--out", out)
+        demand(out.parent.is_dir(), f"--out {out}: there is no folder {out.parent}", OutputError)
+    with closing(open_store(store)) as opened:
+        chosen = find_run(opened, run)
+        table = rows(opened, chosen.run_id)
+        if out is not None:
+            write_jsonl(table, out)
+    if as_json:
+        plain: dict[str, Any] = {
+            "run_id": chosen.run_id,
+            "rows": len(table),
+            "out": str(out) if out else None,
+            "accuracy_by_round": accuracies(table),
+            "pseudo_labels_by_round": pseudo_labels(table),
+        }
+        print(json.dumps(plain, sort_keys=True))
+        return
+    if not table:
+        print(f"no device of run {chosen.run_id} has answered yet")
+        return
+    show(figures_table(table))
+    if out is not None:
+        print(f"written  {out}")
+
+
+def figures_table(table: list[Row]) -> Table:
+    """One row per round."""
+    accuracy, loss, labels = accuracies(table), means(table, "train", "loss"), pseudo_labels(table)
+    found = by_round(table)
+    sent = sizes([sum(row["bytes_up"] for row in mine) for mine in found.values()])
+    received = sizes([sum(row["bytes_down"] for row in mine) for mine in found.values()])
+    lines = [
+        [
+            str(index),
+            share(accuracy.get(index)),
+            f"{loss[index]:.3f}" if index in loss else "-",
+            str(labels[index]) if index in labels else "-",
+            str(len(mine)),
+            str(sum(row["outcome"] == "failed" for row in mine)),
+            up,
+            down,
+        ]
+        for (index, mine), up, down in zip(found.items(), sent, received, strict=True)
+    ]
+    names = ("round", "accuracy", "loss", "labels", "answers", "failed", "sent", "received")
+    return Table([Column(name) for name in names], lines, notes=NOTES, more="--out FILE")

@@ -1,0 +1,150 @@
+"""`smidgen coordinator status`: where runs stand, and whom they wait for."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from coordinator.commands.console import EveryOption, JsonOption, StoreOption, open_store
+from coordinator.storage.runs import find_run
+from coordinator.storage.status import status_of
+from edge_client.tables import Column, Table, share, show, span, tell
+
+HERE_S = 120.0  # as `coordinator.serving.presence` counts; it notes it every half minute
+MOST = 20  # devices that a screen lists; --json has all
+RUNS = (
+    Column("run", "word"),
+    Column("name", "text"),
+    Column("phase", "word"),
+    Column("round", "word"),
+    Column("devices", optional=1),
+    Column("answered"),
+    Column("accuracy", optional=2),
+    Column("labels", optional=3),
+)
+NOTES = (
+    "answered: of the devices that are asked now; accuracy: after the newest evaluation; labels: "
+    "of texts that devices labelled themselves, in the newest labelling",
+)
+DEVICES = (
+    Column("device", "word"),
+    Column("now", "word"),
+    Column("last seen", "word"),
+    Column("last answer", "text"),
+)
+
+Status = Mapping[str, Any]
+
+
+def status(store: StoreOption, run: EveryOption = None, as_json: JsonOption = False) -> None:
+    """Show each run's phase and round, which devices have answered, and who is missing or late."""
+    with closing(open_store(store)) as opened:
+        newest = find_run(opened, run)
+        chosen = opened.runs() if run is None else [newest]
+        found = {item.run_id: status_of(opened, item) for item in chosen}
+    if as_json:
+        print(json.dumps(found[newest.run_id] | {"runs": [*found.values()]}, sort_keys=True))
+        return
+    now_s = time.time()
+    show(runs_table([*found.values()]))
+    for one in found.values():
+        if one["phase"] != "finished" or run is not None:
+            print()
+            tell(said_of(one, now_s))
+            if one["devices"]:
+                show(devices_table(one, now_s))
+
+
+def runs_table(found: list[Status]) -> Table:
+    """One row per run, oldest first."""
+    rows = []
+    for one in found:
+        last = list(one["accuracy_by_round"].values())[-1:]
+        labels = list(one["pseudo_labels_by_round"].values())[-1:]
+        rows.append(
+            [
+                one["run_id"],
+                one["name"],
+                one["phase"],
+                f"{one['round_index']} of {one['rounds']}",
+                str(len(one["devices"])),
+                f"{one['answers']} of {one['asked']}" if one["asked"] else "-",
+                share(last[0] if last else None),
+                f"{labels[0]}" if labels else "-",
+            ]
+        )
+    return Table(RUNS, rows, notes=NOTES)
+
+
+def said_of(one: Status, now_s: float) -> Iterator[str]:
+    """What a run does or waits for, in words."""
+    title = f"{one['name']} ({one['run_id']})"
+    if one["phase"] == "finished":
+        yield f"{title}: finished"
+    elif step := one["step"]:
+        yield f"{title}: {_work(step)}, {_times(step, now_s)}"
+    else:
+        yield f"{title}: {_waiting(one, now_s)}"
+    if failing := one["failing"]:
+        tries = f" in {failing['attempts']} attempts" if failing["attempts"] > 1 else ""
+        yield (
+            f"every device has failed at it{tries}: {_work(failing)} "
+            f"({', '.join(failing['devices'])}); the log of each says why"
+        )
+
+
+def _work(step: Mapping[str, Any]) -> str:
+    before = "before round" if step["kind"] == "label" else "round"
+    again = f", attempt {step['attempt']}" if step.get("attempt", 1) > 1 else ""
+    return f"{step['kind']}, {before} {step['round_index']}{again}"
+
+
+def _times(step: Mapping[str, Any], now_s: float) -> str:
+    opened, left_s = span(now_s - step["opened_at_s"]), step["closes_at_s"] - now_s
+    if left_s > 0:
+        return f"opened {opened} ago, closes in {span(left_s)} at the latest"
+    return (
+        f"opened {opened} ago, was to close {span(-left_s)} ago: does `smidgen coordinator serve` "
+        "run on this store?"
+    )
+
+
+def _waiting(one: Status, now_s: float) -> str:
+    here = [item["device_id"] for item in one["devices"] if _is_here(item, now_s)]
+    names = f"here: {', '.join(here) or 'none'}"
+    missing = one["min_clients"] - len(here) if not one["accuracy_by_round"] else 1 - len(here)
+    if one["round_index"] == 0 and missing > 0:
+        more = "device" if missing == 1 else "devices"
+        return f"waiting for {missing} more {more} (--min-clients {one['min_clients']}); {names}"
+    return f"waiting for devices that can go on; {names}"
+
+
+def _is_here(item: Mapping[str, Any], now_s: float) -> bool:
+    return item["last_seen_s"] is not None and now_s - item["last_seen_s"] < HERE_S
+
+
+def devices_table(one: Status, now_s: float) -> Table:
+    """One row per device, those that the run waits for first."""
+    is_over = one["step"] is not None and now_s > one["step"]["closes_at_s"]
+    order = {"missing": 0, "failed": 1, "done": 2, None: 3}
+    devices = sorted(one["devices"], key=lambda item: order[item["open_work"]])
+    words = {"missing": "late" if is_over else "missing", "done": "answered", None: "-"}
+    rows = [
+        [
+            item["device_id"],
+            words.get(item["open_work"], item["open_work"]),
+            "never" if (seen := item["last_seen_s"]) is None else f"{span(now_s - seen)} ago",
+            _last(item["last"]),
+        ]
+        for item in devices[:MOST]
+    ]
+    more = len(devices) - len(rows)
+    return Table(DEVICES, rows, notes=[f"and {more} more devices; see --json"] if more else [])
+
+
+def _last(answer: Mapping[str, Any] | None) -> str:
+    if answer is None:
+        return "-"
+    late = ", too late to count" if answer["is_late"] else ""
+    return f"{_work(answer)}: {answer['outcome']}{late}"
