@@ -9,8 +9,10 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TextIO
+
+from smidgen import main
 
 
 @contextmanager
@@ -49,6 +51,16 @@ def on_terminal(work: Callable[[], object], columns: int = 80) -> str:
 def _screened(work: Callable[[], object], file: TextIO) -> None:
     with redirect_stdout(file):
         work()
+
+
+def shown(*words: str, columns: int = 80) -> str:
+    """What `smidgen WORDS` says on a terminal; in this process, which spares its imports."""
+
+    def run() -> None:
+        with suppress(SystemExit):
+            main(words)
+
+    return on_terminal(run, columns)
 
 
 def typed(words: Sequence[str], columns: int = 80) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.commands.console import JsonOption, NewStoreOption, open_store
+from coordinator.commands.console import JsonOption, open_store
 from coordinator.commands.create import announce
 from coordinator.config import RunConfig, read_run_config
 from coordinator.storage.runs import config_of, create_run
@@ -20,7 +20,9 @@ from coordinator.storage.store import Store
 
 
 def serve_command(
-    store: NewStoreOption,
+    store: Annotated[
+        Path, typer.Option(help="Folder of a store that `create` made; with --run, it may be new.")
+    ],
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 for every network of this machine.")
     ] = "127.0.0.1",

@@ -1,0 +1,68 @@
+"""Where `export` and `figures` write, and what is refused before any work."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edge_client.adapters.peft_folder import read_peft_folder
+from edge_client.bases.base import Base
+from tests.command_line import Done, smidgen
+from tests.coordinator.test_cli import created
+
+
+@pytest.fixture
+def store(tmp_path: Path, tiny_base: Base) -> Path:
+    created(tmp_path, tiny_base, rounds=1)
+    return tmp_path / "store"
+
+
+def run(command: str, store: Path, *options: str) -> Done:
+    return smidgen("coordinator", command, "--store", str(store), *options)
+
+
+def refused(done: Done, said: str) -> None:
+    assert done.exit_code == 2 and said in done.stderr, done
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("smidgen coordinator: --out ")
+
+
+def test_an_export_replaces_an_earlier_one_and_nothing_else(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "adapter"
+    for _ in range(2):
+        assert run("export", store, "--out", str(out)).exit_code == 0
+    (out / "letter.txt").write_text("mine")
+    refused(run("export", store, "--out", str(out)), "holds other things, such as letter.txt")
+    assert (out / "letter.txt").read_text() == "mine" and read_peft_folder(out)[1]
+
+
+def test_an_export_into_a_file_is_refused(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    refused(run("export", store, "--out", str(tmp_path / "file")), "is a file; a folder is")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_export_before_any_training_says_so(store: Path, tmp_path: Path) -> None:
+    done = run("export", store, "--out", str(tmp_path / "adapter"), "--json")
+    told = json.loads(done.stdout)
+    assert done.exit_code == 0 and told["round_index"] == 0 and not told["is_trained"]
+    assert "this is the untrained adapter of round 0" in done.stderr
+
+
+def test_figures_into_a_folder_that_is_not_there_are_refused(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "none" / "rounds.jsonl"
+    refused(run("figures", store, "--out", str(out)), f"there is no folder {out.parent}")
+    assert not out.parent.exists()
+    refused(run("figures", store, "--out", str(tmp_path)), "is a folder; a file is expected")
+
+
+def test_a_place_is_looked_at_before_the_store(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for command in ("export", "figures"):
+        out = str(tmp_path / "file" / "below")
+        refused(run(command, tmp_path / "none", "--out", out), "")
+
+
+def test_nobody_serves_a_store_that_is_not_there(tmp_path: Path) -> None:
+    done = smidgen("coordinator", "serve", "--store", str(tmp_path / "typo"), "--port", "0")
+    assert done.exit_code == 2 and f"no store at {tmp_path / 'typo'}; make one" in done.stderr
+    assert not (tmp_path / "typo").exists()

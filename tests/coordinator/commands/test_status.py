@@ -1,0 +1,148 @@
+"""What `status` says of a real coordinator with devices that enrol, answer, fail and stay away."""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from coordinator.commands.status import HERE_S
+from coordinator.serving.presence import ALIVE_S
+from edge_client.wire.messages import Report
+from tests.command_line import smidgen
+from tests.coordinator.conftest import Live
+from tests.coordinator.devices import Device, wait_for
+from tests.terminal import shown
+
+Start = Callable[..., Live]
+
+
+def status(folder: Path, *options: str) -> str:
+    done = smidgen("coordinator", "status", "--store", str(folder / "store"), *options)
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
+
+
+def on_80_columns(folder: Path, command: str) -> str:
+    return shown("coordinator", command, "--store", str(folder / "store"))
+
+
+def plain(folder: Path) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(status(folder, "--json").splitlines()[-1])
+    return answer
+
+
+def test_a_run_says_how_many_devices_it_waits_for(start: Start, tmp_path: Path) -> None:
+    live = start(min_clients=3)
+    assert "waiting for 3 more devices (--min-clients 3); here: none" in status(tmp_path)
+    for device in live.enrol("kitchen", "hall"):
+        device.poll()
+    said = status(tmp_path)
+    assert "waiting for 1 more device (--min-clients 3); here: hall, kitchen" in said
+
+
+def opened(live: Live) -> list[Device]:
+    """Two devices of which one has answered the first evaluation."""
+    devices = live.enrol("kitchen", "hall")
+    for device in devices:
+        device.poll()
+    devices[0].do(devices[0].work())
+    return devices
+
+
+def test_an_open_step_says_who_has_answered_and_who_is_missing(
+    start: Start, tmp_path: Path
+) -> None:
+    live = start()
+    opened(live)
+    said = status(tmp_path)
+    assert re.search(r"evaluate, round 0, opened \d+ s ago, closes in 10 min at the latest", said)
+    assert re.search(r"hall +missing +\d+ s ago +-\n", said)
+    assert re.search(r"kitchen +answered +\d+ s ago +evaluate, round 0: done", said)
+
+
+def test_json_tells_every_device_in_unix_time(start: Start, tmp_path: Path) -> None:
+    live = start()
+    opened(live)
+    told = plain(tmp_path)
+    hall, kitchen = told["devices"]
+    assert hall["open_work"] == "missing" and hall["last"] is None
+    assert abs(hall["last_seen_s"] - time.time()) < 60
+    assert kitchen["open_work"] == "done" and kitchen["last"]["outcome"] == "done"
+    assert told["step"]["closes_at_s"] - told["step"]["opened_at_s"] == 600.0
+    assert told["runs"] == [{key: value for key, value in told.items() if key != "runs"}]
+
+
+def test_who_has_not_answered_in_time_is_late(start: Start, tmp_path: Path) -> None:
+    """The journal of a coordinator that stopped while a step was open."""
+    live = start(deadline_s=0.6)
+    devices = live.enrol("kitchen", "hall")
+    for device in devices:
+        device.poll()
+    work = devices[0].work()
+    wait_for(lambda: plain(tmp_path)["round_index"] == 0 and plain(tmp_path)["phase"] == "train")
+    devices[0].report(Report(work.work_id, "done", 4, accuracy=0.5))
+    assert "evaluate, round 0: done, too late to count" in status(tmp_path)
+
+
+def test_a_run_that_fails_on_every_device_says_so(start: Start, tmp_path: Path) -> None:
+    live = start(deadline_s=600.0)
+    devices = opened(live)
+    devices[1].do(devices[1].work())
+    for device in devices:
+        device.report(Report(device.work().work_id, "failed"))
+    said = status(tmp_path)
+    assert "every device has failed at it: train, round 1 (hall, kitchen); the log of each" in said
+    assert plain(tmp_path)["failing"]["devices"] == ["hall", "kitchen"]
+    wait_for(lambda: plain(tmp_path)["step"]["attempt"] == 2)
+    assert "every device has failed at it" in status(tmp_path)
+    devices[0].do(devices[0].work())
+    assert plain(tmp_path)["failing"] is None
+
+
+def test_one_failure_of_two_is_no_failing_run(start: Start, tmp_path: Path) -> None:
+    devices = opened(start())
+    devices[1].do(devices[1].work())
+    devices[0].report(Report(devices[0].work().work_id, "failed"))
+    said = status(tmp_path)
+    assert "every device" not in said and re.search(r"kitchen +failed", said)
+
+
+def test_ids_and_figures_are_whole_on_80_columns_and_in_a_pipe(
+    start: Start, tmp_path: Path
+) -> None:
+    live = start(rounds=1, name="a run whose name is as long as it may be, 64 letters, x yz 0123")
+    for device in live.enrol("kitchen", "hall-of-the-first-floor"):
+        device.poll()
+    for command in ("status", "figures"):
+        piped = smidgen("coordinator", command, "--store", str(tmp_path / "store")).stdout
+        screen = on_80_columns(tmp_path, command)
+        assert live.run_id in piped and live.run_id in screen
+        assert max(map(len, screen.splitlines())) <= 80 and "…" not in piped + screen
+
+
+def test_a_screen_of_a_whole_run_fits(start: Start, tmp_path: Path) -> None:
+    live = start(rounds=2)
+    devices = live.enrol("kitchen", "hall")
+    for device in devices:
+        device.poll()
+    for place in range(10):
+        devices[place % 2].do(devices[place % 2].work())
+    wait_for(lambda: plain(tmp_path)["phase"] == "finished")
+    screen, figures = on_80_columns(tmp_path, "status"), on_80_columns(tmp_path, "figures")
+    assert max(map(len, (screen + figures).splitlines())) <= 80
+    assert f"{live.run_id}  mail  finished  2 of 2" in screen and "50.0 %" in screen
+    assert re.search(r"^    2    50\.0 %  1\.000 +- +4 +0 +200 B +0 B$", figures, re.M)
+    file = tmp_path / "rounds.jsonl"
+    assert (
+        "written"
+        in smidgen(
+            "coordinator", "figures", "--store", str(tmp_path / "store"), "--out", str(file)
+        ).stdout
+    )
+    assert len(file.read_text().splitlines()) == 10
+
+
+def test_here_means_the_same_as_for_the_server() -> None:
+    assert HERE_S == ALIVE_S
