@@ -15,12 +15,17 @@ from edge_client.bases.base import open_base
 from edge_client.bases.random_models import CONFIGS
 from edge_client.engine.opening import ENGINE_HELP
 from edge_client.errors import demand
+from edge_client.outputs import OutputError, check_out_file
 from edge_client.planning.sizes import AUTO, parse_size
+from edge_client.tables import show, tell
 from profiling.benchmarks.exactness import Question, compare
 from profiling.benchmarks.grid import BATCHES, GRID_BITS, SHAPES, Case, grid, run_grid
 from profiling.benchmarks.report import (
     exactness_table,
     grid_table,
+    last_part,
+    machine_notes,
+    named,
     ratio_notes,
     train_notes,
     train_table,
@@ -29,6 +34,7 @@ from profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
 from profiling.benchmarks.training_run import ratios
 from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import Line, terminable
+from profiling.instruments.machine import this_machine
 from profiling.rounds import cost_by_round, read_figures
 from profiling.rounds_picture import draw_rounds
 from profiling.rounds_report import rounds_table
@@ -42,15 +48,28 @@ app = typer.Typer(
 )
 
 BudgetOption = Annotated[
-    str, typer.Option("--memory-budget", help="Such as 512M; auto: 60 % of what is available.")
+    str,
+    typer.Option(
+        "--memory-budget",
+        help="Memory that our plan may take, such as 512M or 1.5G (steps of 1024); auto: 60 % of "
+        "what is available.",
+    ),
 ]
-AdapterOption = Annotated[str, typer.Option("--adapter", help="lora:8, prompt:8, bias ...")]
-TokensOption = Annotated[int, typer.Option("--tokens", help="Tokens of each text.")]
+AdapterOption = Annotated[
+    str, typer.Option("--adapter", help="What is trained: lora:8, lora:8@q,v, prompt:8 or bias.")
+]
+TokensOption = Annotated[int, typer.Option("--tokens", help="Length of each text in tokens.")]
 ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", help="Threads of every process; by default one per core.")
+    int | None,
+    typer.Option("--threads", help="Threads of every process, 1 or more; by default one per core."),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of texts and random weights.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: one JSON object.")]
+SeedOption = Annotated[
+    int, typer.Option("--seed", help="Seed of texts and random weights; equal seeds, equal texts.")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.")
+]
+PICTURES = (".png", ".svg", ".pdf")
 
 
 @app.callback()
@@ -60,18 +79,27 @@ def profile() -> None:
 
 @app.command()
 def rounds(
-    figures: Annotated[Path, typer.Argument(help="rounds.jsonl of `smidgen coordinator figures`.")],
-    out: Annotated[Path | None, typer.Option(help="PNG chart to write.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print the rounds as JSON.")] = False,
+    figures: Annotated[
+        Path, typer.Argument(help="File that `smidgen coordinator figures --out FILE` wrote.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Chart to write: a .png, .svg or .pdf file.")
+    ] = None,
+    json_output: JsonOption = False,
 ) -> None:
     """Show what each round of a run gave and cost."""
+    if out is not None:
+        check_out_file("--out", out, PICTURES)
+        demand(out.parent.is_dir(), f"--out {out}: there is no folder {out.parent}", OutputError)
     costs = cost_by_round(read_figures(figures))
     if out is not None:
         draw_rounds(costs, out, figures.stem)
     if json_output:
         print(json.dumps({"rounds": [asdict(cost) for cost in costs]}))
     else:
-        Console().print(rounds_table(costs))
+        show(rounds_table(costs))
+        if out is not None:
+            print(f"written  {out}")
 
 
 @app.command("train")
@@ -83,28 +111,46 @@ def train_steps(
         bool, typer.Option("--random", help="Random weights of a shape such as roberta-large.")
     ] = False,
     bits: Annotated[
-        int | None, typer.Option(help="4, 8 or 16; the base's own, or 4 if it is random.")
+        int | None,
+        typer.Option(
+            help="Bits of the base's weights: 4, 8 or 16; by default its own, or 4 with --random."
+        ),
     ] = None,
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "torch",
-    batch: Annotated[int, typer.Option(help="Texts in a step.")] = Settings.batch,
+    batch: Annotated[int, typer.Option(help="Texts in a step, 1 or more.")] = Settings.batch,
     tokens: TokensOption = Settings.tokens,
     adapter: AdapterOption = Settings.adapter,
     memory_budget: BudgetOption = AUTO,
     cgroup: Annotated[
-        str | None, typer.Option(help="Hard cap around our process, such as 512M; needs root.")
+        str | None,
+        typer.Option(
+            help="Hard cap around our process, by a memory cgroup, such as 512M; needs root. By "
+            "default none."
+        ),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Steps to measure.")] = Settings.steps,
-    warmup: Annotated[int, typer.Option(help="Steps to take before measuring.")] = Settings.warmup,
-    peers: Annotated[bool, typer.Option("--peers", help="Run every peer too, uncapped.")] = False,
+    steps: Annotated[
+        int, typer.Option(help="Steps to measure, 1 or more; the median is shown.")
+    ] = Settings.steps,
+    warmup: Annotated[
+        int, typer.Option(help="Steps to take before measuring, 0 or more.")
+    ] = Settings.warmup,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Run every peer that is installed too, without a cap.")
+    ] = False,
     peer: Annotated[
-        list[str] | None, typer.Option(help=f"Run this peer too: {', '.join(PEERS)}.")
+        list[str] | None,
+        typer.Option(help=f"Run this peer too; may be repeated: {', '.join(PEERS)}."),
     ] = None,
     threads: ThreadsOption = None,
     seed: SeedOption = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for train.json.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write train.json in; by default nothing is.")
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Train a few steps in a fresh process: seconds, peak memory, and what was predicted."""
+    if out is not None:
+        check_out_file("--out", out / "train.json")
     with terminable():
         settings = Settings(
             base=base,
@@ -127,7 +173,7 @@ def train_steps(
             for name in names:
                 say(f"{name}: making its checkpoint")
                 benchmark.prepare(name)
-            runs = [benchmark.ours(_follow(say, settings.engine))]
+            runs = [benchmark.ours(_follow(say, named(settings.engine)))]
             for name in names:
                 runs.append(benchmark.peer(name, _follow(say, name)))
         found = ratios(runs[0], runs[1:])
@@ -137,28 +183,32 @@ def train_steps(
     if json_output:
         print(json.dumps(result))
     else:
-        console = Console()
-        console.print(train_table(runs))
-        for note in (*ratio_notes(settings.engine, found), *train_notes(runs)):
-            console.print(note, highlight=False, markup=False, soft_wrap=True)
+        show(train_table(runs))
+        tell((*ratio_notes(runs[0].engine, found), *train_notes(runs)))
     if not runs[0].is_done:
         raise typer.Exit(1)
 
 
 @app.command("grid")
 def predicted_peaks(
-    out: Annotated[Path, typer.Option(help="Folder of grid.jsonl; goes on where it ended.")],
+    out: Annotated[
+        Path, typer.Option(help="Folder of grid.jsonl; the same command goes on where it ended.")
+    ],
     base: Annotated[
-        list[str] | None, typer.Option(help="A shape or a folder; by default five shapes.")
+        list[str] | None,
+        typer.Option(help=f"A shape or a folder; may be repeated. By default {', '.join(SHAPES)}."),
     ] = None,
     bits: Annotated[
-        list[int] | None, typer.Option(help="Bits of the weights; 4, 8, 16 by default.")
+        list[int] | None,
+        typer.Option(help="Bits of the weights: 4, 8 or 16; may be repeated. By default all."),
     ] = None,
     batch: Annotated[
-        list[int] | None, typer.Option(help="Texts in a step; 1, 4, 8 by default.")
+        list[int] | None,
+        typer.Option(help="Texts in a step; may be repeated. By default 1, 4 and 8."),
     ] = None,
     sample: Annotated[
-        int | None, typer.Option(help="Run only this many cases, drawn from the grid.")
+        int | None,
+        typer.Option(help="Run only so many cases, drawn by --seed; by default all of the grid."),
     ] = None,
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = Settings.engine,
     tokens: TokensOption = Settings.tokens,
@@ -169,6 +219,7 @@ def predicted_peaks(
     json_output: JsonOption = False,
 ) -> None:
     """Compare predicted and measured peaks over shapes, bits and batches; takes long."""
+    check_out_file("--out", out / "grid.jsonl")
     with terminable(), _status("looking for the first base") as say:
         common = Settings(
             base="",
@@ -188,15 +239,15 @@ def predicted_peaks(
         out.mkdir(parents=True, exist_ok=True)
 
         def listen(number: int, case: Settings) -> None:
-            say(f"case {number + 1} of {len(cases)}: {case.base}, {case.bits} bits, {case.batch}")
+            name = f"{last_part(case.base)}, {case.bits} bits, {case.batch} texts"
+            say(f"case {number + 1} of {len(cases)}: {name}")
 
         done = list(run_grid(cases, out / "grid.jsonl", listen))
     if json_output:
         print(json.dumps(_grid_result(done)))
     else:
-        console, result = Console(), _grid_result(done)
-        console.print(grid_table(done))
-        console.print(f"within 15 %: {result['close']} of {len(done)}", highlight=False)
+        show(grid_table(done))
+        print(f"within 15 %: {_grid_result(done)['close']} of {len(done)}")
     if any(case.error is None for case in done):
         raise typer.Exit(1)
 
@@ -209,10 +260,15 @@ def exact_gradients(
     is_random: Annotated[
         bool, typer.Option("--random", help="Random weights of a shape such as roberta-large.")
     ] = False,
-    bits: Annotated[int | None, typer.Option(help="4, 8 or 16; by default the base's own.")] = None,
-    engine: Annotated[str, typer.Option(help="torch or onnx.")] = Question.engine,
+    bits: Annotated[
+        int | None,
+        typer.Option(help="Bits of the base's weights: 4, 8 or 16; by default its own."),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Ours that is compared: torch or onnx.")] = (
+        Question.engine
+    ),
     adapter: AdapterOption = Question.adapter,
-    batch: Annotated[int, typer.Option(help="Texts in a step.")] = Question.batch,
+    batch: Annotated[int, typer.Option(help="Texts in a step, 1 or more.")] = Question.batch,
     tokens: TokensOption = Question.tokens,
     seed: SeedOption = 0,
     json_output: JsonOption = False,
@@ -231,12 +287,9 @@ def exact_gradients(
     if json_output:
         print(json.dumps(found.to_json()))
     else:
-        console = Console()
-        console.print(exactness_table(found.plans))
-        console.print(
-            f"plain PyTorch + PEFT in float32 is itself {found.plain_error:.1e} off",
-            highlight=False,
-        )
+        show(exactness_table(found.plans))
+        plain = f"plain PyTorch + PEFT in float32 is itself {found.plain_error:.1e} off"
+        tell((plain, *machine_notes(asdict(this_machine()), ())))
     if not found.is_exact:
         raise typer.Exit(1)
 

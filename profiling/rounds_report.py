@@ -2,33 +2,45 @@
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
+from edge_client.tables import Column, Table, seconds, share, sizes
 from profiling.rounds import RoundCost
 
-
-def percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
+NOTES = (
+    "round: 0 is the first adapter, before any training; accuracy: on the devices' test texts; "
+    "trained: devices whose update counted; failed: tasks that a device could not do, of any kind",
+    "training, sent, received: medians over devices; peak: highest resident memory of a device",
+)
+LABELS = "labels: texts that devices labelled themselves; labelling: median over devices"
 
 
 def rounds_table(costs: Sequence[RoundCost]) -> Table:
     """One row per round; two more columns where devices labelled."""
-    table = Table(title="what each round gave and cost (medians over clients, measured)")
-    names = ("round", "accuracy", "loss", "clients", "train s", "kB up", "kB down", "peak MB")
     is_labelled = any(cost.labellers for cost in costs)
-    for name in (*names, *(("labels", "label s") if is_labelled else ())):
-        table.add_column(name, justify="right", no_wrap=True)
-    for cost in costs:
-        labels = (f"{cost.pseudo_labels}", f"{cost.phases_s.get('label', 0.0):.2f}")
-        table.add_row(
-            "zero-shot" if cost.round_index == 0 else str(cost.round_index),
-            percent(cost.accuracy),
+    sent = sizes([cost.bytes_up for cost in costs])
+    received = sizes([cost.bytes_down for cost in costs])
+    peaks = sizes([cost.peak_rss_bytes for cost in costs])
+    rows = [
+        [
+            str(cost.round_index),
+            share(cost.accuracy),
             "-" if cost.loss is None else f"{cost.loss:.3f}",
-            f"{cost.clients}" + (f" ({cost.failed} failed)" if cost.failed else ""),
-            f"{cost.phases_s.get('train', 0.0):.2f}" if cost.clients else "-",
-            f"{cost.bytes_up / 1000:.1f}",
-            f"{cost.bytes_down / 1000:.1f}",
-            f"{cost.peak_rss_bytes / 1e6:.0f}",
-            *((labels if cost.labellers else ("-", "-")) if is_labelled else ()),
-        )
-    return table
+            str(cost.clients),
+            str(cost.failed),
+            seconds(cost.phases_s.get("train", 0.0)) if cost.clients else "-",
+            *here,
+            *(_labels(cost) if is_labelled else ()),
+        ]
+        for cost, *here in zip(costs, sent, received, peaks, strict=True)
+    ]
+    columns = [Column(name) for name in ("round", "accuracy", "loss", "trained", "failed")]
+    columns += [Column("training"), Column("sent", optional=1), Column("received", optional=1)]
+    columns += [Column("peak", optional=2)]
+    columns += [Column("labels"), Column("labelling", optional=3)] if is_labelled else []
+    title = "what each round gave and cost (measured by the devices)"
+    return Table(columns, rows, title, (*NOTES, LABELS) if is_labelled else NOTES)
+
+
+def _labels(cost: RoundCost) -> tuple[str, str]:
+    if not cost.labellers:
+        return "-", "-"
+    return str(cost.pseudo_labels), seconds(cost.phases_s.get("label", 0.0))

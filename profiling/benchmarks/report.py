@@ -1,19 +1,43 @@
 """Training benchmarks, grids and exactness as tables for people."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
+from edge_client.tables import Column, Table, seconds, share, size, sizes
 from profiling.benchmarks.exactness import PlanError
 from profiling.benchmarks.grid import Case
+from profiling.benchmarks.training import PEERS
 from profiling.benchmarks.training_run import TrainingRun
 
+QUIET = 0.3  # load per core above which a time says little
+BUSY = "other processes were at work: times say little; peak memory is not affected"
 
-def mebibytes(size: int | None) -> str:
-    """Bytes for people, in the unit of budgets."""
-    return "-" if size is None else f"{size / (1 << 20):.0f}"
+
+def named(engine: str) -> str:
+    """What an engine is called beside its peers."""
+    return engine if engine in PEERS else f"smidgen {engine}"
+
+
+def machine_notes(machine: Mapping[str, Any], loads: Sequence[float]) -> list[str]:
+    """Where it was measured, and a warning where that was busy.
+
+    Args:
+        machine: As `instruments.machine.Machine` has it in JSON.
+        loads: Load averages before each process.
+    """
+    sets = ", ".join(machine.get("instruction_sets", ())) or "instruction sets not known"
+    notes = [
+        f"machine: {machine['processor'] or machine['machine']} ({sets}), {machine['cores']} "
+        f"cores, {size(machine['memory_bytes'])}, kernel {machine['kernel']}"
+    ]
+    if loads:
+        low, high = min(loads), max(loads)
+        told = f"{low:.1f}" if low == high else f"{low:.1f} to {high:.1f}"
+        notes.append(f"load average before: {told}")
+        if high > QUIET * machine["cores"]:
+            notes.append(f"warning: {BUSY}")
+    return notes
 
 
 def plan_text(plan: Mapping[str, Any] | None, batch: int) -> str:
@@ -29,31 +53,40 @@ def plan_text(plan: Mapping[str, Any] | None, batch: int) -> str:
 def train_table(runs: Sequence[TrainingRun]) -> Table:
     """One row per process, ours first."""
     ours = runs[0]
-    table = Table(
-        title=f"{ours.base}, {ours.bits} bits, {ours.batch} x {ours.tokens} tokens, {ours.adapter}",
-        caption="MiB; measured, but for `predicted`; seconds: median (min to max)",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    for name in ("who", "predicted", "RSS", "anon", "cgroup", "step s"):
-        table.add_column(name, justify="left" if name == "who" else "right", no_wrap=True)
-    for run in runs:
-        group = f"{mebibytes(run.cgroup_peak_bytes)} of {mebibytes(run.cgroup_limit_bytes)}"
-        table.add_row(
-            run.engine,
-            mebibytes(run.predicted_peak_bytes),
-            mebibytes(run.peak_rss_bytes),
-            mebibytes(run.peak_anon_bytes),
-            group if run.cgroup_limit_bytes else "-",
-            _seconds(run),
+    peaks = ("predicted_peak_bytes", "peak_rss_bytes", "peak_anon_bytes")
+    told = sizes([getattr(run, name) for run in runs for name in peaks])
+    columns = [Column("engine", "word"), *(Column(name) for name in ("predicted", "RSS", "anon"))]
+    if is_capped := any(run.cgroup_limit_bytes for run in runs):
+        columns.append(Column("cgroup", optional=1))
+    columns += [Column("step"), Column("min to max", optional=2)]
+    rows = []
+    for place, run in enumerate(runs):
+        step = run.step_s if run.is_done else None
+        rows.append(
+            [
+                named(run.engine),
+                *told[place * len(peaks) : (place + 1) * len(peaks)],
+                *([_group(run)] if is_capped else []),
+                seconds(step["median"]) if step else "-",
+                f"{seconds(step['min'])} to {seconds(step['max'])}" if step else "-",
+            ]
         )
-    return table
+    return Table(
+        columns,
+        rows,
+        f"{ours.base}, {ours.bits} bits, {ours.batch} x {ours.tokens} tokens, {ours.adapter}",
+        [
+            "predicted: peak, estimated before the start; RSS: the process's peak of resident "
+            "memory, by the kernel (VmHWM); anon: its part that belongs to no file, sampled every "
+            f"{1000 * ours.sample_interval_s:.0f} ms; step: median of {len(ours.steps_s)} steps"
+        ],
+    )
 
 
-def _seconds(run: TrainingRun) -> str:
-    if not run.is_done or not run.step_s:
-        return run.outcome[:24]
-    return "{median:.2f} ({min:.2f}-{max:.2f})".format(**run.step_s)
+def _group(run: TrainingRun) -> str:
+    if not run.cgroup_limit_bytes:
+        return "-"
+    return " of ".join(sizes([run.cgroup_peak_bytes, run.cgroup_limit_bytes]))
 
 
 def ratio_notes(ours: str, found: Mapping[str, Mapping[str, float | None]]) -> list[str]:
@@ -65,7 +98,7 @@ def ratio_notes(ours: str, found: Mapping[str, Mapping[str, float | None]]) -> l
     """
     names = {"step_s": "step time", "peak_rss": "peak RSS", "peak_anon": "peak anonymous"}
     return [
-        f"{ours} : {peer} = "
+        f"{named(ours)} : {peer} = "
         + ", ".join(f"{_times(ratio[name])} {text}" for name, text in names.items())
         for peer, ratio in found.items()
     ]
@@ -86,67 +119,74 @@ def train_notes(runs: Sequence[TrainingRun]) -> list[str]:
         notes.append(f"predicted peak: {100 * ours.prediction_error:+.1f} % of the measured one")
     if ours.gemm_share is not None and ours.gemm_flops_per_s is not None:
         rate = f"{ours.gemm_flops_per_s / 1e9:.0f} GFLOP/s"
-        notes.append(
-            f"rate: {100 * ours.gemm_share:.0f} % of the {rate} of a plain float32 product"
-        )
+        notes.append(f"rate: {share(ours.gemm_share)} of the {rate} of a plain float32 product")
     if ours.cap["asked_bytes"]:
         notes.append(f"cap: {ours.cap['note']}")
         notes.append(f"before it: {ours.cap['page_cache']}")
-    notes += [f"{run.engine}: {run.outcome}" for run in runs if not run.is_done]
+    notes += [f"{named(run.engine)}: {run.outcome}" for run in runs if not run.is_done]
     notes += [
-        f"{run.engine}: no gradient reached {', '.join(run.untrained[:3])}"
+        f"{named(run.engine)}: no gradient reached {', '.join(run.untrained[:3])}"
         + (f" and {len(run.untrained) - 3} more" if len(run.untrained) > 3 else "")
         for run in runs
         if run.untrained
     ]
-    losses = [f"{run.engine} {run.losses[0]:.4f}" for run in runs if run.losses]
+    losses = [f"{named(run.engine)} {run.losses[0]:.4f}" for run in runs if run.losses]
     if losses:
         notes.append(f"first loss: {', '.join(losses)}")
-    loads = ", ".join(f"{run.machine['load_1m']:.1f}" for run in runs)
-    order = f"{' -> '.join(run.engine for run in runs)}, each in a fresh process"
-    notes.append(f"order: {order}; load average before each: {loads}")
-    notes.append(
-        f"anonymous memory is sampled every {1000 * ours.sample_interval_s:.0f} ms from outside; "
-        "RSS is the kernel's own peak (VmHWM)"
-    )
-    return notes
+    order = " -> ".join(named(run.engine) for run in runs)
+    notes.append(f"order: {order}, each in a fresh process")
+    return notes + machine_notes(ours.machine, [run.machine["load_1m"] for run in runs])
 
 
 def grid_table(cases: Sequence[Case]) -> Table:
     """Predicted against measured, one row per case."""
-    table = Table(title="predicted and measured peak RSS (MiB)", box=SIMPLE_HEAD)
-    for name in ("base", "bits", "batch", "predicted", "measured", "error", "step s", "plan"):
-        left = name in ("base", "plan")
-        table.add_column(name, justify="left" if left else "right", no_wrap=name != "plan")
-    for case in cases:
+    peaks = sizes([one for case in cases for one in (case.predicted_peak_bytes, _measured(case))])
+    rows = []
+    for place, case in enumerate(cases):
         base, bits, batch = (case.settings[name] for name in ("base", "bits", "batch"))
-        table.add_row(
-            str(base),
-            str(bits),
-            str(batch),
-            mebibytes(case.predicted_peak_bytes),
-            mebibytes(case.peak_rss_bytes),
-            case.outcome[:24] if case.error is None else f"{100 * case.error:+.1f} %",
-            "-" if case.step_s is None else f"{case.step_s:.2f}",
-            plan_text(case.plan, batch),
+        rows.append(
+            [
+                last_part(str(base)),
+                str(bits),
+                str(batch),
+                *peaks[2 * place : 2 * place + 2],
+                "-" if case.error is None else f"{100 * case.error:+.1f} %",
+                seconds(case.step_s),
+                plan_text(case.plan, batch) if case.error is not None else case.outcome,
+            ]
         )
-    return table
+    columns = [
+        Column("base", "word"),
+        *(Column(name) for name in ("bits", "batch", "predicted", "measured", "error")),
+        Column("step", optional=1),
+        Column("plan", "text", optional=2),
+    ]
+    notes = ["batch: texts in a step; error: of the prediction, relative to the measured peak RSS"]
+    if cases:
+        loads = [case.machine["load_1m"] for case in cases]
+        notes += machine_notes(cases[0].machine, loads)
+    return Table(columns, rows, "predicted and measured peak RSS", notes, "grid.jsonl")
+
+
+def _measured(case: Case) -> int | None:
+    return case.peak_rss_bytes or None
+
+
+def last_part(base: str) -> str:
+    """A base's name without the folders above it."""
+    return Path(base).name or base
 
 
 def exactness_table(errors: Sequence[PlanError]) -> Table:
     """One row per plan."""
-    table = Table(
-        title="gradients beside plain PyTorch + PEFT (relative errors)",
-        caption="rows at once, layers recomputed, depth; ours in float32, the reference in float64",
-        box=SIMPLE_HEAD,
-    )
-    for name in ("rows", "again", "depth", "loss", "worst", "missing", "exact", "worst tensor"):
-        left = name == "worst tensor"
-        table.add_column(
-            name, justify="left" if left else "right", no_wrap=not left, overflow="fold"
-        )
-    for error in errors:
-        table.add_row(
+    names = ("rows", "recomputed", "depth", "loss", "worst", "missing")
+    columns = [
+        *(Column(name) for name in names),
+        Column("exact", "word"),
+        Column("worst tensor", "text", optional=1),
+    ]
+    rows = [
+        [
             str(error.plan["micro_batch"]),
             str(len(error.plan["recompute"])),
             str(error.plan["depth"]),
@@ -155,5 +195,13 @@ def exactness_table(errors: Sequence[PlanError]) -> Table:
             str(len(error.zero_tensors)),
             "yes" if error.is_exact else "no",
             error.worst_tensor.removeprefix("base_model.model."),
-        )
-    return table
+        ]
+        for error in errors
+    ]
+    notes = [
+        "a plan: rows of the batch computed at once, layers recomputed, and the top layers that "
+        "adapters are trained on; loss, worst: relative errors of the loss and of the worst "
+        "tensor's gradient, ours in float32, the reference in float64; missing: tensors that no "
+        "gradient reached"
+    ]
+    return Table(columns, rows, "gradients beside plain PyTorch + PEFT", notes)

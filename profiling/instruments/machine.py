@@ -11,6 +11,12 @@ from pathlib import Path
 
 from edge_client.planning.resources import memory_bytes, usable_cores
 
+# What the engines' matrix products choose their code by, on x86-64 and on ARM.
+INSTRUCTION_SETS = (
+    *("sse4_2", "avx", "avx2", "fma", "f16c", "avx_vnni"),
+    *("avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8"),
+    *("asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2"),
+)
 LIBRARIES = ("numpy", "torch", "transformers", "peft", "bitsandbytes", "onnxruntime")
 
 
@@ -21,6 +27,7 @@ class Machine:
     Attributes:
         machine: Processor architecture, such as `aarch64`.
         processor: The name of the processor, or None where the kernel does not tell.
+        instruction_sets: Those of `INSTRUCTION_SETS` that the kernel says it has.
         cores: Processors that may be used.
         memory_bytes: Physical memory.
         kernel: The release of the kernel.
@@ -29,6 +36,7 @@ class Machine:
 
     machine: str
     processor: str | None
+    instruction_sets: list[str]
     cores: int
     memory_bytes: int
     kernel: str
@@ -40,6 +48,7 @@ def this_machine() -> Machine:
     return Machine(
         machine=platform.machine(),
         processor=_processor(Path("/proc/cpuinfo")),
+        instruction_sets=_instruction_sets(Path("/proc/cpuinfo")),
         cores=usable_cores(),
         memory_bytes=memory_bytes(),
         kernel=platform.release(),
@@ -51,6 +60,12 @@ def _processor(cpuinfo: Path) -> str | None:
     rows = cpuinfo.read_text(errors="replace").splitlines()
     names = [row.partition(":")[2].strip() for row in rows if row.startswith("model name")]
     return names[0] if names else None
+
+
+def _instruction_sets(cpuinfo: Path) -> list[str]:
+    rows = cpuinfo.read_text(errors="replace").splitlines()
+    told = [row.partition(":")[2].split() for row in rows if row.startswith(("flags", "Features"))]
+    return [name for name in INSTRUCTION_SETS if told and name in told[0]]
 
 
 def gemm_flops_per_s(threads: int | None = None) -> float:

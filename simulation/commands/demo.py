@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from edge_client.adapters.peft_folder import check_exportable
 from edge_client.adapters.spec import parse_adapter
@@ -18,10 +17,11 @@ from edge_client.commands.console import training_of
 from edge_client.engine.opening import installed_engine
 from edge_client.errors import Stopped, demand
 from edge_client.planning.sizes import AUTO
+from edge_client.tables import Column, Table, share, show
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, TaskError
-from profiling.rounds_report import percent, rounds_table
+from profiling.rounds_report import rounds_table
 from simulation.demo.demo import Result, Setting, run_demo
 from simulation.demo.messages import HOMES, write_client_folders
 from simulation.population.folders import write_split
@@ -132,15 +132,18 @@ def _clear(out: Path) -> None:
 
 
 def _tell(result: Result, setting: Setting, folders: Sequence[Path], console: Console) -> None:
-    console.print(rounds_table(result.costs))
-    table = Table(title=f"accuracy on the test texts of all {len(result.engines)} devices")
-    table.add_column("who trained")
-    table.add_column("accuracy", justify="right")
-    table.add_row("nobody (zero-shot)", percent(result.compared.zero_shot))
-    table.add_row("each device alone (mean)", percent(result.compared.alone))
-    table.add_row("  the same, on its own test texts", percent(result.compared.alone_own))
-    table.add_row("all devices together", percent(result.accuracy_final))
-    console.print(table)
+    compared = {
+        "nobody (zero-shot)": result.compared.zero_shot,
+        "each device alone (mean)": result.compared.alone,
+        "  the same, on its own test texts": result.compared.alone_own,
+        "all devices together": result.accuracy_final,
+    }
+    table = Table(
+        [Column("who trained", "word"), Column("accuracy")],
+        [[name, share(value)] for name, value in compared.items()],
+        f"accuracy on the test texts of all {len(result.engines)} devices",
+    )
+    show(rounds_table(result.costs), table, file=console.file)
     summary = result.summary()
     console.print(
         f"per client and round: {summary['bytes_up_per_client_round'] / 1000:.1f} kB up, "

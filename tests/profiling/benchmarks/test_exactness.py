@@ -37,7 +37,7 @@ def test_a_plan_that_is_not_exact_is_shown_as_such() -> None:
         for error, zero in ((math.inf, []), (0.0, ["a.lora_A"]))
     )
     assert not wrong.is_exact and not silent.is_exact
-    assert exactness_table([wrong, silent]).row_count == 2
+    assert len(exactness_table([wrong, silent]).rows) == 2
 
 
 @pytest.mark.parametrize(

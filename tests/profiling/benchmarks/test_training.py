@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,7 +16,8 @@ from tests.command_line import smidgen
 pytest.importorskip("torch")
 
 from edge_client.bases.base import Base
-from profiling.benchmarks.grid import grid, read_cases, run_grid
+from edge_client.tables import render
+from profiling.benchmarks.grid import Case, grid, read_cases, run_grid
 from profiling.benchmarks.report import grid_table, ratio_notes, train_notes, train_table
 from profiling.benchmarks.training import PEERS, Benchmark, Settings
 from profiling.benchmarks.training_run import TrainingRun, ratios, spread
@@ -155,9 +157,35 @@ def test_a_run_that_did_not_end_has_no_ratio(ours: TrainingRun) -> None:
 
 def test_the_table_has_a_row_a_process(ours: TrainingRun) -> None:
     peer = replace(ours, engine="nf4", plan=None, predicted_peak_bytes=None)
-    assert train_table([ours, peer]).row_count == 2
+    assert len(train_table([ours, peer]).rows) == 2
     notes = train_notes([ours, replace(peer, untrained=["a.lora_A"])])
     assert "nf4: no gradient reached a.lora_A" in notes
+
+
+def test_a_screen_of_80_columns_says_engine_and_machine(ours: TrainingRun) -> None:
+    peer = replace(ours, engine="peft-checkpointing", cgroup_limit_bytes=MIB, cgroup_peak_bytes=9)
+    table = render(train_table([ours, peer]), 80)
+    assert max(map(len, table.splitlines())) <= 80 and "smidgen torch" in table
+    assert re.search(r"peft-checkpointing +\d+ MiB +\d+ MiB +[\d.]+ MiB", table)
+    notes = "\n".join(train_notes([ours]))
+    assert str(ours.machine["processor"]) in notes and "smidgen torch" in notes
+    assert all(name in notes for name in ours.machine["instruction_sets"])
+
+
+@pytest.mark.parametrize(("load", "is_busy"), [(0.1, False), (1.0, True)])
+def test_a_busy_machine_is_warned_of(ours: TrainingRun, load: float, is_busy: bool) -> None:
+    machine = ours.machine | {"cores": 2, "load_1m": load}
+    notes = train_notes([replace(ours, machine=machine)])
+    assert any("other processes were at work" in note for note in notes) == is_busy
+
+
+def test_a_grid_names_a_base_by_its_last_part(ours: TrainingRun) -> None:
+    settings = {"base": "/a/folder/of/ours/" + "x" * 60 + "/minilm", "bits": 8, "batch": 4}
+    case = Case(settings, DONE, ours.plan, 9 * MIB, 10 * MIB, 5 * MIB, 0.5, None, ours.machine, {})
+    for text in (render(grid_table([case]), 80), render(grid_table([case]))):
+        assert re.search(r"minilm +8 +4 +9\.00 MiB +10\.0 MiB +-10\.0 %", text), text
+        assert "/a/folder" not in text
+    assert max(map(len, render(grid_table([case]), 80).splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
@@ -222,7 +250,7 @@ def test_a_grid_goes_on_where_it_was_cut(settings: Settings, tmp_path: Path) -> 
     done = list(run_grid(cases, path, lambda number, _: asked.append(number)))
     assert asked == [0, 1] and done[0] == first and read_cases(path) == done
     assert all(case.error is not None for case in done)
-    assert grid_table(done).row_count == 2
+    assert len(grid_table(done).rows) == 2
 
 
 def test_a_sample_of_the_grid_is_drawn_by_the_seed() -> None:
