@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from edge_client.tables import Column, Table, show, tell
 from edge_client.texts.examples import write_csv
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
@@ -146,17 +145,16 @@ def _words(text: str) -> list[str]:
 
 def _print(data: DataSet) -> None:
     figures = summary(data)
-    console = Console()
+    tables = []
     for kind in ("labels", "languages"):
         train, test = figures[kind]["train"], figures[kind]["test"]
-        table = Table(kind[:-1], "train", "test")
-        for name in sorted({*train, *test}) if kind == "languages" else data.task.labels:
-            table.add_row(name or "-", f"{train.get(name, 0):,}", f"{test.get(name, 0):,}")
-        table.add_row("all", f"{len(data.train):,}", f"{len(data.test):,}", style="bold")
-        console.print(table)
-    facts = Table(box=None, show_header=False)
-    for key in ("name", "origin", "licence", "sha256"):
-        facts.add_row(key, figures[key])
-    for note in data.notes:
-        facts.add_row("note", note)
-    console.print(facts)
+        names = sorted({*train, *test}) if kind == "languages" else data.task.labels
+        rows = [
+            [name or "-", f"{train.get(name, 0):,}", f"{test.get(name, 0):,}"] for name in names
+        ]
+        rows.append(["all", f"{len(data.train):,}", f"{len(data.test):,}"])
+        tables.append(Table([Column(kind[:-1], "word"), Column("train"), Column("test")], rows))
+    show(*tables)
+    print()
+    facts = [f"{key}: {figures[key]}" for key in ("name", "origin", "licence", "sha256")]
+    tell([*facts, *(f"note: {note}" for note in data.notes)])

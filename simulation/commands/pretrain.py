@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
-from rich.table import Table
+
+from edge_client.tables import Column, Table, share, show
 
 if TYPE_CHECKING:
     from simulation.pretraining.card import CardFacts
@@ -78,19 +79,27 @@ def _train(request: "Request", corpus: "Corpus") -> "CardFacts":
 
 
 def _print(facts: "CardFacts") -> None:
-    table = Table("held out", "masks", "top-1", "perplexity", "per word", "bits per character")
-    for language, score in facts.held_out.items():
-        table.add_row(
-            language,
-            f"{score.masks:,}",
-            f"{score.top_1:.1%}",
-            f"{score.perplexity:.1f}",
-            f"{score.word_perplexity:,.0f}",
-            f"{score.bits_per_character:.2f}",
-        )
-    Console().print(table)
-    if facts.news:
-        table = Table("AG News zero-shot", "plain", "calibrated")
-        for asked in facts.news:
-            table.add_row(asked.pattern, f"{asked.plain:.1%}", f"{asked.calibrated:.1%}")
-        Console().print(table)
+    names = ("masks", "right", "perplexity", "per word", "bits per character")
+    held_out = Table(
+        [Column("held out", "word"), *(Column(name) for name in names)],
+        [
+            [
+                language,
+                f"{score.masks:,}",
+                share(score.top_1),
+                f"{score.perplexity:.1f}",
+                f"{score.word_perplexity:,.0f}",
+                f"{score.bits_per_character:.2f}",
+            ]
+            for language, score in facts.held_out.items()
+        ],
+        notes=[
+            "masks: tokens hidden from the model; right: of those, its first guess; perplexity: "
+            "of a hidden token, and per word"
+        ],
+    )
+    news = Table(
+        [Column("AG News zero-shot", "text"), Column("plain"), Column("calibrated")],
+        [[one.pattern, share(one.plain), share(one.calibrated)] for one in facts.news or ()],
+    )
+    show(held_out, *([news] if facts.news else []))

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from edge_client.tables import Column, Table, show, tell
 from edge_client.texts.examples import Example, LeftOut, read_file, read_texts
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
@@ -195,15 +195,12 @@ def _tell(summary: dict[str, Any], out: Path, picture: Path, console: Console) -
         ("  median", summary["texts_median"]),
         ("  most", summary["texts_most"]),
     ]
-    table = Table("what was dealt out")
-    table.add_column("count", justify="right")
-    for name, value in rows:
-        table.add_row(name, f"{value:,}")
-    console.print(table)
+    columns = [Column("what was dealt out", "word"), Column("count")]
+    show(Table(columns, [[name, f"{value:,}"] for name, value in rows]), file=console.file)
     if unlabelled := summary["clients_unlabelled"]:
-        console.print(
+        note = (
             f"{unlabelled:,} clients hold unlabelled texts alone and take part in a run with "
-            "[labelling] only; --test FILE gives them some",
-            soft_wrap=True,
+            "[labelling] only; --test FILE gives them some"
         )
-    console.print(f"folders  {out}\npicture  {picture}", highlight=False, soft_wrap=True)
+        tell([note], console.file)
+    print(f"folders  {out}\npicture  {picture}", file=console.file)

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from edge_client.tables import Column, Table, seconds, show, size, sizes, tell
 from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import terminable
 from profiling.peers.flwr import FLWR, FlwrRun, missing, simulate
@@ -58,44 +58,45 @@ def _in_fresh_process(work: Callable[..., Any], *arguments: int) -> Any:
 
 
 def _tell(ours: ZeroRounds, taken: Footprint, other: FlwrRun | None, console: Console) -> None:
-    table = Table(title=f"zero-compute rounds of lora:8, {ours.adapter_bytes / 1000:.0f} kB")
-    for name in ("", "clients", "s per round (median)", "from", "to", "ms per client", "peak MB"):
-        table.add_column(name, justify="right")
-    _row(table, "smidgen, one process", ours.clients, ours.round_s, ours.peak_rss_bytes)
+    rows = [("smidgen, one process", ours.clients, ours.round_s, ours.peak_rss_bytes)]
     if other is not None:
         name = f"flwr {other.versions.get('flwr', '')}, {other.processors} actors"
-        _row(table, name, other.clients, other.rounds_s, other.peak_pss_bytes)
-    console.print(table)
+        rows.append((name, other.clients, other.rounds_s, other.peak_pss_bytes))
+    peaks = sizes([row[-1] for row in rows])
+    names = ("clients", "a round", "from", "to", "1,000 clients", "peak")
+    table = Table(
+        [Column("who", "text"), *(Column(name) for name in names)],
+        [_cells(*row[:3], peak) for row, peak in zip(rows, peaks, strict=True)],
+        f"zero-compute rounds of lora:8, {size(ours.adapter_bytes)}",
+        [
+            "a round: median of the rounds, from the shortest to the longest; 1,000 clients: a "
+            "round's time for so many of them; peak: resident memory, of all processes together"
+        ],
+    )
+    show(table, file=console.file)
+    lines = []
     if other is not None:
         factor = _per_client(other.rounds_s, other.clients) / _per_client(
             ours.round_s, ours.clients
         )
-        console.print(
+        lines.append(
             f"a client-round: {factor:.0f} x faster than flwr, "
-            f"whose start of {other.startup_s:.1f} s is not counted",
-            highlight=False,
+            f"whose start of {other.startup_s:.1f} s is not counted"
         )
-    console.print(
-        f"memory: {taken.bytes_per_client / 1000:.1f} kB per client from {taken.few} to "
-        f"{taken.clients:,} clients that all train on the embedded base ({taken.round_s:.1f} s)",
-        highlight=False,
+    lines.append(
+        f"memory: {size(taken.bytes_per_client)} per client from {taken.few} to "
+        f"{taken.clients:,} clients that all train on the embedded base ({taken.round_s:.1f} s)"
     )
+    tell(lines, console.file)
 
 
-def _row(table: Table, name: str, clients: int, seconds: tuple[float, ...], peak: int) -> None:
-    table.add_row(
-        name,
-        f"{clients:,}",
-        f"{median(seconds):.2f}",
-        f"{min(seconds):.2f}",
-        f"{max(seconds):.2f}",
-        f"{1000 * _per_client(seconds, clients):.2f}",
-        f"{peak / 1e6:.0f}",
-    )
+def _cells(name: str, clients: int, taken: tuple[float, ...], peak: str) -> list[str]:
+    times = (median(taken), min(taken), max(taken), 1000 * _per_client(taken, clients))
+    return [name, f"{clients:,}", *map(seconds, times), peak]
 
 
-def _per_client(seconds: tuple[float, ...], clients: int) -> float:
-    return median(seconds) / clients
+def _per_client(taken: tuple[float, ...], clients: int) -> float:
+    return median(taken) / clients
 
 
 def _plain(ours: ZeroRounds, taken: Footprint, other: FlwrRun | None) -> dict[str, Any]:
