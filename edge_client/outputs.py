@@ -77,6 +77,18 @@ def check_out_file(option: str, path: Path, endings: Collection[str] = ()) -> No
         raise _unwritable(option, path, error) from error
 
 
+def check_out_parent(option: str, path: Path) -> None:
+    """Refuse a path whose folder is not there and cannot be made, whatever is to stand there.
+
+    Raises:
+        OutputError: See above.
+    """
+    try:
+        _check_parent(option, path)
+    except OSError as error:
+        raise _unwritable(option, path, error) from error
+
+
 @contextmanager
 def new_folder(option: str, folder: Path, mark: str, mine: Collection[str] = ()) -> Iterator[Path]:
     """A folder beside `folder`, to be filled; afterwards it stands in `folder`'s place.

@@ -26,7 +26,19 @@ TaskOption = Annotated[
     Path | None,
     typer.Option("--task", help="task.toml or a ready-made one; by default that in --data."),
 ]
+TextColumnOption = Annotated[
+    str, typer.Option(help="Column with the text, or two of a pair: `a,b`; by default `text`.")
+]
+LabelColumnOption = Annotated[str, typer.Option(help="Column with the label; `label` by default.")]
+DelimiterOption = Annotated[
+    str, typer.Option(help="Between the columns of CSV and TSV, such as ; or tab.")
+]
+EncodingOption = Annotated[
+    str, typer.Option(help="Encoding of the texts' files, such as latin-1; UTF-8 by default.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: one JSON object.")]
+
+JOINERS = "\u200c\u200d"  # of Persian, of many Indic scripts, and of emoji
 
 
 def task_file(data: Path) -> Path:
@@ -51,3 +63,19 @@ def training_of(epochs: int, batch: int, lr: float, tokens: int) -> Training:
     except ValueError as error:
         name, _, expected = str(error).partition(": ")
         raise WrongInput(f"--{name} {given[name]}: {expected} is expected") from error
+
+
+def shown(text: str, width: int | None = None) -> str:
+    """A text in one line that cannot write to the terminal: other signs than print are `?`.
+
+    Args:
+        text: Whatever it holds.
+        width: Most characters, the three dots of a longer text included; None: all.
+    """
+    line = "".join(letter if _prints(letter) else "?" for letter in " ".join(text.split()))
+    return line if width is None or len(line) <= width else f"{line[: width - 3]}..."
+
+
+def _prints(letter: str) -> bool:
+    """Whether a letter draws something, or joins what is beside it as some scripts need."""
+    return letter.isprintable() or letter in JOINERS

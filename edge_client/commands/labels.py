@@ -12,10 +12,18 @@ from typing import Annotated, Any
 import typer
 
 from edge_client.client.state import ClientState, StateError
-from edge_client.commands.console import JsonOption
-from edge_client.files import write_atomically
+from edge_client.commands.console import (
+    DelimiterOption,
+    EncodingOption,
+    JsonOption,
+    LabelColumnOption,
+    TextColumnOption,
+    shown,
+)
 from edge_client.labelling.book import FileNotes, Revoked
 from edge_client.labelling.pseudo_labels import Reading, text_id
+from edge_client.outputs import check_out_file, new_file
+from edge_client.texts.dialect import PLAIN, Dialect
 from edge_client.texts.examples import Example, read_folder
 from edge_client.texts.rows import DataError
 
@@ -33,6 +41,7 @@ class Asked:
         revoke: Id of a text whose pseudo-label is taken back first; None: none.
         out: Gets readings with their texts; None: nothing is written.
         confidence: Least confidence of a reading written to `out`.
+        dialect: How the files of the texts are written down.
     """
 
     state: Path
@@ -41,6 +50,7 @@ class Asked:
     revoke: str | None = None
     out: Path | None = None
     confidence: float = 0.9
+    dialect: Dialect = PLAIN
 
 
 def labels(
@@ -58,10 +68,15 @@ def labels(
     confidence: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Least confidence of a label written to --out.")
     ] = 0.9,
+    text_column: TextColumnOption = "",
+    label_column: LabelColumnOption = "",
+    delimiter: DelimiterOption = "",
+    encoding: EncodingOption = "",
     json_output: JsonOption = False,
 ) -> None:
     """List how this device has read its unlabelled texts; take a label back; write them out."""
-    tell_labels(Asked(state, run_id, data, revoke, out, confidence), json_output)
+    dialect = Dialect(text_column, label_column, delimiter, encoding)
+    tell_labels(Asked(state, run_id, data, revoke, out, confidence, dialect), json_output)
 
 
 def tell_labels(asked: Asked, is_json: bool) -> None:
@@ -69,17 +84,19 @@ def tell_labels(asked: Asked, is_json: bool) -> None:
 
     Raises:
         StateError: There is nothing of that run or text, or a client runs on the state folder.
-        DataError: The texts cannot be read, `out` cannot be written, or would be without texts.
+        DataError: The texts cannot be read, or `out` would be without texts.
+        OutputError: `out` cannot be written.
     """
     if asked.out is not None and asked.data is None:
         raise DataError("--out writes texts; give --data with the device's texts too")
-    path = _book_of(asked)
+    if asked.out is not None:
+        check_out_file("--out", asked.out, (".jsonl",))
+    path, texts = _book_of(asked), _texts(asked.data, asked.dialect)
     with ClientState(asked.state).locked():
         notes = FileNotes(path)
         if asked.revoke is not None:
             _revoke(notes, asked.revoke)
     readings = sorted(notes.book.readings.items(), key=lambda item: (-item[1].confidence, item[0]))
-    texts = _texts(asked.data)
     rows = [_row(name, reading, texts) for name, reading in readings]
     answer: dict[str, Any] = {"run": path.stem.removeprefix("labels-"), "labels": rows}
     answer["revoked"] = sorted(notes.book.revoked)
@@ -112,11 +129,11 @@ def _revoke(notes: FileNotes, name: str) -> None:
         raise StateError(f"--revoke {name} cannot be written: {error.strerror}") from error
 
 
-def _texts(data: Path | None) -> dict[str, Example]:
+def _texts(data: Path | None, dialect: Dialect) -> dict[str, Example]:
     """Texts by id that have no label of the user's own."""
     if data is None:
         return {}
-    read = read_folder(data, ())
+    read = read_folder(data, (), dialect)
     gold = {text_id(example) for example in read.labelled}
     named = {text_id(example): example for example in read.unlabelled}
     return {name: example for name, example in named.items() if name not in gold}
@@ -135,9 +152,7 @@ def _row(name: str, reading: Reading, texts: Mapping[str, Example]) -> dict[str,
 
 
 def _beginning(example: Example) -> str:
-    words = " ".join(f"{example.text} {example.text_b}".split())
-    text = "".join(letter if letter.isprintable() else "?" for letter in words[: SHOWN + 1])
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+    return shown(f"{example.text} {example.text_b}", SHOWN)
 
 
 def _write(
@@ -152,10 +167,8 @@ def _write(
         row = {"text": texts[name].text, **second, "label": reading.label}
         told = {"confidence": reading.confidence, "round": reading.round_index}
         lines.append(json.dumps(row | told, ensure_ascii=False) + "\n")
-    try:
-        write_atomically(path, "".join(lines).encode())
-    except OSError as error:
-        raise DataError(f"--out {path} cannot be written: {error.strerror}") from error
+    with new_file("--out", path) as file:
+        file.writelines(lines)
     return len(lines)
 
 

@@ -16,6 +16,7 @@ from edge_client.bases.packing import pack_model, pack_random
 from edge_client.bases.random_models import CONFIGS
 from edge_client.bases.writer import Packed, Progress
 from edge_client.errors import Stopped, demand
+from edge_client.outputs import check_out_parent
 
 app = typer.Typer(
     help="Make a base pack, which devices map instead of loading.",
@@ -50,6 +51,7 @@ def pack(
     """Pack a model: quantized, each layer's weights side by side, checked by SHA-256."""
     start = time.perf_counter()
     demand(licence is None or not random, "--licence is of real weights; random ones need none")
+    check_out_parent("--out", out)
     try:
         with _progress() as progress:
             if random:

@@ -17,9 +17,13 @@ from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.commands.console import (
     BaseOption,
     DataOption,
+    DelimiterOption,
+    EncodingOption,
     EngineOption,
     JsonOption,
+    LabelColumnOption,
     TaskOption,
+    TextColumnOption,
     task_file,
     task_for,
 )
@@ -28,6 +32,7 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import evaluate
 from edge_client.files import write_atomically
 from edge_client.planning.sizes import AUTO
+from edge_client.texts.dialect import Dialect
 from edge_client.texts.examples import Example, read_folder
 from edge_client.texts.ready_tasks import READY
 from edge_client.texts.tasks import Task, TaskError, task_toml
@@ -60,11 +65,16 @@ def patterns(
     write: Annotated[
         bool, typer.Option("--write", help="Put the best one first in the task.toml.")
     ] = False,
+    text_column: TextColumnOption = "",
+    label_column: LabelColumnOption = "",
+    delimiter: DelimiterOption = "",
+    encoding: EncodingOption = "",
     json_output: JsonOption = False,
 ) -> None:
     """Ask this device's labelled texts by each pattern of a task: which one is right most often?"""
     chosen, file = task_for(task, data), _own_task_file(task, data) if write else None
-    examples = read_folder(data, chosen.labels).labelled
+    dialect = Dialect(text_column, label_column, delimiter, encoding)
+    examples = read_folder(data, chosen.labels, dialect).labelled
     if not examples:
         raise TaskError(f"{data} holds no labelled texts to choose a pattern by")
     scores = score_patterns(partial(_open, base, engine), chosen, examples)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge_client.texts.dialect import PLAIN, Dialect
 from edge_client.texts.examples import ClientData, files_of, read_folder
 from edge_client.texts.rows import DataError, ending_of
 
@@ -42,10 +43,11 @@ class DataFolder:
     Args:
         path: The folder.
         labels: Allowed labels.
+        dialect: How its files are written down.
     """
 
-    def __init__(self, path: Path, labels: Sequence[str]) -> None:
-        self._path, self.labels = path, labels
+    def __init__(self, path: Path, labels: Sequence[str], dialect: Dialect = PLAIN) -> None:
+        self._path, self.labels, self._dialect = path, labels, dialect
         self._data: ClientData | None = None
         self._marks: Marks = {}
         self._told = ""
@@ -62,7 +64,7 @@ class DataFolder:
         try:
             marks = marks_of(self._path)
             if self._data is None:
-                self._data, self._marks = read_folder(self._path, self.labels), marks
+                self._data, self._marks = read_folder(self._path, self.labels, self._dialect), marks
             elif marks != self._marks and self._is_ready(marks):
                 self._take(marks)
         except (DataError, OSError) as error:
@@ -75,7 +77,11 @@ class DataFolder:
         return self._data
 
     def _take(self, marks: Marks) -> None:
-        data = read_folder(self._path, self.labels)
+        data = read_folder(self._path, self.labels, self._dialect)
+        for part, mark in marks.items():
+            if self._data and getattr(self._data, part) and not getattr(data, part):
+                self._tell(f"holds {mark.path.name}, which has no texts any more; delete it if so")
+                return
         if marks_of(self._path) != marks:
             self._tell("was written while it was read")
             return
@@ -137,5 +143,5 @@ def _is_cut(path: Path) -> bool:
         return False  # a part of these cannot be read at all
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        file.seek(max(0, size - 1))
-        return file.read(1) not in (b"\n", b"\r")
+        file.seek(max(0, size - 2))  # of UTF-16 a line's end has two bytes, one of them NUL
+        return file.read(2).strip(b"\0")[-1:] not in (b"\n", b"\r")

@@ -1,23 +1,26 @@
 """A device's own texts: `labelled.*`, `unlabelled.*`, `test.*` in one folder, read with care.
 
 CSV, TSV and JSONL, gzipped or not (Parquet where pyarrow is installed). Columns: `text` (or
-`text_a`, `text_b`), `label`, optional `language` and `id`. Texts never leave this process.
+`text_a`, `text_b`), `label`, optional `language` and `id`; see `dialect` for others. Texts never
+leave this process, and no message quotes one.
 
 One bad line never stops a client: it is left out, and the log says where and why. A file that is
-useless as a whole is an error.
+useless as a whole is an error; one without any row is as if it were not there.
 """
 
 import csv
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_client.texts.rows import FORMATS, DataError, Row, ending_of, rows_of
+from edge_client.texts.dialect import PLAIN, Columns, Dialect, find
+from edge_client.texts.rows import FORMATS, LINES, DataError, Row, Rows, ending_of, rows_of
 
 PARTS = ("labelled", "unlabelled", "test")
 csv.field_size_limit(16 * 1024 * 1024)
 TOLD = 3  # bad lines of a file that the log shows
+NAMED = 12  # labels that a message names
 log = logging.getLogger(__name__)
 
 
@@ -40,15 +43,22 @@ class Example:
 
 @dataclass
 class LeftOut:
-    """Rows of a file that gave no text.
+    """Rows of a file that gave no text, and what was found out about the file.
 
     Attributes:
         faults: A line for each bad one: file, line, reason.
         empty: How many have no text, which does not count as a fault.
+        notes: What of the file was found out without being told, see `dialect`.
     """
 
     faults: list[str] = field(default_factory=list)
     empty: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_any(self) -> bool:
+        """Whether a row was left out."""
+        return bool(self.faults or self.empty)
 
     def __str__(self) -> str:
         """How many of what, and the first bad ones."""
@@ -56,6 +66,25 @@ class LeftOut:
         bad = f"{len(self.faults)} bad ({'; '.join(self.faults[:TOLD])}{more})"
         parts = [bad] if self.faults else []
         return ", ".join([*parts, f"{self.empty} without a text"] if self.empty else parts)
+
+
+@dataclass(frozen=True)
+class Found:
+    """One row of a file.
+
+    Attributes:
+        line: Where it ends, from 1.
+        row: All its columns.
+        example: Its text; None without one.
+        fault: Why it cannot be used; empty if it can, or holds no text.
+        id: What its `id` column says, or empty.
+    """
+
+    line: int
+    row: Row
+    example: Example | None = None
+    fault: str = ""
+    id: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,29 +102,43 @@ class ClientData:
     test: tuple[Example, ...]
 
 
-def read_folder(folder: Path, labels: Sequence[str]) -> ClientData:
-    """Read a client data folder (or one labelled file in its place).
+def read_folder(folder: Path, labels: Sequence[str], dialect: Dialect = PLAIN) -> ClientData:
+    """Read a client data folder (or one labelled file in its place); an empty part is absent.
 
     Raises:
-        DataError: Nothing there, a column is missing, or a file has no text that can be used.
+        DataError: Nothing there, a column is missing, or a file has rows and no text that can be
+            used.
     """
+    paths = files_of(folder)
     read = {
-        part: tuple(read_file(path, labels, labelled=part != "unlabelled"))
-        for part, path in files_of(folder).items()
+        part: tuple(_read_part(path, labels, part != "unlabelled", dialect))
+        for part, path in paths.items()
     }
+    if not any(read.values()):
+        raise _empty(paths)
     return ClientData(*(read.get(part, ()) for part in PARTS))
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, dialect: Dialect = PLAIN) -> None:
     """Refuse a useless folder; only the first good lines of each file are read.
 
     Raises:
         DataError: See `read_folder`, whatever the labels are.
     """
-    for part, path in files_of(folder).items():
+    paths, good = files_of(folder), 0
+    for part, path in paths.items():
         left_out = LeftOut()
-        if next(read_texts(path, (), part != "unlabelled", left_out), None) is None:
+        if next(read_texts(path, (), part != "unlabelled", left_out, dialect), None) is not None:
+            good += 1
+        elif left_out.is_any:
             raise _useless(path, left_out)
+    if not good:
+        raise _empty(paths)
+
+
+def _empty(paths: Mapping[str, Path]) -> DataError:
+    holds = " holds" if len(paths) == 1 else " hold"
+    return DataError(f"{' and '.join(map(str, paths.values()))}{holds} no texts")
 
 
 def files_of(folder: Path) -> dict[str, Path]:
@@ -130,83 +173,170 @@ def find_part(folder: Path, part: str) -> Path | None:
     return found[0] if found else None
 
 
-def read_file(path: Path, labels: Sequence[str], *, labelled: bool) -> list[Example]:
+def read_file(
+    path: Path, labels: Sequence[str], *, labelled: bool, dialect: Dialect = PLAIN
+) -> list[Example]:
     """Read one file of texts; lines that cannot be used are left out and told in the log.
 
     Args:
         path: The file; its ending says the format.
         labels: Allowed labels; empty allows any.
-        labelled: Whether a `label` column must be there.
+        labelled: Whether a label column must be there.
+        dialect: How the file is written down.
 
     Raises:
         DataError: No such format or column, or no line can be used; names the file, and the first
             bad line.
     """
-    left_out = LeftOut()
-    examples = [example for _, example, _ in read_texts(path, labels, labelled, left_out)]
+    examples = _read_part(path, labels, labelled, dialect)
     if not examples:
+        raise DataError(f"{path} holds no texts")
+    return examples
+
+
+def _read_part(
+    path: Path, labels: Sequence[str], labelled: bool, dialect: Dialect
+) -> list[Example]:
+    """As `read_file`, but a file without rows is one without texts."""
+    left_out = LeftOut()
+    found = read_texts(path, labels, labelled, left_out, dialect)
+    examples = [example for _, example, _ in found]
+    if not examples and left_out.is_any:
         raise _useless(path, left_out)
+    tell(path, left_out)
+    return examples
+
+
+def tell(path: Path | str, left_out: LeftOut) -> None:
+    """Say in the log what was found out about a file, and which lines are left out."""
+    if left_out.notes:
+        log.warning("%s is read with %s", path, ", ".join(left_out.notes))
     if left_out.faults:
         log.warning("lines left out: %s", left_out)
     elif left_out.empty:
         log.info("%s: lines left out: %s", path, left_out)
-    return examples
 
 
 def _useless(path: Path, left_out: LeftOut) -> DataError:
     if left_out.faults:
         return DataError(f"{left_out.faults[0]}; no other line of the file can be used either")
-    return DataError(f"{path} holds no texts")
+    return DataError(f"{path} holds no texts: {left_out}")
 
 
 def read_texts(
-    path: Path, labels: Sequence[str], labelled: bool, left_out: LeftOut
+    path: Path,
+    labels: Sequence[str],
+    labelled: bool,
+    left_out: LeftOut,
+    dialect: Dialect = PLAIN,
 ) -> Iterator[tuple[int, Example, Row]]:
     """The texts of a file one by one, each with its line and all its columns; see `read_file`.
 
     Args:
         path: The file.
         labels: Allowed labels; empty allows any.
-        labelled: Whether a `label` column must be there.
+        labelled: Whether a label column must be there.
         left_out: Gets what is left out.
+        dialect: How the file is written down.
 
     Raises:
         DataError: No such format or column, or the file cannot be read at all.
     """
-    for line, row, unreadable in rows_of(path):
-        missing = "" if unreadable else _missing(row, labelled)
-        if missing and ending_of(path) != ".jsonl":  # the rows of a table have the same columns
-            raise DataError(f"{path}: {missing}")
-        if fault := unreadable or missing or _fault(row, labels, labelled):
-            left_out.faults.append(f"{path}, line {line}: {fault}")
-        elif not _text(row).strip():
-            left_out.empty += 1
+    for found in every_row(path, labels, labelled, left_out.notes, dialect):
+        if found.example is not None:
+            yield found.line, found.example, found.row
+        elif found.fault:
+            left_out.faults.append(f"{path}, line {found.line}: {found.fault}")
         else:
-            label = row["label"] if labelled else None
-            language = row.get("language") or ""
-            yield line, Example(_text(row), row.get("text_b") or "", label, language), row
+            left_out.empty += 1
 
 
-def _text(row: Row) -> str:
-    return row.get("text", row.get("text_a")) or ""  # a short CSV row leaves None
+def every_row(
+    path: Path, labels: Sequence[str], labelled: bool, notes: list[str], dialect: Dialect = PLAIN
+) -> Iterator[Found]:
+    """Every row of a file in its order, good or not; see `read_texts`."""
+    rows = rows_of(path, dialect, labelled, notes)
+    is_table = ending_of(path) not in (".jsonl", LINES)
+    return found_in(rows, str(path) if is_table else "", labels, labelled, notes, dialect)
 
 
-def _missing(row: Row, labelled: bool) -> str:
-    if "text" not in row and "text_a" not in row:
-        return f"no column `text` (or `text_a`); found {', '.join(row)}"
-    if labelled and "label" not in row:
-        return f"no column `label`; found {', '.join(row)}"
-    return ""
+def found_in(
+    rows: Rows,
+    table: str,
+    labels: Sequence[str],
+    labelled: bool,
+    notes: list[str],
+    dialect: Dialect = PLAIN,
+) -> Iterator[Found]:
+    """What rows hold.
+
+    Args:
+        rows: See `rows_of`.
+        table: The file, if all its rows have the same columns; empty: each has its own.
+        labels: Allowed labels; empty allows any.
+        labelled: Whether a label column must be there.
+        notes: Gets which columns go by other names.
+        dialect: How the rows are written down.
+
+    Raises:
+        DataError: A table lacks a column.
+    """
+    names: tuple[str, ...] = ()
+    columns = dialect.columns(names)
+    for line, row, unreadable in rows:
+        if not unreadable and tuple(row) != names:
+            names = tuple(row)
+            columns = dialect.columns(names)
+            notes += [note for note in columns.renamed(dialect, labelled) if note not in notes]
+        missing = "" if unreadable else _missing(names, columns, dialect, labelled)
+        if missing and table:
+            raise DataError(f"{table}: {missing}")
+        if fault := unreadable or missing or _fault(row, columns, labels, labelled):
+            yield Found(line, row, fault=fault)
+        else:
+            yield Found(line, row, _example(row, columns, labelled), id=_value(row, columns.id))
 
 
-def _fault(row: Row, labels: Sequence[str], labelled: bool) -> str:
+def _example(row: Row, columns: Columns, labelled: bool) -> Example | None:
+    """A row's text; None if it holds none."""
+    text = _value(row, columns.text)
+    if not text.strip():
+        return None
+    label = _value(row, columns.label) if labelled else None
+    return Example(text, _value(row, columns.text_b), label, _value(row, columns.language))
+
+
+def _value(row: Row, column: str | None) -> str:
+    return (row.get(column) if column is not None else "") or ""  # a short CSV row leaves None
+
+
+def _missing(names: Sequence[str], columns: Columns, dialect: Dialect, labelled: bool) -> str:
+    """Which column is not there; names that may be a text are counted, never quoted."""
+    if not columns.is_any:
+        return dialect.no_header(len(names), labelled)
+    column, wanted = "", dialect.text_column or "text"
+    if columns.text is None:
+        column = f"`{wanted}`" if dialect.text_column else "`text` (or `text_a`)"
+    elif labelled and columns.label is None:
+        column = f"`{dialect.label_column or 'label'}`"
+    return f"no column {column}; found {', '.join(names)}" if column else ""
+
+
+def _fault(row: Row, columns: Columns, labels: Sequence[str], labelled: bool) -> str:
     """Why a row cannot be used; empty if it can, or if it holds no text."""
     if any("\0" in value for value in row.values() if value):
         return "a NUL byte; text is expected"
-    label = (row["label"] or "") if labelled else None
-    if label is None or not _text(row).strip() or (label in labels if labels else label):
+    text, label = _value(row, columns.text), _value(row, columns.label)
+    if not labelled or not text.strip() or (label in labels if labels else label):
         return ""
-    return f"label {label[:60]!r} is not one of {', '.join(labels) or 'any'}"
+    known = ", ".join(labels[:NAMED]) + (f" ... ({len(labels)})" if labels[NAMED:] else "")
+    if not label:
+        return f"no label; one of {known or 'any'} is expected"
+    if text in labels:
+        return f"label is not one of {known}, but the text is; are the columns swapped?"
+    if alike := find(labels, label):
+        return f"label is not one of {known}; it differs from {alike} in case or spaces"
+    return f"label is not one of {known}; are the columns swapped?"
 
 
 def write_csv(path: Path, examples: Sequence[Example]) -> None:

@@ -1,24 +1,29 @@
-"""Rows of files: CSV, TSV and JSONL, gzipped or not, and Parquet where pyarrow is installed."""
+"""Rows of files: CSV, TSV, JSONL and lines, gzipped or not, and Parquet where pyarrow is there."""
 
+import codecs
 import csv
 import gzip
 import io
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from edge_client.errors import WrongInput
+from edge_client.texts.dialect import DELIMITERS, PLAIN, Dialect, names_of
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+LINES = ".txt"  # one text per line: to be labelled, not to train on
 NUL = "\udc00"  # in place of NUL bytes, which Python 3.10's csv does not read
-
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 # What is left of bytes that are not UTF-8, halves of surrogate pairs in JSON, and our NUL.
 NO_TEXT = re.compile("[\ud800-\udfff]")
 Row = Mapping[str, str]
+Rows = Iterator[tuple[int, dict[str, str], str]]  # line, columns, what makes them unreadable
 
 
 class DataError(WrongInput):
@@ -42,20 +47,69 @@ def ending_of(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix
 
 
-def rows_of(path: Path) -> Iterator[tuple[int, dict[str, str], str]]:
-    """Line number, columns and what makes them unreadable, which is mostly nothing."""
-    ending = ending_of(path)
+def rows_of(
+    path: Path,
+    dialect: Dialect = PLAIN,
+    labelled: bool | None = None,
+    notes: list[str] | None = None,
+) -> Rows:
+    """Line number, columns and what makes them unreadable, which is mostly nothing.
+
+    Args:
+        path: The file; its ending says the format.
+        dialect: How it is written down.
+        labelled: Whether a label column is wanted beside a text; None: whatever columns there are.
+        notes: Gets what was found out without being told.
+
+    Raises:
+        DataError: No such format, or the file cannot be read at all.
+    """
+    ending, found = ending_of(path), notes if notes is not None else []
     if ending == ".parquet":
         yield from _parquet_rows(path)
         return
-    if ending not in FORMATS:
+    if ending not in (*FORMATS, LINES):
         raise DataError(f"{path}: {', '.join(FORMATS)} (.gz or not) expected")
+    encoding = dialect.encoding or "UTF-8"
     try:
-        with _open_text(path) as file:
-            rows = _jsonl_rows(file) if ending == ".jsonl" else _csv_rows(file, ending)
-            yield from ((line, row, fault or _undecoded(row)) for line, row, fault in rows)
+        with gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb") as binary:
+            encoding = encoding_of(binary, dialect, found)
+            with _as_text(binary, encoding) as file:
+                if ending in (".csv", ".tsv"):
+                    rows = _csv_rows(file, ending, dialect, labelled, found)
+                else:
+                    rows = _jsonl_rows(file) if ending == ".jsonl" else _line_rows(file)
+                yield from _checked(rows)
+    except UnicodeDecodeError as error:
+        raise _not_in(str(path), encoding, error) from error
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read as UTF-8 {ending[1:]}: {error}") from error
+        raise DataError(f"{path} cannot be read as {encoding} {ending[1:]}: {error}") from error
+
+
+def streamed_rows(stream: BinaryIO, dialect: Dialect, notes: list[str]) -> Rows:
+    """Rows of a stream such as stdin: JSONL if its first line is an object, else lines.
+
+    Raises:
+        DataError: It is not in the encoding that was told.
+    """
+    encoding = encoding_of(stream, dialect, notes)
+    try:
+        file = _as_text(stream, encoding)
+        first = file.readline()
+        lines = chain([first] if first else [], file)
+        is_json = first.lstrip().startswith("{")
+        yield from _checked(_jsonl_rows(lines) if is_json else _line_rows(lines))
+        file.detach()  # the stream is not ours to close
+    except UnicodeDecodeError as error:
+        raise _not_in("stdin", encoding, error) from error
+
+
+def _checked(rows: Rows) -> Rows:
+    return ((line, row, fault or _undecoded(row)) for line, row, fault in rows)
+
+
+def _not_in(where: str, encoding: str, error: UnicodeDecodeError) -> DataError:
+    return DataError(f"{where} is not {encoding}: {error.reason}; give its own --encoding")
 
 
 def _undecoded(row: Row) -> str:
@@ -63,25 +117,46 @@ def _undecoded(row: Row) -> str:
     values = "".join(value for pair in row.items() for value in pair if value)
     if not (found := set(NO_TEXT.findall(values))):
         return ""
-    return "a NUL byte; text is expected" if found == {NUL} else "not UTF-8; save it as UTF-8"
+    if found == {NUL}:
+        return "a NUL byte; text is expected"
+    return "not UTF-8; save it as UTF-8, or give --encoding such as latin-1"
 
 
-def _open_text(path: Path) -> TextIO:
-    """A file as text, whatever its bytes are: those not UTF-8 become lone surrogates."""
-    file = gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb")
-    return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+def encoding_of(binary: BinaryIO | gzip.GzipFile, dialect: Dialect, notes: list[str]) -> str:
+    """The encoding that is told, or that the first two bytes tell, or UTF-8."""
+    if dialect.encoding:
+        return dialect.encoding
+    start = binary.peek(2)[:2] if isinstance(binary, io.BufferedReader | gzip.GzipFile) else b""
+    if start not in UTF_16:
+        return "UTF-8"
+    notes.append("UTF-16")
+    return "UTF-16"
 
 
-def _csv_rows(file: TextIO, ending: str) -> Iterator[tuple[int, dict[str, str], str]]:
-    taken = 0  # lines; the reader's own count leaves out those it cannot read
+def _as_text(binary: BinaryIO | gzip.GzipFile, encoding: str) -> io.TextIOWrapper:
+    """Bytes as text, whatever they are: those not UTF-8 become lone surrogates."""
+    codec = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+    return io.TextIOWrapper(binary, encoding=codec, errors="surrogateescape", newline="")
+
+
+def _csv_rows(
+    file: TextIO, ending: str, dialect: Dialect, labelled: bool | None, notes: list[str]
+) -> Rows:
+    taken, is_any = 0, False  # lines; the reader's own count leaves out those it cannot read
+    header, usual = file.readline(), "\t" if ending == ".tsv" else ","
 
     def lines() -> Iterator[str]:
         nonlocal taken
-        for line in file:
+        for line in chain([header] if header else [], file):
             taken += 1
             yield line.replace("\0", NUL)
 
-    reader = csv.DictReader(lines(), delimiter="\t" if ending == ".tsv" else ",")
+    delimiter = dialect.separator or usual
+    if labelled is not None:
+        delimiter = dialect.delimiter_of(header, usual, labelled)
+    if delimiter not in (usual, dialect.separator):
+        notes.append(f"{DELIMITERS[delimiter]} between columns")
+    reader = csv.DictReader(lines(), delimiter=delimiter)
     while True:
         try:
             row = next(reader, None)
@@ -89,13 +164,22 @@ def _csv_rows(file: TextIO, ending: str) -> Iterator[tuple[int, dict[str, str], 
             yield taken, {}, f"not {ending[1:].upper()}: {error}"
             continue
         if row is None:
-            return
+            break
+        is_any = True
         named = {key: value for key, value in row.items() if isinstance(key, str)}
         yield taken, named, ""
+    names = names_of(header, delimiter)
+    if not is_any and labelled is not None and not dialect.columns(names).is_any and names:
+        yield 1, {}, dialect.no_header(len(names), labelled)
 
 
-def _jsonl_rows(file: TextIO) -> Iterator[tuple[int, dict[str, str], str]]:
-    for number, line in enumerate(file, start=1):
+def _line_rows(lines: Iterable[str]) -> Rows:
+    for number, line in enumerate(lines, start=1):
+        yield number, {"text": line.rstrip("\r\n").replace("\0", NUL)}, ""
+
+
+def _jsonl_rows(lines: Iterable[str]) -> Rows:
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
@@ -109,7 +193,7 @@ def _jsonl_rows(file: TextIO) -> Iterator[tuple[int, dict[str, str], str]]:
         yield number, {str(key): str(value) for key, value in row.items() if value is not None}, ""
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, str], str]]:
+def _parquet_rows(path: Path) -> Rows:
     try:
         import pyarrow
         from pyarrow import parquet

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.texts.examples import Example, check_folder, read_file, read_folder, write_csv
+from edge_client.texts.examples import (
+    ClientData,
+    Example,
+    check_folder,
+    read_file,
+    read_folder,
+    write_csv,
+)
 from edge_client.texts.rows import DataError, read_rows
 
 LABELS = ("good", "bad")
@@ -49,13 +56,23 @@ def test_a_missing_label_column_names_the_columns_found(tmp_path: Path) -> None:
 
 # One bad line among good ones, its number, and what is said of it.
 BAD = [
-    ("csv", b"text,label\nx,good\ny,ugly\n", 3, "label 'ugly' is not one of good, bad"),
-    ("csv", b"text,label\nx,good\ny\n", 3, "label '' is not one of good, bad"),
+    (
+        "csv",
+        b"text,label\nx,good\ny,ugly\n",
+        3,
+        "label is not one of good, bad; are the columns swapped?",
+    ),
+    ("csv", b"text,label\nx,good\ny\n", 3, "no label; one of good, bad is expected"),
     ("csv", b"text,label\ny,\xff\xfe\nx,good\n", 2, "not UTF-8; save it as UTF-8"),
     ("csv", b'text,label\n"y\n\xe9",bad\nx,good\n', 3, "not UTF-8; save it as UTF-8"),
     ("csv", b"text,label\nx,good\ny\0,bad\n", 3, "a NUL byte; text is expected"),
     ("csv", b"text,label\n" + b"y" * 2**24 + b"y,bad\nx,good\n", 2, "not CSV: field larger"),
-    ("tsv", b"text\tlabel\ny\tBad\nx\tgood\n", 2, "label 'Bad' is not one of good, bad"),
+    (
+        "tsv",
+        b"text\tlabel\ny\tBad\nx\tgood\n",
+        2,
+        "label is not one of good, bad; it differs from bad in case",
+    ),
     ("jsonl", b'{"text": "x", "label": "good"}\n{"text": \n', 2, "not JSON: Expecting value"),
     ("jsonl", b'[1]\n{"text": "x", "label": "good"}\n', 1, "an object with `text` expected"),
     ("jsonl", b'{"label": "bad"}\n{"text": "x", "label": "good"}\n', 1, "no column `text`"),
@@ -68,7 +85,7 @@ BAD = [
     ("jsonl", b"[" * 10**5 + b'\n{"text": "x", "label": "good"}\n', 1, "not JSON: "),
     ("jsonl", b'{"text": "\\ud83d"}\n{"text": "x", "label": "good"}\n', 1, "not UTF-8"),
     ("jsonl", b'{"text": "\\u0000", "label": "bad"}\n{"text": "x", "label": "good"}\n', 1, "a NUL"),
-    ("jsonl", b'\xff\xfe\0\n{"text": "x", "label": "good"}\n', 1, "not JSON: "),
+    ("jsonl", b'\xfd\xfe\0\n{"text": "x", "label": "good"}\n', 1, "not JSON: "),
 ]
 
 
@@ -158,10 +175,30 @@ def test_labels_in_the_unlabelled_file_are_not_read(tmp_path: Path) -> None:
     assert read_folder(tmp_path, LABELS).unlabelled == (Example("y"),)
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
-def test_a_file_that_is_no_utf_8_at_all_is_named(tmp_path: Path, encoding: str) -> None:
-    (tmp_path / "labelled.csv").write_bytes("text,label\nx,good\n".encode(encoding))
-    with pytest.raises(DataError, match=r"labelled\.csv, line 2: (not UTF-8|a NUL byte)"):
+def test_a_file_of_nul_bytes_is_named(tmp_path: Path) -> None:
+    (tmp_path / "labelled.csv").write_bytes("text,label\nx,good\n".encode("utf-16-le"))
+    with pytest.raises(DataError, match=r"labelled\.csv, line 2: a NUL byte"):
+        read_folder(tmp_path, LABELS)
+
+
+@pytest.mark.parametrize("body", [b"", b"text,label\n", b"\n"])
+def test_a_part_without_rows_is_as_if_it_were_not_there(tmp_path: Path, body: bytes) -> None:
+    (tmp_path / "labelled.csv").write_bytes(body)
+    with pytest.raises(DataError, match=r"labelled\.csv holds no texts"):
+        check_folder(tmp_path)
+    with pytest.raises(DataError, match=r"labelled\.csv holds no texts"):
+        read_folder(tmp_path, LABELS)
+    write(tmp_path / "unlabelled.csv", "text\nx\n")
+    check_folder(tmp_path)
+    assert read_folder(tmp_path, LABELS) == ClientData((), (Example("x"),), ())
+
+
+def test_a_part_of_rows_without_texts_is_useless(tmp_path: Path) -> None:
+    write(tmp_path / "labelled.csv", "text,label\n,good\n")
+    write(tmp_path / "unlabelled.csv", "text\nx\n")
+    with pytest.raises(DataError, match=r"labelled\.csv holds no texts: 1 without a text"):
+        check_folder(tmp_path)
+    with pytest.raises(DataError, match=r"labelled\.csv holds no texts: 1 without a text"):
         read_folder(tmp_path, LABELS)
 
 

@@ -1,0 +1,152 @@
+"""Files by other columns, delimiters and encodings: told, found out, or refused without a quote."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_client.errors import WrongInput
+from edge_client.texts.dialect import DELIMITERS, PLAIN, Dialect, find
+from edge_client.texts.examples import Example, check_folder, read_file, read_folder
+from edge_client.texts.rows import DataError
+
+LABELS = ("good", "bad")
+SECRET = "grandma is ill"
+READ = [Example("très bien", label="good")]
+
+
+def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+# What a file holds, its encoding, what the user tells, and what the log tells.
+KINDS = {
+    "case": ("Text,LABEL\ntrès bien,good\n", "utf-8", Dialect(), "'Text' as `text`"),
+    "spaces": ("text, label \ntrès bien,good\n", "utf-8", Dialect(), "' label ' as `label`"),
+    "semicolon": ("text;label\ntrès bien;good\n", "utf-8", Dialect(), "a semicolon between"),
+    "tab": ("text\tlabel\ntrès bien\tgood\n", "utf-8", Dialect(), "a tab between columns"),
+    "mark": ("text,label\ntrès bien,good\n", "utf-16", Dialect(), "UTF-16"),
+    "all": ("Label;Text\ngood;très bien\n", "utf-16", Dialect(), "a semicolon between columns"),
+    "told columns": (
+        "texte,étiquette\ntrès bien,good\n",
+        "utf-8",
+        Dialect(text_column="texte", label_column="étiquette"),
+        "",
+    ),
+    "told delimiter": ("text|label\ntrès bien|good\n", "utf-8", Dialect(delimiter="|"), ""),
+    "told tab": ("text\tlabel\ntrès bien\tgood\n", "utf-8", Dialect(delimiter="tab"), ""),
+    "told encoding": ("text,label\ntrès bien,good\n", "latin-1", Dialect(encoding="latin-1"), ""),
+    "no mark": ("text,label\ntrès bien,good\n", "utf-16-le", Dialect(encoding="utf-16-le"), ""),
+}
+
+
+@pytest.mark.parametrize(("text", "encoding", "dialect", "said"), KINDS.values(), ids=KINDS)
+def test_a_file_is_read_as_it_is_and_what_was_found_out_is_told_once(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    text: str,
+    encoding: str,
+    dialect: Dialect,
+    said: str,
+) -> None:
+    path = write(tmp_path / "labelled.csv", text, encoding)
+    check_folder(tmp_path, dialect)
+    assert not caplog.messages
+    assert list(read_folder(tmp_path, LABELS, dialect).labelled) == READ
+    told = caplog.messages
+    assert len(told) == (1 if said else 0) and all(said in line for line in told)
+    packed = tmp_path / "b.csv.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert read_file(packed, LABELS, labelled=True, dialect=dialect) == READ
+
+
+def test_objects_have_columns_of_other_names_too(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"Text": "x", "label": "good"}\n{"body": "y"}\n')
+    assert read_file(path, (), labelled=False) == [Example("x")]
+    assert read_file(path, (), labelled=False, dialect=Dialect("body")) == [Example("y")]
+
+
+def test_the_two_texts_of_a_pair_may_be_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "premise,hypothesis,label\nx,y,good\n")
+    found = read_file(path, LABELS, labelled=True, dialect=Dialect("premise,hypothesis"))
+    assert found == [Example("x", "y", "good")]
+
+
+def test_two_columns_alike_are_not_chosen_between(tmp_path: Path) -> None:
+    assert find(["Text", "TEXT"], "text") is None and find(["Text", "text"], "text") == "text"
+
+
+def test_a_delimiter_of_no_header_or_two_is_not_found_out(tmp_path: Path) -> None:
+    assert Dialect().delimiter_of("a;b", ",", True) == ","
+    assert Dialect().delimiter_of("text", "\t", False) == "\t"
+    assert Dialect().delimiter_of("text;a\ttext", ",", False) == ","
+    assert Dialect().delimiter_of("text,a;label", ",", True) == ","
+
+
+@given(st.permutations(["text", "label", "id"]), st.sampled_from(sorted(DELIMITERS)))
+def test_a_header_of_wanted_columns_tells_its_delimiter(names: list[str], delimiter: str) -> None:
+    for usual in (",", "\t"):
+        assert Dialect().delimiter_of(delimiter.join(names), usual, True) == delimiter
+
+
+def refused(path: Path, dialect: Dialect = PLAIN) -> str:
+    with pytest.raises(DataError) as caught:
+        read_file(path, LABELS, labelled=True, dialect=dialect)
+    said = str(caught.value)
+    assert SECRET not in said and len(said.splitlines()) == 1
+    return said
+
+
+def test_a_file_without_a_header_is_told_without_a_word_of_it(tmp_path: Path) -> None:
+    said = refused(write(tmp_path / "a.csv", f"{SECRET},good\nx,bad\n"))
+    assert "line 1 is not a header: columns text,label are expected, 2 found" in said
+    said = refused(write(tmp_path / "a.csv", f"{SECRET},good\n"), Dialect("body", "stars"))
+    assert "columns body,stars are expected" in said
+    said = refused(write(tmp_path / "a.jsonl", f'{{"{SECRET}": "good"}}\n'))
+    assert "columns text,label are expected, 1 found" in said
+
+
+def test_swapped_columns_are_told_without_a_word_of_them(tmp_path: Path) -> None:
+    said = refused(write(tmp_path / "a.csv", f"label,text\n{SECRET},good\n"))
+    assert (
+        "line 2: label is not one of good, bad, but the text is; are the columns swapped?" in said
+    )
+    said = refused(write(tmp_path / "a.csv", f"label,text\n{SECRET},x\n"))
+    assert "line 2: label is not one of good, bad; are the columns swapped?" in said
+
+
+def test_a_message_names_a_dozen_labels(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\nx,y\n")
+    with pytest.raises(DataError, match=r"not one of 0, 1, .*, 11 \.\.\. \(99\); are"):
+        read_file(path, [str(number) for number in range(99)], labelled=True)
+
+
+def test_latin_1_is_not_found_out_but_its_option_is_named(tmp_path: Path) -> None:
+    said = refused(write(tmp_path / "a.csv", "text,label\ntrès bien,good\n", "latin-1"))
+    assert "line 2: not UTF-8; save it as UTF-8, or give --encoding such as latin-1" in said
+
+
+def test_a_file_of_another_encoding_than_told_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\nx,good\n", "utf-16")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "is not UTF-16: truncated data; give its own --encoding" in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"encoding": "klingon"}, "--encoding 'klingon' is not known"),
+        ({"encoding": "hex"}, "--encoding 'hex' is not known"),
+        ({"encoding": "a\0b"}, "is not known"),
+        ({"encoding": "undefined"}, "is not known"),
+        ({"delimiter": ";;"}, "--delimiter ';;': one character"),
+        ({"delimiter": '"'}, "one character such as ; or tab"),
+        ({"delimiter": "\udcff"}, "one character such as ; or tab"),
+    ],
+)
+def test_what_no_file_has_is_refused(options: dict[str, str], named: str) -> None:
+    with pytest.raises(WrongInput, match=named):
+        Dialect(**options)
