@@ -1,17 +1,21 @@
 """An adapter as PEFT keeps it on disk: `adapter_config.json` and `adapter_model.safetensors`.
 
-Written and read without PEFT or torch; `PeftModel.from_pretrained(base, folder)` loads it.
+Written and read without PEFT or torch; `PeftModel.from_pretrained(base, folder)` loads it, and so
+do PEFT's auto classes (soft prompts apart) where the base is found by its name. Beside PEFT's two
+files lie `smidgen.json`, which says where the adapter comes from, and a model card.
 """
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from edge_client.adapters.card import README, Card, loadable_name, model_card, portable_name
+from edge_client.adapters.fitting import fitting
 from edge_client.adapters.spec import (
     LORA_ALPHA,
     PREFIX,
@@ -23,11 +27,14 @@ from edge_client.adapters.spec import (
     target_pattern,
 )
 from edge_client.bases.architectures import FAMILIES
+from edge_client.bases.base import Base
+from edge_client.outputs import check_out_folder, new_folder
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import WireError
 from edge_client.wire.tensors import AdapterState, decode_adapter, encode_adapter
 
 CONFIG, WEIGHTS, ORIGIN = "adapter_config.json", "adapter_model.safetensors", "smidgen.json"
+MASKED = {"base_model_class": "AutoModelForMaskedLM", "parent_library": "transformers"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class Exported:
 
     Attributes:
         adapter: The adapter's name, such as `lora:8@q,v`.
-        base_name: What `from_pretrained` finds the base by.
+        base_name: The base's name on the hub, `embedded`, or `./NAME` of a folder.
         base_id: SHA-256 of the base it was trained on.
         architecture: The base's `model_type`.
         task: What it was trained for.
@@ -101,6 +108,8 @@ def peft_config(
         lora["target_modules"] = re.escape(_carrier(architecture, state))
     if spec.head:
         lora |= {"task_type": "SEQ_CLS", "modules_to_save": head_modules(architecture)}
+    else:  # PEFT has no task type for masked language models, but may be told their class
+        lora |= {"task_type": None, "auto_mapping": MASKED}
     return common | lora
 
 
@@ -139,16 +148,43 @@ def adapter_state(spec: AdapterSpec, tensors: AdapterState) -> AdapterState:
     }
 
 
-def write_peft_folder(folder: Path, exported: Exported, body: bytes) -> None:
-    """Write a PEFT folder; `body`, a safetensors file, is copied, but for `bias` (`peft_state`)."""
-    folder.mkdir(parents=True, exist_ok=True)
+def check_adapter_folder(option: str, folder: Path) -> None:
+    """Refuse a folder that an adapter may not be written to: see `check_out_folder`.
+
+    Raises:
+        OutputError: A file, or a folder of other things than an adapter that was exported here.
+    """
+    check_out_folder(option, folder, ORIGIN, (CONFIG, WEIGHTS, README))
+
+
+def write_peft_folder(
+    folder: Path, exported: Exported, body: bytes, card: Card | None = None
+) -> None:
+    """Write a PEFT folder, in one step; `read_peft_folder` gives origin and adapter back.
+
+    Args:
+        folder: Where to; absent, empty, or an adapter that was exported here.
+        exported: Where the adapter comes from; a path in its base's name is left out.
+        body: A safetensors file, which is copied, but for `bias` (`peft_state`).
+        card: What the model card tells beside it.
+
+    Raises:
+        OutputError: The folder holds other things, or is a file.
+        Failed: It cannot be written.
+        AdapterError: PEFT has no form for such an adapter.
+    """
     spec, state = parse_adapter(exported.adapter), decode_adapter(body)
-    config = peft_config(spec, exported.base_name, exported.architecture, state)
-    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    (folder / ORIGIN).write_text(json.dumps(asdict(exported), indent=2, sort_keys=True) + "\n")
+    known = replace(exported, base_name=portable_name(exported.base_name))
+    name, task = known.base_name, known.task
+    config = peft_config(spec, loadable_name(name), known.architecture, state)
     if spec.bias:
-        body = encode_adapter(peft_state(spec, exported.architecture, state))
-    (folder / WEIGHTS).write_bytes(body)
+        body = encode_adapter(peft_state(spec, known.architecture, state))
+    text = model_card(known.adapter, name, task, card or Card())
+    with new_folder("--out", folder, ORIGIN, (CONFIG, WEIGHTS, README)) as part:
+        (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        (part / ORIGIN).write_text(json.dumps(asdict(known), indent=2, sort_keys=True) + "\n")
+        (part / README).write_text(text, encoding="utf-8")
+        (part / WEIGHTS).write_bytes(body)
 
 
 def is_exported(folder: Path) -> bool:
@@ -156,11 +192,16 @@ def is_exported(folder: Path) -> bool:
     return (folder / ORIGIN).is_file()
 
 
-def read_peft_folder(folder: Path) -> tuple[Exported, AdapterState]:
+def read_peft_folder(folder: Path, base: Base | None = None) -> tuple[Exported, AdapterState]:
     """Read a folder that `write_peft_folder` wrote.
 
+    Args:
+        folder: The folder.
+        base: The base it is to be used with; None: names and shapes are not compared.
+
     Raises:
-        AdapterError: No such folder, an adapter that was not written here, or damaged weights.
+        AdapterError: No such folder, an adapter that was not written here, damaged weights, or an
+            adapter of another base.
     """
     try:
         origin = msgspec.json.decode((folder / ORIGIN).read_bytes(), type=Exported)
@@ -170,7 +211,16 @@ def read_peft_folder(folder: Path) -> tuple[Exported, AdapterState]:
             f"{folder} is not an exported adapter; a folder with {ORIGIN} and {WEIGHTS} that "
             "`smidgen coordinator export` or `smidgen client train` wrote is expected"
         ) from error
-    return origin, adapter_state(parse_adapter(origin.adapter), decode_weights(folder, body))
+    spec = parse_adapter(origin.adapter)
+    state = adapter_state(spec, decode_weights(folder, body))
+    if base is None:
+        return origin, state
+    if origin.base_id != base.base_id:
+        raise AdapterError(
+            f"{folder} was trained on base {origin.base_name} ({origin.base_id[:12]}), not on "
+            f"{base.name} ({base.base_id[:12]}); give --base with it"
+        )
+    return origin, fitting(folder, spec, base, len(origin.task.labels), state)
 
 
 def decode_weights(folder: Path, body: bytes) -> AdapterState:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from edge_client.adapters.fitting import fitting
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.peft_folder import CONFIG, WEIGHTS, decode_weights
 from edge_client.adapters.spec import (
@@ -59,9 +60,7 @@ def read_peft_adapter(
         spec, state = _lora(config, state, base, rank, alpha)
     else:
         raise AdapterError(f"{folder}: PEFT type {kind} is not supported; LORA or PROMPT_TUNING is")
-    wanted = {name: t.shape for name, t in initial_adapter(spec, base, num_labels, 0).items()}
-    _same_names(folder, base, wanted, state)
-    return spec, {name: state[name] for name in wanted}
+    return spec, fitting(folder, spec, base, num_labels, state)
 
 
 def _count(folder: Path, config: dict[str, Any], option: str) -> int:
@@ -125,17 +124,3 @@ def _targets(state: AdapterState, base: Base) -> tuple[str, ...]:
                 f"expected the linears {', '.join(family.linears.values())} of its layers"
             )
     return tuple(short for short, module in family.linears.items() if module in found)
-
-
-def _same_names(
-    folder: Path, base: Base, wanted: dict[str, tuple[int, ...]], state: AdapterState
-) -> None:
-    for name, shape in wanted.items():
-        if name not in state:
-            raise AdapterError(f"{folder}: no tensor {name}, which base {base.name} wants")
-        if state[name].shape != shape:
-            raise AdapterError(
-                f"{folder}: {name} is {state[name].shape}, base {base.name} wants {shape}"
-            )
-    if extra := sorted(set(state) - set(wanted)):
-        raise AdapterError(f"{folder}: tensor {extra[0]} has no place in base {base.name}")

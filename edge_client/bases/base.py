@@ -77,11 +77,15 @@ class Base:
 
     @property
     def peft_name(self) -> str:
-        """What `from_pretrained` finds it by: the hub's name, else the folder's whole path."""
-        if self.manifest and "/" in self.manifest.name:
-            return self.manifest.name  # the hub's, where the pack was made
-        is_local = self.name == EMBEDDED or Path(self.name).is_dir()
-        return str(self.folder.resolve()) if is_local else self.name
+        """The hub's name, `embedded`, or `./NAME` of a folder, whose place is nobody else's.
+
+        A pack goes by the model that it was made of, which is what PEFT loads.
+        """
+        if self.manifest and ("/" in self.manifest.name or self.manifest.name == EMBEDDED):
+            return self.manifest.name
+        if self.name == EMBEDDED or not Path(self.name).is_dir():
+            return self.name
+        return f"./{self.manifest.name if self.manifest else self.folder.resolve().name}"
 
     def open_weights(self) -> Weights:
         """Map the weights; the caller closes them.

@@ -71,7 +71,10 @@ def test_a_file_of_unknown_labels(scene: Scene, url: str) -> None:
     data = scene.data("x")
     (data / "labelled.csv").write_text("text,label\nx,rain\ny,wether\n")
     said = refused(scene, *client(scene, url, data, "--token", scene.token))
-    assert "labelled.csv, line 2: label is not one of security, weather, family" in said and "'" not in said
+    assert (
+        "labelled.csv, line 2: label is not one of security, weather, family" in said
+        and "'" not in said
+    )
     assert "no other line of the file can be used" in said
 
 
@@ -117,7 +120,8 @@ def test_unlabelled_texts_of_every_kind_stop_no_client(scene: Scene) -> None:
     scene.finish()
     said = scene.log("x")
     assert said.count("lines left out") == 1 and "Traceback" not in said
-    assert "unlabelled.csv, line 5: not UTF-8; save it as UTF-8, or give --encoding such as latin-1), 1 without a text" in said
+    assert "unlabelled.csv, line 5: not UTF-8; save it as UTF-8, or give --encoding" in said
+    assert "), 1 without a text" in said
     assert (
         "unlabelled texts that are not read: 1 there more than once, 1 labelled by hand, "
         "1 mostly of tokens the base does not know" in said

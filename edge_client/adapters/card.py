@@ -1,0 +1,191 @@
+"""The model card of an exported adapter: what it is, how it came to be, how to load it.
+
+Markdown with the front matter that the Hugging Face hub reads. It tells what the run's owner has
+said or the coordinator has counted; nothing of a device's texts is known where it is written.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edge_client.adapters.spec import AdapterSpec, parse_adapter
+from edge_client.bases.base import EMBEDDED, Base
+from edge_client.texts.tasks import Task
+
+README = "README.md"
+BEGINNING = 4096  # characters of a base's card in which its licence is looked for
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a model card tells beside where the adapter comes from; empty: not known.
+
+    Attributes:
+        rounds: Rounds of training.
+        devices: Devices that took part.
+        accuracies: Accuracy on the devices' own test texts by round; 0 is before the first.
+        date: Day of the export, such as 2026-01-31.
+        version: Version of smidgen.
+        licence: The base's, as the base says it.
+    """
+
+    rounds: int = 0
+    devices: int = 0
+    accuracies: Mapping[int, float] = field(default_factory=dict)
+    date: str = ""
+    version: str = ""
+    licence: str = ""
+
+
+def licence_of(base: Base) -> str:
+    """The licence that a base names in its manifest or its own model card; empty without one."""
+    if base.manifest is not None:
+        return base.manifest.licence or ""
+    try:
+        with (base.folder / README).open(encoding="utf-8") as file:
+            beginning = file.read(BEGINNING)
+    except (OSError, ValueError):
+        return ""
+    found = re.match(r"---\n(?:.*\n)*?license: *([\w.+-]{1,60}) *\n", beginning)
+    return found[1] if found else ""
+
+
+def is_hub_name(base_name: str) -> bool:
+    """Whether `from_pretrained` finds a base of this name wherever there is a network."""
+    return base_name != EMBEDDED and not base_name.startswith("./")
+
+
+def loadable_name(base_name: str) -> str:
+    """What `from_pretrained` is given: a hub's name, or a folder below where one stands."""
+    return f"./{EMBEDDED}" if base_name == EMBEDDED else base_name
+
+
+def portable_name(base_name: str) -> str:
+    """A base's name without the folders of the machine it was named on.
+
+    A hub's name and `embedded` stay; of a path its last part does. Of the result it is the result.
+    """
+    if Path(base_name).parts[-3:] == ("edge_client", "embedded", "base"):
+        return EMBEDDED
+    if not base_name.startswith((".", "/", "~")) and "\\" not in base_name:
+        return base_name
+    parts = [part for part in re.split(r"[/\\]", base_name) if part.strip(".~ ")]
+    return f"./{parts[-1] if parts else 'base'}"
+
+
+def model_card(adapter: str, base_name: str, task: Task, card: Card) -> str:
+    """The text of an exported adapter's `README.md`.
+
+    Args:
+        adapter: The adapter's name.
+        base_name: The base's, as `portable_name` gives it.
+        task: What it was trained for.
+        card: What else is known.
+    """
+    spec, base_name = parse_adapter(adapter), _line(base_name)
+    parts = [
+        _front_matter(spec, base_name),
+        f"# {_line(task.name)}: {adapter} for {base_name}\n",
+        "An adapter of a frozen language model, trained by smidgen on devices whose texts stayed "
+        "there. It tells apart these labels, in this order:\n",
+        _listed(_label(task, label, spec) for label in task.labels),
+        "" if spec.head else "It is asked by these patterns:\n",
+        "" if spec.head else _listed(json.dumps(p, ensure_ascii=False) for p in task.asked()),
+        "## How it was trained\n",
+        _facts(adapter, base_name, card),
+        _accuracies(card.accuracies),
+        "## Use it\n",
+        "With smidgen, which finds task and adapter in this folder:\n",
+        _listed([f"smidgen client predict --adapter . --base {_base_option(base_name)} 'a text'"]),
+        "With PEFT (`pip install peft transformers`):\n",
+        f"```python\n{_loading(spec, base_name, len(task.labels))}```\n",
+        _note(spec, base_name),
+        "## What it is not\n",
+        "It does not write text and knows no other label than these: a text of none of them gets "
+        "one all the same. Accuracies are of the training devices' own texts, where there are any; "
+        "others were not looked at. An adapter learns from texts, and some of what is in them may "
+        "be guessed from it; no differential privacy was applied.\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _front_matter(spec: AdapterSpec, base_name: str) -> str:
+    kind = "lora" if spec.rank else "prompt-tuning" if spec.prompt_tokens else "bitfit"
+    tags = ["smidgen", "federated-learning", *([kind] if spec.is_in_layers else [])]
+    lines = [
+        *([f"base_model: {json.dumps(base_name)}"] if is_hub_name(base_name) else []),
+        "library_name: peft",
+        f"pipeline_tag: {'text-classification' if spec.head else 'fill-mask'}",
+        f"tags: [{', '.join(tags)}]",
+    ]
+    return "\n".join(["---", *lines, "---", ""])
+
+
+def _listed(lines: Iterable[str]) -> str:
+    """Lines as they are: indented, they are code, whatever signs they hold."""
+    return "".join(f"    {line}\n" for line in lines)
+
+
+def _label(task: Task, label: str, spec: AdapterSpec) -> str:
+    told, word = json.dumps(label, ensure_ascii=False), task.verbalizer[label]
+    return told if spec.head else f"{told}, by the word {json.dumps(word, ensure_ascii=False)}"
+
+
+def _facts(adapter: str, base_name: str, card: Card) -> str:
+    facts = {
+        "adapter": adapter,
+        "base": base_name if not card.licence else f"{base_name} (licence: {card.licence})",
+        "rounds": card.rounds,
+        "devices": card.devices,
+        "written": " by smidgen ".join(filter(None, (card.date, card.version))),
+    }
+    return "".join(f"- {name}: {value}\n" for name, value in facts.items() if value)
+
+
+def _accuracies(accuracies: Mapping[int, float]) -> str:
+    if not accuracies:
+        return ""
+    rows = "".join(f"| {index} | {accuracies[index]:.3f} |\n" for index in sorted(accuracies))
+    return f"| round | accuracy on the devices' test texts |\n|---:|---:|\n{rows}"
+
+
+def _base_option(base_name: str) -> str:
+    return base_name if base_name == EMBEDDED or is_hub_name(base_name) else f"'{base_name}'"
+
+
+def _loading(spec: AdapterSpec, base_name: str, labels: int) -> str:
+    """Python that loads the adapter where it lies."""
+    model = "AutoModelForSequenceClassification" if spec.head else "AutoModelForMaskedLM"
+    count = f", num_labels={labels}" if spec.head else ""
+    if is_hub_name(base_name) and not spec.prompt_tokens:
+        auto = "AutoPeftModelForSequenceClassification" if spec.head else "AutoPeftModel"
+        return f'from peft import {auto}\n\nmodel = {auto}.from_pretrained("."{count})\n'
+    return (
+        "from peft import PeftModel\n"
+        f"from transformers import {model}\n\n"
+        f"base = {model}.from_pretrained({json.dumps(loadable_name(base_name))}{count})\n"
+        'model = PeftModel.from_pretrained(base, ".")\n'
+    )
+
+
+def _note(spec: AdapterSpec, base_name: str) -> str:
+    notes = []
+    if base_name == EMBEDDED:
+        notes.append(
+            "`smidgen client base --path embedded` prints where the base lies; link it to "
+            "`embedded` here, or give that folder instead."
+        )
+    elif not is_hub_name(base_name):
+        notes.append(f"The base is a folder of the exporting machine; put it at `{base_name}`.")
+    if spec.prompt_tokens:
+        notes.append(
+            "PEFT's auto classes have none for soft prompts of masked language models, so the base "
+            "is loaded first. The logits are those of the prompt's tokens, then the text's."
+        )
+    return " ".join(notes) + "\n" if notes else ""
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
