@@ -5,6 +5,8 @@ Only what is asked for is imported: torch not before there is work.
 
 import typer
 
+from edge_client.commands.base import base
+from edge_client.commands.evaluate import evaluate
 from edge_client.commands.labels import labels
 from edge_client.commands.patterns import patterns, tasks
 from edge_client.commands.plan import plan
@@ -22,7 +24,9 @@ app = typer.Typer(
 app.command()(run)
 app.command("train")(train_alone)
 app.command()(predict)
+app.command()(evaluate)
 app.command()(plan)
 app.command()(tasks)
 app.command()(patterns)
 app.command()(labels)
+app.command()(base)

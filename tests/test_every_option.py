@@ -139,6 +139,8 @@ def usual(folder: Path, port: int) -> dict[str, dict[str, str]]:
         },
         "client train": {"--data": data, "--out": out, "--tokens": "16", "--epochs": "1", **small},
         "client predict": {"": "rain", "--task": f"{data}/task.toml", **small},
+        "client evaluate": {"--data": f"{data}/labelled.csv", **small},
+        "client base": {"": base},
         "client plan": {"--state": f"{folder}/state", **small},
         "client patterns": {"--data": data, **small},
         "client labels": {"--state": f"{folder}/state"},

@@ -1,29 +1,55 @@
 """`smidgen client predict`: label texts with an adapter, or with the base alone."""
 
 import json
-import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from edge_client.adapters.peft_folder import is_exported, read_peft_folder
-from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.adapters.spec import AdapterSpec, parse_adapter
-from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
-from edge_client.commands.console import BaseOption, BudgetOption, EngineOption, JsonOption
-from edge_client.engine.budgeted import open_within
+from edge_client.bases.base import EMBEDDED
+from edge_client.commands.answers import (
+    Answer,
+    Labeller,
+    Left,
+    answers,
+    check_results,
+    open_labeller,
+    progress,
+    results,
+)
+from edge_client.commands.console import (
+    BaseOption,
+    BudgetOption,
+    DelimiterOption,
+    EncodingOption,
+    EngineOption,
+    JsonOption,
+    TextColumnOption,
+    shown,
+)
 from edge_client.errors import demand
-from edge_client.planning.sizes import AUTO, parse_budget
-from edge_client.texts.examples import Example
-from edge_client.texts.ready_tasks import find_task
-from edge_client.texts.tasks import Task, TaskError
-from edge_client.wire.messages import Training
-from edge_client.wire.tensors import AdapterState
+from edge_client.planning.sizes import AUTO
+from edge_client.texts.dialect import Dialect, find
+from edge_client.texts.examples import Example, Found, every_row, found_in
+from edge_client.texts.rows import DataError, streamed_rows
+
+STDIN = Path("-")
 
 
 def predict(
-    texts: Annotated[list[str], typer.Argument(help="Texts to label.")],
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="Texts to label, or - to read them from stdin.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="Texts to label: csv, tsv, jsonl, or txt with one per line; - is stdin."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the answers, .csv or .jsonl.")] = None,
     adapter: Annotated[
         Path | None, typer.Option(help="Exported adapter folder, or one PEFT itself saved.")
     ] = None,
@@ -33,40 +59,128 @@ def predict(
     base: BaseOption = EMBEDDED,
     engine: EngineOption = AUTO,
     memory_budget: BudgetOption = AUTO,
+    text_column: TextColumnOption = "",
+    delimiter: DelimiterOption = "",
+    encoding: EncodingOption = "",
     json_output: JsonOption = False,
 ) -> None:
     """Label texts with an adapter, or with the base alone (zero-shot)."""
-    opened = open_base(base)
-    chosen, spec, state = _adapter(adapter, task, opened)
-    budget = parse_budget(memory_budget)
-    computer = open_within(engine, opened, chosen, spec, Training(), budget)
-    if state is not None:
-        computer.load_adapter(state)
-    rows = computer.predict([Example(text) for text in texts])
-    labels = [chosen.labels[int(row.argmax())] for row in rows]
-    confidences = [round(math.exp(float(row.max())), 4) for row in rows]
-    if json_output:
-        answer = {"labels": labels, "confidences": confidences}
-        print(json.dumps(answer | {"log_probabilities": rows.tolist()}))
-        return
-    for label, confidence, text in zip(labels, confidences, texts, strict=True):
-        print(f"{label:<12} {confidence:.2f}  {text}")
+    given = list(texts or [])
+    if given == [str(STDIN)]:
+        given, file = [], STDIN
+    source = Source(given, file, Dialect(text_column, "", delimiter, encoding))
+    source.check()
+    check_results(out, file)
+    labeller = open_labeller(adapter, task, base, engine, memory_budget)
+    pairs = f"{shown(labeller.task.name)} asks of two texts; give --file with text_a and text_b"
+    demand(not (given and labeller.needs_pairs), pairs)
+    _predict(labeller, source, out, json_output)
 
 
-def _adapter(
-    folder: Path | None, task: Path | None, base: Base
-) -> tuple[Task, AdapterSpec, AdapterState | None]:
-    """Task, adapter and its values: exported here, made by PEFT elsewhere, or none at all."""
-    demand(folder is None or folder.is_dir(), f"--adapter {folder}: there is no such folder")
-    if folder is not None and is_exported(folder):
-        origin, state = read_peft_folder(folder)
-        if origin.base_id != base.base_id:
-            raise BaseError(f"{folder} was trained on base {origin.base_name}; give --base with it")
-        return origin.task, parse_adapter(origin.adapter), state
-    if task is None:
-        whose = "which labels this adapter has" if folder else "the base alone"
-        raise TaskError(f"give --task task.toml for {whose}, or --adapter with an exported adapter")
-    chosen = find_task(task)
-    if folder is None:
-        return chosen, parse_adapter("lora:1"), None
-    return chosen, *read_peft_adapter(folder, base, len(chosen.labels))
+@dataclass(frozen=True)
+class Source:
+    """Where the texts come from.
+
+    Attributes:
+        given: Texts of the command line.
+        file: A file, or `-`; None: the command line.
+        dialect: How the file is written down.
+    """
+
+    given: list[str]
+    file: Path | None
+    dialect: Dialect
+
+    def check(self) -> None:
+        """Refuse what cannot be read, before anything is opened.
+
+        Raises:
+            WrongInput: No texts or two sources, an empty text, no such file or columns.
+        """
+        expected = "give texts, or --file with a file of them (- for stdin)"
+        demand(bool(self.given) != (self.file is not None), f"{expected}, one of the two")
+        for number, text in enumerate(self.given, start=1):
+            demand(text.strip() != "", f"text {number} is empty; there is nothing to label in it")
+        if self.file is not None and self.file != STDIN:
+            demand(self.file.is_file(), f"--file {self.file}: there is no such file")
+            next(self.texts([]), None)
+
+    def texts(self, notes: list[str]) -> Iterator[Found]:
+        """Every text in its order, or why a row holds none."""
+        if self.file is None:
+            rows = enumerate(self.given, start=1)
+            return (Found(number, {}, Example(text)) for number, text in rows)
+        if self.file == STDIN:
+            streamed = streamed_rows(sys.stdin.buffer, self.dialect, notes)
+            return found_in(streamed, "", (), False, notes, self.dialect)
+        return every_row(self.file, (), False, notes, self.dialect)
+
+
+def _predict(labeller: Labeller, source: Source, out: Path | None, as_json: bool) -> None:
+    left, notes, kept = Left(), list[str](), list[Answer]()
+    labels, counts = labeller.task.labels, Counter[str]()
+    found = source.texts(notes)
+    first = next(found, None)
+    has_id = first is not None and find(list(first.row), "id") is not None
+    rows: Iterable[Found] = found if first is None else chain([first], found)
+    with (
+        results(out, labeller.task, is_gold=False, has_id=has_id) as write,
+        progress(out is not None or as_json) as advance,
+    ):
+        for answer in answers(labeller, rows, left):
+            write(answer)
+            advance()
+            counts[labels[answer.index]] += 1
+            if out is None and as_json:
+                kept.append(answer)
+            elif out is None:
+                print(_line(answer, labels), flush=source.file == STDIN)
+        if not counts:
+            raise DataError(
+                f"{source.file} holds no text to label" + (f": {left}" * bool(left.lines))
+            )
+    _tell(source, left, notes)
+    if as_json:
+        print(
+            json.dumps(
+                _collected(kept, labels, left, source)
+                if out is None
+                else _summary(counts, left, out)
+            )
+        )
+    elif out is not None:
+        print(f"{counts.total()} texts labelled, written to {out}")
+
+
+def _line(answer: Answer, labels: tuple[str, ...]) -> str:
+    width = max(len(shown(label)) for label in labels)
+    texts = f"{answer.example.text} {answer.example.text_b}"
+    label = shown(labels[answer.index])
+    return f"{label:<{width}} {answer.confidence:.2f}  {shown(texts)}"
+
+
+def _tell(source: Source, left: Left, notes: list[str]) -> None:
+    if notes:
+        print(f"{source.file} is read with {', '.join(notes)}", file=sys.stderr)
+    if left.lines:
+        print(f"{source.file}: {left}", file=sys.stderr)
+
+
+def _collected(
+    kept: list[Answer], labels: tuple[str, ...], left: Left, source: Source
+) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "labels": [labels[answer.index] for answer in kept],
+        "confidences": [answer.confidence for answer in kept],
+        "log_probabilities": [answer.log_probabilities.tolist() for answer in kept],
+    }
+    return answer | ({"left_out": left.lines} if source.file is not None else {})
+
+
+def _summary(counts: Counter[str], left: Left, out: Path) -> dict[str, Any]:
+    return {
+        "out": str(out),
+        "texts": counts.total(),
+        "labels": dict(counts),
+        "left_out": left.lines,
+    }
