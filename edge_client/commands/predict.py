@@ -91,6 +91,11 @@ class Source:
     file: Path | None
     dialect: Dialect
 
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return "stdin" if self.file == STDIN else str(self.file)
+
     def check(self) -> None:
         """Refuse what cannot be read, before anything is opened.
 
@@ -161,9 +166,9 @@ def _line(answer: Answer, labels: tuple[str, ...]) -> str:
 
 def _tell(source: Source, left: Left, notes: list[str]) -> None:
     if notes:
-        print(f"{source.file} is read with {', '.join(notes)}", file=sys.stderr)
+        print(f"{source.name} is read with {', '.join(notes)}", file=sys.stderr)
     if left.lines:
-        print(f"{source.file}: {left}", file=sys.stderr)
+        print(f"{source.name}: {left}", file=sys.stderr)
 
 
 def _collected(

@@ -16,6 +16,7 @@ from edge_client.engine.trainer import train
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Training
 from edge_client.wire.tensors import encode_adapter
+from tests.command_line import smidgen
 from tests.conftest import shared
 from tests.parity.test_against_transformers import TEXTS, full_model_rows
 
@@ -124,3 +125,9 @@ def test_peft_knows_every_option_that_is_written(
         written = json.loads((tmp_path / name / "adapter_config.json").read_text())
         assert config.base_model_name_or_path == "org/base"
         assert set(written) <= set(config.to_dict())
+
+
+def test_the_folder_that_is_told_is_loaded() -> None:
+    folder = smidgen("client", "base", "embedded", "--path").stdout.strip()
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder)
+    assert model.config.hidden_size == open_base("embedded").hidden
