@@ -6,7 +6,7 @@ WITHIN ?=
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 READY = $(VENV)/.installed
 
-.PHONY: install demo test test-slow test-poor check clean
+.PHONY: install demo test test-slow test-poor check docs clean
 
 install: $(READY)
 
@@ -39,5 +39,11 @@ test-poor: install
 check: install
 	scripts/check
 
+# The site in site/, of docs/; a broken link, anchor or command reference is an error.
+docs: install
+	$(VENV)/bin/python scripts/command_reference.py --check
+	$(VENV)/bin/python -m mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
