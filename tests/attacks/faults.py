@@ -1,0 +1,194 @@
+"""Ways in which a client data folder breaks, with a canary wherever there is room for one.
+
+    break_folder(Path("data"), "swapped columns", Canary("mine"))
+"""
+
+import gzip
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.attacks.canaries import Canary
+
+HEADER = "text,label,language,id"
+GOOD = ("the front door opened", "storm at nine", "dinner with grandma")
+LABELS = ("security", "weather", "family")
+Make = Callable[[Path, Canary], None]
+
+
+def good(canary: Canary) -> str:
+    """A file of texts that can be used; the canary is one of them, and the id of all."""
+    texts = zip((*GOOD, canary.sentence), (*LABELS, "family"), strict=True)
+    rows = [f"{text},{label},en,{canary.words[0]}" for text, label in texts]
+    return "\n".join([HEADER, *rows, ""])
+
+
+def write(name: str, content: Callable[[Canary], str | bytes]) -> Make:
+    """A fault that is one file's content."""
+
+    def make(folder: Path, canary: Canary) -> None:
+        body = content(canary)
+        (folder / name).write_bytes(body.encode() if isinstance(body, str) else body)
+
+    return make
+
+
+def rows(header: str, *lines: str) -> Make:
+    """A `labelled.csv` of some lines; `{c}` is the canary, `{w}` a word of it."""
+
+    def content(canary: Canary) -> str:
+        whole = "\n".join([header, *lines, ""])
+        return whole.replace("{c}", canary.sentence).replace("{w}", canary.words[1])
+
+    return write("labelled.csv", content)
+
+
+def jsonl(*values: str) -> Make:
+    """A `labelled.jsonl` of some lines; `C` is the canary as a JSON string."""
+    return write(
+        "labelled.jsonl",
+        lambda canary: "".join(f"{v}\n" for v in values).replace("C", json.dumps(canary.sentence)),
+    )
+
+
+def parquet(is_damaged: bool) -> Make:
+    """A `labelled.parquet` whose columns are swapped, or that is cut short."""
+
+    def make(folder: Path, canary: Canary) -> None:
+        import pyarrow
+        from pyarrow import parquet
+
+        table = pyarrow.table({"label": [canary.sentence], "text": ["family"]})
+        path = folder / "labelled.parquet"
+        parquet.write_table(table, path)
+        if is_damaged:
+            path.write_bytes(path.read_bytes()[:-40])
+
+    return make
+
+
+def folder_in_place(folder: Path, canary: Canary) -> None:
+    (folder / "labelled.csv").mkdir()
+    (folder / "labelled.csv" / f"{canary.words[2]}.txt").write_text(canary.sentence)
+
+
+def no_permission(folder: Path, canary: Canary) -> None:
+    (folder / "labelled.csv").write_text(good(canary))
+    (folder / "labelled.csv").chmod(0)
+
+
+def disk_error(folder: Path, _: Canary) -> None:
+    """A file that is there and whose every byte is an input/output error, for root too."""
+    (folder / "labelled.csv").symlink_to("/proc/self/mem")
+
+
+def dangling_link(folder: Path, canary: Canary) -> None:
+    (folder / "labelled.csv").symlink_to(folder / f"{canary.words[2]}.csv")
+
+
+def two_files(folder: Path, canary: Canary) -> None:
+    for ending in ("csv", "tsv"):
+        (folder / f"labelled.{ending}").write_text(good(canary))
+
+
+def broken_test_file(folder: Path, canary: Canary) -> None:
+    (folder / "labelled.csv").write_text(good(canary))
+    (folder / "test.csv").write_text(f"text,label\nfamily,{canary.sentence}\n")
+
+
+def broken_unlabelled_file(folder: Path, canary: Canary) -> None:
+    (folder / "labelled.csv").write_text(good(canary))
+    (folder / "unlabelled.csv").write_text(f"{canary.sentence},{canary.words[1]}\nrain,today\n")
+
+
+def task_beside(content: str) -> Make:
+    """Good texts beside a `task.toml`, in which `C` is the canary as a TOML string."""
+
+    def make(folder: Path, canary: Canary) -> None:
+        (folder / "labelled.csv").write_text(good(canary))
+        text = content.replace("C", json.dumps(canary.sentence, ensure_ascii=False))
+        (folder / "task.toml").write_text(text)
+
+    return make
+
+
+FAULTS: dict[str, Make] = {
+    "swapped columns": rows("label,text", "{c},family", "the front door {w},weather"),
+    "unknown label": rows(HEADER, "rain today,{w},en,1", "storm at nine,{c},en,2"),
+    "no header": rows("{c},family", "rain {w},weather"),
+    "a column of another name": rows("text,{w}", "{c},family"),
+    "other delimiter": rows("text;label", "{c};family"),
+    "a bad line among good ones": rows(HEADER, "{c},family,en,{w}", "rain,{w},en,1"),
+    "an unknown language and id": rows(HEADER, "{c},family,{c},{w}", "rain,weather,{w},{c}"),
+    "NUL byte": rows(HEADER, "{c}\0,family,en,{w}"),
+    "NUL byte in the label": rows(HEADER, "rain,{w}\0,en,1"),
+    "not UTF-8": write("labelled.csv", lambda c: b"text,label\n\xff\xfe%b,family\n" % bytes_of(c)),
+    "UTF-16": write("labelled.csv", lambda c: good(c).encode("utf-16")),
+    "unclosed quote": rows(HEADER, '"{c},family,en,{w}', "rain {w},weather,en,1"),
+    "an array in JSONL": jsonl("[C, C]"),
+    "broken JSON": jsonl('{"text": C, "label": C'),
+    "a label that is an object": jsonl('{"text": C, "label": {C: C}}'),
+    "a text that is an object": jsonl('{"text": {C: [C]}, "label": "rain"}'),
+    "half a surrogate pair": jsonl('{"text": "\\ud800", "label": C}', '{"text": C, "label": "x"}'),
+    "truncated gzip": write("labelled.csv.gz", lambda c: gzip.compress(good(c).encode())[:-9]),
+    "not gzip": write("labelled.csv.gz", good),
+    "parquet with swapped columns": parquet(is_damaged=False),
+    "damaged parquet": parquet(is_damaged=True),
+    "empty file": write("labelled.csv", lambda _: b""),
+    "header alone": rows(HEADER),
+    "folder in place of the file": folder_in_place,
+    "no permission": no_permission,
+    "a disk that gives errors": disk_error,
+    "a link to nowhere": dangling_link,
+    "two files of one kind": two_files,
+    "texts of spaces": rows(HEADER, "   ,{w},en,1", '" ",{c},{w},2'),
+    "a huge text": rows(HEADER, "{c} " * (1 << 14) + ",{w},en,1"),
+    "a field over the limit": rows(HEADER, "{c} " * (1 << 18) + ",family,en,1"),
+    "a test file with swapped columns": broken_test_file,
+    "an unlabelled file without header": broken_unlabelled_file,
+    "a broken task beside the texts": task_beside("labels = [C, C"),
+    "another task beside the texts": task_beside("labels = [C, 'x']\npatterns = [C, '{text}']"),
+    "no files": lambda folder, canary: (folder / canary.words[2]).mkdir(),
+    "no folder": lambda folder, _: folder.rmdir(),
+}
+
+
+def bytes_of(canary: Canary) -> bytes:
+    return canary.sentence.encode()
+
+
+def break_folder(folder: Path, fault: str, canary: Canary) -> None:
+    """Put a fault in place of whatever a data folder holds, as if it had been so for a while."""
+    empty(folder)
+    FAULTS[fault](folder, canary)
+    settle(folder)
+
+
+def fill(folder: Path, canary: Canary) -> None:
+    """Texts of all three kinds that can be used."""
+    empty(folder)
+    for part in ("labelled", "test"):
+        (folder / f"{part}.csv").write_text(good(canary))
+    lines = ["text,language", f"{canary.sentence},en", "rain today,en", "on your way home,en", ""]
+    (folder / "unlabelled.csv").write_text("\n".join(lines))
+    settle(folder)
+
+
+def empty(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def settle(folder: Path) -> None:
+    """Make files look old: those just written may be left for later."""
+    a_minute_ago = time.time() - 60
+    for path in (folder, *folder.glob("*")):
+        if path.exists() and not path.is_symlink():
+            os.utime(path, (a_minute_ago, a_minute_ago))

@@ -1,0 +1,429 @@
+"""No text leaves a device: real clients of private texts in all kinds of trouble, behind a relay.
+
+Every case plants a canary of its own (`tests.attacks.canaries`) in the texts, labels, columns and
+ids of a device, in the names of its folders and in its user's name, and then breaks something. A
+client may fail or serve on; nothing of the canary may be in a byte that was relayed, in a file of
+the coordinator, or in what its commands print.
+
+    python -m pytest tests/attacks/test_no_text_leaves.py                  # a few cases
+    python -m pytest tests/attacks/test_no_text_leaves.py -m "slow or not slow"   # all of them
+"""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+import smidgen
+from tests.attacks.canaries import Canary, base64_forms, forms
+from tests.attacks.faults import FAULTS, break_folder, settle
+from tests.attacks.private_device import ROOT, PrivateDevice
+from tests.tiny import write_tiny_base
+
+TASK = """
+name = "hub"
+labels = ["security", "weather", "family"]
+patterns = ["{text} . this is about [MASK] ."]
+"""
+LABELLING = ("--labelling", "--confidence", "0.5", "--keep-last", "1.0", "--rounds", "3")
+AT_ONCE = 2  # clients
+Story = Callable[[PrivateDevice], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One device, what happens to it, and the run it joins.
+
+    Attributes:
+        name: What goes wrong.
+        story: Starts the client and sees it through.
+        run: Options of `coordinator create`.
+        is_fast: Whether it runs without `-m slow`.
+    """
+
+    name: str
+    story: Story
+    run: tuple[str, ...] = ()
+    is_fast: bool = False
+
+
+def faulty(fault: str, *when: tuple[str, int]) -> Story:
+    """A data folder that breaks at an event, or before the client starts."""
+
+    def story(device: PrivateDevice) -> None:
+        def break_it() -> None:
+            break_folder(device.data, fault, device.canary)
+
+        for event in when:
+            device.on[event] = break_it
+        if not when:
+            break_it()
+        device.start()
+        device.serve_out()
+
+    return story
+
+
+def every_fault_in_turn(device: PrivateDevice) -> None:
+    """After each report another fault; a client that reads texts anew meets them all."""
+    for place, fault in enumerate(file_faults(), start=1):
+        device.on["reported", place] = lambda fault=fault: break_folder(  # type: ignore[misc]
+            device.data, fault, device.canary
+        )
+    device.start()
+    device.serve_out(len(FAULTS) + 1)
+
+
+def started(*options: str, limit_blocks: int | None = None) -> Story:
+    """A client with some options, on good texts."""
+
+    def story(device: PrivateDevice) -> None:
+        device.start(*options, limit_blocks=limit_blocks)
+        device.serve_out()
+
+    return story
+
+
+def one_file(device: PrivateDevice) -> None:
+    """`--data` names a file, whose name is private too."""
+    file = device.data / f"{device.canary.words[2]}.csv"
+    file.write_text(f"label,text\n{device.canary.sentence},family\n")
+    device.start(f"--data={file}")
+    device.serve_out()
+
+
+def changed_later(change: Callable[[PrivateDevice], None]) -> Story:
+    """Something changes while the client waits for its first work."""
+
+    def story(device: PrivateDevice) -> None:
+        device.on["asked", 1] = lambda: change(device)
+        device.start()
+        device.serve_out()
+
+    return story
+
+
+def started_again(change: Callable[[PrivateDevice], None]) -> Story:
+    """The client is stopped after two reports, something changes, and it starts again."""
+
+    def story(device: PrivateDevice) -> None:
+        device.start()
+        device.serve_out(most_reports=2)
+        change(device)
+        device.start()
+        device.serve_out()
+
+    return story
+
+
+def overwritten(pattern: str) -> Callable[[PrivateDevice], None]:
+    """Private bytes in place of files of the state folder."""
+
+    def change(device: PrivateDevice) -> None:
+        found = [path for path in device.state.glob(pattern) if path.is_file()]
+        assert found, pattern
+        for path in found:
+            path.write_text(f"{device.canary.sentence}\n" * 3)
+
+    return change
+
+
+def left_in_the_outbox(device: PrivateDevice) -> None:
+    """A report that an older client has left, which said what it had failed at."""
+    report = {"work_id": "w" * 40, "outcome": "failed", "error": device.canary.sentence}
+    (device.state / "outbox" / "old.json").write_text(json.dumps(report))
+
+
+def revoked(device: PrivateDevice) -> None:
+    """The owner takes back the first label that the device has found."""
+    line = [sys.executable, "-m", "smidgen", "client", "labels", f"--state={device.state}"]
+
+    def labels(*more: str) -> list[dict[str, str]]:
+        done = subprocess.run(
+            [*line, f"--data={device.data}", *more, "--json"],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            check=True,
+        )
+        answer: list[dict[str, str]] = json.loads(done.stdout.splitlines()[-1])["labels"]
+        return answer
+
+    before = labels()
+    assert any(row["text"].startswith(device.canary.words[0]) for row in before)
+    assert len(labels("--revoke", before[0]["id"])) == len(before) - 1
+
+
+def full_disk_for_labels(device: PrivateDevice) -> None:
+    """What is read of the texts cannot be written down."""
+    for path in device.state.glob("labels-*"):
+        path.unlink()
+        path.symlink_to("/dev/full")
+
+
+def without_weights(device: PrivateDevice) -> None:
+    for path in device.base.iterdir():
+        path.unlink()
+
+
+def without_texts(device: PrivateDevice) -> None:
+    device.data.rename(device.home / device.canary.words[5])
+
+
+def other_words(device: PrivateDevice) -> None:
+    """Unlabelled texts of words that the base does not know."""
+    (device.data / "unlabelled.csv").write_text(f"text\n{'水火' * 40} {device.canary.sentence}\n")
+    settle(device.data)
+
+
+def file_faults() -> list[str]:
+    """Faults that can be made here: `no permission` is none to root, and Parquet needs pyarrow."""
+    left_out = {"no permission"} if os.geteuid() == 0 else set()
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        left_out |= {name for name in FAULTS if "parquet" in name}
+    return [name for name in FAULTS if name not in left_out]
+
+
+DIVERGING = ("--adapter", "lora:1@q,k,v,o,up,down", "--lr", "99", "--epochs", "200")
+CASES = [
+    Case("every fault in turn", every_fault_in_turn, ("--rounds", "20", *LABELLING[:5]), True),
+    Case("swapped columns, at work", faulty("swapped columns", ("asked", 1)), is_fast=True),
+    Case("unknown label, once enrolled", faulty("unknown label", ("enrolled", 1)), is_fast=True),
+    Case("a budget too small", started("--memory-budget", "1M"), is_fast=True),
+    Case("a revoked label", started_again(revoked), LABELLING, is_fast=True),
+    Case("training that diverges", started(), DIVERGING, is_fast=True),
+    Case("labelling", started(), LABELLING),
+    Case("labelling by torch", started("--engine", "torch"), LABELLING),
+    Case("labelling with early exit", started(), (*LABELLING, "--adapter", "lora:2/top1")),
+    Case("words the base does not know", changed_later(other_words), LABELLING),
+    Case("a label word the base does not know", started(), ("--task", "unknown.toml")),
+    Case("a budget too small for torch", started("--engine", "torch", "--memory-budget", "1M")),
+    Case("divergence with torch", started("--engine", "torch"), DIVERGING),
+    Case("one file as --data", one_file),
+    Case("no room for the identity", started(limit_blocks=0)),
+    Case("no room for an adapter", started(limit_blocks=1)),
+    Case("little room", started(limit_blocks=8), ("--adapter", "lora:8/top1")),
+    Case("no room for labels", started_again(full_disk_for_labels), LABELLING),
+    Case("a base that is gone", changed_later(without_weights)),
+    Case("texts that are gone", changed_later(without_texts)),
+    Case(
+        "a damaged activation cache",
+        started_again(overwritten("activations/**/*")),
+        ("--adapter", "lora:2/top1", "--rounds", "3"),
+    ),
+    Case("a damaged adapter", started_again(overwritten("adapters/*"))),
+    Case("a damaged identity", started_again(overwritten("device.json"))),
+    Case("a damaged book of labels", started_again(overwritten("labels-*")), LABELLING),
+    Case("an old report in the outbox", started_again(left_in_the_outbox)),
+    *(Case(f"{fault}, from the start", faulty(fault)) for fault in FAULTS),
+    *(Case(f"{fault}, at work", faulty(fault, ("asked", 1))) for fault in FAULTS),
+]
+CASES = list({case.name: case for case in reversed(CASES)}.values())[::-1]  # fast ones win
+
+
+def command(*arguments: str) -> str:
+    """A command through the front door, in this process; what it said, whatever its exit code."""
+    said, before = io.StringIO(), sys.argv
+    sys.argv = ["smidgen", *arguments]
+    try:
+        with redirect_stdout(said), redirect_stderr(said):
+            smidgen.main()
+    except SystemExit:
+        pass
+    finally:
+        sys.argv = before
+    return said.getvalue()
+
+
+class Coordinator:
+    """A store that is served, with a run for every case.
+
+    Args:
+        folder: Where everything is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.store = folder, folder / "store"
+        self.base = write_tiny_base(folder / "base", ["qqq"])
+        (folder / "task.toml").write_text(TASK)
+        words = '[verbalizer]\nsecurity = "水火"\nweather = "rain"\nfamily = "水"\n'
+        (folder / "unknown.toml").write_text(TASK + words)
+        self.log = folder / "coordinator.log"
+        self.runs: dict[str, str] = {}
+        self.create("first")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "smidgen", "coordinator", "serve"),
+                    *("--store", str(self.store), "--port", "0"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+            )
+        self.port = self._port()
+
+    def create(self, case: str, *options: str) -> str:
+        """Create a run for a case; its token."""
+        given = {
+            "--task": "task.toml",
+            **{"--base": str(self.base), "--adapter": "lora:2", "--rounds": "2"},
+            **{"--min-clients": "1", "--epochs": "1", "--batch": "4", "--tokens": "32"},
+        }
+        flags = [option for option in options if option == "--labelling"]
+        pairs = [option for option in options if option != "--labelling"]
+        given |= dict(zip(pairs[::2], pairs[1::2], strict=True))
+        given["--task"] = str(self.folder / given["--task"])
+        line = [word for pair in given.items() for word in pair]
+        said = command(
+            "coordinator", "create", "--store", str(self.store), *line, *flags, "--json"
+        )
+        created = json.loads(said.splitlines()[-1])
+        self.runs[case] = created["run_id"]
+        return str(created["token"])
+
+    def known(self, case: str) -> dict[str, bytes]:
+        """All that the coordinator's owner can see, by where it is; of a case, or of all."""
+        only = ("--store", str(self.store), "--run", self.runs[case])
+        out = self.folder / "out" / self.runs[case]
+        out.mkdir(parents=True)
+        shown = [
+            command("coordinator", "status", *only, "--json"),
+            command("coordinator", "figures", *only, "--json", "--out", str(out / "rows.jsonl")),
+            command("coordinator", "export", *only, "--json", "--out", str(out / "adapter")),
+        ]
+        return {
+            "store": joined(self.store),
+            "output": self.log.read_bytes(),
+            "status, figures, export": "\n".join(shown).encode() + joined(out),
+        }
+
+    def stop(self) -> None:
+        assert self.process.poll() is None, self.log.read_text()
+        self.process.terminate()
+        self.process.wait(10.0)
+
+    def _port(self) -> int:
+        end = time.monotonic() + 60.0
+        while time.monotonic() < end and self.process.poll() is None:
+            if found := re.search(r"listening on http://127.0.0.1:(\d+)", self.log.read_text()):
+                return int(found[1])
+            time.sleep(0.02)
+        raise AssertionError(self.log.read_text())
+
+
+def joined(folder: Path) -> bytes:
+    """Names and bytes of every file of a folder."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return b"\n".join(str(path.relative_to(folder)).encode() + path.read_bytes() for path in files)
+
+
+@pytest.fixture(scope="module")
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+    served = Coordinator(tmp_path_factory.mktemp("canary"))
+    yield served
+    served.stop()
+
+
+@pytest.fixture(scope="module")
+def played(
+    request: pytest.FixtureRequest, coordinator: Coordinator
+) -> Iterator[dict[str, "Future[PrivateDevice]"]]:
+    """Every selected case, played to its end or still being played, two at a time."""
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    wanted = [call.params["case"] for call in calls if call and "case" in call.params]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        playing = {}
+        for case in [case for case in wanted if isinstance(case, Case)]:
+            device = device_of(coordinator, case.name, *case.run)
+            playing[case.name] = pool.submit(play, case.story, device)
+        yield playing
+        pool.shutdown(cancel_futures=True)
+
+
+def device_of(coordinator: Coordinator, name: str, *run: str) -> PrivateDevice:
+    token = coordinator.create(name, *run)
+    folder = coordinator.folder / "devices" / coordinator.runs[name]
+    return PrivateDevice(folder, coordinator.base, coordinator.port, token, Canary(name))
+
+
+def play(story: Story, device: PrivateDevice) -> PrivateDevice:
+    try:
+        story(device)
+    finally:
+        device.close()
+    return device
+
+
+def private_paths(device: PrivateDevice) -> list[Path]:
+    """Paths that nobody else may learn; the user's home unless all of this happens inside it."""
+    home = Path.home()
+    is_apart = home not in device.folder.parents and len(home.parts) > 1
+    return [*device.paths(), *([home] if is_apart else [])]
+
+
+def cases() -> list[object]:
+    fast, can = pytest.mark.slow, file_faults()
+    marked = []
+    for case in CASES:
+        fault = next((name for name in FAULTS if case.name.startswith(f"{name}, ")), None)
+        marks = [] if case.is_fast else [fast]
+        if fault is not None and fault not in can:
+            marks.append(pytest.mark.skip(reason="root reads it, or pyarrow is not installed"))
+        marked.append(pytest.param(case, marks=marks, id=case.name))
+    return marked
+
+
+@pytest.mark.parametrize("case", cases())
+def test_nothing_private_reaches_the_coordinator(
+    case: Case, coordinator: Coordinator, played: dict[str, "Future[PrivateDevice]"]
+) -> None:
+    device = played[case.name].result()
+    seen = {"wire": device.relay.all_bytes(), **coordinator.known(case.name)}
+    leaks = {
+        where: found
+        for where, body in seen.items()
+        if (found := device.canary.found_in(body, *private_paths(device)))
+    }
+    assert not leaks, device.said.decode(errors="replace")
+    assert b"content-encoding" not in seen["wire"].lower()  # nothing is hidden by compression
+
+
+def test_what_a_device_is_called_is_seen_everywhere(coordinator: Coordinator) -> None:
+    """The control: a name is told on purpose, so this test would see a leak."""
+    device = device_of(coordinator, "control")
+    name = " ".join([*device.canary.words[:4], device.canary.other])
+
+    def story(device: PrivateDevice) -> None:
+        device.start(name=name)
+        device.serve_out()
+
+    play(story, device)
+    told = {*device.canary.words[:4], device.canary.other}
+    for where, body in {"wire": device.relay.all_bytes(), **coordinator.known("control")}.items():
+        assert set(device.canary.found_in(body)) == told, where
+    assert [one.name for one in device.relay.exchanges][:2] == ["POST /v1/enrol", "GET /v1/work"]
+
+
+@pytest.mark.parametrize("before", ["", "x", "xy", "xyz"])
+def test_a_canary_is_found_however_it_is_written(before: str) -> None:
+    canary = Canary("a name")
+    text = f"{before}{canary.sentence}"
+    assert len(canary.found_in(text.upper().encode())) >= len(canary.words)
+    for form in forms(text) | base64_forms(text.encode()):
+        assert set(canary.words[1:]) <= set(canary.found_in(b"..." + form + b"...")), form
+    assert canary.found_in(Canary("another name").sentence.encode()) == []
