@@ -172,7 +172,7 @@ def fill(folder: Path, canary: Canary) -> None:
     empty(folder)
     for part in ("labelled", "test"):
         (folder / f"{part}.csv").write_text(good(canary))
-    lines = ["text,language", f"{canary.sentence},en", "rain today,en", "on your way home,en", ""]
+    lines = ["text,language", f"{canary.sentence} today,en", "rain today,en", "on your way home,en", ""]
     (folder / "unlabelled.csv").write_text("\n".join(lines))
     settle(folder)
 

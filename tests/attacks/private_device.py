@@ -15,6 +15,8 @@ from tests.attacks.relay import Relay
 
 ROOT = Path(__file__).parents[2]
 LONGEST_S = 30.0  # of one life of a client; failing for ever is no leak
+MOST_EXCHANGES = 200
+IDLE_S = 2.0  # after which a client that has answered is taken to wait for ever
 # A shell's: files of at most so many half kilobytes, then the command.
 SMALL_DISK = ("/bin/sh", "-c", 'ulimit -f "$0" && exec "$@"')
 
@@ -74,7 +76,9 @@ class PrivateDevice:
         assert self.process is not None
         end = time.monotonic() + LONGEST_S
         while self.process.poll() is None:
-            if self.relay.count("reported") >= most_reports or time.monotonic() > end:
+            is_enough = self.relay.count("reported") >= most_reports or self.relay.is_idle(IDLE_S)
+            is_endless = len(self.relay.exchanges) > MOST_EXCHANGES or time.monotonic() > end
+            if is_enough or is_endless:
                 self.stop()
             time.sleep(0.02)
 

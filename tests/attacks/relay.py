@@ -8,6 +8,7 @@ import re
 import select
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ class Relay:
     def __init__(self, port: int, happened: Callable[[str, int], None]) -> None:
         self._port, self._happened = port, happened
         self._counts: Counter[str] = Counter()
+        self._moved_s, self._is_at_work = time.monotonic(), True
         self.exchanges: list[Exchange] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
@@ -61,6 +63,10 @@ class Relay:
     def count(self, event: str) -> int:
         """How often something happened."""
         return self._counts[event]
+
+    def is_idle(self, for_s: float) -> bool:
+        """Whether the client has answered what it was asked, and nothing has moved since."""
+        return not self._is_at_work and time.monotonic() - self._moved_s > for_s
 
     def all_bytes(self) -> bytes:
         """Everything that went either way."""
@@ -82,6 +88,7 @@ class Relay:
                     for end in select.select([client, server], [], [])[0]:
                         if not (chunk := end.recv(1 << 16)):
                             return
+                        self._moved_s = time.monotonic()
                         if end is client:
                             exchange = self._asked(exchange, chunk)
                             server.sendall(chunk)
@@ -104,4 +111,5 @@ class Relay:
         event = EVENTS.get(exchange.name)
         if is_first and event and chunk.split(b" ", 2)[1:2] == [b"200"]:
             self._counts[event] += 1
+            self._is_at_work = event != "reported"
             self._happened(event, self._counts[event])

@@ -20,9 +20,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 pytest.importorskip("fastapi")
 
@@ -38,6 +40,7 @@ labels = ["security", "weather", "family"]
 patterns = ["{text} . this is about [MASK] ."]
 """
 LABELLING = ("--labelling", "--confidence", "0.5", "--keep-last", "1.0", "--rounds", "3")
+MANY_ROUNDS = ("--labelling", "--confidence", "0.5", "--rounds", "20")
 AT_ONCE = 2  # clients
 Story = Callable[[PrivateDevice], None]
 
@@ -76,22 +79,30 @@ def faulty(fault: str, *when: tuple[str, int]) -> Story:
     return story
 
 
-def every_fault_in_turn(device: PrivateDevice) -> None:
+def in_turn(most: int) -> Story:
     """After each report another fault; a client that reads texts anew meets them all."""
-    for place, fault in enumerate(file_faults(), start=1):
-        device.on["reported", place] = lambda fault=fault: break_folder(  # type: ignore[misc]
-            device.data, fault, device.canary
-        )
-    device.start()
-    device.serve_out(len(FAULTS) + 1)
-
-
-def started(*options: str, limit_blocks: int | None = None) -> Story:
-    """A client with some options, on good texts."""
 
     def story(device: PrivateDevice) -> None:
+        faults = file_faults()[:most]
+        for place, fault in enumerate(faults, start=1):
+            breaking = partial(break_folder, device.data, fault, device.canary)
+            device.on["reported", place] = breaking
+        device.start()
+        device.serve_out(len(faults) + 1)
+
+    return story
+
+
+def started(
+    *options: str, limit_blocks: int | None = None, most_reports: int = 12, is_tested: bool = True
+) -> Story:
+    """A client with some options, on good texts; some of them kept aside to test on, or none."""
+
+    def story(device: PrivateDevice) -> None:
+        if not is_tested:
+            (device.data / "test.csv").unlink()
         device.start(*options, limit_blocks=limit_blocks)
-        device.serve_out()
+        device.serve_out(most_reports)
 
     return story
 
@@ -181,6 +192,19 @@ def without_texts(device: PrivateDevice) -> None:
     device.data.rename(device.home / device.canary.words[5])
 
 
+def other_tokenizer(device: PrivateDevice) -> None:
+    """A vocabulary in which a private word stands where a label word was."""
+    file = device.base / "tokenizer.json"
+    text = file.read_text()
+    for word, instead in zip(('"weather"', '"w"'), device.canary.words, strict=False):
+        text = text.replace(word, f'"{instead}"')
+    file.write_text(text)
+
+
+def damaged_tokenizer(device: PrivateDevice) -> None:
+    (device.base / "tokenizer.json").write_text(f'{{"version": "{device.canary.sentence}"}}')
+
+
 def other_words(device: PrivateDevice) -> None:
     """Unlabelled texts of words that the base does not know."""
     (device.data / "unlabelled.csv").write_text(f"text\n{'水火' * 40} {device.canary.sentence}\n")
@@ -197,24 +221,28 @@ def file_faults() -> list[str]:
     return [name for name in FAULTS if name not in left_out]
 
 
-DIVERGING = ("--adapter", "lora:1@q,k,v,o,up,down", "--lr", "99", "--epochs", "200")
+TORCH, SMALL = ("--engine", "torch"), ("--memory-budget", "1M")
+HIGH_LR = ("--adapter", "lora:1@q,k,v,o,up,down", "--lr", "99.9", "--epochs", "20")
 CASES = [
-    Case("every fault in turn", every_fault_in_turn, ("--rounds", "20", *LABELLING[:5]), True),
+    Case("ten faults in turn", in_turn(10), MANY_ROUNDS, is_fast=True),
+    Case("every fault in turn", in_turn(len(FAULTS)), MANY_ROUNDS),
     Case("swapped columns, at work", faulty("swapped columns", ("asked", 1)), is_fast=True),
     Case("unknown label, once enrolled", faulty("unknown label", ("enrolled", 1)), is_fast=True),
-    Case("a budget too small", started("--memory-budget", "1M"), is_fast=True),
+    Case("a budget too small", started(*SMALL, most_reports=2), is_fast=True),
     Case("a revoked label", started_again(revoked), LABELLING, is_fast=True),
-    Case("training that diverges", started(), DIVERGING, is_fast=True),
+    Case("no room for an adapter", started(limit_blocks=1, most_reports=2), is_fast=True),
+    Case("a huge learning rate", started(), HIGH_LR),
+    Case("training that diverges", started(*TORCH, is_tested=False), ("--base", "huge")),
+    Case("a loss that is not finite", started(*TORCH), ("--base", "huge")),
     Case("labelling", started(), LABELLING),
-    Case("labelling by torch", started("--engine", "torch"), LABELLING),
+    Case("labelling by torch", started(*TORCH), LABELLING),
     Case("labelling with early exit", started(), (*LABELLING, "--adapter", "lora:2/top1")),
     Case("words the base does not know", changed_later(other_words), LABELLING),
-    Case("a label word the base does not know", started(), ("--task", "unknown.toml")),
-    Case("a budget too small for torch", started("--engine", "torch", "--memory-budget", "1M")),
-    Case("divergence with torch", started("--engine", "torch"), DIVERGING),
+    Case("a label word the base does not know", changed_later(other_tokenizer)),
+    Case("a damaged tokenizer", changed_later(damaged_tokenizer)),
+    Case("a budget too small for torch", started(*TORCH, *SMALL, most_reports=2)),
     Case("one file as --data", one_file),
     Case("no room for the identity", started(limit_blocks=0)),
-    Case("no room for an adapter", started(limit_blocks=1)),
     Case("little room", started(limit_blocks=8), ("--adapter", "lora:8/top1")),
     Case("no room for labels", started_again(full_disk_for_labels), LABELLING),
     Case("a base that is gone", changed_later(without_weights)),
@@ -257,10 +285,9 @@ class Coordinator:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.store = folder, folder / "store"
-        self.base = write_tiny_base(folder / "base", ["qqq"])
+        write_tiny_base(folder / "base")
+        write_huge_base(folder / "huge")
         (folder / "task.toml").write_text(TASK)
-        words = '[verbalizer]\nsecurity = "水火"\nweather = "rain"\nfamily = "水"\n'
-        (folder / "unknown.toml").write_text(TASK + words)
         self.log = folder / "coordinator.log"
         self.runs: dict[str, str] = {}
         self.create("first")
@@ -280,14 +307,14 @@ class Coordinator:
     def create(self, case: str, *options: str) -> str:
         """Create a run for a case; its token."""
         given = {
-            "--task": "task.toml",
-            **{"--base": str(self.base), "--adapter": "lora:2", "--rounds": "2"},
-            **{"--min-clients": "1", "--epochs": "1", "--batch": "4", "--tokens": "32"},
+            **{"--base": "base", "--adapter": "lora:2", "--rounds": "2", "--min-clients": "1"},
+            **{"--epochs": "1", "--batch": "4", "--tokens": "32"},
         }
         flags = [option for option in options if option == "--labelling"]
         pairs = [option for option in options if option != "--labelling"]
         given |= dict(zip(pairs[::2], pairs[1::2], strict=True))
-        given["--task"] = str(self.folder / given["--task"])
+        given |= {"--base": str(self.folder / given["--base"])}
+        given |= {"--task": str(self.folder / "task.toml")}
         line = [word for pair in given.items() for word in pair]
         said = command(
             "coordinator", "create", "--store", str(self.store), *line, *flags, "--json"
@@ -326,6 +353,13 @@ class Coordinator:
         raise AssertionError(self.log.read_text())
 
 
+def write_huge_base(folder: Path) -> None:
+    """A tiny base in which one layer's results are beyond float32."""
+    weights = load_file(write_tiny_base(folder) / "model.safetensors")
+    weights["bert.encoder.layer.0.output.dense.weight"] *= 1e30
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
 def joined(folder: Path) -> bytes:
     """Names and bytes of every file of a folder."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
@@ -358,7 +392,8 @@ def played(
 def device_of(coordinator: Coordinator, name: str, *run: str) -> PrivateDevice:
     token = coordinator.create(name, *run)
     folder = coordinator.folder / "devices" / coordinator.runs[name]
-    return PrivateDevice(folder, coordinator.base, coordinator.port, token, Canary(name))
+    base = coordinator.folder / ("huge" if "huge" in run else "base")
+    return PrivateDevice(folder, base, coordinator.port, token, Canary(name))
 
 
 def play(story: Story, device: PrivateDevice) -> PrivateDevice:
