@@ -1,6 +1,6 @@
 """Ways in which a client data folder breaks, with a canary wherever there is room for one.
 
-    break_folder(Path("data"), "swapped columns", Canary("mine"))
+break_folder(Path("data"), "swapped columns", Canary("mine"))
 """
 
 import gzip
@@ -172,7 +172,13 @@ def fill(folder: Path, canary: Canary) -> None:
     empty(folder)
     for part in ("labelled", "test"):
         (folder / f"{part}.csv").write_text(good(canary))
-    lines = ["text,language", f"{canary.sentence} today,en", "rain today,en", "on your way home,en", ""]
+    lines = [
+        "text,language",
+        f"{canary.sentence} today,en",
+        "rain today,en",
+        "on your way home,en",
+        "",
+    ]
     (folder / "unlabelled.csv").write_text("\n".join(lines))
     settle(folder)
 

@@ -15,7 +15,7 @@ from tests.attacks.relay import Relay
 
 ROOT = Path(__file__).parents[2]
 LONGEST_S = 30.0  # of one life of a client; failing for ever is no leak
-MOST_EXCHANGES = 200
+MOST_EXCHANGES = 150
 IDLE_S = 2.0  # after which a client that has answered is taken to wait for ever
 # A shell's: files of at most so many half kilobytes, then the command.
 SMALL_DISK = ("/bin/sh", "-c", 'ulimit -f "$0" && exec "$@"')
@@ -59,7 +59,11 @@ class PrivateDevice:
         line = [sys.executable, "-m", "smidgen", "client", "run", *where, *files, *engine, *more]
         if limit_blocks is not None:
             line = [*SMALL_DISK, str(limit_blocks), *line]
-        own = {"HOME": str(self.home), "USER": self.canary.words[4], "LOGNAME": self.canary.words[4]}
+        own = {
+            "HOME": str(self.home),
+            "USER": self.canary.words[4],
+            "LOGNAME": self.canary.words[4],
+        }
         rest = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
             line,

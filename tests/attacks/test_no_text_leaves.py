@@ -22,6 +22,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -75,6 +76,7 @@ def faulty(fault: str, *when: tuple[str, int]) -> Story:
             break_it()
         device.start()
         device.serve_out()
+        assert all(device.relay.count(event) >= count for event, count in when), device.said
 
     return story
 
@@ -122,6 +124,7 @@ def changed_later(change: Callable[[PrivateDevice], None]) -> Story:
         device.on["asked", 1] = lambda: change(device)
         device.start()
         device.serve_out()
+        assert device.relay.count("asked"), device.said
 
     return story
 
@@ -183,6 +186,15 @@ def full_disk_for_labels(device: PrivateDevice) -> None:
         path.symlink_to("/dev/full")
 
 
+def swapped(device: PrivateDevice) -> None:
+    break_folder(device.data, "swapped columns", device.canary)
+
+
+def unlabelled_alone(device: PrivateDevice) -> None:
+    for part in ("labelled", "test"):
+        (device.data / f"{part}.csv").unlink()
+
+
 def without_weights(device: PrivateDevice) -> None:
     for path in device.base.iterdir():
         path.unlink()
@@ -230,7 +242,7 @@ CASES = [
     Case("unknown label, once enrolled", faulty("unknown label", ("enrolled", 1)), is_fast=True),
     Case("a budget too small", started(*SMALL, most_reports=2), is_fast=True),
     Case("a revoked label", started_again(revoked), LABELLING, is_fast=True),
-    Case("no room for an adapter", started(limit_blocks=1, most_reports=2), is_fast=True),
+    Case("no room for an adapter", started(limit_blocks=4, most_reports=2), is_fast=True),
     Case("a huge learning rate", started(), HIGH_LR),
     Case("training that diverges", started(*TORCH, is_tested=False), ("--base", "huge")),
     Case("a loss that is not finite", started(*TORCH), ("--base", "huge")),
@@ -242,6 +254,8 @@ CASES = [
     Case("a damaged tokenizer", changed_later(damaged_tokenizer)),
     Case("a budget too small for torch", started(*TORCH, *SMALL, most_reports=2)),
     Case("one file as --data", one_file),
+    Case("swapped columns at the second start", started_again(swapped)),
+    Case("unlabelled texts alone", started_again(unlabelled_alone)),
     Case("no room for the identity", started(limit_blocks=0)),
     Case("little room", started(limit_blocks=8), ("--adapter", "lora:8/top1")),
     Case("no room for labels", started_again(full_disk_for_labels), LABELLING),
@@ -316,9 +330,7 @@ class Coordinator:
         given |= {"--base": str(self.folder / given["--base"])}
         given |= {"--task": str(self.folder / "task.toml")}
         line = [word for pair in given.items() for word in pair]
-        said = command(
-            "coordinator", "create", "--store", str(self.store), *line, *flags, "--json"
-        )
+        said = command("coordinator", "create", "--store", str(self.store), *line, *flags, "--json")
         created = json.loads(said.splitlines()[-1])
         self.runs[case] = created["run_id"]
         return str(created["token"])
@@ -411,7 +423,7 @@ def private_paths(device: PrivateDevice) -> list[Path]:
     return [*device.paths(), *([home] if is_apart else [])]
 
 
-def cases() -> list[object]:
+def cases() -> list[Any]:
     fast, can = pytest.mark.slow, file_faults()
     marked = []
     for case in CASES:
