@@ -241,11 +241,12 @@ send it to somebody.
     python -m pytest tests/attacks/test_no_text_leaves.py -m "slow or not slow"
 
 Real clients run with texts, labels, columns, folders and users' names that occur nowhere else, and
-meet some sixty kinds of trouble: swapped columns, damaged files, full disks, too little memory. A relay between client and coordinator keeps every byte. None of those words may be in them,
-in the coordinator's store, in its log, or in what its commands print or export, whether in the
-clear or as JSON, base64, hexadecimal digits or UTF-16; and one control does send such words, to
-show that they would be found. The test does not look for words that somebody computes out of an
-update. To see the messages themselves, put any HTTP proxy before `--coordinator`.
+meet some sixty kinds of trouble: swapped columns, damaged files, full disks, too little memory. A
+relay between client and coordinator keeps every byte. None of those words may be in them, in the
+coordinator's store, in its log, or in what its commands print or export, whether in the clear or as
+JSON, base64, hexadecimal digits or UTF-16; and one control does send such words, to show that they
+would be found. The test does not look for words that somebody computes out of an update. To see the
+messages themselves, put any HTTP proxy before `--coordinator`.
 """
 
 SIZES = """

@@ -1,8 +1,9 @@
 """Private texts that nobody can have said but the device they are planted on.
 
-A canary's words are invented and follow from a name, so every case has its own, and one word of
-them in a byte from elsewhere is a leak. `found_in` sees them in the clear and as JSON, a URL,
-base64, hexadecimal digits or UTF-16 would carry them.
+A canary's words are invented and follow from a name, so every case has its own, and one of them in
+a byte from elsewhere is a leak. They all begin alike, which makes looking for
+them quick. `found_in` sees them in the clear, and as
+JSON, a URL, base64, hexadecimal digits or UTF-16 would carry them.
 """
 
 import base64
@@ -11,6 +12,7 @@ import json
 from pathlib import Path
 from urllib.parse import quote
 
+MARKER = "zvexu"
 CONSONANTS, VOWELS = "bcdfghjklmnpqrstvwxz", "aeiou"
 WORDS = 6
 
@@ -31,14 +33,16 @@ class Canary:
         """What of the canary, and which of some paths, can be recognised in some bytes."""
         lower = body.lower()
         digest = hashlib.sha256(self.sentence.encode()).hexdigest()  # whoever guesses it can check
-        parts = [*self.words, self.other, *map(str, paths), digest[:16]]
+        parts = [*map(str, paths), digest[:16]]
+        if _is_in(MARKER, body, lower):
+            parts += [*self.words, self.other]
         return [part for part in parts if _is_in(part, body, lower)]
 
 
 def _word(seed: str) -> str:
-    """An invented word of ten letters."""
-    digest = hashlib.sha256(seed.encode()).digest()[:5]
-    return "".join(CONSONANTS[byte % 20] + VOWELS[byte // 20 % 5] for byte in digest)
+    """An invented word."""
+    digest = hashlib.sha256(seed.encode()).digest()[:4]
+    return MARKER + "".join(CONSONANTS[byte % 20] + VOWELS[byte // 20 % 5] for byte in digest)
 
 
 def _is_in(part: str, body: bytes, lower: bytes) -> bool:
