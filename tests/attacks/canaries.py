@@ -1,9 +1,9 @@
 """Private texts that nobody can have said but the device they are planted on.
 
 A canary's words are invented and follow from a name, so every case has its own, and one of them in
-a byte from elsewhere is a leak. They all begin alike, which makes looking for
-them quick. `found_in` sees them in the clear, and as
-JSON, a URL, base64, hexadecimal digits or UTF-16 would carry them.
+a byte from elsewhere is a leak. They all begin alike, which makes looking for them quick.
+`found_in` sees them in the clear, and as JSON, a URL, base64, hexadecimal digits or UTF-16 would
+carry them.
 """
 
 import base64
