@@ -100,12 +100,15 @@ class PrivateDevice:
         """Leave nothing running, and tell what went wrong between the two ends.
 
         Raises:
-            Exception: What was to be done to the device's files could not be done.
+            Exception: What was to be done to the device's files could not be done, or the
+                coordinator could not be reached, so that nothing was tested.
         """
         self.stop()
         self.relay.close()
         if self.failed:
             raise self.failed[0]
+        if self.relay.unreachable is not None:
+            raise self.relay.unreachable
 
     def _happened(self, event: str, count: int) -> None:
         try:

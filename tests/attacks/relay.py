@@ -50,6 +50,7 @@ class Relay:
         self._port, self._happened = port, happened
         self._counts: Counter[str] = Counter()
         self._moved_s, self._is_at_work = time.monotonic(), True
+        self.unreachable: OSError | None = None  # why the coordinator could not be reached
         self.exchanges: list[Exchange] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
@@ -83,7 +84,13 @@ class Relay:
     def _carry(self, client: socket.socket) -> None:
         exchange = Exchange()
         try:
-            with client, socket.create_connection(("127.0.0.1", self._port)) as server:
+            server = socket.create_connection(("127.0.0.1", self._port))
+        except OSError as error:
+            self.unreachable = error
+            client.close()
+            return
+        try:
+            with client, server:
                 while True:
                     for end in select.select([client, server], [], [])[0]:
                         if not (chunk := end.recv(1 << 16)):

@@ -359,7 +359,7 @@ class Coordinator:
     def _port(self) -> int:
         end = time.monotonic() + 60.0
         while time.monotonic() < end and self.process.poll() is None:
-            if found := re.search(r"listening on http://127.0.0.1:(\d+)", self.log.read_text()):
+            if found := re.search(r"listening on http://127.0.0.1:(\d+)\s", self.log.read_text()):
                 return int(found[1])
             time.sleep(0.02)
         raise AssertionError(self.log.read_text())
