@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,11 +36,11 @@ from edge_client.commands.console import (
 )
 from edge_client.engine.scores import Confusion, Mistake
 from edge_client.planning.sizes import AUTO
+from edge_client.tables import NARROW, Column, Table, render, share, show
 from edge_client.texts.dialect import Dialect, find
 from edge_client.texts.examples import Found, every_row, files_of
 from edge_client.texts.rows import DataError
 
-WIDTH = 80  # of a terminal that anybody has
 MISTAKES = 10  # pairs of labels that are shown where there are too many for a table
 LABEL = 24  # characters of a label in a table
 
@@ -84,7 +84,7 @@ def evaluate(
     if json_output:
         print(json.dumps(_answer(scored, file, left, out)))
         return
-    print(report(scored.table, scored.loss))
+    show(*report(scored.table, scored.loss))
     if out is not None:
         print(f"\neach text's answer written to {out}")
 
@@ -155,57 +155,44 @@ def _answer(scored: Scored, file: Path, left: Left, out: Path | None) -> dict[st
     }
 
 
-def report(table: Confusion, loss: float) -> str:
-    """Figures for people, at most 80 columns wide."""
-    head = f"accuracy {table.accuracy:.3f} on {table.total} texts, loss {loss:.3f}"
-    return "\n".join([head, "", *_per_label(table), "", *_confused(table)])
+def report(table: Confusion, loss: float) -> list[Table]:
+    """Figures for people."""
+    return [_per_label(table, loss), _confused(table)]
 
 
-def _per_label(table: Confusion) -> list[str]:
+def _per_label(table: Confusion, loss: float) -> Table:
     names = ("precision", "recall", "f1")
     rows = [
-        [shown(score.label, LABEL), str(score.count), *(_figure(getattr(score, n)) for n in names)]
+        [shown(score.label, LABEL), str(score.count), *(share(getattr(score, n)) for n in names)]
         for score in table.scores()
     ]
     macro = table.macro()
-    rows.append(["mean over labels", str(table.total), *(_figure(macro[name]) for name in names)])
-    return _aligned([["label", "texts", "precision", "recall", "F1"], *rows])
+    rows.append(["mean over labels", str(table.total), *(share(macro[name]) for name in names)])
+    columns = [Column("label", "word"), *map(Column, ("texts", "precision", "recall", "F1"))]
+    title = f"accuracy {share(table.accuracy)} on {table.total} texts, loss {loss:.3f}"
+    return Table(columns, rows, title)
 
 
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _confused(table: Confusion) -> list[str]:
+def _confused(table: Confusion) -> Table:
     """The table of labels by what they are read as; of many labels the largest confusions."""
     numbers = [str(number) for number in range(1, len(table.labels) + 1)]
-    heads = [
-        f"{number} {shown(label, LABEL)}"
-        for number, label in zip(numbers, table.labels, strict=True)
+    heads = [f"{number} {shown(table.labels[int(number) - 1], LABEL)}" for number in numbers]
+    rows = [
+        [head, *map(str, counts)] for head, counts in zip(heads, table.counts.tolist(), strict=True)
     ]
-    counts = [[str(count) for count in row] for row in table.counts.tolist()]
-    rows = [[head, *row] for head, row in zip(heads, counts, strict=True)]
-    lines = _aligned([["label, read as:", *numbers], *rows])
-    return lines if max(map(len, lines)) <= WIDTH else _largest(table.mistakes())
+    columns = [Column("label, read as:", "word"), *map(Column, numbers)]
+    whole = Table(columns, rows)
+    is_narrow = max(map(len, render(whole).splitlines())) <= NARROW
+    return whole if is_narrow else _largest(table.mistakes())
 
 
-def _largest(mistakes: Sequence[Mistake]) -> list[str]:
-    if not mistakes:
-        return ["no text was read as another label"]
+def _largest(mistakes: Sequence[Mistake]) -> Table:
     rows = [
         [shown(mistake.label, LABEL), shown(mistake.read_as, LABEL), str(mistake.count)]
         for mistake in mistakes[:MISTAKES]
     ]
     more = len(mistakes) - MISTAKES
-    said = [f"and {more} other pairs of labels; --json has them all"] if more > 0 else []
-    return [*_aligned([["label", "read as", "texts"], *rows], words=2), *said]
-
-
-def _aligned(rows: Iterable[Sequence[str]], words: int = 1) -> list[str]:
-    """Columns side by side: words to the left, numbers to the right."""
-    columns = [
-        [f"{cell:<{width}}" if index < words else f"{cell:>{width}}" for cell in column]
-        for index, column in enumerate(zip(*rows, strict=True))
-        for width in [max(map(len, column))]
-    ]
-    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
+    said = f"and {more} other pairs of labels; --json has them all" if more > 0 else ""
+    none = "" if mistakes else "no text was read as another label"
+    columns = [Column("label", "word"), Column("read as", "word"), Column("texts")]
+    return Table(columns, rows, notes=[note for note in (said, none) if note])

@@ -23,6 +23,7 @@ from edge_client.commands.console import (
 from edge_client.labelling.book import FileNotes, Revoked
 from edge_client.labelling.pseudo_labels import Reading, text_id
 from edge_client.outputs import check_out_file, new_file
+from edge_client.tables import Column, Table, show
 from edge_client.texts.dialect import PLAIN, Dialect
 from edge_client.texts.examples import Example, read_folder
 from edge_client.texts.rows import DataError
@@ -103,7 +104,11 @@ def tell_labels(asked: Asked, is_json: bool) -> None:
     if asked.out is not None:
         answer["out"] = str(asked.out)
         answer["written"] = _write(asked.out, dict(readings), texts, asked.confidence)
-    print(json.dumps(answer) if is_json else _table(answer))
+    if is_json:
+        print(json.dumps(answer))
+        return
+    show(_table(answer))
+    print(_counts(answer))
 
 
 def _book_of(asked: Asked) -> Path:
@@ -172,13 +177,24 @@ def _write(
     return len(lines)
 
 
-def _table(answer: Mapping[str, Any]) -> str:
-    head = f"{'id':<16}  {'label':<12} confidence  round  adapter   layers  text"
-    lines = [
-        f"{row['id']}  {row['label']:<12} {row['confidence']:>10.3f}  {row['round']:>5}  "
-        f"{row['adapter_sha256'][:8]}  {row['layers']:>6}  {row.get('text', '-')}"
+def _table(answer: Mapping[str, Any]) -> Table:
+    columns = [
+        *(Column("id", "word"), Column("label", "word"), Column("confidence"), Column("round")),
+        *(Column("adapter", "word", 2), Column("layers", optional=1), Column("text", "text")),
+    ]
+    rows = [
+        [
+            *(row["id"], row["label"], f"{row['confidence']:.3f}", str(row["round"])),
+            *(row["adapter_sha256"][:8], str(row["layers"]), row.get("text", "-")),
+        ]
         for row in answer["labels"]
     ]
-    counts = f"run {answer['run']}: {len(lines)} texts read, {len(answer['revoked'])} taken back"
-    written = [f"{answer['written']} written to {answer['out']}"] if "out" in answer else []
-    return "\n".join([head, *lines, counts, *written])
+    return Table(columns, rows)
+
+
+def _counts(answer: Mapping[str, Any]) -> str:
+    read, revoked = len(answer["labels"]), len(answer["revoked"])
+    counts = f"run {answer['run']}: {read} texts read, {revoked} taken back"
+    return (
+        f"{counts}\n{answer['written']} written to {answer['out']}" if "out" in answer else counts
+    )

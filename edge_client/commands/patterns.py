@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED, open_base
@@ -32,12 +29,14 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import evaluate
 from edge_client.files import write_atomically
 from edge_client.planning.sizes import AUTO
+from edge_client.tables import Column, Table, share, show
 from edge_client.texts.dialect import Dialect
 from edge_client.texts.examples import Example, read_folder
 from edge_client.texts.ready_tasks import READY
 from edge_client.texts.tasks import Task, TaskError, task_toml
 from edge_client.wire.messages import Training
 
+PATTERNS = "patterns, with | between"
 ENOUGH = 8  # texts below which a difference is chance
 
 
@@ -46,11 +45,12 @@ def tasks(json_output: JsonOption = False) -> None:
     if json_output:
         print(json.dumps({name: asdict(task) for name, task in READY.items()}))
         return
-    table = Table("--task", "labels (words)", "patterns", box=SIMPLE_HEAD)
+    rows = []
     for name, task in READY.items():
         words = [_both(label, task.verbalizer[label]) for label in task.labels]
-        table.add_row(name, ", ".join(words), "\n".join(task.patterns))
-    Console(markup=False).print(table)
+        rows.append([name, ", ".join(words), " | ".join(task.patterns)])
+    columns = [Column("--task", "word"), *(Column(n, "text") for n in ("labels (words)", PATTERNS))]
+    show(Table(columns, rows))
 
 
 def _both(label: str, word: str) -> str:
@@ -155,15 +155,9 @@ def _open(base: str, engine: str, task: Task) -> Engine:
 
 
 def _print(scores: Sequence[PatternScore], count: int, file: Path | None) -> None:
-    table = Table(title=f"zero-shot on {count} labelled texts", box=SIMPLE_HEAD)
-    table.add_column("pattern")
-    table.add_column("accuracy", justify="right")
-    table.add_column("loss", justify="right")
-    for score in scores:
-        table.add_row(score.pattern, f"{score.accuracy:.3f}", f"{score.loss:.3f}")
-    console = Console(markup=False)
-    console.print(table)
-    if count < ENOUGH:
-        console.print(f"with fewer than {ENOUGH} texts the choice means little")
+    columns = [Column("pattern", "text"), Column("accuracy"), Column("loss")]
+    rows = [[score.pattern, share(score.accuracy), f"{score.loss:.3f}"] for score in scores]
+    notes = [f"with fewer than {ENOUGH} texts the choice means little"] if count < ENOUGH else []
+    show(Table(columns, rows, f"zero-shot on {count} labelled texts", notes))
     if file is not None:
-        console.print(f"written {file}", soft_wrap=True)
+        print(f"written {file}")

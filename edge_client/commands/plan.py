@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED, BaseError, open_base
@@ -34,6 +31,7 @@ from edge_client.planning.resources import Resources, measured_flops, read_facts
 from edge_client.planning.sizes import AUTO, auto_budget, parse_budget, size_text
 from edge_client.planning.step_cost import Rates, layer_forwards, step_seconds
 from edge_client.planning.torch_memory import parts
+from edge_client.tables import Column, Table, seconds, show, size, sizes
 from edge_client.wire.messages import Training
 
 
@@ -65,9 +63,7 @@ def plan(
     if json_output:
         print(json.dumps(_answer(found, chosen, budget, facts, rates)))
         return
-    console = Console()
-    console.print(_table(found, chosen, budget, rates))
-    console.print(why(found, chosen, budget), highlight=False)
+    show(_table(found, chosen, budget, rates))
 
 
 def _work(
@@ -128,23 +124,21 @@ def _row(option: Option, budget: int, rates: Rates) -> dict[str, Any]:
 def _table(found: Sequence[Option], chosen: Option, budget: int, rates: Rates) -> Table:
     """Plans that no other beats in both time and memory, none shallower than the chosen one."""
     shown = [row for row in undominated(found) if row.plan.depth >= chosen.plan.depth]
-    table = Table(
-        title=f"what a step would take in {size_text(budget, math.floor)} (estimated)",
-        box=SIMPLE_HEAD,
-    )
-    for name in ("", "dtype", "micro-batch", "recomputed", "depth", "peak", "step s", "fits"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for option in shown:
-        row = option.plan
-        table.add_row(
+    peaks = sizes([option.predicted_peak_bytes for option in shown])
+    rows = [
+        [
             "*" if option == chosen else "",
-            row.dtype,
-            f"{row.micro_batch} of {option.work.batch}",
-            f"{len(row.recompute)} of {row.depth}",
-            f"{row.depth} of {option.work.shape.layers}",
-            size_text(option.predicted_peak_bytes),
-            f"{step_seconds(option.work, row, rates):.2f}",
+            option.plan.dtype,
+            f"{option.plan.micro_batch} of {option.work.batch}",
+            f"{len(option.plan.recompute)} of {option.plan.depth}",
+            f"{option.plan.depth} of {option.work.shape.layers}",
+            peak,
+            seconds(step_seconds(option.work, option.plan, rates)),
             "yes" if option.predicted_peak_bytes <= budget else "no",
-            style="bold" if option == chosen else None,
-        )
-    return table
+        ]
+        for option, peak in zip(shown, peaks, strict=True)
+    ]
+    names = ("", "dtype", "micro-batch", "recomputed", "depth", "peak", "step", "fits")
+    columns = [Column(name, "word" if name == "dtype" else "number") for name in names]
+    title = f"what a step would take in {size(budget)} (estimated)"
+    return Table(columns, rows, title, [why(found, chosen, budget)])

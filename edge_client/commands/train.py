@@ -39,8 +39,9 @@ from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import Evaluation, Trained, evaluate, train
 from edge_client.planning.guard import peak_rss_bytes
-from edge_client.planning.sizes import AUTO, parse_budget, size_text
+from edge_client.planning.sizes import AUTO, parse_budget
 from edge_client.planning.words import plan_in_words
+from edge_client.tables import share, size
 from edge_client.texts.dialect import Dialect
 from edge_client.texts.examples import ClientData, read_folder
 from edge_client.texts.rows import DataError
@@ -197,14 +198,14 @@ def _table(out: Path, engine: Engine, done: Rounds) -> str:
     }
     if before is not None and after is not None:
         facts["accuracy"] = (
-            f"{before.accuracy:.3f} before, {after.accuracy:.3f} after, on "
+            f"{share(before.accuracy)} before, {share(after.accuracy)} after, on "
             f"{after.num_examples} test texts"
         )
     return "\n".join(f"{name:<12} {value}" for name, value in facts.items())
 
 
 def _peak(predicted_bytes: int, measured_bytes: int) -> str:
-    told = f"{size_text(measured_bytes)} measured, {size_text(predicted_bytes)} predicted"
+    told = f"{size(measured_bytes)} measured, {size(predicted_bytes)} predicted"
     if measured_bytes <= predicted_bytes:
         return told
     above = 100 * (measured_bytes / predicted_bytes - 1)

@@ -1,7 +1,7 @@
 """A plan in words, for people who read a log."""
 
 from edge_client.planning.planner import Option
-from edge_client.planning.sizes import size_text
+from edge_client.tables import size
 
 
 def plan_in_words(option: Option) -> str:
@@ -13,7 +13,7 @@ def plan_in_words(option: Option) -> str:
     kept = ", layers' inputs kept in float16" if plan.is_kept_in_half else ""
     return (
         f"{at_once}, up to {plan.tokens} tokens each, in {plan.dtype}{kept}; "
-        f"{_layers(option)}; predicted peak {size_text(option.predicted_peak_bytes)} (estimated)"
+        f"{_layers(option)}; predicted peak {size(option.predicted_peak_bytes)} (estimated)"
     )
 
 

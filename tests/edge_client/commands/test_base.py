@@ -25,7 +25,7 @@ def test_a_base_is_told_in_words_and_as_json() -> None:
 def test_without_a_name_all_that_are_here_are_listed(
     tiny_base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    constants = pytest.importorskip("huggingface_hub").constants
+    constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     assert smidgen("client", "base").stdout.splitlines()[0].split()[0] == "embedded"
     copy = tmp_path / "models--org--tiny" / "snapshots" / ("0" * 40)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from edge_client.bases.base import Base
-from edge_client.commands.evaluate import WIDTH, report
+from edge_client.commands.evaluate import report
 from edge_client.engine.scores import Confusion
+from edge_client.tables import NARROW, render
 from tests.command_line import Done
 from tests.edge_client.commands.alone import LABELLED, PAIRS, client, refused, train, write_data
 
@@ -103,16 +104,15 @@ def table(labels: int, seed: int = 0) -> Confusion:
 
 @pytest.mark.parametrize("labels", [2, 6, 9, 14, 77])
 def test_a_report_fits_a_terminal(labels: int) -> None:
-    lines = report(table(labels), 0.5).splitlines()
-    assert max(map(len, lines)) <= WIDTH
+    lines = "\n".join(map(render, report(table(labels), 0.5))).splitlines()
+    assert max(map(len, lines)) <= NARROW
     assert lines[0].endswith("on 999 texts, loss 0.500")
 
 
 def test_of_many_labels_the_largest_confusions_are_shown() -> None:
     many = table(77)
-    said = report(many, 0.5)
-    worst = many.mistakes()[0]
-    assert "label, read as" not in said and f"{worst.count}\n" in said.split("read as")[1]
+    said, worst = render(report(many, 0.5)[1]), many.mistakes()[0]
+    assert "label, read as" not in said and said.splitlines()[2].endswith(f" {worst.count}")
     assert "other pairs of labels; --json has them all" in said
     right = Confusion.of(many.labels, list(range(77)), list(range(77)))
-    assert "no text was read as another label" in report(right, 0.5)
+    assert "no text was read as another label" in render(report(right, 0.5)[1])

@@ -43,7 +43,7 @@ def refused(*arguments: object) -> str:
 
 
 def test_the_surest_reading_comes_first_with_its_text(state: Path, data: Path) -> None:
-    _, first, *_, last = labels("--state", state, "--data", data).stdout.splitlines()
+    _, _, first, *_, last = labels("--state", state, "--data", data).stdout.splitlines()
     values = [IDS["rain at nine"], "weather", "0.970", "3", "01234567", "2", "rain at nine"]
     assert first.split(maxsplit=6) == values
     assert last == "run r1: 3 texts read, 0 taken back"
@@ -106,5 +106,5 @@ def test_a_text_cannot_write_to_the_terminal(state: Path, data: Path) -> None:
     notes = FileNotes(ClientState(state).labels("r1"))
     notes.add(Read({text_id(hidden): Reading("weather", 0.99, 1, "0" * 64, 1)}, 1))
     (data / "unlabelled.csv").write_text(f"text\n{hidden.text}\n")
-    shown = labels("--state", state, "--data", data).stdout.splitlines()[1]
+    shown = labels("--state", state, "--data", data).stdout.splitlines()[2]
     assert shown.endswith("...") and "red ?[31mxx" in shown

@@ -47,7 +47,7 @@ def test_auto_is_a_share_of_what_is_available(tiny_base: Base, tmp_path: Path) -
 
 def test_people_get_a_table_and_a_sentence(tiny_base: Base, tmp_path: Path) -> None:
     result = run(tiny_base, tmp_path, "--memory-budget", "2G", "--batch", "2")
-    assert result.exit_code == 0 and "what a step would take in 2048M" in result.stdout
+    assert result.exit_code == 0 and "what a step would take in 2.00 GiB" in result.stdout
     assert "Chosen: the preferred plan" in result.stdout
     assert sum(line.lstrip().startswith("* ") for line in result.stdout.splitlines()) == 1
 

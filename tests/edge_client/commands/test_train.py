@@ -28,7 +28,7 @@ def test_training_tells_its_plan_before_and_its_figures_after(
 
 
 def test_a_peak_above_the_prediction_is_told() -> None:
-    assert _peak(147 << 20, 147 << 20) == "147M measured, 147M predicted"
+    assert _peak(147 << 20, 147 << 20) == "147 MiB measured, 147 MiB predicted"
     assert "9 % above the prediction" in _peak(147 << 20, 160 << 20)
 
 

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_client.engine.scores import Confusion, Mistake
 from edge_client.engine.trainer import epoch_batches, in_turn
 from edge_client.texts.tokens import Prompt
 
@@ -32,3 +33,87 @@ def test_in_as_many_epochs_as_patterns_each_asks_every_text_once(
         assert all(prompt.ids == [text] for prompt in prompts)
         assert sorted(prompt.mask_position for prompt in prompts) == list(range(patterns))
     assert in_turn(asked, 3)[0].mask_position == 3 % patterns
+
+
+# The figures per label: their laws, and scikit-learn's where it is installed
+
+NAMES = ("a", "b", "c", "d")
+INDEX = st.integers(0, len(NAMES) - 1)
+PAIRS = st.lists(st.tuples(INDEX, INDEX))
+
+
+def table(pairs: list[tuple[int, int]]) -> Confusion:
+    return Confusion.of(NAMES, [gold for gold, _ in pairs], [read for _, read in pairs])
+
+
+@given(PAIRS)
+def test_every_text_is_counted_once(pairs: list[tuple[int, int]]) -> None:
+    found = table(pairs)
+    assert found.total == len(pairs) == sum(score.count for score in found.scores())
+    wrong = sum(mistake.count for mistake in found.mistakes())
+    right = sum(gold == read for gold, read in pairs)
+    assert wrong + right == len(pairs)
+    assert found.accuracy == (right / len(pairs) if pairs else None)
+
+
+@given(PAIRS, st.permutations(range(len(NAMES))))
+def test_another_order_of_the_labels_gives_the_same_figures(
+    pairs: list[tuple[int, int]], order: list[int]
+) -> None:
+    place = {label: index for index, label in enumerate(order)}
+    names = [NAMES[label] for label in order]
+    moved = Confusion.of(names, [place[g] for g, _ in pairs], [place[r] for _, r in pairs])
+    found = table(pairs)
+    assert {s.label: s for s in moved.scores()} == {s.label: s for s in found.scores()}
+    assert moved.accuracy == found.accuracy
+    for name, mean in moved.macro().items():
+        assert mean == pytest.approx(found.macro()[name])
+
+
+@given(PAIRS)
+def test_precision_and_recall_change_places_with_label_and_reading(
+    pairs: list[tuple[int, int]],
+) -> None:
+    turned = table([(read, gold) for gold, read in pairs])
+    for one, other in zip(table(pairs).scores(), turned.scores(), strict=True):
+        assert (one.precision, one.recall, one.f1) == (other.recall, other.precision, other.f1)
+
+
+@given(PAIRS)
+def test_f1_is_the_harmonic_mean_where_both_are_known(pairs: list[tuple[int, int]]) -> None:
+    for score in table(pairs).scores():
+        if score.precision is None or score.recall is None:
+            assert not score.f1
+        elif score.precision + score.recall == 0:
+            assert score.f1 == 0
+        else:
+            both = score.precision * score.recall / (score.precision + score.recall)
+            assert score.f1 == pytest.approx(2 * both)
+
+
+def test_the_largest_confusions_come_first_and_no_right_answer() -> None:
+    found = table([(0, 0), (0, 1), (2, 0), (2, 0), (3, 1)])
+    assert found.mistakes() == [Mistake("c", "a", 2), Mistake("a", "b", 1), Mistake("d", "b", 1)]
+
+
+def test_what_is_a_share_of_nothing_is_not_known() -> None:
+    empty = table([])
+    assert empty.accuracy is None and set(empty.macro().values()) == {None}
+    never_read = table([(0, 1), (0, 1)]).scores()
+    assert (never_read[0].precision, never_read[0].recall, never_read[0].f1) == (None, 0.0, 0.0)
+    assert (never_read[1].precision, never_read[1].recall, never_read[1].f1) == (0.0, None, 0.0)
+
+
+@given(PAIRS.filter(bool))
+def test_figures_are_scikit_learns(pairs: list[tuple[int, int]]) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    gold, read = zip(*pairs, strict=True)
+    theirs = metrics.confusion_matrix(gold, read, labels=range(len(NAMES)))
+    found = table(pairs)
+    np.testing.assert_array_equal(found.counts, theirs)
+    present = sorted(set(gold))
+    mine = [found.macro()[name] for name in ("precision", "recall", "f1")]
+    means = metrics.precision_recall_fscore_support(
+        gold, read, labels=present, average="macro", zero_division=0
+    )
+    np.testing.assert_allclose(np.array(mine, float), means[:3])

@@ -21,7 +21,7 @@ def test_a_plan_is_told_in_words() -> None:
     assert said == (
         "2 of a batch's 8 texts at once, up to 64 tokens each, in float32, layers' inputs kept in "
         "float16; trained through the top 3 of 4 layers, 2 of them recomputed in backward; "
-        "predicted peak 147M (estimated)"
+        "predicted peak 147 MiB (estimated)"
     )
 
 
