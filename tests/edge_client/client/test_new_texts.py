@@ -196,7 +196,7 @@ def test_texts_that_never_fitted_are_told_to_the_owner_before_anybody_is_joined(
 ) -> None:
     (mine / "labelled.csv").write_text(f"text,label\nweather,{SECRET}\n")
     script = Script(tiny_base, task, [("train", nothing)])
-    with pytest.raises(DataError, match=r"labelled\.csv"):
+    with pytest.raises(DataError, match="are the columns swapped"):
         script.run(tmp_path)
     assert script.paths == ["/v1/terms"] and not script.told
     assert not any(SECRET.encode() in body for body in script.bodies)
