@@ -108,3 +108,13 @@ def test_a_text_cannot_write_to_the_terminal(state: Path, data: Path) -> None:
     (data / "unlabelled.csv").write_text(f"text\n{hidden.text}\n")
     shown = labels("--state", state, "--data", data).stdout.splitlines()[2]
     assert shown.endswith("...") and "red ?[31mxx" in shown
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_taken_back(
+    state: Path, data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path, tmp_path / "file" / "o.jsonl", tmp_path / "o.csv"):
+        words = ("--state", state, "--data", data, "--out", out, "--revoke", IDS["storm"])
+        assert f"--out {out}" in refused(*words)
+    assert "0 taken back" in labels("--state", state).stdout

@@ -139,6 +139,12 @@ def test_a_taken_place_is_one_line(tmp_path: Path) -> None:
     assert "exists and is not a pack; choose another folder or delete it" in said
 
 
+def test_a_place_below_a_file_is_one_line_before_the_model_is_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    said = refused(2, "./nowhere", "--bits", 8, "--out", tmp_path / "file" / "p")
+    assert f"{tmp_path / 'file'} is a file; a folder is expected" in said
+
+
 def test_no_room_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     out = tmp_path / "p"
     said = refused(1, "embedded", "--bits", 8, "--out", out, prefix="ulimit -f 1000")

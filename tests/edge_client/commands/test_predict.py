@@ -3,12 +3,14 @@ import gzip
 import io
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from edge_client.bases.base import Base
 from edge_client.commands import answers
+from edge_client.texts.examples import Example, Found
 from tests.command_line import Done
 from tests.edge_client.commands.alone import PAIRS, client, refused, train, write_data
 
@@ -103,6 +105,22 @@ def test_many_texts_are_labelled_piece_by_piece_in_their_order(
         monkeypatch.setattr(answers, limit, value)
         found = predict(tiny_base, adapter, "--file", tmp_path / "a.txt", "--json").stdout
         assert json.loads(found)["labels"] == whole
+
+
+def test_no_more_texts_are_read_than_are_labelled_at_once(
+    tiny_base: Base, adapter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "PIECE_TEXTS", 2)
+    base, taken = str(tiny_base.folder), list[int]()
+    labeller = answers.open_labeller(adapter, None, base, "onnx", "auto")
+
+    def texts() -> Iterator[Found]:
+        for line in range(1, 10**9):
+            taken.append(line)
+            yield Found(line, {}, Example("rain"))
+
+    found = answers.answers(labeller, texts(), answers.Left())
+    assert [next(found).found.line for _ in range(4)] == [1, 2, 3, 4] == taken
 
 
 def test_rows_without_a_text_are_left_out_by_number(
