@@ -82,13 +82,15 @@ class Dialect:
         columns = self.columns(names_of(header, delimiter))
         return columns.text is not None and (not labelled or columns.label is not None)
 
-    def no_header(self, found: int, labelled: bool) -> str:
+    def no_header(self, found: int, labelled: bool, is_table: bool = True) -> str:
         """What is said of columns none of which is wanted; they may be a text: none is quoted."""
-        wanted = [self.text_column or "text", *([self.label_column or "label"] if labelled else [])]
-        return (
-            f"line 1 is not a header: columns {','.join(wanted)} are expected, {found} found; put "
-            "one there, or say by --text-column and --label-column how they are called"
-        )
+        wanted, options = [self.text_column or "text"], "--text-column"
+        if labelled:
+            wanted.append(self.label_column or "label")
+            options += " and --label-column"
+        told = f"columns {','.join(wanted)} are expected, {found} found"
+        told = f"line 1 is not a header: {told}; put one there, or" if is_table else f"{told};"
+        return f"{told} say by {options} how they are called"
 
 
 @dataclass(frozen=True)

@@ -288,7 +288,7 @@ def found_in(
             names = tuple(row)
             columns = dialect.columns(names)
             notes += [note for note in columns.renamed(dialect, labelled) if note not in notes]
-        missing = "" if unreadable else _missing(names, columns, dialect, labelled)
+        missing = "" if unreadable else _missing(names, columns, dialect, labelled, bool(table))
         if missing and table:
             raise DataError(f"{table}: {missing}")
         if fault := unreadable or missing or _fault(row, columns, labels, labelled):
@@ -310,10 +310,12 @@ def _value(row: Row, column: str | None) -> str:
     return (row.get(column) if column is not None else "") or ""  # a short CSV row leaves None
 
 
-def _missing(names: Sequence[str], columns: Columns, dialect: Dialect, labelled: bool) -> str:
+def _missing(
+    names: Sequence[str], columns: Columns, dialect: Dialect, labelled: bool, is_table: bool
+) -> str:
     """Which column is not there; names that may be a text are counted, never quoted."""
     if not columns.is_any:
-        return dialect.no_header(len(names), labelled)
+        return dialect.no_header(len(names), labelled, is_table)
     column, wanted = "", dialect.text_column or "text"
     if columns.text is None:
         column = f"`{wanted}`" if dialect.text_column else "`text` (or `text_a`)"
@@ -331,7 +333,7 @@ def _fault(row: Row, columns: Columns, labels: Sequence[str], labelled: bool) ->
         return ""
     known = ", ".join(labels[:NAMED]) + (f" ... ({len(labels)})" if labels[NAMED:] else "")
     if not label:
-        return f"no label; one of {known or 'any'} is expected"
+        return f"no label; {f'one of {known}' if labels else 'a label'} is expected"
     if text in labels:
         return f"label is not one of {known}, but the text is; are the columns swapped?"
     if alike := find(labels, label):

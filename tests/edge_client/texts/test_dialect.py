@@ -106,7 +106,7 @@ def test_a_file_without_a_header_is_told_without_a_word_of_it(tmp_path: Path) ->
     said = refused(write(tmp_path / "a.csv", f"{SECRET},good\n"), Dialect("body", "stars"))
     assert "columns body,stars are expected" in said
     said = refused(write(tmp_path / "a.jsonl", f'{{"{SECRET}": "good"}}\n'))
-    assert "columns text,label are expected, 1 found" in said
+    assert "a.jsonl, line 1: columns text,label are expected, 1 found; say by" in said
 
 
 def test_swapped_columns_are_told_without_a_word_of_them(tmp_path: Path) -> None:
