@@ -4,10 +4,12 @@ Every package brings its own `cli.py`; a device that has only the client never i
 Errors are caught here and nowhere else: one line on stderr and an exit code.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 
 from edge_client.errors import Failed, WrongInput
 
@@ -36,12 +38,16 @@ COMMANDS = {
 }
 OURS = ("coordinator", "edge_client", "profiling", "simulation")
 INTERRUPTED = 130
+_COMPLETE = "_SMIDGEN_COMPLETE"  # set by a shell that asks what the last word may become
+_COMPLETION = ("--install-completion", "--show-completion")
 
 
 def usage() -> str:
     """The list of commands."""
     lines = [f"  {name:<12} {text}" for name, (_, text, _) in COMMANDS.items()]
-    return "\n".join(["usage: smidgen COMMAND [OPTIONS]   (smidgen COMMAND --help)", "", *lines])
+    head = "usage: smidgen COMMAND [OPTIONS]   (smidgen COMMAND --help)"
+    tail = "--version   --install-completion [bash|zsh|fish]   --show-completion [bash|zsh|fish]"
+    return "\n".join([head, "", *lines, "", tail])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -58,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not _is_text(word):
             print(f"smidgen: word {place} of the command is not UTF-8 text", file=sys.stderr)
             raise SystemExit(WrongInput.exit_code)
-    if given and given[0] in ("--version", "version"):
+    if _COMPLETE in os.environ or (given and given[0] in _COMPLETION):
+        _complete(given)
+    elif given and given[0] in ("--version", "version"):
         print(__version__)
     elif not given or given[0] in ("-h", "--help", "help"):
         print(usage())
@@ -69,6 +77,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(WrongInput.exit_code)
     else:
         _run(given[0], given[1:])
+
+
+def _complete(given: Sequence[str]) -> None:
+    """Answer a shell that completes a line, or tell it how to ask."""
+    from edge_client import completion
+
+    if _COMPLETE in os.environ:
+        said = {name: text for name, (_, text, _) in COMMANDS.items()}
+
+        def open_app(name: str) -> object:
+            return import_module(COMMANDS[name][0]).app
+
+        for name, text in completion.candidates(said, open_app, given):
+            print(f"{name}\t{text}")
+        return
+    shell = given[1] if len(given) > 1 else completion.this_shell()
+    try:
+        is_shown = given[0] == "--show-completion"
+        print(completion.script(shell) if is_shown else completion.install(shell, Path.home()))
+    except (WrongInput, Failed) as error:
+        _end(given[0], str(error), error.exit_code)
 
 
 def _is_text(word: str) -> bool:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     "edge_client": (
         ("errors", "tables"),
-        ("files",),
+        ("files", "completion"),
         ("outputs",),
         ("texts",),
         ("wire",),

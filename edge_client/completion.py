@@ -1,0 +1,153 @@
+"""Completion of the whole command in bash, zsh and fish: commands, sub-commands and options.
+
+The shell runs `smidgen` with the words typed so far and `_SMIDGEN_COMPLETE` set; each line it gets
+back is a candidate, a tab, and what it does. Where there is none, the shell completes files. Only
+the package of the command that is typed is opened.
+"""
+
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edge_client.errors import Failed, demand
+
+OPTIONS = {
+    "--help": "list the commands",
+    "--version": "print the version",
+    "--install-completion": "install completion for bash, zsh or fish",
+    "--show-completion": "print the completion script",
+}
+SCRIPTS = {
+    "bash": """\
+_smidgen() {
+    local IFS=$'\\n'
+    COMPREPLY=($(_SMIDGEN_COMPLETE=1 "${1/#\\~/$HOME}" "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null |
+        cut -f1))
+}
+complete -o default -o bashdefault -F _smidgen smidgen
+""",
+    "zsh": """\
+#compdef smidgen
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+_smidgen() {
+    local -a found
+    found=("${(@f)$(_SMIDGEN_COMPLETE=1 ${~words[1]} "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    found=("${(@)found//:/\\:}")
+    found=("${(@)found/$'\t'/:}")
+    if [[ -n "$found" ]]; then _describe smidgen found; else _files; fi
+}
+compdef _smidgen smidgen
+""",
+    "fish": """\
+function __smidgen_complete
+    set -l before (commandline -opc)
+    set -l word (commandline -ct)
+    set -l found (_SMIDGEN_COMPLETE=1 $before "$word" 2>/dev/null)
+    if test (count $found) -gt 0
+        string join \\n -- $found
+    else
+        __fish_complete_path "$word"
+    end
+end
+complete -c smidgen -f -a '(__smidgen_complete)'
+""",
+}
+
+
+def candidates(
+    commands: Mapping[str, str], open_app: Callable[[str], Any], words: Sequence[str]
+) -> list[tuple[str, str]]:
+    """What the last word may become, with what it does.
+
+    Args:
+        commands: Name and description of the commands of `smidgen`.
+        open_app: Gives the Typer app of one of them.
+        words: What is typed after `smidgen`; the last is the one to complete, empty if it is new.
+    """
+    *before, current = words or [""]
+    if not before:
+        found = OPTIONS if current.startswith("-") else commands
+        return [(name, text) for name, text in found.items() if name.startswith(current)]
+    if before[0] not in commands:
+        return []
+    import typer.main  # not before a command is known
+
+    node: Any = typer.main.get_command(open_app(before[0]))
+    for word in before[1:]:
+        node = getattr(node, "commands", {}).get(word, node)
+    value_of = _option(node, before[-1])
+    if value_of is not None and not value_of.is_flag:
+        return []
+    found_here = _options(node, before) if current.startswith("-") else _commands(node)
+    return [(name, text) for name, text in found_here if name.startswith(current)]
+
+
+def _commands(node: Any) -> Iterator[tuple[str, str]]:
+    for name, command in getattr(node, "commands", {}).items():
+        yield name, _first_line(command.help)
+
+
+def _options(node: Any, before: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Options that may still be given."""
+    for param in node.params:
+        is_given = not param.multiple and set(param.opts) & set(before)
+        if param.param_type_name == "option" and not is_given:
+            for name in (*param.opts, *param.secondary_opts):
+                yield name, _first_line(param.help)
+    yield "--help", "show what the command takes"
+
+
+def _option(node: Any, word: str) -> Any | None:
+    options = [param for param in node.params if param.param_type_name == "option"]
+    return next((param for param in options if word in param.opts), None)
+
+
+def _first_line(text: str | None) -> str:
+    return " ".join((text or "").strip().split("\n\n")[0].split())
+
+
+def script(shell: str) -> str:
+    """What a shell reads to complete `smidgen`.
+
+    Raises:
+        WrongInput: A shell that is not known.
+    """
+    known = ", ".join(SCRIPTS)
+    demand(shell in SCRIPTS, f"completion is for {known}, not for {shell or 'this shell'!r}")
+    return SCRIPTS[shell]
+
+
+def this_shell() -> str:
+    """The shell that has called, or else the login shell."""
+    try:
+        parent = Path(f"/proc/{os.getppid()}/comm").read_text().strip()
+    except OSError:
+        parent = ""
+    return parent if parent in SCRIPTS else Path(os.environ.get("SHELL", "")).name
+
+
+def install(shell: str, home: Path) -> str:
+    """Write the script where the shell reads it from now on; what was done, in words.
+
+    Raises:
+        WrongInput: A shell that is not known.
+        Failed: A file cannot be written.
+    """
+    text = script(shell)
+    files = {"fish": home / ".config/fish/completions/smidgen.fish"}
+    file = files.get(shell, home / f".local/share/smidgen/completion.{shell}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        if shell == "fish":
+            return f"written {file}; a new shell completes `smidgen`"
+        start, line = home / f".{shell}rc", f"source {shlex.quote(str(file))}"
+        before = start.read_text(encoding="utf-8") if start.is_file() else ""
+        if line not in before.splitlines():
+            end = "" if before.endswith("\n") or not before else "\n"
+            start.write_text(f"{before}{end}{line}\n", encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failed(f"completion cannot be installed in {home}: {error}") from error
+    return f"written {file}, which {start} reads; a new shell completes `smidgen`"
