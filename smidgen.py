@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 COMMANDS = {
     "demo": (
         "simulation.commands.demo",
-        "four devices and a coordinator on this machine, 3 minutes",
+        "see it work: four devices and a coordinator on this machine, in minutes",
         "simulate",
     ),
     "pack": ("edge_client.commands.pack", "make a base pack of a model, for devices to map", ""),
@@ -29,7 +29,11 @@ COMMANDS = {
         "run on a server: create runs, serve, status, export",
         "server",
     ),
-    "profile": ("profiling.cli", "tables and charts of what rounds cost", "profile"),
+    "profile": (
+        "profiling.cli",
+        "benchmarks of training, and what the rounds of a run cost",
+        "profile",
+    ),
     "simulate": (
         "simulation.cli",
         "train the embedded base; experiments on one machine",

@@ -1,8 +1,19 @@
-"""`smidgen` commands run in this process, through the front door that users take."""
+"""`smidgen` commands run in this process, through the front door that users take.
 
+`smidgen` gives what a command says in a pipe, `shown` what it says on a terminal.
+"""
+
+import fcntl
 import io
-from contextlib import redirect_stderr, redirect_stdout
+import os
+import pty
+import struct
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from typing import TextIO
 
 from smidgen import main
 
@@ -29,3 +40,55 @@ def smidgen(*arguments: str) -> Done:
         except SystemExit as end:
             code = 0 if end.code is None else int(end.code)
     return Done(code, out.getvalue(), err.getvalue())
+
+
+@contextmanager
+def _screen(columns: int) -> "Iterator[tuple[int, list[str]]]":
+    """A terminal's far end, and afterwards what was written on it."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    parts: list[bytes] = []
+
+    def read() -> None:
+        try:
+            while part := os.read(ours, 65536):
+                parts.append(part)
+        except OSError:  # Linux's way to say that nobody writes any more
+            pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    said: list[str] = []
+    try:
+        yield theirs, said
+    finally:
+        os.close(theirs)
+        reader.join()
+        os.close(ours)
+        said.append(b"".join(parts).decode().replace("\r\n", "\n"))
+
+
+def on_terminal(work: Callable[[], object], columns: int = 80) -> str:
+    """What a piece of this process writes to stdout while stdout is a terminal."""
+    with _screen(columns) as (theirs, said), os.fdopen(os.dup(theirs), "w") as file:
+        _screened(work, file)
+    return said[0]
+
+
+def _screened(work: Callable[[], object], file: TextIO) -> None:
+    with redirect_stdout(file):
+        work()
+
+
+def shown(*words: str, columns: int = 80) -> str:
+    """What `smidgen WORDS` says on a terminal; in this process, which spares its imports."""
+
+    def run() -> None:
+        with suppress(SystemExit):
+            main(words)
+
+    told = os.environ.pop("COLUMNS", None)
+    try:
+        return on_terminal(run, columns)
+    finally:
+        os.environ |= {} if told is None else {"COLUMNS": told}

@@ -21,7 +21,7 @@ from edge_client.tables import (
     span,
     terminal_width,
 )
-from tests.terminal import on_terminal
+from tests.command_line import on_terminal
 
 RUN_ID = "r44a8c1d20f"
 TASKS = Table(

@@ -9,9 +9,8 @@ pytest.importorskip("rich")
 
 from profiling.rounds import cost_by_round
 from profiling.rounds_report import rounds_table
-from tests.command_line import smidgen
+from tests.command_line import shown, smidgen
 from tests.profiling.test_rounds import figure
-from tests.terminal import shown
 
 RUN = [
     figure(0, "evaluate", "a", accuracy=0.5, bytes_down=24_800),

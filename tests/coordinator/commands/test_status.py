@@ -10,10 +10,9 @@ from typing import Any
 from coordinator.commands.status import HERE_S
 from coordinator.serving.presence import ALIVE_S
 from edge_client.wire.messages import Report
-from tests.command_line import smidgen
+from tests.command_line import shown, smidgen
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import Device, wait_for
-from tests.terminal import shown
 
 Start = Callable[..., Live]
 

@@ -8,9 +8,8 @@ pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("matplotlib")
 
-from tests.command_line import smidgen
+from tests.command_line import shown, smidgen
 from tests.simulation.commands.test_experiments import file  # noqa: F401 - a fixture
-from tests.terminal import shown
 
 
 def whole(*words: str) -> str:

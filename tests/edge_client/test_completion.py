@@ -28,7 +28,7 @@ def shell(tmp_path: Path) -> dict[str, str]:
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m smidgen "$@"\n')
     command.chmod(0o755)
     path = f"{command.parent}:{os.environ['PATH']}"
-    root = str(Path(__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     return {**os.environ, "PATH": path, "HOME": str(tmp_path), "PYTHONPATH": root}
 
 
