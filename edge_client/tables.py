@@ -264,23 +264,38 @@ def span(value_s: float) -> str:
 
 def size(value: int | float | None) -> str:
     """Bytes in the unit that suits them; `-` where they are not known."""
-    return sizes([value])[0]
+    if value is None:
+        return "-"
+    power = _power(abs(value))
+    return f"{_figure(value / 1024**power) if power else round(value)} {UNITS[power]}"
 
 
 def sizes(values: Sequence[int | float | None]) -> list[str]:
-    """Bytes of one column, all in the unit of the largest, so that they compare at a glance."""
-    power, largest = 0, max((abs(value) for value in values if value is not None), default=0)
-    while largest >= 1000 and power < len(UNITS) - 1:
-        largest, power = largest / 1024, power + 1
+    """Bytes of one column, all in the unit of the largest, so that they compare at a glance.
+
+    As many figures stand behind the point as the smallest needs, three at most.
+    """
+    known = [abs(value) for value in values if value]
+    power = _power(max(known, default=0))
+    least = min(known, default=0) / 1024**power
+    behind = 1 + sum(least < bound for bound in (0.05, 0.005)) if power else 0
     return [
-        "-" if value is None else f"{_figure(value / 1024**power, power)} {UNITS[power]}"
+        "-" if value is None else f"{value / 1024**power:.{behind}f} {UNITS[power]}"
         for value in values
     ]
 
 
-def _figure(value: float, power: int = 1) -> str:
-    """Three figures, and no more than three behind the point; whole bytes are whole."""
-    if not power or not value:
-        return f"{value:.0f}"
+def _power(value: float) -> int:
+    """Which of `UNITS` a number of bytes is told in."""
+    power = 0
+    while value >= 1000 and power < len(UNITS) - 1:
+        value, power = value / 1024, power + 1
+    return power
+
+
+def _figure(value: float) -> str:
+    """Three figures, and no more than three behind the point."""
+    if not value:
+        return "0"
     behind = sum(abs(value) < bound for bound in (99.95, 9.995, 0.0995))
     return f"{value:.{behind}f}"

@@ -144,7 +144,8 @@ def test_bytes_are_counted_in_steps_of_1024_as_budgets_are() -> None:
 
 
 def test_bytes_of_a_column_share_a_unit() -> None:
-    assert sizes([100, 40 << 10, 30 << 20]) == ["0.000 MiB", "0.039 MiB", "30.0 MiB"]
+    assert sizes([100, 40 << 10, 30 << 20]) == ["0.000 MiB", "0.039 MiB", "30.000 MiB"]
+    assert sizes([900 << 10, None, 101 << 20]) == ["0.9 MiB", "-", "101.0 MiB"]
 
 
 def test_seconds_and_shares_name_their_unit() -> None:

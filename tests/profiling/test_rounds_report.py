@@ -47,7 +47,7 @@ def test_a_failed_task_is_not_counted_as_a_device(tmp_path: Path) -> None:
     row = re.search(r"^ +1 .*$", said, re.M)
     assert row is not None and head[3:5] == ["trained", "failed"]
     assert row[0].split()[3:5] == ["1", "3"] and "12.3 s" in row[0]
-    assert "24.2 KiB" in row[0] and "379 MiB" in row[0]
+    assert "24.2 KiB" in row[0] and "379.0 MiB" in row[0]
 
 
 def test_rounds_are_whole_on_80_columns_and_in_a_pipe(tmp_path: Path) -> None:

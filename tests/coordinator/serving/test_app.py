@@ -273,7 +273,7 @@ def test_a_late_answer_does_not_count_but_its_figures_are_kept(start: Start) -> 
 
 def test_a_run_made_by_another_process_is_picked_up(start: Start) -> None:
     live = start()
-    config = live.service.run(live.run_id).config
+    config = replace(live.service.run(live.run_id).config, name="another")
     created = create_run(live.store, config, time.time())
     device = enrol(live.http, created.token, "late")
     assert device.enrolled.terms.run_id == created.run_id
