@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-FRONT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "scripts/jetson/README.md")
-PAGES = [*(ROOT / name for name in FRONT), *sorted(ROOT.glob("docs/**/*.md"))]
-NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+from tests.pages import NAMES, ROOT
+
 PACKAGES = "edge_client|coordinator|profiling|simulation|tests"
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^]]+\]: (\S+)", re.MULTILINE)
 PATH = re.compile(rf"(?:{PACKAGES}|docs|scripts|constraints)(?:/[\w.-]+)*/?")

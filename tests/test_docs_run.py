@@ -1,0 +1,289 @@
+"""What pages tell a reader to type works: run where it can be, read by the real commands elsewhere.
+
+Every block of code is of a kind below; a command that only a person can run is in `BY_HAND` with
+the reason. A command that is run for real stands in a walk (`test_the_first_hour_...`) or in `RUN`.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+pytest.importorskip("matplotlib")
+
+import typer.main
+
+from coordinator.config import read_run_config
+from edge_client.adapters.spec import parse_adapter
+from edge_client.planning.sizes import parse_budget, parse_cache_size
+from edge_client.texts.examples import read_folder
+from edge_client.texts.tasks import read_task
+from simulation.demo.processes import Fleet, fleet
+from simulation.experiments.experiment import read_experiment
+from smidgen import COMMANDS
+from tests.command_line import Done, smidgen
+from tests.pages import EVERY_BLOCK, ROOT, Block
+from tests.tiny import write_tiny_base
+
+GENERATED = "docs/reference/commands.md"  # its usage lines: tests/test_command_reference.py
+# Console words that no test runs, and why.
+BY_HAND = {
+    "make": "installs and tests for minutes; that the target is there is checked",
+    "pip": "asks a package index; that the extra is there is checked",
+    "/opt/smidgen/venv/bin/pip": "a board's",
+    "python3": "makes a board's virtual environment",
+    "python": "prints a figure of the machine it runs on",
+    "install": "writes below /etc, as root",
+    "systemctl": "needs systemd and root",
+    ".": "is the shell's own",
+}
+# Commands, with an option if it is that alone, which pages name a little before they are there:
+# skipped until then, read from then on.
+COMING = {("client", "evaluate"): "", ("client", "predict"): "--file"}
+PLACEHOLDERS = {"S": "0"}  # for numbers; FOLDER, URL and TOKEN are words as good as any
+LABELS = ("security", "delivery", "power", "weather", "family", "health")  # of the demo's task
+
+
+def console() -> Iterator[tuple[Block, tuple[str, ...]]]:
+    for block in EVERY_BLOCK:
+        if block.is_console and block.page != GENERATED:
+            yield from ((block, words) for words in block.commands())
+
+
+def named(item: object) -> str:
+    return " ".join(item)[:60] if isinstance(item, tuple) else str(item)
+
+
+CONSOLE = list(console())
+TYPED = [(block, words[words.index("smidgen") :]) for block, words in CONSOLE if "smidgen" in words]
+OTHER = [(block, words) for block, words in CONSOLE if "smidgen" not in words]
+
+
+def found(words: Sequence[str]) -> tuple[Any, list[str], str]:
+    """The command that words call, what follows its name, and its name."""
+    command: Any = typer.main.get_command(import_module(COMMANDS[words[1]][0]).app)
+    name, rest = f"smidgen {words[1]}", list(words[2:])
+    while inner := getattr(command, "commands", None):
+        assert rest and rest[0] in inner, f"{name} has no command {rest[:1]}"
+        name, command = f"{name} {rest[0]}", inner[rest.pop(0)]
+    return command, rest, name
+
+
+def is_coming(words: Sequence[str]) -> bool:
+    option = COMING.get((words[1], words[2])) if len(words) > 2 else None
+    if option is None or (option and option not in words):
+        return False
+    done = smidgen(words[1], words[2], "--help")
+    return done.exit_code != 0 or option not in done.stdout
+
+
+def check_value(name: str, kind: str, value: object) -> None:
+    """What only the command's own body would refuse."""
+    if value is None or not isinstance(value, str):
+        return
+    if name == "adapter" and kind == "str" and value != "full":
+        parse_adapter(value)
+    elif name == "memory_budget":
+        parse_budget(value)
+    elif name in ("cgroup", "cache_size"):
+        parse_cache_size(value)
+    elif name == "engine":
+        assert set(value.split(",")) <= {"auto", "torch", "onnx"}
+
+
+@pytest.mark.parametrize(("block", "words"), TYPED, ids=named)
+def test_a_command_is_one_that_smidgen_takes(block: Block, words: tuple[str, ...]) -> None:
+    if is_coming(words):
+        pytest.skip(f"{' '.join(words)}: not there yet")
+    command, rest, name = found(words)
+    rest = [PLACEHOLDERS.get(word, word) for word in rest]
+    context = command.make_context(name, list(rest))  # parses and checks, runs nothing
+    kinds = {param.name: str(param.type.name) for param in command.params}
+    for key, value in context.params.items():
+        check_value(key, kinds[key], value)
+    for word in rest:
+        assert not word.startswith("docs/") or (ROOT / word).exists(), f"{block}: no {word}"
+
+
+@pytest.mark.parametrize(("block", "words"), OTHER, ids=named)
+def test_another_command_is_there_or_listed(block: Block, words: tuple[str, ...]) -> None:
+    script = ROOT / words[0]
+    if words[0].startswith("scripts/"):
+        assert os.access(script, os.X_OK), f"{block}: {words[0]} is not executable"
+        return
+    assert words[0] in BY_HAND, f"{block}: {words[0]} is neither run nor listed in BY_HAND"
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for extra in re.findall(r"\[([\w,]+)\]", " ".join(words)) if words[0] == "pip" else ():
+        project = (ROOT / "pyproject.toml").read_text()
+        assert all(re.search(rf"^{one} = \[", project, re.MULTILINE) for one in extra.split(","))
+
+
+def test_every_block_is_of_a_kind_that_is_tested() -> None:
+    kinds = {block.language for block in EVERY_BLOCK}
+    assert kinds <= {"", "sh", "toml", "python", "csv"}
+    assert len(TYPED) > 60 and len(OTHER) > 10
+
+
+def of(language: str, page: str = "") -> list[Block]:
+    return [b for b in EVERY_BLOCK if b.language == language and b.page.startswith(page)]
+
+
+@pytest.mark.parametrize("block", of("toml"), ids=str)
+def test_a_task_is_read(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "task.toml").write_text(block.text)
+    assert len(read_task(tmp_path / "task.toml").labels) > 1
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.glob("docs/examples/*.toml")), ids=lambda p: p.name)
+def test_an_example_is_read_by_the_command_that_takes_it(file: Path) -> None:
+    readers = {"agnews": read_task, "skewed": read_experiment}
+    reader: Any = readers.get(file.stem, lambda path: read_run_config(path, {}))
+    assert reader(file)
+
+
+def write_device(folder: Path) -> Path:
+    """The first hour's files: its task and a device's texts."""
+    (task,), (texts,) = of("toml", "docs/first-hour"), of("csv", "docs/first-hour")
+    (folder / "task.toml").write_text(task.text)
+    (folder / "mine").mkdir()
+    for part in ("labelled", "test"):
+        (folder / "mine" / f"{part}.csv").write_text(texts.text)
+    (folder / "texts.csv").write_text("text\nthe courier is here\nstorm at nine\n")
+    return folder
+
+
+def test_the_texts_of_the_first_hour_fit_its_task(tmp_path: Path) -> None:
+    write_device(tmp_path)
+    data = read_folder(tmp_path / "mine", read_task(tmp_path / "task.toml").labels)
+    assert len(data.labelled) == 6 and len(data.test) == 6
+
+
+def lines(page: str, start: str, replaced: dict[str, str]) -> list[list[str]]:
+    """A page's commands that start so, with placeholders replaced."""
+    words = [words for block, words in TYPED if block.page == page]
+    chosen = [list(one) for one in words if " ".join(one).startswith(f"smidgen {start}")]
+    return [[replaced.get(word, word) for word in one] for one in chosen]
+
+
+def typed(page: str, start: str, replaced: dict[str, str] | None = None, place: int = 0) -> Done:
+    """Run one line of a page in this process."""
+    done = smidgen(*lines(page, start, replaced or {})[place][1:])
+    assert done.exit_code == 0, (start, done.stderr)
+    return done
+
+
+def test_the_commands_of_the_first_hour_on_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = "docs/first-hour.md"
+    monkeypatch.chdir(write_device(tmp_path))
+    assert "enrolment token" in typed(page, "coordinator create").stdout
+    assert "home" in typed(page, "coordinator status").stdout
+    typed(page, "coordinator figures")
+    typed(page, "coordinator export")
+    assert (tmp_path / "adapter" / "adapter_config.json").is_file()
+    typed(page, "client train")
+    assert "somebody is at the front door" in typed(page, "client predict", place=1).stdout
+    if not is_coming(lines(page, "client predict", {})[0]):
+        typed(page, "client predict", {"FOLDER": "alone"})
+        assert len((tmp_path / "labels.csv").read_text().splitlines()) >= 2
+    if not is_coming(lines(page, "client evaluate", {})[0]):
+        typed(page, "client evaluate", {"FOLDER": "alone"})
+
+
+def test_the_run_file_page_makes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (words,) = lines("docs/reference/run-file.md", "coordinator create", {})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    assert smidgen(*words[1:]).exit_code == 0
+
+
+def serve(scene: Fleet, page: str) -> str:
+    (words,) = lines(page, "coordinator serve", {"0.0.0.0": "127.0.0.1", "8700": "0"})
+    scene.start("coordinator", [*words[1:], "--exit-when-finished"])
+    return scene.url_of("coordinator")
+
+
+@pytest.mark.slow
+def test_the_first_hour_from_create_to_labels_with_two_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = "docs/first-hour.md"
+    monkeypatch.chdir(write_device(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "yours").symlink_to("mine")
+    token = typed(page, "coordinator create").stdout.split()[-1]
+    with fleet(tmp_path / "logs", 1) as scene:
+        replaced = {"http://127.0.0.1:8700": serve(scene, page), "TOKEN": token}
+        both = lines(page, "client run", replaced)[1:]  # the two of one machine
+        assert len(both) == 2
+        for words in both:
+            name = words[words.index("--name") + 1]
+            scene.start(name, [*words[1:], "--state", name])
+        scene.wait()
+    folder = tmp_path / "first" / "adapter"
+    said = (tmp_path / "logs" / "first.log").read_text()
+    assert folder.is_dir() and "finished adapter: first/adapter" in said
+    done = smidgen("client", "predict", "--adapter", str(folder), "storm at nine")
+    assert done.exit_code == 0 and done.stdout.split()[0] in ("security", "delivery", "weather")
+
+
+def in_a_fresh_interpreter(code: str, folder: Path) -> str:
+    """Standard output of a script that runs in a folder."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=folder, env=env, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_python_of_partitions_runs(tmp_path: Path) -> None:
+    (block,) = of("python", "docs/partitions")
+    before = (
+        "from edge_client.texts.examples import Example\n"
+        "train = [Example(f'text {n}', label=str(n % 4)) for n in range(4000)]\n"
+        "test = train[:100]\n"
+    )
+    after = "print(len(clients), sum(len(client.labelled) for client in clients))\n"
+    assert in_a_fresh_interpreter(before + block.text + after, tmp_path) == "1000 64\n"
+
+
+def test_the_python_of_packs_runs(tmp_path: Path) -> None:
+    (block,) = of("python", "docs/packs")
+    write_tiny_base(tmp_path / "tiny", hidden=64)
+    made = smidgen("pack", f"{tmp_path}/tiny", "--bits", "4", "--out", f"{tmp_path}/packed")
+    assert made.exit_code == 0, made.stderr
+    (tmp_path / "roberta-large-4").symlink_to("packed")
+    code = block.text.replace('"roberta.', '"bert.') + "print(rows.shape)\n"
+    assert in_a_fresh_interpreter(code, tmp_path) == "(2, 64)\n"
+
+
+@pytest.mark.slow
+def test_the_python_of_peft_labels_a_text_with_a_trained_adapter(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    (block,) = of("python", "docs/python")
+    (tmp_path / "edge_client").symlink_to(ROOT / "edge_client")
+    data = tmp_path / "texts.csv"
+    data.write_text("text,label\n" + "".join(f"this is about {one},{one}\n" for one in LABELS))
+    task = ("--task", str(ROOT / "simulation" / "data" / "task.toml"))
+    made = smidgen("client", "train", "--data", str(data), *task, "--out", f"{tmp_path}/adapter")
+    assert made.exit_code == 0, made.stderr
+    shown = in_a_fresh_interpreter(block.text, tmp_path)
+    assert len(re.findall(r"-\d+\.\d+", shown)) == len(LABELS)
+
+
+def test_a_command_that_is_not_there_is_told() -> None:
+    with pytest.raises(AssertionError, match="no command"):
+        found(["smidgen", "client", "fly"])
+    block = Block("x.md", 1, "sh", "smidgen client plan --bse x  # comment\n")
+    with pytest.raises(Exception, match="No such option"):
+        test_a_command_is_one_that_smidgen_takes(block, block.commands()[0])
