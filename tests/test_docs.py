@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import NAMES, ROOT
+from tests.docs.pages import NAMES, ROOT
 
 PACKAGES = "edge_client|coordinator|profiling|simulation|tests"
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^]]+\]: (\S+)", re.MULTILINE)

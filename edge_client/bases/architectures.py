@@ -12,7 +12,7 @@ from edge_client.errors import WrongInput
 
 
 class ArchitectureError(WrongInput):
-    """A model that is of no family known here."""
+    """A model of a family that is not known here."""
 
 
 @dataclass(frozen=True)

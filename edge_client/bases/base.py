@@ -32,7 +32,7 @@ IDENTITY_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
 
 class BaseError(WrongInput):
-    """A base that is not there or is not one."""
+    """A base that does not exist, or a folder that is not a base."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A checkpoint on its way into a pack: any few rows of any tensor, and never more than these.
+"""A checkpoint on its way into a pack: a few rows of a tensor at a time, never more.
 
 Safetensors files, whole or in shards, are read where the rows lie; a pickle is loaded by torch,
 weights only, mapped, and mapped afresh now and then so that pages once read are given back.

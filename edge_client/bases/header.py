@@ -37,7 +37,7 @@ ITEM_BYTES = {
 
 
 class WeightsError(WrongInput):
-    """A weights file that is none, is broken, or does not hold what is asked."""
+    """A file that is not a weights file, is broken, or lacks what is asked for."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ MAX_LAYERS = 1024
 
 
 class PackError(WrongInput):
-    """A pack, or what should become one, that is not what it must be."""
+    """A pack, or the source of one, that breaks a rule of the format."""
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ def read_pack(folder: Path) -> Manifest:
 
     Raises:
         PackError: Half-written, truncated, altered, or of a schema not known here.
-        ArchitectureError: A model that is of no family known here.
+        ArchitectureError: A model of a family that is not known here.
     """
     refuse_half_written(folder)
     manifest = read_manifest(folder / MANIFEST)

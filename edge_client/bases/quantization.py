@@ -127,7 +127,7 @@ def from_bfloat16(bits: np.ndarray) -> np.ndarray:
 
 
 def dequantize(stored: Stored, rows: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
-    """A matrix, or some rows of it, as float32 of its own.
+    """A matrix, or some of its rows, as a new float32 array.
 
     Args:
         stored: The matrix.

@@ -73,7 +73,7 @@ class ActivationCache:
         return told.hexdigest()
 
     def get(self, key: str) -> np.ndarray | None:
-        """What was put under a key, float16, (rows, columns); None if it is not here, or not whole.
+        """The array under a key, float16, (rows, columns); None if it is missing or damaged.
 
         An entry that is not whole is deleted.
         """
@@ -119,7 +119,7 @@ class ActivationCache:
                 shutil.rmtree(other, ignore_errors=True)
 
     def _find(self) -> None:
-        """Learn what is there; delete what a kill has left half written."""
+        """Find the entries; delete what a killed process left half written."""
         found = []
         for entry in self._folder.iterdir():
             if ENTRY.fullmatch(entry.name):

@@ -78,7 +78,7 @@ def check_budget(
     num_labels: int,
     budget_bytes: int | None,
 ) -> None:
-    """Say before there is work whether any plan fits; the engine is not loaded.
+    """Check, before there is work, that some plan fits; the engine is not loaded.
 
     What the engine's libraries take is taken from a table, and measured in a process of its own
     before a budget is refused.

@@ -36,7 +36,7 @@ from edge_client.wire.tensors import AdapterState
 
 
 class EngineError(WrongInput):
-    """No engine can be had here for what is asked."""
+    """No engine here can do what is asked."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Engine:
 
     @property
     def layer_forwards(self) -> int:
-        """Computed since the engine was opened: texts times layers.
+        """The layer-forwards since the engine was opened: texts times layers.
 
         One text through one layer counts 1, recomputed for backward 1 more, backward 2. Layers
         that need no backward have none; states that come from a cache cost nothing. The top layer
@@ -97,12 +97,12 @@ class Engine:
 
     @property
     def option(self) -> Option:
-        """The plan in use with what it is estimated to take, of an engine with a budget."""
+        """The plan in use and its estimate; for an engine with a budget."""
         return self._held.option
 
     @property
     def budget_bytes(self) -> int:
-        """What this process may take, of an engine with a budget."""
+        """The bytes this process may take; for an engine with a budget."""
         return self._held.guard.budget_bytes
 
     @property
@@ -156,7 +156,7 @@ class Engine:
         memory leaves adapter and optimizer as they were.
 
         Raises:
-            MemoryRanOut: Not even the smallest plan's memory can be had.
+            MemoryRanOut: Even the smallest plan needs more memory than there is.
         """
         loss = self._step(batch)
         self.on_texts(len(batch.labels))
@@ -172,7 +172,7 @@ class Engine:
         return loss
 
     def _try_step(self, batch: Batch, budget: Budget) -> float | None:
-        """None where memory ran out; what the failed step held is free when this returns."""
+        """None if memory ran out; what the failed step held is freed before this returns."""
         budget.before_step(batch.ids.shape[1])
         try:
             return self._backend.step(batch, self.plan)

@@ -116,7 +116,7 @@ def open_engine(
 
 
 def engine_name(kind: str) -> str:
-    """The engine that is meant: `auto` is torch where it is installed, and else onnx.
+    """The engine that a name means: `auto` is torch if it is installed, else onnx.
 
     Raises:
         EngineError: None is known by this name.
@@ -129,7 +129,7 @@ def engine_name(kind: str) -> str:
 
 
 def installed_engine(kind: str) -> str:
-    """The engine that is meant, without importing it.
+    """The engine that a name means, without importing it.
 
     Raises:
         EngineError: None is known by this name, or its libraries are not installed.
@@ -142,7 +142,7 @@ def installed_engine(kind: str) -> str:
 
 
 def load_engine(kind: str) -> Any:
-    """Import the module that computes, with all its libraries.
+    """Import an engine's backend with all its libraries.
 
     Raises:
         EngineError: They are not installed.
@@ -153,7 +153,7 @@ def load_engine(kind: str) -> Any:
 
 
 def unplanned(shape: Shape, training: Training, top: int = 0) -> Plan:
-    """The plan where memory does not matter: float32, whole batches, nothing computed twice.
+    """The plan for unlimited memory: float32, whole batches, nothing recomputed.
 
     Args:
         shape: The base's.

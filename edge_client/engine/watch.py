@@ -1,4 +1,4 @@
-"""Looking at texts on their way through the layers, and letting those go that need no further."""
+"""Looking at texts between layers, and stopping those that need no further layer."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -7,11 +7,11 @@ import numpy as np
 
 
 class Watch(Protocol):
-    """Sees the answers' states after some layers and says which texts are done."""
+    """Sees the answers' states after chosen layers and says which texts are done."""
 
     @property
     def layers(self) -> Collection[int]:
-        """Numbers of layers after which states are shown; from 1 to one less than all."""
+        """The layers after which states are shown, from 1 to all but the last."""
 
     def see(self, layer: int, rows: Sequence[int], states: np.ndarray) -> np.ndarray:
         """Which texts need no further layers, bool, (rows,).
@@ -25,7 +25,7 @@ class Watch(Protocol):
 
 
 class BatchWatch:
-    """A watch over one batch, whose rows it knows by the names they have outside.
+    """A watch over one batch; it translates the batch's rows to the caller's.
 
     Args:
         watch: The watch that is asked.
@@ -45,5 +45,5 @@ class BatchWatch:
 
 
 def going_on(watch: Watch, layer: int, rows: np.ndarray, states: np.ndarray) -> np.ndarray:
-    """Places in `rows` of the texts that go on, ascending."""
+    """Positions in `rows` of the texts that continue, ascending."""
     return np.flatnonzero(~watch.see(layer, rows.tolist(), states))

@@ -75,7 +75,7 @@ class TrainingDone:
 
 @dataclass(frozen=True)
 class Revoked:
-    """A pseudo-label taken back by hand; its text gets none any more."""
+    """A pseudo-label taken back by hand; its text is never labelled again."""
 
     text_id: str
 
@@ -117,7 +117,7 @@ class Book:
 
     @property
     def done(self) -> int:
-        """Texts of the last work's queue that are read."""
+        """The texts of the last work's queue that have been read."""
         return sum(self.reads)
 
     def fold(self, event: Event) -> None:
@@ -152,7 +152,7 @@ class Notes(Protocol):
 
 
 class MemoryNotes:
-    """Notes that nobody keeps; see `Notes`."""
+    """Notes in memory alone; see `Notes`."""
 
     def __init__(self, book: Book | None = None) -> None:
         self.book = book or Book()
@@ -210,7 +210,7 @@ class FileNotes:
 
 
 def sketch_of(state: AdapterState) -> tuple[float, ...]:
-    """An adapter in few numbers, by which one sees how far two are apart (a count sketch).
+    """A count sketch of an adapter: a few numbers that tell how far two adapters are apart.
 
     Charikar et al. 2002. The distance of two sketches is, up to about a tenth, that of the
     adapters; equal adapters have equal sketches.
@@ -225,7 +225,7 @@ def sketch_of(state: AdapterState) -> tuple[float, ...]:
 
 
 def moved(before: Sequence[float], after: Sequence[float]) -> float:
-    """How far an adapter has moved, relative to where it is; from sketches."""
+    """How far an adapter has moved, relative to its size; computed from sketches."""
     now = np.asarray(after)
     size = float(np.linalg.norm(now))
     distance = float(np.linalg.norm(now - np.asarray(before)))

@@ -1,4 +1,4 @@
-"""Confidences that match accuracy: a prior taken off, a temperature put on."""
+"""Confidences that match accuracy: the prior subtracted, a temperature applied."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from edge_client.labelling.pseudo_labels import COLDEST, FEWEST, HOTTEST
 def calibrated(
     log_probabilities: np.ndarray, prior: Sequence[float] = (), temperature: float = 1.0
 ) -> np.ndarray:
-    """Probabilities of the labels, (texts, labels), less biased and as sure as they are right.
+    """Label probabilities, (texts, labels), with the prior and the temperature applied.
 
     Args:
         log_probabilities: The model's answers, (texts, labels).
@@ -31,7 +31,7 @@ def calibrated(
 def temperature_of(
     log_probabilities: np.ndarray, gold: np.ndarray, prior: Sequence[float] = ()
 ) -> float:
-    """The temperature at which answers to labelled texts are as sure as they are right.
+    """The temperature at which confidence on labelled texts matches accuracy.
 
     Guo et al. 2017 (arXiv:1706.04599): the least cross-entropy, which is convex in 1 / temperature.
     Where there are fewer than 8 texts, or all of one label, it is 1: they would say nothing.

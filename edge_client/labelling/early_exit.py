@@ -25,7 +25,7 @@ MOST_EXITS = 3
 
 @dataclass(frozen=True)
 class Exit:
-    """A way out after some layers.
+    """An exit after some layers.
 
     Attributes:
         weights: Map a state and a one to log-probabilities, (hidden + 1, labels).
@@ -82,12 +82,12 @@ class EarlyExit:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Layers whose states are wanted: all while learning, then those with an exit."""
+        """The layers whose states are needed: all while learning, then those with an exit."""
         return self._layers if self._exits is None else tuple(self._exits)
 
     @property
     def learnt(self) -> int:
-        """Texts learnt from so far."""
+        """The number of texts learnt from so far."""
         return len(self._answers)
 
     @property
@@ -96,7 +96,7 @@ class EarlyExit:
         return self._exits is None
 
     def see(self, layer: int, rows: Sequence[int], states: np.ndarray) -> np.ndarray:
-        """Which texts are clear already; none while too little is learnt."""
+        """Which texts are already clear; none until enough is learnt."""
         if self._exits is None:
             self._seen[layer].update(zip(rows, states.copy(), strict=True))
             return np.zeros(len(rows), bool)

@@ -1,4 +1,4 @@
-"""A device's label work: read its own texts in a telling order until enough of them are clear.
+"""A device's label work: read its own texts, the most informative first, until enough are clear.
 
 Texts are read a few at a time and every answer is noted before the next are read, so work that is
 cut short goes on where it was. What is noted are answers; which of them are trained on is decided
@@ -30,7 +30,7 @@ CHUNK = 8  # texts between two looks at whether there are enough
 
 @dataclass(frozen=True)
 class LabelResult:
-    """What label work gave.
+    """The result of label work.
 
     Attributes:
         texts_read: Texts read in this work, those before it was cut short included.
@@ -97,12 +97,12 @@ def pseudo_texts(
 
 
 def _of(readings: Mapping[str, Reading], texts: Mapping[str, Example]) -> dict[str, Reading]:
-    """Readings of texts that are still there."""
+    """The readings whose texts still exist."""
     return {name: reading for name, reading in readings.items() if name in texts}
 
 
 def _fresh(notes: Notes, said: Labelling) -> dict[str, Reading]:
-    """Readings by adapters that have hardly moved since."""
+    """The readings made by adapters that have hardly moved since."""
     book = notes.book
     now = book.opened.sketch if book.opened else ()
     is_near = {
@@ -174,7 +174,7 @@ class _Reader:
         self._temperature = self._fitted(data)
 
     def _fitted(self, data: ClientData) -> float:
-        """The temperature; texts kept aside tell more than those trained on."""
+        """Fit the temperature, preferably on texts kept aside rather than trained on."""
         aside = data.test if len(data.test) >= FEWEST_LABELLED else data.labelled
         gold = np.array(self._engine.encoder.labels(aside))
         if len(gold) < FEWEST_LABELLED or len(set(gold.tolist())) < 2:
@@ -196,7 +196,7 @@ class _Reader:
         return self._exits.settle(self._engine.read(examples, self._exits) - prior, layers)
 
     def read(self, examples: Sequence[Example], names: Sequence[str]) -> dict[str, Reading]:
-        """Read some texts; one whose answer is not a number is sure of nothing."""
+        """Read some texts; an answer that is not a number counts as no confidence."""
         rows, went = self._rows(examples)
         answers = np.nan_to_num(calibrated(rows, (), self._temperature))
         return {

@@ -100,7 +100,7 @@ def queue(
     adapter_sha256: str,
     read_share: float = 1.0,
 ) -> list[str]:
-    """Which texts to read now, the most telling first.
+    """The texts to read now, the most informative first.
 
     Texts never read come before those read with an adapter that has moved since; texts whose label
     was sure under one that has hardly moved do not come at all, nor does what this very adapter

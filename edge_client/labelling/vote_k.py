@@ -57,7 +57,7 @@ def _neighbours(features: np.ndarray, count: int) -> np.ndarray:
 
 
 def _voters(near: np.ndarray, texts: int) -> list[list[int]]:
-    """Who votes for each text."""
+    """The texts that vote for each text."""
     found: list[list[int]] = [[] for _ in range(texts)]
     for voter, chosen in enumerate(near.tolist()):
         for text in chosen:

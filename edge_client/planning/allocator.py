@@ -18,7 +18,7 @@ STATM = Path("/proc/self/statm")
 
 
 def is_glibc_linux() -> bool:
-    """Whether these calls mean anything here."""
+    """Whether this system has these calls."""
     return sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
 
 

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class MemoryRanOut(Failed):
-    """Not even the smallest plan's memory can be had."""
+    """Even the smallest plan needs more memory than there is."""
 
 
 class Budget:
@@ -77,11 +77,11 @@ class Budget:
         self.guard.reset()
 
     def before_step(self, tokens: int) -> None:
-        """A step on texts of that many tokens begins."""
+        """Note that a step begins, on texts of that many tokens."""
         self._longest = max(self._longest, tokens)
 
     def after_failure(self) -> Option:
-        """What to go on by where an allocation failed.
+        """The plan to continue with after a failed allocation.
 
         Raises:
             MemoryRanOut: There is no smaller plan.
@@ -97,7 +97,7 @@ class Budget:
         return smaller
 
     def after_step(self) -> Option | None:
-        """What to go on by where the peak has passed the budget, if there is a smaller plan."""
+        """The plan to continue with if the peak has passed the budget and a smaller plan exists."""
         if self._is_cornered or not self.guard.is_over():
             return None
         peak, smaller = self.guard.peak_bytes() or 0, next_smaller(self._found, self.option)

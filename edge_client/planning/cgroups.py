@@ -21,7 +21,7 @@ class CgroupMemory:
 
 
 def kernel_text(path: Path) -> str:
-    """A kernel file's text; empty where it is not there or not ours to read."""
+    """A kernel file's text; empty if it is missing or may not be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -60,7 +60,7 @@ def _unescaped(text: str) -> str:
 
 
 def _below(path: str, mount_root: str) -> PurePosixPath:
-    """A group's path under its mount; a container may see a part of the hierarchy alone."""
+    """A group's path under its mount; a container may see only part of the hierarchy."""
     try:
         return PurePosixPath(path).relative_to(mount_root)
     except ValueError:
@@ -68,7 +68,7 @@ def _below(path: str, mount_root: str) -> PurePosixPath:
 
 
 def cgroup_memory(root: Path = Path("/")) -> Iterator[CgroupMemory]:
-    """Every memory limit this process stands under."""
+    """Every memory limit that applies to this process."""
     for version, folder in cgroup_folders(root, "memory"):
         group = _unified_memory(folder) if version == 2 else _legacy_memory(folder)
         if group is not None:

@@ -37,7 +37,7 @@ DAMAGED = (
 
 @dataclass(frozen=True)
 class Key:
-    """What peaks are comparable within.
+    """The settings that two peaks must share to be compared.
 
     Attributes:
         base_id: SHA-256 of the base.

@@ -74,7 +74,7 @@ class Guard:
 
 
 def is_allocation_failure(error: BaseException) -> bool:
-    """Whether an error says that memory could not be had.
+    """Whether an error means that memory ran out.
 
     Python and numpy raise MemoryError, torch and ONNX Runtime a RuntimeError that says so.
     """

@@ -69,7 +69,7 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
 
 
 def _dense_bytes(work: Workload) -> int:
-    """The room in which one matrix at a time is dense; none where it is stored so."""
+    """The room that holds one dense matrix at a time; 0 if matrices are stored dense."""
     largest = max(elements(size) for size in linear_sizes(work.shape).values())
     return 0 if work.bits == 32 else 4 * largest
 
@@ -107,7 +107,7 @@ def _room_bytes(work: Workload, plan: Plan) -> int:
 
 
 def _graph_bytes(work: Workload, plan: Plan) -> int:
-    """What the hungriest graph holds while it runs."""
+    """The most that any one graph holds while it runs."""
     sizes, spec = _sizes(work, plan), work.spec
     texts, tokens = min(plan.micro_batch, work.batch), plan.tokens + spec.prompt_tokens
     scores = work.shape.heads * tokens * tokens

@@ -43,7 +43,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Workload:
-    """What is to be trained, whichever way.
+    """What is to be trained, by whatever plan.
 
     Attributes:
         shape: Sizes of the base.

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 class BudgetError(WrongInput):
-    """A memory size that is not one, or a budget that no plan fits."""
+    """A text that is not a memory size, or a budget that no plan fits."""
 
 
 def parse_budget(text: str) -> int | None:

@@ -46,7 +46,7 @@ class Rates:
     layer_call_s: float
 
     def scaled(self, flops_per_s: float) -> "Rates":
-        """These rates as they are where float32 products run at `flops_per_s`."""
+        """These rates, scaled to a machine whose float32 products run at `flops_per_s`."""
         factor = flops_per_s / self.flops_per_s["float32"]
         flops = {dtype: rate * factor for dtype, rate in self.flops_per_s.items()}
         dense = {bits: rate * factor for bits, rate in self.dense_bytes_per_s.items()}

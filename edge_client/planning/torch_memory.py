@@ -57,7 +57,7 @@ class MemoryEstimate:
 
     @property
     def ceiling(self) -> int:
-        """What should be resident between two layers at most, for a peak of `total`."""
+        """The most that may be resident between two layers for a peak of `total`."""
         return self.total - self.transient - self.weights - GROWTH_BYTES
 
     @property
@@ -99,7 +99,7 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
 
 
 def _slack_bytes(work: Workload, plan: Plan, peak: "Moment") -> int:
-    """What the formula does not follow; room for a layer's freed memory, so as not to trim each."""
+    """Slack for what the formula leaves out, and for memory that a layer frees before a trim."""
     sizes = _sizes(work, plan)
     layer = max(_forward_bytes(work, sizes, False, True), _backward_bytes(work, sizes, False))
     holes = round(HOLES * (peak.kept + peak.transient)) + layer
@@ -128,7 +128,7 @@ def stored_bytes(size: tuple[int, int], bits: int) -> int:
 
 
 def dense_bytes(size: tuple[int, int], bits: int, dtype: str) -> int:
-    """Bytes a matrix takes while it is used; none where it is stored as it is computed with."""
+    """Bytes a matrix takes while it is used; 0 if it is stored in the form it is used in."""
     width = DTYPE_BYTES[dtype]
     if (bits, dtype) in ((16, "bfloat16"), (32, "float32")):
         return 0
@@ -298,7 +298,7 @@ def _graph_bytes(work: Workload, sizes: _Sizes, is_short: bool) -> int:
 
 
 def _forward_bytes(work: Workload, sizes: _Sizes, is_short: bool, is_graph: bool) -> int:
-    """What a layer holds in passing on its way up, beside its input and what its graph holds."""
+    """What a layer holds briefly in forward, beside its input and its graph."""
     heads = sizes.state + 2 * sizes.kv  # before they are laid out head by head
     if is_short:
         return sizes.state + 2 * sizes.kv + (0 if is_graph else 2 * sizes.kv)
@@ -310,7 +310,7 @@ def _forward_bytes(work: Workload, sizes: _Sizes, is_short: bool, is_graph: bool
 
 
 def _backward_bytes(work: Workload, sizes: _Sizes, is_short: bool) -> int:
-    """What a layer holds in passing on its way back, beside its graph."""
+    """What a layer holds briefly in backward, beside its graph."""
     attention = 2 * sizes.state + 2 * sizes.kv + 3 * sizes.scores
     if is_short:
         return 2 * sizes.state + 2 * sizes.kv

@@ -45,7 +45,7 @@ class Rooms:
 
 
 def _mapped(size: int) -> np.ndarray:
-    """Anonymous memory of its own, given back when the last view of it goes."""
+    """A mapping of anonymous memory, unmapped when its last view goes."""
     try:
         room = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:  # as numpy says it, so that the step is repeated by a smaller plan
@@ -88,6 +88,6 @@ class Bench:
 
 
 def open_bench(threads: int) -> Bench:
-    """A bench of its own; the first of a process decides how many threads ONNX Runtime has."""
+    """A new bench; a process's first one decides how many threads ONNX Runtime has."""
     helpers = ThreadPoolExecutor(threads - 1, "smidgen-dense") if threads > 1 else None
     return Bench(Runtime(threads), Rooms(), helpers)

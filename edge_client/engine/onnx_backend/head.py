@@ -15,7 +15,7 @@ from edge_client.wire.tensors import AdapterState
 
 
 class Head(Protocol):
-    """What turns top states into the labels' logits."""
+    """A head: turns top states into the labels' logits."""
 
     def forward(self, top: np.ndarray) -> np.ndarray:
         """Logits (B, L) from the top states (B, H)."""

@@ -70,7 +70,7 @@ class Graph:
         return name
 
     def node(self, op: str, *inputs: str, domain: str = "", **attributes: Attribute) -> str:
-        """The one value that an operator makes of others; an input of "" is left out."""
+        """Add an operator with one output; an input of "" is left out."""
         (name,) = self.nodes(op, 1, *inputs, domain=domain, **attributes)
         return name
 

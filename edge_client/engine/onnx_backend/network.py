@@ -172,7 +172,7 @@ class Network:
         return summed if self.spec.prompt_tokens else None
 
     def _embed_back(self, summed: np.ndarray, run: Pass, g: np.ndarray, into: Gradients) -> None:
-        """What a soft prompt gets of the gradient at the embeddings."""
+        """The soft prompt's share of the gradient at the embeddings."""
         if self._embedding_map is not None:
             g = self._embedding_map.backward(g, self._bench.rooms.take("embedded", summed.shape))
         if self._embedding_norm is not None:
@@ -221,7 +221,7 @@ class Network:
     def read(
         self, batch: Batch, is_quick: bool = False, watch: Watch | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Which texts went all the way, ascending, and their label logits.
+        """The texts that passed all layers, ascending, and their label logits.
 
         Those that the watch lets go leave the batch; layers below the cut of a `prefix` are not
         shown to it, and never quick.
@@ -240,7 +240,7 @@ class Network:
 
     @property
     def _start(self) -> int:
-        """The lowest layer that is not behind a prefix."""
+        """The lowest layer that the cached prefix does not cover."""
         return 0 if self.prefix is None else self.prefix.layers
 
     def _enter(

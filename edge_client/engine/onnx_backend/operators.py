@@ -21,7 +21,7 @@ QUICK_ROWS = 256  # multiplied in int8 at once, which takes more room than float
 
 
 class FrozenMatrix:
-    """A weight as it is stored, made dense where it is used.
+    """A stored weight, made dense only where it is used.
 
     Args:
         stored: Views on the mapped file.
@@ -34,7 +34,7 @@ class FrozenMatrix:
 
     @property
     def codes(self) -> dict[str, np.ndarray] | None:
-        """An int8 weight's codes (rows, columns) and scales (rows,); None of another."""
+        """An int8 weight's codes (rows, columns) and scales (rows,); None for other weights."""
         stored = self._stored
         if stored.kind != "int8" or stored.scale is None:
             return None
@@ -59,7 +59,7 @@ class FrozenMatrix:
         return out
 
     def _nf4_dense(self, out: np.ndarray) -> None:
-        """Some rows on each thread."""
+        """Dequantize nf4, some rows on each thread."""
         helpers, threads = self._bench.helpers, self._bench.threads
         ends = [len(out) * part // threads for part in range(threads + 1)]
         parts = [slice(*span) for span in pairwise(ends)]
@@ -160,7 +160,7 @@ class Linear:
         return out
 
     def gradients(self, x: np.ndarray | None, g: np.ndarray, into: "Gradients") -> None:
-        """Add what the adapter's tensors beside this linear get.
+        """Add the gradients of the adapter's tensors beside this linear.
 
         Args:
             x: Its input, (N, columns); only where `is_input_needed`.
@@ -181,7 +181,7 @@ class Linear:
 
 
 class Gradients:
-    """Gradients by the adapter's names, added up over parts of a batch.
+    """Gradients by the adapter's names, summed over the parts of a batch.
 
     Args:
         bench: Where sums are made.
@@ -244,13 +244,13 @@ class Norm:
         return out
 
     def gradients(self, g: np.ndarray, into: Gradients) -> None:
-        """Add what its bias gets from the gradient at its output."""
+        """Add its bias's gradient, from the gradient at its output."""
         if self.is_bias_trained:
             into.add_bias(self.name, g)
 
 
 def chunks(x: np.ndarray) -> list[slice]:
-    """Rows of a pass, some at a time."""
+    """Slices of a pass's rows, one chunk at a time."""
     step = max(1, PASS_ELEMENTS // x.shape[1])
     return [slice(start, start + step) for start in range(0, len(x), step)]
 

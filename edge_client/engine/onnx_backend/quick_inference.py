@@ -35,12 +35,12 @@ def has_int8(flags: Collection[str]) -> bool:
 
 
 def is_worth(base: Base, flags: Collection[str]) -> bool:
-    """Whether a base is read faster in int8 on a processor with these flags."""
+    """Whether int8 reads a base faster on a processor with these flags."""
     return base.bits == 8 and base.hidden >= LEAST_HIDDEN and has_int8(flags)
 
 
 class QuickInference:
-    """Decides, list by list, how texts are read.
+    """Decides for each list whether its texts are read in int8.
 
     Args:
         is_possible: Whether the quick way exists: for the base, and on this processor.
@@ -69,7 +69,7 @@ class QuickInference:
         return rows
 
     def _agree(self, checked: Sequence[Example], exact: np.ndarray, answer: AnswerTexts) -> bool:
-        """Whether the quick way gives the same labels; says once why not."""
+        """Whether int8 gives the same labels; logs the reason once if not."""
         try:
             quick = answer(checked, True)
         except EngineError as error:  # a runtime without these kernels

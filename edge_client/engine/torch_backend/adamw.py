@@ -7,7 +7,7 @@ BETAS, EPS = (0.9, 0.999), 1e-8  # torch.optim.AdamW's defaults
 
 
 class AdamW:
-    """torch's own fused AdamW, without `torch.optim`, which loads its compiler (70 MB).
+    """torch's fused AdamW without `torch.optim`, which loads the compiler (70 MB).
 
     Loshchilov and Hutter 2019 (arXiv:1711.05101). Tensors without a gradient stay as they are.
 

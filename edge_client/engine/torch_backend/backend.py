@@ -62,7 +62,7 @@ class TorchBackend:
     def read(
         self, batch: Batch, plan: Plan, watch: Watch | None, is_quick: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Rows that went all the way, and their log-probabilities; never in int8."""
+        """The rows that passed all layers, and their log-probabilities; never in int8."""
         left, logits = self.network.read(batch, plan.dtype, watch)
         return left, torch.log_softmax(logits, dim=-1).cpu().numpy()
 

@@ -76,7 +76,7 @@ class Linear:
 
 @dataclass
 class Norm:
-    """Layer normalization, or root-mean-square normalization where there is no bias.
+    """Layer normalization, or root-mean-square normalization if it has no bias.
 
     Attributes:
         weight: float32 (H,).
@@ -209,7 +209,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Context:
-    """What every layer of one pass sees.
+    """What all layers of one pass share.
 
     Attributes:
         mask: Added to the scores, (B or 1, 1, T or 1, T); None where no token is padding.

@@ -20,7 +20,7 @@ class Scratch:
         self._rooms: dict[torch.dtype, Tensor] = {}
 
     def take(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """Uninitialized (elements,); what was taken of this type before is overwritten."""
+        """An uninitialized array (elements,); overwrites the last one taken of this type."""
         room = self._rooms.pop(dtype, None)
         if room is None or len(room) < elements:
             del room  # before the larger one is had
@@ -51,7 +51,7 @@ class FrozenMatrix:
         self._scratch = scratch
 
     def dense(self, dtype: torch.dtype) -> Tensor:
-        """The weight in `dtype`, (rows, columns); int8 is not scaled yet, its rows are later.
+        """The weight in `dtype`, (rows, columns); int8 rows are scaled later.
 
         Valid until another matrix of the same scratch is asked.
         """
@@ -120,7 +120,7 @@ def _nf4_table(dtype: torch.dtype) -> Tensor:
 
 
 def nf4_dense_by_bitsandbytes(data: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """As `nf4_dense`, by bitsandbytes' kernel: what a CUDA device does."""
+    """Like `nf4_dense`, with bitsandbytes' kernel: used on CUDA devices."""
     import bitsandbytes.functional as bitsandbytes  # 110 MB: only where a GPU computes
 
     state = bitsandbytes.QuantState(

@@ -39,7 +39,7 @@ class Pass:
 def open_pass(
     batch: Batch, rows: slice, shape: Shape, prompt: int, device: torch.device, dtype: torch.dtype
 ) -> Pass:
-    """What the layers see of some rows of a batch.
+    """The layers' view of some rows of a batch.
 
     Args:
         batch: Encoded texts.

@@ -210,7 +210,7 @@ class Network:
     def read(
         self, batch: Batch, dtype: str, watch: Watch | None = None
     ) -> tuple[np.ndarray, Tensor]:
-        """Which texts went all the way, ascending, and their label logits, float32.
+        """The texts that passed all layers, ascending, and their label logits, float32.
 
         Those that the watch lets go leave the batch; layers below the cut of a `prefix` are not
         shown to it.
@@ -281,7 +281,7 @@ class Network:
         return loss
 
     def _share(self, batch: Batch, rows: slice) -> float:
-        """A part's weight in the mean: its texts, or its predicted tokens."""
+        """A part's weight in the mean: how many texts, or predicted tokens, it has."""
         if self.shape.is_decoder:
             return float(batch.attention[rows, 1:].sum() / batch.attention[:, 1:].sum())
         return len(batch.labels[rows]) / len(batch.labels)

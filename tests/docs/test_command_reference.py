@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib")
 from smidgen import COMMANDS
 from tests.command_line import smidgen
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "command_reference.py"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("mkdocs")
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def build(config: Path, out: Path) -> "subprocess.CompletedProcess[str]":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FRONT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "scripts/jetson/README.md")
 PAGES = [*(ROOT / name for name in FRONT), *sorted(ROOT.glob("docs/**/*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]

@@ -30,10 +30,10 @@ from simulation.demo.processes import Fleet, fleet
 from simulation.experiments.experiment import read_experiment
 from smidgen import COMMANDS
 from tests.command_line import Done, smidgen
-from tests.pages import EVERY_BLOCK, ROOT, Block
+from tests.docs.pages import EVERY_BLOCK, ROOT, Block
 from tests.tiny import write_tiny_base
 
-GENERATED = "docs/reference/commands.md"  # its usage lines: tests/test_command_reference.py
+GENERATED = "docs/reference/commands.md"  # its usage lines: tests/docs/test_command_reference.py
 # Console words that no test runs, and why.
 BY_HAND = {
     "make": "installs and tests for minutes; that the target is there is checked",
