@@ -32,6 +32,7 @@ def join(settings: Settings, state: ClientState) -> tuple[Enrolled, DataFolder]:
         ClientError: Wrong token, another base, or another protocol.
         BudgetError: No plan fits the memory budget.
         DataError: The device's texts do not fit the run.
+        StateError: The state folder cannot be written.
         TransportError: Nobody answered at the start.
     """
     known = state.identity(settings.url)
@@ -47,6 +48,7 @@ def join(settings: Settings, state: ClientState) -> tuple[Enrolled, DataFolder]:
     coordinator = Coordinator(settings.url)
     try:
         folder = check_ready(settings, _asked(coordinator, settings))
+        state.check_room()
         enrolled = _enrolled(coordinator, settings)
     finally:
         coordinator.close()

@@ -12,6 +12,7 @@ from edge_client.planning.budget import MemoryRanOut
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import TaskError
+from edge_client.texts.tokens import TokenizerError
 from edge_client.wire.failures import Failure
 from edge_client.wire.messages import WireError
 
@@ -35,6 +36,7 @@ CODES: tuple[tuple[type[Exception], Failure], ...] = (
     (ArchitectureError, "base"),
     (PackError, "base"),
     (WeightsError, "base"),
+    (TokenizerError, "base"),
     (AdapterError, "adapter"),
     (BudgetError, "budget"),
     (MemoryRanOut, "memory"),

@@ -44,6 +44,10 @@ class GaveUp(Failed):
     """Too many pieces of work failed one after the other."""
 
 
+class NotTaken(Failed):
+    """The coordinator refused the answer to a piece of work."""
+
+
 class Client:
     """A device in a run.
 
@@ -142,27 +146,37 @@ class Client:
             GaveUp: One too many has failed; so has it here.
         """
         log.info("round %d of %d: %s", work.round_index, terms.rounds, work.kind)
+        error: Exception | None = None
         try:
-            finished, error = self._do(coordinator, device_id, terms, work, meter), None
+            finished = self._do(coordinator, device_id, terms, work, meter)
         except (RuntimeError, ValueError, MemoryError, OSError) as found:
             if isinstance(found, TransportError):
                 raise
-            finished, error = self._failed(work, found), found
+            error, finished = found, self._failed(work, found)
         finally:
             if self._engine is not None:
                 self._engine.rest()  # until there is more work, which may be in an hour
-        self._works += error is None
-        self._failures += error is not None
-        self._in_a_row = 0 if error is None else self._in_a_row + 1
         self._keep(finished)
-        self._deliver(coordinator, work, finished, meter)
-        if error is not None and finished.report.is_leaving:
-            if is_lasting(error, self._settings.budget_bytes):
-                raise error
-            raise GaveUp(
-                f"{self._in_a_row} pieces of work failed one after the other, the last with "
-                f"{finished.reason}; this device has left the run until it is started again"
-            ) from error
+        if not self._deliver(coordinator, work, finished, meter) and error is None:
+            # Unanswered, the same work would be handed out again at once, for ever.
+            error = NotTaken("the coordinator refused what was sent")
+            finished = self._failed(work, error)
+            self._deliver(coordinator, work, finished, meter)
+        self._count(error, finished)
+
+    def _count(self, error: Exception | None, finished: Answer) -> None:
+        if error is None:
+            self._works, self._in_a_row = self._works + 1, 0
+            return
+        self._failures, self._in_a_row = self._failures + 1, self._in_a_row + 1
+        if not finished.report.is_leaving:
+            return
+        if is_lasting(error, self._settings.budget_bytes):
+            raise error
+        raise GaveUp(
+            f"{self._in_a_row} pieces of work failed one after the other, the last with "
+            f"{finished.reason}; this device has left the run until it is started again"
+        ) from error
 
     def _failed(self, work: Work, error: Exception) -> Answer:
         if isinstance(error, OSError):  # a line cut short is mended when notes are opened again
@@ -269,9 +283,13 @@ class Client:
 
     def _deliver(
         self, coordinator: Coordinator, work: Work | None, finished: Answer, meter: WorkMeter
-    ) -> None:
-        """Send update and report until they are acknowledged, then forget them."""
-        report, update, is_counted = finished.report, finished.update, True
+    ) -> bool:
+        """Send update and report until they are acknowledged, then forget them.
+
+        Returns:
+            Whether the coordinator took them; one that comes too late is taken.
+        """
+        report, update, is_counted, is_taken = finished.report, finished.update, True, True
         try:
             if update is not None:
                 with meter.phase("upload"):
@@ -287,7 +305,9 @@ class Client:
             if error.status in (401, 403):
                 raise ClientError(f"{self._settings.url} does not take it: {error}") from error
             log.warning("the coordinator does not want %s: %s", report.work_id, error)
+            is_taken = False
         self._state.forget_finished(report.work_id)
+        return is_taken
 
 
 def with_costs(report: Report, meter: WorkMeter) -> Report:

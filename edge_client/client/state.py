@@ -25,6 +25,8 @@ from edge_client.files import write_atomically
 from edge_client.wire.messages import Enrolled, Report, WireError, decode, encode
 from edge_client.wire.tensors import sha256
 
+ROOM_BYTES = 64 << 10
+
 
 class StateError(WrongInput):
     """A state folder that cannot be used."""
@@ -108,6 +110,22 @@ class ClientState:
                 f"{path} is damaged or of another smidgen; delete it to enrol again"
             ) from error
         return identity if identity.url == url else None
+
+    def check_room(self) -> None:
+        """Refuse a folder in which an identity could not be kept, before one is asked for.
+
+        Raises:
+            StateError: Its disk is full or read-only.
+        """
+        path = self.folder / "room"
+        try:
+            write_atomically(path, b" " * ROOM_BYTES)
+            path.unlink()
+        except OSError as error:
+            raise StateError(
+                f"state folder {self.folder} cannot be written: {error.strerror}; free some room "
+                "or give another --state"
+            ) from error
 
     def keep_identity(self, identity: Identity) -> None:
         body = json.dumps(asdict(identity), sort_keys=True).encode()

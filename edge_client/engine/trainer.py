@@ -135,7 +135,7 @@ def evaluate(engine: Engine, examples: Sequence[Example]) -> Evaluation:
     """Score the engine's adapter on labelled texts.
 
     Raises:
-        TrainingError: No texts.
+        TrainingError: No texts, or the loss is not finite.
     """
     if not examples:
         raise TrainingError("no labelled test texts to evaluate on")
@@ -143,5 +143,7 @@ def evaluate(engine: Engine, examples: Sequence[Example]) -> Evaluation:
     labels = np.array(engine.encoder.labels(examples))
     right = log_probabilities.argmax(axis=1) == labels
     loss = -log_probabilities[np.arange(len(labels)), labels].mean()
+    if not math.isfinite(loss):
+        raise TrainingError(f"the loss of the evaluation is {loss}; the adapter has diverged")
     means = tuple(float(mean) for mean in log_probabilities.mean(axis=0, dtype=np.float64))
     return Evaluation(len(examples), float(right.mean()), float(loss), means)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from edge_client.errors import WrongInput
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import MASK, SLOTS, Task, TaskError
 
@@ -29,17 +30,29 @@ class Prompt:
     mask_position: int
 
 
+class TokenizerError(WrongInput):
+    """A base's tokenizer that cannot be read."""
+
+
 class Tokens:
     """A base's tokenizer with the few ids that prompts need.
 
     Args:
         folder: The base's folder; `tokenizer.json` and, if there, `tokenizer_config.json`.
+
+    Raises:
+        TokenizerError: It is gone or damaged.
     """
 
     def __init__(self, folder: Path) -> None:
         from tokenizers import Tokenizer  # only where there are texts, so that `--help` is quick
 
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        try:
+            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # the library raises nothing else, and quotes the file
+            raise TokenizerError(
+                f"the tokenizer of base {folder} cannot be read; copy the base again"
+            ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._split: dict[str, list[tuple[str, list[int]]]] = {}

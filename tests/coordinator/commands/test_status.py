@@ -90,7 +90,7 @@ def test_a_run_that_fails_on_every_device_says_so(start: Start, tmp_path: Path) 
     devices = opened(live)
     devices[1].do(devices[1].work())
     for device in devices:
-        device.report(Report(device.work().work_id, "failed"))
+        device.report(Report(device.work().work_id, "failed", failure="memory"))
     said = status(tmp_path)
     assert "every device has failed at it: train, round 1 (hall, kitchen); the log of each" in said
     assert plain(tmp_path)["failing"]["devices"] == ["hall", "kitchen"]
@@ -103,7 +103,7 @@ def test_a_run_that_fails_on_every_device_says_so(start: Start, tmp_path: Path) 
 def test_one_failure_of_two_is_no_failing_run(start: Start, tmp_path: Path) -> None:
     devices = opened(start())
     devices[1].do(devices[1].work())
-    devices[0].report(Report(devices[0].work().work_id, "failed"))
+    devices[0].report(Report(devices[0].work().work_id, "failed", failure="memory"))
     said = status(tmp_path)
     assert "every device" not in said and re.search(r"kitchen +failed", said)
 

@@ -2,9 +2,11 @@
 
 import logging
 import os
+import resource
+import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,12 +19,13 @@ from edge_client.bases.header import WeightsError
 from edge_client.client.failures import code_of
 from edge_client.client.loop import Client, GaveUp
 from edge_client.client.settings import Settings
-from edge_client.client.state import ClientState
+from edge_client.client.state import ClientState, StateError
 from edge_client.engine.engine import EngineError
 from edge_client.engine.trainer import TrainingError
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
+from edge_client.texts.tokens import TokenizerError
 from edge_client.wire.failures import Failure
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Receipt, Report, Training, Work
@@ -52,6 +55,7 @@ class Script:
     bodies: list[bytes] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     handed: int = 0
+    refuses_updates: bool = False
 
     def answer(self, method: str, path: str, body: bytes) -> Answer:
         self.bodies.append(body)
@@ -65,6 +69,8 @@ class Script:
             return 200, self.adapter
         if path.startswith("/v1/work?"):
             return self.next_work()
+        if method == "PUT" and self.refuses_updates:
+            return 422, b'{"detail": "not what was asked for"}'
         if method == "PUT":
             self.updates.append(body)
         else:
@@ -240,6 +246,48 @@ def test_a_disk_that_fails_three_times_ends_the_client_and_is_told_as_a_code(
     ]
     failed = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
     assert len(failed) == 3 and all(str(adapters) in line for line in failed)
+
+
+def test_an_answer_that_is_refused_is_a_failure_and_not_asked_for_ever(
+    tiny_base: Base, task: Task, mine: Path, tmp_path: Path
+) -> None:
+    script = Script(tiny_base, task, [("train", nothing)] * 9, refuses_updates=True)
+    with pytest.raises(GaveUp, match="NotTaken"):
+        script.run(tmp_path)
+    assert [(one.failure, one.is_leaving) for one in script.told] == [
+        ("internal", False),
+        ("internal", False),
+        ("internal", True),
+    ]
+
+
+def test_a_tokenizer_that_is_gone_at_work_is_a_failure_without_its_content(
+    tiny_base: Base, task: Task, mine: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    base = replace(tiny_base, folder=tmp_path / "base")
+    shutil.copytree(tiny_base.folder, base.folder)
+
+    def damage() -> None:
+        (base.folder / "tokenizer.json").write_text(f'{{"{SECRET}"')
+
+    script = Script(base, task, [("train", damage)])
+    with pytest.raises(TokenizerError, match="copy the base again"):
+        script.run(tmp_path)
+    assert [(one.failure, one.is_leaving) for one in script.told] == [("base", True)]
+    assert SECRET not in caplog.text
+
+
+def test_a_full_state_folder_is_told_before_anybody_is_joined(
+    tiny_base: Base, task: Task, mine: Path, tmp_path: Path
+) -> None:
+    limits, script = resource.getrlimit(resource.RLIMIT_FSIZE), Script(tiny_base, task, [])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, limits[1]))
+    try:
+        with pytest.raises(StateError, match="cannot be written"):
+            script.run(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert script.paths == ["/v1/terms"]
 
 
 @pytest.mark.parametrize(
