@@ -174,8 +174,8 @@ def _note(spec: AdapterSpec, base_name: str) -> str:
     notes = []
     if base_name == EMBEDDED:
         notes.append(
-            "`smidgen client base --path embedded` prints where the base lies; link it to "
-            "`embedded` here, or give that folder instead."
+            "`smidgen client base --path embedded` prints where the base lies: give that folder "
+            "instead of `./embedded`, or link it so where Python is started."
         )
     elif not is_hub_name(base_name):
         notes.append(f"The base is a folder of the exporting machine; put it at `{base_name}`.")
