@@ -2,18 +2,21 @@
 
 import sys
 from contextlib import closing
+from datetime import date
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer, open_store
+from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.runs import config_of, find_run
 from coordinator.storage.status import state_of
-from edge_client.adapters.peft_folder import CONFIG, ORIGIN, WEIGHTS, Exported, write_peft_folder
-from edge_client.outputs import check_out_folder, new_folder
+from coordinator.storage.store import Run, Store
+from edge_client.adapters.card import Card
+from edge_client.adapters.peft_folder import Exported, check_adapter_folder, write_peft_folder
 
-MINE = (CONFIG, WEIGHTS, "README.md")
 UNTRAINED = "this is the untrained adapter of round 0: no round of training has closed yet"
 
 
@@ -26,22 +29,29 @@ def export(
         ),
     ],
     run: NewestOption = None,
+    base_name: Annotated[
+        str,
+        typer.Option(
+            help="What PEFT's users load the base by, such as a hub name; by default the run's "
+            "base, of a folder its last part."
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Write the adapter of the last closed round as a folder that PEFT loads."""
-    check_out_folder("--out", out, ORIGIN, MINE)
+    check_adapter_folder("--out", out)
     with closing(open_store(store)) as opened:
         chosen = find_run(opened, run)
         config, state = config_of(chosen), state_of(opened, chosen)
         exported = Exported(
             adapter=config.adapter,
-            base_name=chosen.base_reference,
+            base_name=base_name or chosen.base_reference,
             base_id=chosen.base_id,
             architecture=chosen.architecture,
             task=config.task,
         )
-        with new_folder("--out", out, ORIGIN, MINE) as part:
-            write_peft_folder(part, exported, opened.read(state.adapter_sha256))
+        card = _card(opened, chosen, state.round_index)
+        write_peft_folder(out, exported, opened.read(state.adapter_sha256), card)
     plain = {
         "run_id": chosen.run_id,
         "round_index": state.round_index,
@@ -52,3 +62,13 @@ def export(
     if not state.round_index:
         print(f"smidgen coordinator: {UNTRAINED}", file=sys.stderr)
     answer(f"adapter of round {state.round_index} in {out}", plain, as_json)
+
+
+def _card(store: Store, run: Run, rounds: int) -> Card:
+    return Card(
+        rounds=rounds,
+        devices=sum(device.run_id == run.run_id for device in store.devices()),
+        accuracies=accuracies(rows(store, run.run_id)),
+        date=date.today().isoformat(),
+        version=metadata.version("smidgen"),
+    )

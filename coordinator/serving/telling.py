@@ -1,11 +1,11 @@
 """What a coordinator says of its runs: to devices that wait, and in its own log."""
 
 from collections.abc import Collection, Mapping
-from pathlib import PurePath
 
 from coordinator.rounds.events import Event, Finished, StepClosed, StepOpened
 from coordinator.rounds.machine import Step
 from coordinator.serving.ledger import Live
+from edge_client.adapters.card import portable_name
 from edge_client.wire.failures import SAID
 from edge_client.wire.messages import PROTOCOL, Over, Report, Terms, Waiting
 
@@ -21,7 +21,7 @@ def terms_of(live: Live) -> Terms:
         run_id=live.run.run_id,
         run_name=config.name,
         base_id=live.run.base_id,
-        base_name=base_name(config.base),
+        base_name=portable_name(config.base),
         adapter_spec=config.adapter,
         task=config.task,
         training=config.training,
@@ -29,11 +29,6 @@ def terms_of(live: Live) -> Terms:
         min_clients=config.min_clients,
         labelling=config.labelling,
     )
-
-
-def base_name(base: str) -> str:
-    """What devices are told of a base's name: of a folder on this server its last part."""
-    return PurePath(base).name if base.startswith((".", "/", "~")) else base
 
 
 def waiting_of(live: Live, alive: Collection[str], now_s: float) -> Waiting:

@@ -133,7 +133,7 @@ def check_ready(settings: Settings, terms: Terms) -> DataFolder:
         BudgetError: No plan fits its memory budget.
     """
     check_base(settings, terms.base_id, terms.base_name)
-    folder = DataFolder(settings.data, terms.task.labels)
+    folder = DataFolder(settings.data, terms.task.labels, settings.dialect)
     check_texts(settings, folder.read(), is_labelling=terms.labelling is not None)
     spec, work = parse_adapter(terms.adapter_spec), (terms.training, len(terms.task.labels))
     check_budget(settings.engine, settings.base, spec, *work, settings.budget_bytes)

@@ -1,25 +1,29 @@
 """The finished run's adapter as a folder on the device, for `smidgen client predict`."""
 
 import logging
+from datetime import date
 from pathlib import Path
 
+from edge_client.adapters.card import Card, licence_of
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.bases.base import Base
-from edge_client.wire.messages import Over, Terms, WireError
+from edge_client.client.settings import Settings
+from edge_client.errors import Failed, WrongInput
+from edge_client.wire.messages import Over, Terms
 
 log = logging.getLogger(__name__)
 
 
-def take_home(folder: Path, terms: Terms, base: Base, over: Over, body: bytes) -> str:
+def take_home(folder: Path, terms: Terms, settings: Settings, over: Over, body: bytes) -> str:
     """Write the finished adapter; the folder, or nothing where that cannot be done.
 
     Args:
         folder: Made if it is not there; an earlier adapter in it is replaced.
         terms: The run's.
-        base: The base on this device.
+        settings: What the client was started with.
         over: What the coordinator said of the run's end.
         body: The adapter, a safetensors file.
     """
+    base = settings.base
     exported = Exported(
         adapter=terms.adapter_spec,
         base_name=base.peft_name,
@@ -27,9 +31,17 @@ def take_home(folder: Path, terms: Terms, base: Base, over: Over, body: bytes) -
         architecture=base.architecture,
         task=terms.task,
     )
+    card = Card(
+        rounds=over.rounds,
+        devices=over.devices,
+        accuracies=over.accuracies,
+        date=date.today().isoformat(),
+        version=settings.version,
+        licence=licence_of(base),
+    )
     try:
-        write_peft_folder(folder, exported, body)
-    except (OSError, WireError) as error:
+        write_peft_folder(folder, exported, body, card)
+    except (Failed, WrongInput, OSError) as error:
         log.error("the finished adapter cannot be written to %s: %s", folder, error)
         return ""
     log.info("run %s is finished; its adapter is in %s", terms.run_name, folder)

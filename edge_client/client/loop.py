@@ -30,6 +30,7 @@ from edge_client.errors import Failed
 from edge_client.labelling.book import FileNotes
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.planning.guard import peak_rss_bytes
+from edge_client.planning.words import plan_in_words
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
 from edge_client.wire.messages import Over, Report, Terms, Waiting, Work
@@ -128,7 +129,7 @@ class Client:
             with suppress(TransportError):
                 coordinator.next_work(0.0, have, WorkMeter())
         folder = self._settings.out or self._state.folder / "adapter"
-        return take_home(folder, terms, self._settings.base, over, body)
+        return take_home(folder, terms, self._settings, over, body)
 
     def _serve(
         self,
@@ -237,7 +238,7 @@ class Client:
 
     def _texts(self, labels: tuple[str, ...]) -> ClientData:
         if self._folder is None or self._folder.labels != labels:
-            self._folder = DataFolder(self._settings.data, labels)
+            self._folder = DataFolder(self._settings.data, labels, self._settings.dialect)
         return self._folder.read()
 
     def _opened(self, work: Work) -> Engine:
@@ -253,7 +254,7 @@ class Client:
         )
         if self._settings.cache_bytes and frozen_layers(spec, engine.layers):
             engine.remember(self._open_cache())
-        log.info("plan: %s", engine.plan)
+        log.info("plan: %s", plan_in_words(engine.option))
         return engine
 
     def _open_cache(self) -> ActivationCache:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_client.bases.base import Base
+from edge_client.texts.dialect import PLAIN, Dialect
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Settings:
         wait_s: Length of one long poll.
         patience_s: How long the coordinator may be absent at the start; later it is waited for.
         out: Where the finished adapter is written; None: the state folder's `adapter`.
+        dialect: How the files of the texts are written down.
     """
 
     url: str
@@ -37,6 +39,7 @@ class Settings:
     wait_s: float = 25.0
     patience_s: float = 10.0
     out: Path | None = None
+    dialect: Dialect = PLAIN
 
 
 @dataclass(frozen=True)

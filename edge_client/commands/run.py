@@ -11,17 +11,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edge_client.adapters.peft_folder import check_adapter_folder
 from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.commands.console import (
     BaseOption,
     BudgetOption,
     DataOption,
+    DelimiterOption,
+    EncodingOption,
     EngineOption,
     JsonOption,
+    LabelColumnOption,
+    TextColumnOption,
 )
 from edge_client.errors import Failed, demand
 from edge_client.planning.guard import peak_rss_bytes
 from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size
+from edge_client.texts.dialect import Dialect
 from edge_client.texts.examples import check_folder
 from edge_client.wire.messages import LONGEST_NAME
 
@@ -56,6 +62,10 @@ def run(
             help="Folder for the finished adapter; the state folder's `adapter` if not said."
         ),
     ] = None,
+    text_column: TextColumnOption = "",
+    label_column: LabelColumnOption = "",
+    delimiter: DelimiterOption = "",
+    encoding: EncodingOption = "",
     json_output: JsonOption = False,
 ) -> None:
     """Join a run and serve it until it is finished; its adapter then lies on this device.
@@ -71,12 +81,16 @@ def run(
     name = name or socket.gethostname()
     check_name(name, is_folder=state is None)
     demand(patience >= 0, f"--patience {patience}: seconds, 0 or more, are expected")
-    check_folder(data)  # a folder that cannot serve is told before anybody is asked
+    if out is not None:
+        check_adapter_folder("--out", out)
+    dialect = Dialect(text_column, label_column, delimiter, encoding)
+    check_folder(data, dialect)  # a folder that cannot serve is told before anybody is asked
     settings = Settings(
         url=coordinator.rstrip("/"),
         token=token,
         name=name,
         data=data,
+        dialect=dialect,
         base=open_base(base),
         engine=engine,
         budget_bytes=parse_budget(memory_budget),

@@ -18,6 +18,7 @@ from edge_client.planning.guard import Guard
 from edge_client.planning.plan import Plan
 from edge_client.planning.planner import Option, estimate, next_smaller
 from edge_client.planning.sizes import size_text
+from edge_client.planning.words import plan_in_words
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Budget:
                 f"memory ran out in the smallest plan ({size} predicted); free some, lower "
                 "--tokens or pack the base with fewer --bits"
             )
-        log.warning("memory ran out; going on by %s", smaller.plan)
+        log.warning("memory ran out; going on with %s", plan_in_words(smaller))
         return smaller
 
     def after_step(self) -> Option | None:
@@ -105,7 +106,7 @@ class Budget:
             "peak %s of %s allowed; %s",
             size_text(peak),
             size_text(self.guard.budget_bytes),
-            f"going on by {smaller.plan}" if smaller else "no smaller plan is left",
+            f"going on with {plan_in_words(smaller)}" if smaller else "no smaller plan is left",
         )
         self.remember()
         self._is_cornered = smaller is None

@@ -30,16 +30,6 @@ class Plan:
     tokens: int
     is_kept_in_half: bool = False
 
-    def __str__(self) -> str:
-        """The plan in words."""
-        texts = f"{self.micro_batch} text{'s' if self.micro_batch != 1 else ''} at once"
-        again = f"{len(self.recompute)} of {self.depth}" if self.recompute else "no"
-        half = ", kept in float16" if self.is_kept_in_half else ""
-        return (
-            f"{self.dtype}{half}, {texts} of up to {self.tokens} tokens, {self.depth} layers "
-            f"trained, activations of {again} layers recomputed"
-        )
-
 
 @dataclass(frozen=True)
 class Workload:

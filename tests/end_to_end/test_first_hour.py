@@ -77,5 +77,5 @@ def test_the_log_of_a_client_has_times_and_its_plan_in_words(scene: Scene) -> No
     scene.client("a", scene.serve(), "--engine", "onnx")
     scene.finish()
     lines = [line for line in scene.log("a").splitlines() if "plan:" in line]
-    assert len(lines) == 1 and "texts at once of up to" in lines[0] and "Plan(" not in lines[0]
+    assert len(lines) == 1 and "texts of a batch at once" in lines[0] and "Plan(" not in lines[0]
     assert lines[0][:4].isdigit() and lines[0][4] == "-"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.serving.telling import base_name
+from edge_client.bases.base import Base
 from edge_client.wire import messages
 from edge_client.wire.messages import PROTOCOL, Asking, Over, Report, Terms
 from tests.coordinator.conftest import Live
@@ -29,10 +29,11 @@ def test_the_terms_are_told_to_a_token_that_does_not_join(start: Start) -> None:
     assert device.enrolled.terms == terms
 
 
-def test_of_a_folder_on_the_server_devices_are_told_the_last_part() -> None:
-    assert base_name("/srv/models/roberta-large-4") == "roberta-large-4"
-    assert base_name("FacebookAI/roberta-base") == "FacebookAI/roberta-base"
-    assert base_name("embedded") == "embedded"
+def test_of_a_folder_on_the_server_devices_are_told_the_last_part(
+    start: Start, tiny_base: Base
+) -> None:
+    (device,) = start().enrol("a")
+    assert device.enrolled.terms.base_name == f"./{tiny_base.folder.name}"
 
 
 def test_a_lone_device_is_told_that_one_more_is_needed(start: Start) -> None:
