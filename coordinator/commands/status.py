@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -10,6 +10,7 @@ from coordinator.commands.console import EveryOption, JsonOption, StoreOption, o
 from coordinator.storage.runs import find_run
 from coordinator.storage.status import status_of
 from edge_client.tables import Column, Table, share, show, span, tell
+from edge_client.wire.failures import SAID, Failure
 
 HERE_S = 120.0  # as `coordinator.serving.presence` counts; it notes it every half minute
 MOST = 20  # devices that a screen lists; --json has all
@@ -90,7 +91,8 @@ def said_of(one: Status, now_s: float) -> Iterator[str]:
         tries = f" in {failing['attempts']} attempts" if failing["attempts"] > 1 else ""
         yield (
             f"every device has failed at it{tries}: {_work(failing)} "
-            f"({', '.join(failing['devices'])}); the log of each says why"
+            f"({', '.join(failing['devices'])}); {_why(failing['failures'])}"
+            "the log of each says more"
         )
 
 
@@ -113,15 +115,18 @@ def _times(step: Mapping[str, Any], now_s: float) -> str:
 def _waiting(one: Status, now_s: float) -> str:
     here = [item["device_id"] for item in one["devices"] if _is_here(item, now_s)]
     names = f"here: {', '.join(here) or 'none'}"
-    missing = one["min_clients"] - len(here) if not one["accuracy_by_round"] else 1 - len(here)
-    if one["round_index"] == 0 and missing > 0:
+    is_new = one["round_index"] == 0
+    missing = (one["min_clients"] if is_new else 1) - len(here)
+    if missing > 0:
         more = "device" if missing == 1 else "devices"
-        return f"waiting for {missing} more {more} (--min-clients {one['min_clients']}); {names}"
+        option = f" (--min-clients {one['min_clients']})" if is_new else ""
+        return f"waiting for {missing} more {more}{option}; {names}"
     return f"waiting for devices that can go on; {names}"
 
 
 def _is_here(item: Mapping[str, Any], now_s: float) -> bool:
-    return item["last_seen_s"] is not None and now_s - item["last_seen_s"] < HERE_S
+    seen = item["last_seen_s"]
+    return seen is not None and now_s - seen < HERE_S and not item["left"]
 
 
 def devices_table(one: Status, now_s: float) -> Table:
@@ -133,18 +138,29 @@ def devices_table(one: Status, now_s: float) -> Table:
     rows = [
         [
             item["device_id"],
-            words.get(item["open_work"], item["open_work"]),
+            "left" if item["left"] else words.get(item["open_work"], item["open_work"]),
             "never" if (seen := item["last_seen_s"]) is None else f"{span(now_s - seen)} ago",
             _last(item["last"]),
         ]
         for item in devices[:MOST]
     ]
     more = len(devices) - len(rows)
-    return Table(DEVICES, rows, notes=[f"and {more} more devices; see --json"] if more else [])
+    notes = [f"and {more} more devices; see --json"] if more else []
+    if any(item["left"] for item in devices):
+        notes.append("left: takes no part until it is started again")
+    lasts: list[Mapping[str, Any]] = [item["last"] for item in devices if item["last"]]
+    codes: set[Failure] = {last["failure"] for last in lasts if last["failure"]}
+    notes += [f"{code}: {SAID[code]}" for code in sorted(codes)]
+    return Table(DEVICES, rows, notes=notes)
 
 
 def _last(answer: Mapping[str, Any] | None) -> str:
     if answer is None:
         return "-"
     late = ", too late to count" if answer["is_late"] else ""
-    return f"{_work(answer)}: {answer['outcome']}{late}"
+    why = f" ({answer['failure']})" if answer["failure"] else ""
+    return f"{_work(answer)}: {answer['outcome']}{why}{late}"
+
+
+def _why(codes: Sequence[Failure]) -> str:
+    return "".join(f"{SAID[code]}; " for code in codes)

@@ -28,7 +28,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "round_index": state.round_index,
         "rounds": config.rounds,
         "min_clients": config.min_clients,
-        "devices": _devices(seen, state.step, table),
+        "devices": _devices(seen, state, table),
         "step": _step(state.step, config.deadline_s) if state.step else None,
         "failing": _failing(state, table),
         "answers": len(state.step.answers) if state.step else 0,
@@ -41,14 +41,15 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
 
 
 def _devices(
-    seen: Mapping[str, float | None], step: Step | None, table: Sequence[Row]
+    seen: Mapping[str, float | None], state: State, table: Sequence[Row]
 ) -> list[dict[str, Any]]:
     """Every device that enrolled, by id: when it was last seen, and how it stands.
 
     Attributes of each: `last_seen_s` is Unix time, half a minute old at most where a coordinator
-    runs; `open_work` is `done`, `failed` or `missing` for who is asked now, else None; `last` is
-    its newest answer.
+    runs; `open_work` is `done`, `failed` or `missing` for who is asked now, else None; `left` is
+    the code of why it takes no part for now; `last` is its newest answer.
     """
+    step = state.step
     asked = {device_id: work_id for work_id, device_id in step.members.items()} if step else {}
     newest = {row["device_id"]: row for row in table}  # rows come in the order of the run
     found = []
@@ -60,6 +61,7 @@ def _devices(
                 "device_id": device_id,
                 "last_seen_s": seen[device_id],
                 "open_work": answer.outcome if answer else waits,
+                "left": state.left.get(device_id),
                 "last": _answer(newest[device_id]) if device_id in newest else None,
             }
         )
@@ -67,7 +69,8 @@ def _devices(
 
 
 def _answer(row: Row) -> dict[str, Any]:
-    return {name: row[name] for name in ("kind", "round_index", "attempt", "outcome", "is_late")}
+    names = ("kind", "round_index", "attempt", "outcome", "is_late")
+    return {name: row[name] for name in names} | {"failure": row.get("failure")}
 
 
 def _step(step: Step, deadline_s: float) -> dict[str, Any]:
@@ -95,6 +98,7 @@ def _failing(state: State, table: Sequence[Row]) -> dict[str, Any] | None:
         "round_index": last["round_index"],
         "attempts": max(row["attempt"] for row in same),
         "devices": sorted({row["device_id"] for row in same}),
+        "failures": sorted({row["failure"] for row in same if row.get("failure")}),
     }
 
 

@@ -92,7 +92,8 @@ def test_a_run_that_fails_on_every_device_says_so(start: Start, tmp_path: Path) 
     for device in devices:
         device.report(Report(device.work().work_id, "failed", failure="memory"))
     said = status(tmp_path)
-    assert "every device has failed at it: train, round 1 (hall, kitchen); the log of each" in said
+    assert "every device has failed at it: train, round 1 (hall, kitchen); the device ran" in said
+    assert re.search(r"hall +failed .* train, round 1: failed \(memory\)\n", said)
     assert plain(tmp_path)["failing"]["devices"] == ["hall", "kitchen"]
     wait_for(lambda: plain(tmp_path)["step"]["attempt"] == 2)
     assert "every device has failed at it" in status(tmp_path)
@@ -103,9 +104,19 @@ def test_a_run_that_fails_on_every_device_says_so(start: Start, tmp_path: Path) 
 def test_one_failure_of_two_is_no_failing_run(start: Start, tmp_path: Path) -> None:
     devices = opened(start())
     devices[1].do(devices[1].work())
-    devices[0].report(Report(devices[0].work().work_id, "failed", failure="memory"))
+    devices[0].report(Report(devices[0].work().work_id, "failed", failure="disk"))
     said = status(tmp_path)
     assert "every device" not in said and re.search(r"kitchen +failed", said)
+
+
+def test_a_device_that_has_left_says_why(start: Start, tmp_path: Path) -> None:
+    devices = opened(start())
+    gone = Report(devices[1].work().work_id, "failed", failure="texts", is_leaving=True)
+    devices[1].report(gone)
+    said = status(tmp_path)
+    assert re.search(r"hall +left .* evaluate, round 0: failed \(texts\)\n", said)
+    assert "texts: the device's texts cannot be used for this task" in said
+    assert plain(tmp_path)["devices"][0]["left"] == "texts"
 
 
 def test_ids_and_figures_are_whole_on_80_columns_and_in_a_pipe(
