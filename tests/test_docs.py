@@ -12,6 +12,11 @@ PACKAGES = "edge_client|coordinator|profiling|simulation|tests"
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^]]+\]: (\S+)", re.MULTILINE)
 PATH = re.compile(rf"(?:{PACKAGES}|docs|scripts|constraints)(?:/[\w.-]+)*/?")
 DOTTED = re.compile(rf"(?:{PACKAGES})(?:\.\w+)+")
+# "X is no pack", "once a text", "made again": idioms of another language.
+ODD = re.compile(
+    r"\bis no (?:JSON|pack|size|file|folder|task|base|matter)\b|\bonce a (?:text|row|round)\b"
+    r"|\bmade again\b|\bagain and again\b"
+)
 CALL = re.compile(r"\([^()]*\)$")
 
 
@@ -79,6 +84,11 @@ def test_pictures_name_modules_that_exist(picture: Path) -> None:
 def test_prose_is_at_most_100_columns_wide(name: str) -> None:
     lines = without_code((ROOT / name).read_text()).splitlines()
     assert [one for one in lines if len(one) > 100 and not one.startswith(("|", "["))] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_has_none_of_the_odd_idioms(name: str) -> None:
+    assert ODD.findall((ROOT / name).read_text()) == []
 
 
 def test_names_that_are_gone_are_told() -> None:
