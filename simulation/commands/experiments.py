@@ -23,6 +23,7 @@ from simulation.papers.mfpt_tables import (
     parse_mixture,
     traffic_table,
 )
+from simulation.papers.published.aug_fedprompt import LABELS
 from simulation.papers.report import Order, play
 from simulation.papers.scenario import Cell, Scenario
 from simulation.papers.typology import distance
@@ -53,7 +54,7 @@ def aug_fedprompt_command(
         str, typer.Argument(metavar="SCENARIO", help="table2, fig2 (skew), fig4, cost.")
     ],
     base: BaseOption = EMBEDDED,
-    dataset: Annotated[str, typer.Option(help=", ".join(aug_fedprompt.LABELS))] = "ag_news",
+    dataset: Annotated[str, typer.Option(help=", ".join(LABELS))] = "ag_news",
     adapter: Annotated[
         str, typer.Option(help="Adapter of the cloze rows: lora:8, full ...")
     ] = "lora:8",
@@ -68,13 +69,15 @@ def aug_fedprompt_command(
 ) -> None:
     """Few-shot federated NLP: cloze against a head, skew, numbers of labels."""
     _one_of("SCENARIO", name, AUG_NAMES)
-    _one_of("--dataset", dataset, tuple(aug_fedprompt.LABELS))
+    _one_of("--dataset", dataset, tuple(LABELS))
     with resumable(out):
         asked = (base, dataset, adapter, quick)
         is_cost = name == "cost"
         chosen = labelling_cost.cost(*asked) if is_cost else aug_fedprompt.scenario(name, *asked)
         place = Place(data, out / "experiments", ray)
-        more = {"cost": labelling_cost.cost_table, "table2": labelling_cost.label_table}.get(name)
+        more = labelling_cost.cost_table if is_cost else None
+        if name == "table2" and any(cell.experiment.labelling for cell in chosen.cells):
+            more = labelling_cost.label_table
         order = Order(range(1 if quick else seeds), place, jobs, out, json_output)
         play(chosen.lasting(rounds), order, more)
 

@@ -16,8 +16,13 @@ from edge_client.tables import Column, Table, share
 from edge_client.wire.labelling import Labelling
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.record import Result, Row, mean_and_spread
-from simulation.papers.aug_fedprompt import AUGMENTED, SKEWED, experiment
-from simulation.papers.published import UNPACED_SHARE
+from simulation.papers.aug_fedprompt import AUGMENTED, experiment
+from simulation.papers.published.aug_fedprompt import (
+    LABELLING_SHARE,
+    RIGHT_EARLY,
+    RIGHT_LATE,
+    SKEWED,
+)
 from simulation.papers.scenario import LAYER_FORWARDS, NAMED, SUMMARY, Cell, Measured, Scenario
 
 UNPACED, TOGETHER, MOST = "unpaced", "all together", "all but f and n"
@@ -190,7 +195,7 @@ def cost_table(found: Sequence[Measured]) -> tuple[Table, list[dict[str, Any]]]:
         LAYER_FORWARDS,
         "whole run k: thousands of them over all rounds, however many were needed; labels' and "
         "gate's share: what reading texts to label them, and finding out which adapter may label, "
-        f"took of that (paper, labelling unpaced: {100 * UNPACED_SHARE:.1f} %)",
+        f"took of that (paper, labelling unpaced: up to {LABELLING_SHARE} %)",
         "rounds, k layer-forwards, of unpaced: until that accuracy, and as a share of unpaced's",
         "TX2: hours, estimated by FeS's formula: a batch of 4 through all layers takes 2 s (all "
         "weights, full) or 1 s (biases) to train on and half of that to read, at 12 W; sending "
@@ -278,8 +283,9 @@ def label_table(found: Sequence[Measured]) -> tuple[Table, list[dict[str, Any]]]
     columns = [Column(NAMED, "text"), *(Column(name) for name in names)]
     notes = [
         "held: pseudo-labels on all clients; right: against the data set's labels, which no client "
-        "knows (paper: 92.5 % early, 95.3 % late); gate: accuracy of the adapter on the texts "
-        "kept aside; labelling: its share of all layer-forwards so far"
+        f"knows (paper: {RIGHT_EARLY} % in the first three rounds, {RIGHT_LATE} % at convergence); "
+        "gate: accuracy of the adapter on the texts kept aside; labelling: its share of all "
+        "layer-forwards so far"
     ]
     title = "pseudo-labels that clients train on (mean over seeds)"
     return Table(columns, lines, title, notes, SUMMARY), rows

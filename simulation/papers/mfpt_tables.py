@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edge_client.tables import Column, Table
-from simulation.papers.published import MFPT_TRAFFIC_SOURCE, shown
+from simulation.papers.published.mfpt import TRAFFIC
 from simulation.papers.scenario import SUMMARY, Measured
 from simulation.papers.traffic import TrafficRow, traffic_rows
 from simulation.papers.typology import TypologyError, distance, table_vectors
@@ -36,7 +36,7 @@ def parse_mixture(text: str) -> dict[str, float]:
 def traffic_table() -> tuple[Table, list[dict[str, Any]]]:
     """Parameters and traffic as the paper counts them, recounted, and as smidgen sends them."""
     rows = traffic_rows()
-    notes = dict.fromkeys(f"{row.what}: {row.note}" for row in rows if row.published)
+    notes = dict.fromkeys(f"{row.what}: {row.note}" for row in rows if row.printed)
     table = Table(
         [
             Column("what is sent", "word"),
@@ -49,19 +49,25 @@ def traffic_table() -> tuple[Table, list[dict[str, Any]]]:
             "trained: parameters; MB: the paper's unit, of 1,000,000 bytes; from: files that "
             "smidgen wrote, or a count of parameters",
             *notes,
-            f"[paper] {MFPT_TRAFFIC_SOURCE}",
+            f"[paper] {TRAFFIC.source}",
         ],
     )
-    return table, [asdict(row) | {"run_bytes": row.run_bytes} for row in rows]
+    return table, [_plain(row) for row in rows]
+
+
+def _plain(row: TrafficRow) -> dict[str, Any]:
+    figures = (row.published_parameters, row.published_mb)
+    published = [figure.to_json() for figure in figures if figure]
+    return asdict(row) | {"run_bytes": row.run_bytes, "published": published}
 
 
 def _traffic_cells(row: TrafficRow) -> list[str]:
     return [
         row.what,
         f"{row.parameters:,}",
-        shown(row.published.parameters) if row.published else "",
+        str(row.published_parameters or ""),
         f"{row.run_bytes / 1e6:,.1f}",
-        shown(row.published.run_mb) if row.published else "",
+        str(row.published_mb or ""),
         "files" if row.is_measured else "count",
     ]
 

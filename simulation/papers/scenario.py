@@ -1,11 +1,13 @@
 """A scenario: named experiments in a grid, over seeds, with the published figures beside ours."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from edge_client.tables import Column, Table, seconds, share, sizes
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.record import Result, mean_and_spread
+from simulation.papers.published.figure import Figure
 
 NAMED = "experiment"  # heading of the column that names a row
 SUMMARY = "summary.json"
@@ -25,14 +27,16 @@ class Cell:
         experiment: The experiment, with any seed.
         of_languages: Whether its figure is the mean of the languages' accuracies, not that of all
             texts together.
-        published: The paper's accuracy for this cell in per cent, if it is known.
+        published: The paper's accuracy for this cell in per cent, if it prints one.
+        published_by_language: The same by language, where the paper has it.
     """
 
     row: str
     column: str
     experiment: Experiment
-    published: float | None = None
+    published: Figure | None = None
     of_languages: bool = False
+    published_by_language: Mapping[str, Figure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Scenario:
 
     Attributes:
         name: What is typed for it: `aug-fedprompt table2`.
-        title: Above the table.
+        title: Above tables and pictures.
         cells: The grid, row by row.
         notes: Under the table: how this differs from the paper's setting.
         source: Where the published figures are from.
@@ -52,6 +56,12 @@ class Scenario:
     cells: tuple[Cell, ...]
     notes: tuple[str, ...]
     source: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The title of its table, which says so where published figures stand in brackets."""
+        is_beside = any(cell.published for cell in self.cells)
+        return f"{self.title} [published]" if is_beside else self.title
 
     def lasting(self, rounds: int) -> "Scenario":
         """This scenario with that many rounds where something is trained; 0 changes nothing."""
@@ -140,7 +150,7 @@ def accuracy_table(scenario: Scenario, found: Sequence[Measured]) -> Table:
         read.append("±: spread over seeds")
     if any(item.cell.published is not None for item in found):
         read.append("in brackets: published")
-    return Table(columns, rows, scenario.title, ["; ".join(read)], SUMMARY)
+    return Table(columns, rows, scenario.heading, ["; ".join(read)], SUMMARY)
 
 
 def markdown(scenario: Scenario, found: Sequence[Measured]) -> str:
@@ -150,7 +160,7 @@ def markdown(scenario: Scenario, found: Sequence[Measured]) -> str:
     notes = [f"- {note}" for note in scenario.notes]
     if scenario.source:
         notes.insert(0, f"- [published]: {scenario.source}")
-    parts = [scenario.title, "", *(f"| {' | '.join(line)} |" for line in lines), "", *notes]
+    parts = [scenario.heading, "", *(f"| {' | '.join(line)} |" for line in lines), "", *notes]
     return "\n".join(parts) + "\n"
 
 
@@ -172,7 +182,7 @@ def _text(item: Measured | None) -> str:
     if len(item.results) > 1:
         text += f" ± {100 * spread:.1f}"
     published = item.cell.published
-    return text if published is None else f"{text} [{published:.1f}]"
+    return text if published is None else f"{text} [{published}]"
 
 
 def languages_of(found: Sequence[Measured]) -> list[str]:
@@ -189,9 +199,18 @@ def language_table(found: Sequence[Measured]) -> Table | None:
     for item in found:
         shares = item.by_language()
         mean = sum(shares.values()) / len(shares) if shares else None
-        rows.append([item.name, *(share(shares.get(name)) for name in languages), share(mean)])
+        values = [
+            _beside(share(shares.get(name)), item.cell.published_by_language.get(name))
+            for name in languages
+        ]
+        means = item.cell.published if item.cell.published_by_language else None
+        rows.append([item.name, *values, _beside(share(mean), means)])
     columns = [Column(NAMED, "text"), *(Column(name) for name in [*languages, "mean"])]
     return Table(columns, rows, "accuracy by language (mean over seeds)", more=SUMMARY)
+
+
+def _beside(text: str, published: Figure | None) -> str:
+    return text if published is None else f"{text} [{published}]"
 
 
 def cost_table(found: Sequence[Measured]) -> Table:
@@ -222,9 +241,7 @@ def cost_table(found: Sequence[Measured]) -> Table:
     )
 
 
-def summary(
-    scenario: Scenario, seeds: Sequence[int], found: Sequence[Measured]
-) -> dict[str, object]:
+def summary(scenario: Scenario, seeds: Sequence[int], found: Sequence[Measured]) -> dict[str, Any]:
     """The figures a machine wants, in base units."""
     return {
         "scenario": scenario.name,
@@ -245,7 +262,11 @@ def _plain(item: Measured) -> dict[str, object]:
         "accuracy_is": "mean of languages" if item.cell.of_languages else "of all test texts",
         "accuracy_by_seed": [round(result.accuracy, 4) for result in item.results],
         "accuracy_by_language": {name: round(x, 4) for name, x in item.by_language().items()},
-        "published_percent": item.cell.published,
+        "published_percent": item.cell.published.value if item.cell.published else None,
+        "published": item.cell.published.to_json() if item.cell.published else None,
+        "published_by_language": {
+            name: figure.value for name, figure in item.cell.published_by_language.items()
+        },
         "bytes_up": round(item.total("bytes_up")),
         "bytes_down": round(item.total("bytes_down")),
         "layer_forwards": round(item.total("layer_forwards")),

@@ -1,12 +1,14 @@
 """Parameters and traffic of Multilingual Federated Prompt Tuning, recounted from its settings.
 
-The paper (arXiv:2507.03003, ICLR'24) trains XLM-R base: a soft prompt of 8 tokens, or LoRA r = 8
-on query and value, each with a classification head of 10 labels. Its 1,202,708 and 1,491,476
-parameters hold that head twice: its original, and the copy that PEFT trains and sends. Today's
-PEFT freezes the original and prints 604,426 and 893,194 for the same models, of 278,655,764 in
-all, which is the paper's 278.7 M; ShiZhengyan/DePT issue 13 shows both counts for another model.
-The paper's megabytes are these counts' share of 110,592 MB (1.08 x 1024 MB, 5 clients, 10 rounds,
-two ways).
+The paper (arXiv:2507.03003, ICLR'24) trains XLM-R base. Its 1,202,708 and 1,491,476 parameters are
+those of a soft prompt of 8 tokens (appendix C says 1 token, section 5.4 a 2 x 768 encoder) and of
+LoRA r = 8 on query and value, each with a classification head of 10 labels that is counted twice:
+its original, and the copy that PEFT trains and sends. Today's PEFT freezes the original and prints
+604,426 and 893,194 for the same models; ShiZhengyan/DePT issue 13 shows both counts for another
+model. The 278,655,764 that the paper prints for full fine-tuning are the prompt's model in all,
+prompt and second head included; without them it is 278,051,338.
+The paper's megabytes are about these counts' share of 110,592 MB (1.08 x 1024 MB, 5 clients, 10
+rounds, two ways): 479.4 and 594.5; the paper has 479, in its text 478.93, and 594.
 
 Everything here follows from sizes alone; no weights are needed. The bytes smidgen sends are
 measured: the length of the files that its encoder makes of tensors of these shapes.
@@ -31,7 +33,15 @@ from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.layout import checked_shape, tensors_of
 from edge_client.bases.random_models import hub_config
 from edge_client.wire.tensors import Update, encode_adapter, encode_update
-from simulation.papers.published import MFPT_TRAFFIC, Traffic
+from simulation.papers.published.figure import Figure
+from simulation.papers.published.mfpt import (
+    COMMUNICATION,
+    FULL,
+    LORA,
+    PARAMETERS,
+    PROMPT,
+    TRAFFIC,
+)
 
 BASE = "xlm-roberta-base"
 LABELS = 10
@@ -52,7 +62,7 @@ class TrafficRow:
         bytes_down: What one client receives in a round.
         bytes_up: What one client sends in a round.
         is_measured: Whether the bytes are lengths of encoded files, not parameters x 4.
-        published: Parameters and megabytes as the paper prints them, or None.
+        printed: The row of the paper's table that it recounts; empty for none.
         note: Where the count comes from.
     """
 
@@ -62,13 +72,23 @@ class TrafficRow:
     bytes_down: int
     bytes_up: int
     is_measured: bool
-    published: Traffic | None
+    printed: str
     note: str
 
     @property
     def run_bytes(self) -> int:
         """Bytes of 5 clients in 10 rounds, both ways."""
         return CLIENTS * ROUNDS * (self.bytes_down + self.bytes_up)
+
+    @property
+    def published_parameters(self) -> Figure | None:
+        """What the paper prints for them, if it does."""
+        return TRAFFIC.at(self.printed, PARAMETERS) if self.printed else None
+
+    @property
+    def published_mb(self) -> Figure | None:
+        """The paper's megabytes of the whole run, if it has any."""
+        return TRAFFIC.at(self.printed, COMMUNICATION) if self.printed else None
 
 
 def traffic_rows() -> list[TrafficRow]:
@@ -77,18 +97,19 @@ def traffic_rows() -> list[TrafficRow]:
     base, head = base_parameters(config), head_parameters(config, LABELS)
     prompt, lora = (_count(shapes_of(parse_adapter(a), config, 0)) for a in ("prompt:8", "lora:8"))
 
-    def counted(what: str, parameters: int, printed: Traffic | None, note: str) -> TrafficRow:
+    def counted(what: str, parameters: int, printed: str, note: str) -> TrafficRow:
         size, share = FLOAT_BYTES * parameters, parameters / base
         return TrafficRow(what, parameters, share, size, size, False, printed, note)
 
+    whole = "base and head; the paper's is the prompt's model, prompt and second head included"
     twice = "head counted twice: its original and the copy that is trained"
     once = "head counted once, as PEFT prints it today"
     rows = [
-        counted("full fine-tuning", base + head, MFPT_TRAFFIC["full"], "base and head"),
-        counted("prompt, paper's count", prompt + 2 * head, MFPT_TRAFFIC["prompt"], twice),
-        counted("prompt, recounted", prompt + head, None, once),
-        counted("LoRA, paper's count", lora + 2 * head, MFPT_TRAFFIC["lora"], twice),
-        counted("LoRA, recounted", lora + head, None, once),
+        counted("full fine-tuning", base + head, FULL, whole),
+        counted("prompt, paper's count", prompt + 2 * head, PROMPT, twice),
+        counted("prompt, recounted", prompt + head, "", once),
+        counted("LoRA, paper's count", lora + 2 * head, LORA, twice),
+        counted("LoRA, recounted", lora + head, "", once),
     ]
     adapters = ("prompt:8+head", "lora:8+head", "prompt:8", "lora:8", "lora:1")
     return rows + [sent(name, config, base) for name in adapters]
@@ -105,7 +126,7 @@ def sent(name: str, config: Mapping[str, Any], base: int) -> TrafficRow:
     down, up = len(encode_adapter(state)), len(encode_update(Update(WORK_ID, 1000, state)))
     note = "head of 10 labels" if spec.head else "asked by cloze, so no head"
     what = f"smidgen {name}"
-    return TrafficRow(what, parameters, parameters / base, down, up, True, None, note)
+    return TrafficRow(what, parameters, parameters / base, down, up, True, "", note)
 
 
 def shapes_of(spec: AdapterSpec, config: Mapping[str, Any], num_labels: int) -> Shapes:
@@ -150,7 +171,9 @@ def head_parameters(config: Mapping[str, Any], num_labels: int) -> int:
 
 def paper_mb(parameters: int, base: int) -> float:
     """The paper's megabytes of a count: its share of what full fine-tuning sends."""
-    return MFPT_TRAFFIC["full"].run_mb * parameters / base
+    whole = TRAFFIC.at(FULL, COMMUNICATION)
+    assert whole is not None
+    return whole.value * parameters / base
 
 
 def _count(shapes: Shapes) -> int:

@@ -9,6 +9,7 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.bases.random_models import hub_config
 from edge_client.wire.tensors import decode_adapter, encode_adapter
+from simulation.papers.published.mfpt import LORA, PROMPT
 from simulation.papers.traffic import (
     BASE,
     CLIENTS,
@@ -30,9 +31,11 @@ def rows() -> dict[str, TrafficRow]:
 
 
 def test_the_papers_counts_come_out_of_its_settings() -> None:
-    found = [row for row in traffic_rows() if row.published and row.published.parameters]
+    found = [row for row in traffic_rows() if row.printed in (PROMPT, LORA)]
     assert [row.parameters for row in found] == [1_202_708, 1_491_476]
-    assert all(row.published and row.parameters == row.published.parameters for row in found)
+    for row in found:
+        printed = row.published_parameters
+        assert printed is not None and row.parameters == printed.value
 
 
 def test_the_papers_total_holds_the_head_twice() -> None:
@@ -45,8 +48,9 @@ def test_the_papers_total_holds_the_head_twice() -> None:
 def test_the_papers_megabytes_are_shares_of_what_it_says_for_the_whole() -> None:
     base = base_parameters(CONFIG)
     for row in traffic_rows():
-        if row.published and row.published.parameters:
-            assert int(paper_mb(row.parameters, base)) == row.published.run_mb
+        if row.printed in (PROMPT, LORA):
+            printed = row.published_mb
+            assert printed is not None and int(paper_mb(row.parameters, base)) == printed.value
     assert round(1.08 * 1024 * CLIENTS * ROUNDS * 2) == 110_592
 
 

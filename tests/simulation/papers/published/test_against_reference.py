@@ -1,0 +1,116 @@
+"""Every published figure against the papers' own text, where that is at hand."""
+
+import re
+from dataclasses import dataclass
+
+import pytest
+
+from simulation.papers.published import aug_fedprompt, fedp2eft, healthcare, mfpt
+from simulation.papers.published.figure import Figure, Table
+from tests.conftest import SHARED
+
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+AUG = "aug-fedprompt.md"
+MFPT = "multilingual-federated-prompt-tuning.md"
+P2EFT = "fedp2eft.md"
+SILOS = "federated-healthcare-nlu.md"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a table stands in a text: below a line that begins so, its head in one that has it.
+
+    Rows of the text are those of the table in their order.
+    """
+
+    table: Table
+    file: str
+    head: str
+    after: str = ""
+
+
+PLACES = {
+    "AUG-FedPrompt 2": Place(aug_fedprompt.FEW_SHOT, AUG, "Dataset\t\tAGNEWS"),
+    "AUG-FedPrompt 4": Place(aug_fedprompt.SYSTEM_COST, AUG, "Model\tALBERT"),
+    "MFPT 1": Place(mfpt.NEWS, MFPT, "Method\ten\tes"),
+    "MFPT 2": Place(mfpt.XNLI, MFPT, "Method\ten\tfr"),
+    "MFPT 3": Place(mfpt.MASAKHANEWS, MFPT, "Method\teng"),
+    "MFPT 4": Place(mfpt.TRAFFIC, MFPT, "\t# Trainable Params"),
+    "FedP2EFT seen": Place(fedp2eft.SEEN, P2EFT, "Language LoRA", "MasakhaNEWS Text"),
+    "FedP2EFT unseen": Place(fedp2eft.UNSEEN, P2EFT, "Language LoRA", "Unseen Client"),
+    "FedP2EFT FedDPA": Place(fedp2eft.WITH_FEDDPA, P2EFT, "Language LoRA", "XNLI + FedDPA-T"),
+    "healthcare 3": Place(healthcare.PERPLEXITY, SILOS, "lang. FL CL"),
+    "healthcare 4": Place(healthcare.ENTITIES, SILOS, "dataset FL CL"),
+    "healthcare 6": Place(healthcare.PERSONALISED, SILOS, "English French"),
+}
+
+
+def text_of(file: str) -> str:
+    path = SHARED / "reference" / "papers" / file
+    if not path.is_file():
+        pytest.skip(f"no reference/papers/{file} in the shared folder (set SMIDGEN_SHARED)")
+    text = path.read_text(encoding="utf-8")
+    return re.sub(r"</?b>|\[\d+\]", "", text)
+
+
+def lines_of(place: Place) -> list[str]:
+    """The head and the rows of a table."""
+    lines = text_of(place.file).splitlines()
+    first = next((n for n, line in enumerate(lines) if line.startswith(place.after)), 0)
+    head = next(n for n in range(first, len(lines)) if place.head in lines[n])
+    rows = [line for line in lines[head + 1 :] if line.strip()]
+    return [lines[head], *rows[: len(place.table.rows)]]
+
+
+def squeezed(text: str) -> str:
+    """A text without spaces and marks of formulas."""
+    return re.sub(r"[\s$\\]", "", text)
+
+
+def printed(cells: tuple[Figure | None, ...]) -> list[float]:
+    """The numbers of a row in their order, spreads too."""
+    found = []
+    for figure in cells:
+        if figure is not None:
+            found += [figure.value, *([] if figure.spread is None else [figure.spread])]
+    return found
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_every_cell_is_as_the_paper_prints_it(name: str) -> None:
+    place = PLACES[name]
+    _, *rows = lines_of(place)
+    for line, (row, cells) in zip(rows, place.table.rows.items(), strict=True):
+        words = re.sub(r"^(Uniform|Skewed) ", "", row)
+        label, _, rest = line.strip().partition(words)
+        assert rest and not NUMBER.search(label), f"{name}: row {row!r} is not {line!r}"
+        numbers = [float(number.replace(",", "")) for number in NUMBER.findall(rest)]
+        assert numbers == printed(cells), f"{name}, {row}"
+
+
+@pytest.mark.parametrize("name", set(PLACES) - {"healthcare 4"})
+def test_columns_stand_in_the_papers_order(name: str) -> None:
+    head, *_ = lines_of(PLACES[name])
+    assert squeezed(head).endswith(squeezed("".join(PLACES[name].table.columns)))
+
+
+def test_settings_and_sentences_are_the_papers() -> None:
+    text = squeezed(text_of(AUG))
+    for said in (
+        "uniform distribution (gamma=100) will be 26% better than skewed distribution",
+        "We run every experiment 3 times",
+        "up to 50%, 25%, 55%, 38% accuracy improvement separately for 4 datasets",
+        "only needs 64, 256, 256 in total for AGNEWS, YAHOO and YELP-F",
+        "accounts for up to 87.4% of the total computation time",
+        "by pseudo-labeling on unlabeled data is 92.5%",
+        "reaching 95.3% at the convergence round",
+        "we fix xi as 32",
+        "Datapoint: 64 for AGNEWS, 1024 for MNLI, 256 for YAHOO and YELP-F",
+    ):
+        assert squeezed(said) in text
+    text = squeezed(text_of(MFPT))
+    assert squeezed(f"*{mfpt.PROMPT_INIT}*") in text and squeezed("reduced to 478.93 MB") in text
+    assert squeezed("our approach achieves 6.9% higher accuracy") in text
+    text = squeezed(text_of(SILOS))
+    assert squeezed("similar perplexities, of 3.49 (FL) and 3.59 (FL)") in text
+    assert squeezed("the interpolation factor α set to 0.9") in text
