@@ -93,6 +93,7 @@ class FullBackend:
         self._head = family_of(base.architecture).head
         torch.manual_seed(seed)
         transformers_logging.disable_progress_bar()
+        transformers_logging.set_verbosity_error()  # a new head has no weights yet, as it should
         is_classifier = label_words is None
         auto: Any = AutoModelForSequenceClassification if is_classifier else AutoModelForMaskedLM
         more = {"num_labels": num_labels} if is_classifier else {}

@@ -3,6 +3,7 @@
 results = run_all(experiments, Place(data, out), jobs=2, tell=print)
 """
 
+import platform
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -129,18 +130,22 @@ def run(
 
 def _facts(on: Stage) -> dict[str, object]:
     """What numbers come from, beside the experiment itself."""
-    libraries = ("smidgen", "torch", "numpy", "onnxruntime", "transformers")
-    versions = {}
-    for name in libraries:
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
     texts = {name: getattr(on.dataset, name) for name in ("origin", "licence", "sha256", "notes")}
     sizes = {"train": len(on.dataset.train), "test": len(on.dataset.test)}
     return {
         "base_id": on.base.base_id,
         "texts": texts | sizes | {"task": asdict(on.dataset.task)},
-        "versions": versions,
+        "versions": versions(),
     }
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of what numbers depend on."""
+    found = {"python": platform.python_version()}
+    for name in ("smidgen", "torch", "numpy", "onnxruntime", "transformers"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _open_arms(on: Stage, record: Record) -> list[Arm]:

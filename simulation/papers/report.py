@@ -1,7 +1,7 @@
 """A scenario played: a bar while it runs, then tables, pictures and files of what it found."""
 
 import json
-import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +13,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from edge_client.tables import Table, show, tell
 from simulation.experiments.record import Result
 from simulation.experiments.runner import Place, run_all
-from simulation.experiments.stage import stage
+from simulation.experiments.stage import Stage, stage
 from simulation.papers.plots import draw
+from simulation.papers.provenance import facts, provenance, rows_of, settings_of
 from simulation.papers.scenario import (
     Measured,
     Scenario,
@@ -59,10 +60,17 @@ def play(scenario: Scenario, order: Order, more: More | None = None) -> None:
     console = Console(stderr=order.is_json)
     folder = order.out / scenario.name.replace(" ", "-")
     folder.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
     found = measured(scenario, order.seeds, _results(scenario, order, console))
+    seconds, count = time.monotonic() - start, len(order.seeds)
+    stages = [stage(asked, order.place.data) for asked in scenario.experiments(order.seeds)]
     failures = [line for item in found if (line := item.failures())]
-    scenario = replace(scenario, notes=(*facts(scenario, order), *scenario.notes, *failures))
-    plain = summary(scenario, order.seeds, found)
+    notes = (*facts(scenario, stages, count), *scenario.notes, *failures)
+    scenario = replace(scenario, notes=notes)
+    plain = summary(scenario, order.seeds, found) | provenance(stages, seconds)
+    by_cell = [stages[at : at + count] for at in range(0, len(stages), count)]
+    for cell, asked in zip(plain["cells"], by_cell, strict=True):
+        cell |= settings_of(asked, order.place.out)
     tables = [accuracy_table(scenario, found), language_table(found), cost_table(found)]
     if more is not None:
         table, plain["more"] = more(found)
@@ -75,6 +83,7 @@ def play(scenario: Scenario, order: Order, more: More | None = None) -> None:
         (folder / name).write_text(text, encoding="utf-8")
     written = [*(folder / name for name in texts), *draw(found, folder, scenario.title)]
     _tell(scenario, tables, written, console)
+    _tell_rows(found, by_cell, order.place.out, console)
     if order.is_json:
         print(json.dumps(plain))
 
@@ -92,28 +101,6 @@ def _results(scenario: Scenario, order: Order, console: Console) -> list[Result]
         return run_all(scenario.experiments(order.seeds), order.place, order.jobs, tell)
 
 
-def facts(scenario: Scenario, order: Order) -> list[str]:
-    """What the figures are of: base, texts, sizes, seeds, and how far they can be trusted."""
-    stages = [stage(cell.experiment, order.place.data) for cell in scenario.cells]
-    lines = []
-    for base in {on.base.base_id: on.base for on in stages}.values():
-        lines.append(f"base {Path(base.name).name}, {base.layers} layers, {base.base_id[:12]}")
-    for on in {on.dataset.sha256: on for on in stages}.values():
-        texts = on.dataset
-        lines.append(f"{texts.name}: {texts.origin}; licence: {texts.licence}; {texts.sha256[:12]}")
-        lines += [f"{texts.name}: {note}" for note in texts.notes]
-    adapters = dict.fromkeys(cell.experiment.adapter for cell in scenario.cells)
-    trained = {cell.experiment.rounds for cell in scenario.cells} - {0}
-    rounds = ", ".join(str(count) for count in sorted(trained)) or "0"
-    tests = min(len(on.dataset.test) for on in stages)
-    error = 100 * 0.5 / math.sqrt(tests)
-    lines.append(
-        f"{', '.join(adapters)}; {rounds} rounds; {len(order.seeds)} seeds, +- is their spread on "
-        f"the same {tests:,} test texts, whose own error of up to {error:.1f} comes on top"
-    )
-    return lines
-
-
 def _tell(
     scenario: Scenario, tables: Sequence[Table | None], written: Sequence[Path], console: Console
 ) -> None:
@@ -122,3 +109,14 @@ def _tell(
     tell((*source, *(f"- {note}" for note in scenario.notes)), console.file)
     for path in written:
         print(f"written  {path}", file=console.file)
+
+
+def _tell_rows(
+    found: Sequence[Measured], by_cell: Sequence[Sequence[Stage]], out: Path, console: Console
+) -> None:
+    """The file of rows of every cell; one in braces per seed, as a shell takes it."""
+    for item, stages in zip(found, by_cell, strict=True):
+        paths = [rows_of(on, out) for on in stages]
+        keys = ",".join(path.parent.name for path in paths)
+        where = out / (keys if len(paths) == 1 else f"{{{keys}}}") / paths[0].name
+        print(f"rows     {where}  {item.name}", file=console.file)

@@ -14,6 +14,8 @@ from simulation.experiments.record import mean_and_spread
 from simulation.experiments.runner import Place, run_all
 from simulation.papers import aug_fedprompt, mfpt
 from simulation.papers.mfpt_tables import distance_table, parse_mixture, traffic_table
+from simulation.papers.published.aug_fedprompt import LABELS
+from simulation.papers.published.figure import Figure, Paper, Setting
 from simulation.papers.report import Order, play
 from simulation.papers.scenario import (
     Cell,
@@ -30,17 +32,18 @@ from tests.command_line import smidgen
 from tests.simulation.experiments.test_runner import news, place  # noqa: F401 - a fixture
 
 SEEDS = (0, 1)
+EIGHTY_ONE = Figure(81.0, "%", Paper("a paper", ""), "table 3", "FL", "Avg", Setting("XLM-R", 3))
 
 
 def scenario_of(base: Base) -> Scenario:
     """Trained together, for themselves, and not at all, on silos of a language."""
     silos = news(base, deal=replace(news(base).deal, by="language", clients=0), rounds=1)
     cells = (
-        Cell("federated", "both", silos, 81.0),
+        Cell("federated", "both", silos, EIGHTY_ONE, published_by_language={"eng": EIGHTY_ONE}),
         Cell("local", "both", replace(silos, paradigm="local")),
         Cell("zero-shot", "both", replace(silos, rounds=0)),
     )
-    return Scenario("small", "a title with [published]", cells, ("a note",), "a paper")
+    return Scenario("small", "a title with [brackets]", cells, ("a note",), "a paper")
 
 
 @pytest.fixture
@@ -56,11 +59,11 @@ def test_tables_give_means_spreads_and_the_papers_figures(
     text = render(accuracy_table(scenario_of(tiny_base), found))
     mean, spread = found[0].accuracy()
     assert f"{100 * mean:.1f} ± {100 * spread:.1f} [81.0]" in text
-    assert "a title with [published]" in text
+    assert "a title with [brackets] [published]" in " ".join(text.split())
     page = markdown(scenario_of(tiny_base), found)
     assert "|  | both |\n| --- | ---: |\n| federated | " in page and "- a note" in page
     languages = language_table(found)
-    assert languages is not None and "eng" in render(languages) and "mean" in render(languages)
+    assert languages is not None and render(languages).count("[81.0]") == 2
     assert "federated, both" in render(cost_table(found))
 
 
@@ -80,6 +83,12 @@ def test_a_played_scenario_leaves_figures_and_pictures(
     play(scenario_of(tiny_base), Order(SEEDS, place, 1, tmp_path / "told", True))
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told["cells"][0]["published_percent"] == 81.0 and told["seeds"] == [0, 1]
+    assert told["bases"][0]["base_id"] == tiny_base.base_id
+    assert told["datasets"][0]["name"] == "masakhanews" and "numpy" in told["versions"]
+    assert told["date"].endswith("+00:00") and told["seconds"] > 0 and told["machine"]["cores"]
+    assert told["cells"][0]["settings"]["adapter"] == news(tiny_base).adapter
+    for path in told["cells"][0]["rows_files"]:
+        assert Path(path).is_file() and path.endswith("rows.jsonl")
     files = {path.name for path in (tmp_path / "told" / "small").iterdir()}
     pictures = {"accuracy.png", "languages.png", "clients.png"}
     assert files == {"summary.json", "table.md", *pictures}
@@ -93,7 +102,7 @@ def test_mean_and_spread() -> None:
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_every_scenario_of_the_papers_can_be_put_together(quick: bool) -> None:
-    for dataset in aug_fedprompt.LABELS:
+    for dataset in LABELS:
         for name in aug_fedprompt.NAMES:
             chosen = aug_fedprompt.scenario(name, "embedded", dataset, "lora:8", quick)
             assert len({cell.experiment for cell in chosen.cells}) == len(chosen.cells) > 1
@@ -102,11 +111,54 @@ def test_every_scenario_of_the_papers_can_be_put_together(quick: bool) -> None:
         assert len({cell.experiment for cell in chosen.cells}) == len(chosen.cells) > 1
 
 
+def test_every_published_figure_stands_beside_its_own_cell() -> None:
+    few_shot = aug_fedprompt.table2("embedded", "ag_news", "lora:8", quick=False)
+    printed = {(cell.row, cell.column): cell.published for cell in few_shot.cells}
+    assert [str(figure) for figure in printed.values()] == [
+        *("None", "66.1±12.8", "64.8±3.1", "87.0±0.8", "68.4±2.4", "90.2±0.5")
+    ]
+    mixed = mfpt.news_classification("embedded", quick=False)
+    assert {(cell.row, cell.column): str(cell.published) for cell in mixed.cells} == {
+        ("federated LoRA", "IID"): "None",
+        ("federated LoRA", "non-IID"): "79.9",
+        ("federated prompt", "IID"): "83.6",
+        ("federated prompt", "non-IID"): "80.7",
+        ("federated full", "IID"): "88.4",
+        ("federated full", "non-IID"): "86.7",
+    }
+    for chosen in (mfpt.masakhanews("embedded", False), mfpt.xnli("embedded", False)):
+        for cell in chosen.cells:
+            here = cell.published_by_language
+            assert not here or set(here) == {*cell.experiment.languages, mfpt.MEAN}
+
+
+def test_labels_are_even_and_prompts_begin_as_in_the_papers() -> None:
+    cells = aug_fedprompt.table2("embedded", "ag_news", "lora:8", quick=False).cells
+    assert {cell.experiment.deal.gamma for cell in cells} == {100.0, 0.001}
+    texts = {
+        cell.experiment.prompt_init
+        for cell in mfpt.masakhanews("embedded", False).cells
+        if cell.experiment.adapter == mfpt.PROMPT
+    }
+    assert texts == {"Predict the category given the following news article"}
+
+
+@pytest.mark.parametrize("adapter", ["lora:8", "full"])
+def test_table_2_has_pseudo_labels_or_says_why_not(adapter: str) -> None:
+    chosen = aug_fedprompt.scenario("table2", "embedded", "ag_news", adapter, False)
+    has_cell = any(cell.column == aug_fedprompt.AUGMENTED for cell in chosen.cells)
+    reasons = [note for note in chosen.notes if "no pseudo-labels here" in note]
+    assert has_cell == (adapter == "lora:8") == (not reasons)
+    assert all("90.2±0.5" in reason for reason in reasons)
+
+
 def test_traffic_recounts_the_papers_parameters() -> None:
     table, rows = traffic_table()
-    text = render(table)
-    assert "1,202,708  1,202,708" in text and "1,491,476  1,491,476" in text
+    text = " ".join(render(table).split())
+    assert "1,202,708 1,202,708" in text and "1,491,476 1,491,476" in text
+    assert "278,051,338 278,655,764" in text
     assert {row["parameters"] for row in rows} >= {604_426, 893_194}
+    assert rows[0]["published"][0]["value"] == 278_655_764
 
 
 def test_languages_are_sorted_by_distance(found: list[Measured]) -> None:

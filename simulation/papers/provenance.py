@@ -1,0 +1,97 @@
+"""Where a scenario's figures come from: base, texts, settings, versions, machine, date and files.
+
+People read it as lines below the tables, machines as data in `summary.json`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from profiling.instruments.machine import this_machine
+from simulation.experiments.record import ROWS
+from simulation.experiments.runner import versions
+from simulation.experiments.stage import Stage
+from simulation.papers.scenario import Scenario
+
+
+def facts(scenario: Scenario, stages: Sequence[Stage], seeds: int) -> list[str]:
+    """What the figures are of: base, texts, sizes, seeds, and how far they can be trusted."""
+    lines = []
+    for base in {on.base.base_id: on.base for on in stages}.values():
+        lines.append(f"base {Path(base.name).name}, {base.layers} layers, {base.base_id[:12]}")
+    for on in {on.dataset.sha256: on for on in stages}.values():
+        texts = on.dataset
+        lines.append(f"{texts.name}: {texts.origin}; licence: {texts.licence}; {texts.sha256[:12]}")
+        lines += [f"{texts.name}: {note}" for note in texts.notes]
+    trained = [cell.experiment for cell in scenario.cells if cell.experiment.rounds]
+    adapters = dict.fromkeys(experiment.adapter for experiment in trained)
+    rounds = ", ".join(str(n) for n in sorted({experiment.rounds for experiment in trained})) or "0"
+    tests = min(len(on.dataset.test) for on in stages)
+    error = 100 * 0.5 / math.sqrt(tests)
+    spread = "one seed, so no spread" if seeds == 1 else f"{seeds} seeds, ± is their spread"
+    lines.append(
+        f"{', '.join(adapters) or 'nothing trained'}; {rounds} rounds; {spread}; an accuracy on "
+        f"{tests:,} test texts has an error of up to {error:.1f} of its own"
+    )
+    return lines
+
+
+def provenance(stages: Sequence[Stage], seconds: float) -> dict[str, object]:
+    """The same as data, with when, where and how long.
+
+    Args:
+        stages: One per experiment of the scenario.
+        seconds: Wall clock of this command; results that were there before took none of it.
+    """
+    bases = {on.base.base_id: on.base for on in stages}.values()
+    sets = {on.dataset.sha256: on.dataset for on in stages}.values()
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 1),
+        "machine": asdict(this_machine()),
+        "versions": versions(),
+        "bases": [
+            {"name": Path(base.name).name, "base_id": base.base_id, "layers": base.layers}
+            for base in bases
+        ],
+        "datasets": [
+            {
+                "name": texts.name,
+                "origin": texts.origin,
+                "licence": texts.licence,
+                "sha256": texts.sha256,
+                "patterns": list(texts.task.asked()),
+                "notes": list(texts.notes),
+            }
+            for texts in sets
+        ],
+    }
+
+
+def settings_of(stages: Sequence[Stage], out: Path) -> dict[str, object]:
+    """One cell's settings, and where the rows of its rounds are.
+
+    Args:
+        stages: The cell's experiment with each seed.
+        out: Folder of experiments.
+    """
+    said = asdict(stages[0].experiment)
+    del said["name"], said["seed"]
+    return {"settings": _finite(said), "rows_files": [str(rows_of(on, out)) for on in stages]}
+
+
+def rows_of(on: Stage, out: Path) -> Path:
+    """The file with one row per round of an experiment."""
+    return out / on.key / ROWS
+
+
+def _finite(value: Any) -> Any:
+    """The same without numbers that JSON has not: `inf` becomes that word."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
