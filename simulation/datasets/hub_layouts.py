@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from edge_client.texts.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
+from edge_client.texts.ready_tasks import AG_NEWS, NEWS, XNLI, YELP
 from edge_client.texts.rows import FORMATS, DataError
 from edge_client.texts.tasks import Task
 from simulation.datasets.dataset import XNLI_LANGUAGES
+from simulation.datasets.two_fields import MNLI_QUOTED, YAHOO_PAIR
 
 LANGUAGE = "{language}"
 
@@ -52,14 +53,16 @@ LAYOUTS = {
     "fancyzhx/ag_news": HubLayout(AG_NEWS, languages=("en",)),
     "Yelp/yelp_review_full": HubLayout(YELP, languages=("en",)),
     "community-datasets/yahoo_answers_topics": HubLayout(
-        YAHOO,
-        text=("question_title", "question_content", "best_answer"),
+        YAHOO_PAIR,
+        text=("question_title", "question_content"),
+        text_b="best_answer",
         label="topic",
         languages=("en",),
-        note="question, its explanation and the best answer joined",
+        note="question (with its explanation) and best answer are two fields, asked by "
+        "AUG-FedPrompt's pattern",
     ),
     "nyu-mll/glue": HubLayout(
-        MNLI,
+        MNLI_QUOTED,
         text=("premise",),
         text_b="hypothesis",
         test=("validation_matched",),

@@ -10,44 +10,58 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from edge_client.texts.examples import Example
-from edge_client.texts.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
+from edge_client.texts.ready_tasks import AG_NEWS, NEWS, XNLI, YAHOO, YELP
 from edge_client.texts.rows import DataError, read_rows
 from simulation.datasets.dataset import Parts, narrowed
+from simulation.datasets.two_fields import AG_NEWS_PAIR, MNLI_QUOTED, YAHOO_PAIR
 
 Row = Mapping[str, str]
+TWO = "two fields, asked by AUG-FedPrompt's pattern"
 
 
 def ag_news(folder: Path, languages: Sequence[str]) -> Parts:
-    """AG News: title and text of a test row are joined, as they already are in training rows."""
+    """AG News: title and text kept apart where every row has both, else joined everywhere."""
     _refuse_languages("ag_news", languages)
     files = folder / "train.csv.gz", folder / "test.csv.gz"
+    rows = [list(_columns(path, "text", "label")) for path in files]
+    is_pair = all(row.get("title") for part in rows for row in part)
     train, test = (
         [
-            Example(_joined(row.get("title"), row["text"]), label=row["label"], language="en")
-            for row in _columns(path, "text", "label")
+            Example(*_fields(row.get("title"), row["text"], is_pair), row["label"], "en")
+            for row in part
         ]
-        for path in files
+        for part in rows
     )
     notes = (
         f"{len(train):,} of the 120,000 training rows, not balanced",
         f"{len(test):,} of the 7,600 test rows, balanced",
+        TWO if is_pair else "title and text joined: training rows do not keep them apart",
     )
-    return Parts(AG_NEWS, train, test, files, notes)
+    return Parts(AG_NEWS_PAIR if is_pair else AG_NEWS, train, test, files, notes)
 
 
 def yahoo_answers(folder: Path, languages: Sequence[str]) -> Parts:
-    """Yahoo! Answers: of each label one half of the 1,000 rows to train on, one to test."""
+    """Yahoo! Answers: of each label one half of the 1,000 rows to train on, one to test.
+
+    Question and answer are kept apart where the file has columns `question` and `answer`.
+    """
     _refuse_languages("yahoo_answers", languages)
     path = folder / "dev_10class_1k.csv.gz"
-    rows = [
-        Example(row["text"], label=row["label"], language="en")
-        for row in _columns(path, "text", "label")
-    ]
+    said = list(_columns(path, "label"))
+    is_pair = all(row.get("question") and row.get("answer") for row in said)
+    if is_pair:
+        rows = [Example(row["question"], row["answer"], row["label"], "en") for row in said]
+    else:
+        rows = [
+            Example(row["text"], label=row["label"], language="en")
+            for row in _columns(path, "text", "label")
+        ]
     half = len(rows) // (2 * len(YAHOO.labels))
     train = drawn(rows, half)
     test = [example for example in rows if example not in set(train)]
     note = f"{len(rows):,} of the 1,460,000 rows, as another project drew them, halved by label"
-    return Parts(YAHOO, train, test, (path,), (note,))
+    fields = TWO if is_pair else "question and answer joined: the file does not keep them apart"
+    return Parts(YAHOO_PAIR if is_pair else YAHOO, train, test, (path,), (note, fields))
 
 
 def yelp_review_full(folder: Path, languages: Sequence[str]) -> Parts:
@@ -79,7 +93,7 @@ def mnli(folder: Path, languages: Sequence[str]) -> Parts:
         f"{len(train):,} of the 392,702 training rows",
         f"tested on {len(test):,} of the 9,815 matched development rows, tokenised with spaces",
     )
-    return Parts(MNLI, train, test, files, notes)
+    return Parts(MNLI_QUOTED, train, test, files, notes)
 
 
 def masakhanews(folder: Path, languages: Sequence[str]) -> Parts:
@@ -197,6 +211,10 @@ def _news(path: Path, language: str) -> list[Example]:
 
 def _joined(title: str | None, text: str) -> str:
     return f"{title} {text}" if title else text
+
+
+def _fields(title: str | None, text: str, is_pair: bool) -> tuple[str, str]:
+    return (title or "", text) if is_pair else (_joined(title, text), "")
 
 
 def _counts(examples: Iterable[Example]) -> dict[str | None, int]:
