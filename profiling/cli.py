@@ -36,7 +36,7 @@ from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import Line, terminable
 from profiling.instruments.machine import this_machine
 from profiling.rounds import cost_by_round, read_figures
-from profiling.rounds_picture import draw_rounds
+from profiling.rounds_picture import draw_rounds, file_title
 from profiling.rounds_report import rounds_table
 
 app = typer.Typer(
@@ -93,7 +93,7 @@ def rounds(
         demand(out.parent.is_dir(), f"--out {out}: there is no folder {out.parent}", OutputError)
     costs = cost_by_round(read_figures(figures))
     if out is not None:
-        draw_rounds(costs, out, figures.stem)
+        draw_rounds(costs, out, file_title(figures, costs))
     if json_output:
         print(json.dumps({"rounds": [asdict(cost) for cost in costs]}))
     else:

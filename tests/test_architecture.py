@@ -47,7 +47,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "coordinator": (("rounds",), ("config",), ("storage",), ("serving",), ("commands",), ("cli",)),
     "profiling": (
-        ("instruments", "rounds"),
+        ("instruments", "rounds", "canvas"),
         ("peers", "rounds_report", "rounds_picture"),
         ("benchmarks",),
         ("cli",),
@@ -84,7 +84,10 @@ SEES: dict[str, dict[str, set[str]]] = {
     "simulation": {
         "edge_client": EVERY_ROOM,
         "coordinator": {"rounds"},
-        "profiling": {"rounds", "rounds_report", "rounds_picture", "peers", "instruments"},
+        "profiling": {
+            *("rounds", "rounds_report", "rounds_picture", "canvas"),
+            *("peers", "instruments"),
+        },
     },
 }
 # library -> the folders and modules that import it; simulation computes with torch everywhere

@@ -27,6 +27,7 @@ from edge_client.texts.examples import read_folder
 from edge_client.texts.tasks import read_task
 from edge_client.wire.figures import Row
 from edge_client.wire.messages import Training
+from profiling.instruments.machine import this_machine
 from profiling.rounds import (
     RoundCost,
     cost_by_round,
@@ -144,9 +145,21 @@ def run_demo(setting: Setting, folders: Sequence[Path], progress: Progress) -> R
         seconds=time.monotonic() - start,
     )
     levels = [("zero-shot", result.compared.zero_shot), ("each alone", result.compared.alone)]
-    title = f"{setting.adapter} on {len(folders)} devices"
+    title = picture_title(setting, folders, run_id)
     draw_rounds(costs, setting.out / "rounds.png", title, levels)
     return result
+
+
+def picture_title(setting: Setting, folders: Sequence[Path], run_id: str) -> str:
+    """Data, base and adapter; then run, day and machine."""
+    task, here = read_task(folders[0] / "task.toml"), this_machine()
+    texts = sum(len(read_folder(folder, task.labels).labelled) for folder in folders)
+    day = time.strftime("%Y-%m-%d")
+    return (
+        f"{task.name}: {texts:,} labelled texts on {len(folders)} devices; base "
+        f"{Path(setting.base).name}, {setting.adapter}\nrun {run_id[:8]}, {day}, "
+        f"{here.processor or here.machine}, {here.cores} cores"
+    )
 
 
 def _federate(
