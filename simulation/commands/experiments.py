@@ -139,7 +139,7 @@ def run_command(
                 "two files have one `name` and paradigm; they would share a row: rename one"
             )
         place = Place(data, out / "experiments", ray)
-        chosen = Scenario("run", "accuracy in %", tuple(cells), ())
+        chosen = Scenario("run", "Experiments of your own: accuracy in %", tuple(cells), ())
         play(chosen, Order(range(seeds), place, jobs, out, json_output))
 
 

@@ -1,13 +1,35 @@
-"""Experiments as pictures: accuracy by round, by language and by client, and what it cost."""
+"""Experiments as pictures: accuracy by round and by cost, by language, and by client.
+
+A cell has one colour in all of them. Every accuracy stands on an axis from 0 to 100.
+"""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from profiling.canvas import (
+    INK,
+    SMALL,
+    accuracy_axis,
+    colour,
+    heading,
+    new_figure,
+    plain,
+    rounds_axis,
+    save,
+    whole_numbers,
+)
 from simulation.papers.scenario import Measured, languages_of
 
-COLOURS = ("#2e7d6b", "#d1603d", "#4b6cb7", "#e0b04c", "#8e6bb0", "#5f6b76", "#a8455b", "#3f9cb5")
+PICTURES = ("accuracy.png", "languages.png", "clients.png")
+COSTS = (
+    ("bytes_up", 1e6, "MB up, all clients together (measured)"),
+    ("layer_forwards", 1e3, "thousand layer-forwards of training (counted)"),
+)
+DASHES = (":", "--", "-.")
+MOST_NAMES = 8  # clients whose names fit side by side below their bars
+PANELS = 3  # next to each other
 
 
 def draw(found: Sequence[Measured], folder: Path, title: str) -> list[Path]:
@@ -16,56 +38,127 @@ def draw(found: Sequence[Measured], folder: Path, title: str) -> list[Path]:
     Args:
         found: Cells with their results.
         folder: Made where it is not there.
-        title: Above each picture.
+        title: The first line of each picture; what the figures are of is added below it.
 
     Returns:
         What was written.
     """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
-    written = [_accuracy(found, folder / "accuracy.png", title)]
+    title = f"{title}\n{figures_of(found)}"
+    pictures = {"accuracy.png": accuracy_figure(found, title)}
     if len(languages_of(found)) > 1:
-        written.append(_languages(found, folder / "languages.png", title))
-    shares = {item.name: _by_client(item) for item in found}
-    if any(len(clients) > 1 for clients in shares.values()):
-        written.append(_clients(shares, folder / "clients.png", title))
-    return written
+        pictures["languages.png"] = languages_figure(found, title)
+    if any(len(clients_of(item)) > 1 and not is_by_language(item) for item in found):
+        pictures["clients.png"] = clients_figure(found, title)
+    for name in PICTURES:
+        if name not in pictures:
+            (folder / name).unlink(missing_ok=True)  # of an earlier call, about something else
+    return [save(figure, folder / name) for name, figure in pictures.items()]
 
 
-def _accuracy(found: Sequence[Measured], path: Path, title: str) -> Path:
-    """Draw accuracy over three costs: rounds, bytes and layer-forwards."""
-    figure, axes = _axes(3, title)
+def figures_of(found: Sequence[Measured]) -> str:
+    """Data, base, adapters, rounds and seeds that the pictures are of, in one line."""
+    asked = [item.cell.experiment for item in found]
+    trained = [experiment for experiment in asked if experiment.rounds]
+    parts = (
+        ", ".join(dict.fromkeys(experiment.dataset for experiment in asked)),
+        "base " + ", ".join(dict.fromkeys(Path(experiment.base).name for experiment in asked)),
+        ", ".join(dict.fromkeys(experiment.adapter for experiment in trained)) or "nothing trained",
+        seeds_of(found),
+    )
+    return "; ".join(parts)
+
+
+def seeds_of(found: Sequence[Measured]) -> str:
+    """How many seeds there are, in words."""
+    most = max(len(item.results) for item in found)
+    return "one seed" if most == 1 else f"{most} seeds"
+
+
+def is_by_language(item: Measured) -> bool:
+    """Whether clients are the languages, so that their bars are those of the languages."""
+    return set(clients_of(item)) == set(item.by_language())
+
+
+def names_of(found: Sequence[Measured]) -> dict[str, str]:
+    """What each cell is called in a legend: its row alone where that is enough."""
+    rows = [item.cell.row for item in found]
+    is_enough = len(set(rows)) == len(rows)
+    return {item.name: item.cell.row if is_enough else item.name for item in found}
+
+
+def costs_of(trained: Sequence[Measured]) -> list[tuple[str, float, str]]:
+    """The costs by which curves differ: others give the same picture as the rounds."""
+    found = []
+    for cost in COSTS:
+        spent = [total for item in trained if (total := item.total(cost[0])) > 0]
+        if len(spent) > 1 and max(spent) > 1.05 * min(spent):
+            found.append(cost)
+    return found
+
+
+def legend_outside(figure: Any, axes: Any, width: float) -> None:
+    """A legend of one panel's curves or bars, below all panels.
+
+    Args:
+        figure: The picture.
+        axes: The panel.
+        width: The picture's, inches.
+    """
+    handles, names = axes.get_legend_handles_labels()
+    longest = max((len(name) for name in names), default=1)
+    columns = max(1, min(len(names), int(width / (0.5 + 0.07 * longest))))
+    place = {"loc": "outside lower center", "ncols": columns}
+    figure.legend(handles, names, **place, fontsize=SMALL, frameon=False)
+
+
+def colours_of(found: Sequence[Measured]) -> dict[str, str]:
+    """Each trained cell's colour, the same in every picture; what is not trained is grey."""
+    trained = [item.name for item in found if item.cell.experiment.rounds]
+    return {item.name: INK for item in found} | {
+        name: colour(number) for number, name in enumerate(trained)
+    }
+
+
+def accuracy_figure(found: Sequence[Measured], title: str) -> Any:
+    """Accuracy by round; by cost too, where there are several curves to compare."""
     trained = [item for item in found if item.cell.experiment.rounds]
-    for item in found:
-        if item not in trained:
-            for axis in axes:
-                level = 100 * item.accuracy()[0]
-                axis.axhline(level, color="#5f6b76", linestyle=":", linewidth=1)
-            axes[0].annotate(item.cell.row, (0, level), fontsize=8, va="bottom")
-    for number, item in enumerate(trained):
-        colour = COLOURS[number % len(COLOURS)]
-        style = "-" if number < len(COLOURS) else "--"
+    costs, names = costs_of(trained), names_of(found)
+    width = 6.4 + 3.6 * len(costs)
+    figure = new_figure(width, 4.2 + 0.1 * len(found), title)
+    axes = figure.subplots(1, 1 + len(costs), sharey=True, squeeze=False)[0]
+    colours, has_spread = colours_of(found), False
+    for item in trained:
         curve = item.curve()
-        mean = [100 * value for _, value, _ in curve]
-        spread = [100 * value for _, _, value in curve]
-        low = [a - b for a, b in zip(mean, spread, strict=True)]
-        high = [a + b for a, b in zip(mean, spread, strict=True)]
         rounds = [index for index, _, _ in curve]
-        axes[0].plot(rounds, mean, style, color=colour, label=item.name, marker=".")
-        axes[0].fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
-        for axis, name, unit in ((axes[1], "bytes_up", 1e6), (axes[2], "layer_forwards", 1e3)):
-            spent = [_spent(item, name, index) / unit for index in rounds]
-            axis.plot(spent, mean, style, color=colour, marker=".")
-    axes[0].set(xlabel="round", ylabel="accuracy, % (mean, spread over seeds)")
-    axes[1].set(xlabel="MB up, all clients together (measured)")
-    axes[2].set(xlabel="thousand layer-forwards of training (formula)")
-    if trained:
-        figure.legend(loc="lower center", ncols=4, fontsize=8, frameon=False)
-    rows = -(-len(trained) // 4)
-    figure.tight_layout(rect=(0, 0.06 * rows, 1, 1))
-    return _save(figure, path)
+        mean, spread = ([100 * point[at] for point in curve] for at in (1, 2))
+        style = {"color": colours[item.name], "marker": ".", "label": names[item.name]}
+        axes[0].plot(rounds, mean, **style)
+        if len(item.results) > 1:
+            has_spread = True
+            low = [a - b for a, b in zip(mean, spread, strict=True)]
+            high = [a + b for a, b in zip(mean, spread, strict=True)]
+            shade = {"color": colours[item.name], "alpha": 0.15, "linewidth": 0}
+            axes[0].fill_between(rounds, low, high, **shade)
+        for axis, (name, unit, _) in zip(axes[1:], costs, strict=True):
+            if not item.total(name):
+                continue
+            axis.plot([_spent(item, name, index) / unit for index in rounds], mean, **style)
+    untrained = [item for item in found if item not in trained]
+    for number, item in enumerate(untrained):
+        level = 100 * item.accuracy()[0]
+        dashes = {"linestyle": DASHES[number % len(DASHES)], "linewidth": 1.2}
+        for axis in axes:
+            axis.axhline(level, color=INK, label=names[item.name], **dashes)
+    accuracy_axis(axes[0])
+    band = ": mean over seeds, the band is ± its spread" if has_spread else ""
+    heading(axes[0], f"accuracy on the test texts{band}")
+    rounds_axis(axes[0], max((item.cell.experiment.rounds for item in found), default=0))
+    for axis, (_, _, label) in zip(axes[1:], costs, strict=True):
+        axis.set(xlabel=label, xlim=(0, None))
+    plain(axes)
+    legend_outside(figure, axes[0], width)
+    return figure
 
 
 def _spent(item: Measured, name: str, round_index: int) -> float:
@@ -77,62 +170,73 @@ def _spent(item: Measured, name: str, round_index: int) -> float:
     return float(sum(sums)) / len(sums)
 
 
-def _languages(found: Sequence[Measured], path: Path, title: str) -> Path:
-    figure, [axis] = _axes(1, title)
-    languages = languages_of(found)
+def languages_figure(found: Sequence[Measured], title: str) -> Any:
+    """Bars of every cell, language by language."""
+    languages, colours, names = languages_of(found), colours_of(found), names_of(found)
+    across = max(7.0, 0.9 * len(languages) + 2)
+    figure = new_figure(across, 4.0 + 0.1 * len(found), title)
+    axis = figure.subplots()
     width = 0.8 / len(found)
     for number, item in enumerate(found):
         shares = item.by_language()
-        places = [
-            place + width * (number - (len(found) - 1) / 2) for place in range(len(languages))
-        ]
+        offset = width * (number - (len(found) - 1) / 2)
         heights = [100 * shares.get(language, math.nan) for language in languages]
-        colour = COLOURS[number % len(COLOURS)]
-        axis.bar(places, heights, width, color=colour, label=item.name)
+        places = [place + offset for place in range(len(languages))]
+        axis.bar(places, heights, width, color=colours[item.name], label=names[item.name])
     axis.set_xticks(range(len(languages)), languages)
-    axis.set(ylabel="accuracy, % (mean over seeds)")
-    axis.legend(fontsize=8, frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1.0))
-    figure.tight_layout()
-    return _save(figure, path)
+    axis.set_xlabel("language of the test texts")
+    accuracy_axis(axis)
+    plain([axis])
+    legend_outside(figure, axis, across)
+    return figure
 
 
-def _clients(shares: dict[str, list[float]], path: Path, title: str) -> Path:
-    """Every client's accuracy as a point, sorted: how evenly a method serves them."""
-    figure, [axis] = _axes(1, title)
-    for number, (name, values) in enumerate(shares.items()):
-        if len(values) > 1:
-            places = [index / (len(values) - 1) for index in range(len(values))]
-            colour = COLOURS[number % len(COLOURS)]
-            axis.plot(
-                places, [100 * share for share in sorted(values)], ".-", color=colour, label=name
-            )
-    axis.set(xlabel="clients, worst to best", ylabel="accuracy on a client's own test texts, %")
-    axis.set_xticks([])
-    axis.legend(fontsize=8, frameon=False)
-    figure.tight_layout()
-    return _save(figure, path)
+def clients_of(item: Measured) -> dict[str, float]:
+    """Accuracy of every client in the end on its own test texts.
+
+    Clients that own a language are the same in every seed, and are told by name, as means over the
+    seeds. Others are not: they are told by rank, from the worst of each seed to the best.
+    """
+    seeds = [result.final().by_client for result in item.results]
+    if item.cell.experiment.deal.by:
+        names = [name for name in seeds[0] if all(name in one for one in seeds)]
+        return {name: sum(one[name].share for one in seeds) / len(seeds) for name in names}
+    ranked = [sorted(tally.share for tally in one.values()) for one in seeds]
+    places = range(min(map(len, ranked)))
+    return {str(at + 1): sum(one[at] for one in ranked) / len(ranked) for at in places}
 
 
-def _by_client(item: Measured) -> list[float]:
-    """Accuracies of all clients in the end, all seeds together."""
-    return [tally.share for result in item.results for tally in result.final().by_client.values()]
+def clients_figure(found: Sequence[Measured], title: str) -> Any:
+    """One panel per cell, one bar per client."""
+    shown = [(item, clients) for item in found if len(clients := clients_of(item)) > 1]
+    columns = min(PANELS, len(shown))
+    rows = -(-len(shown) // columns)
+    figure = new_figure(max(6.0, 4.0 * columns), 2.6 * rows + 1.0, title)
+    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
+    colours = colours_of(found)
+    for number, (axis, (item, clients)) in enumerate(zip(panels, shown, strict=False)):
+        places = range(1, len(clients) + 1)
+        heights = [100 * share for share in clients.values()]
+        axis.bar(places, heights, 0.8, color=colours[item.name])
+        _name_clients(axis, item, list(clients))
+        accuracy_axis(axis)
+        heading(axis, names_of(found)[item.name])
+        if number % columns:
+            axis.set_ylabel("")
+    for empty in panels[len(shown) :]:
+        empty.remove()
+    plain([axis for axis, _ in zip(panels, shown, strict=False)])
+    return figure
 
 
-def _axes(count: int, title: str) -> tuple[Any, list[Any]]:
-    from matplotlib import pyplot
-
-    width = {1: 9, 3: 13}[count]
-    figure, axes = pyplot.subplots(1, count, figsize=(width, 4.4), dpi=110, sharey=True)
-    found = [axes] if count == 1 else list(axes)
-    for axis in found:
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title, fontsize=11)
-    return figure, found
-
-
-def _save(figure: Any, path: Path) -> Path:
-    from matplotlib import pyplot
-
-    figure.savefig(path)
-    pyplot.close(figure)
-    return path
+def _name_clients(axis: Any, item: Measured, names: list[str]) -> None:
+    """What stands below the bars: names where clients have some, else ranks."""
+    many = f"; mean of {seeds_of([item])}" if len(item.results) > 1 else ""
+    if item.cell.experiment.deal.by:
+        upright = {"rotation": 90} if len(names) > MOST_NAMES else {}
+        axis.set_xticks(range(1, len(names) + 1), names, **upright)
+        axis.set_xlabel(f"client, on its own test texts{many}")
+    else:
+        whole_numbers(axis.xaxis)
+        axis.set_xlabel(f"client from worst to best, on its own test texts{many}")
+    axis.set_xlim(0.4, len(names) + 0.6)

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from profiling.canvas import PALE, PALETTE, SMALL, colour, new_figure, plain, save, whole_numbers
 from simulation.population.clients import Population
 
 MOST_DOT_CLIENTS = 40
 MOST_BARS = 64
 MOST_BANDS = 200
 LARGEST_DOT, LARGEST_INNER_DOT = 420.0, 130.0  # points squared
-LABELLED, UNLABELLED = "#b5442e", "#c9d8e8"
+LABELLED, UNLABELLED = PALETTE[1], PALE
 
 
 @dataclass(frozen=True)
@@ -64,41 +65,33 @@ def draw_partition(
         path: The PNG to write.
         title: Above the picture.
     """
-    import matplotlib as mpl
+    save(partition_figure(population, fields, title), path)
 
-    mpl.use("Agg")
-    from matplotlib import pyplot
 
+def partition_figure(
+    population: Population, fields: Mapping[str, Sequence[str]], title: str
+) -> Any:
+    """The picture, unsaved; see `draw_partition`."""
     tables = {field: count(population, values) for field, values in fields.items()}
     if len(population) <= MOST_DOT_CLIENTS:
-        figure = _dots(pyplot, [client.name for client in population], tables)
-    else:
-        figure = _sorted(pyplot, tables)
-    figure.suptitle(title, fontsize=11)
-    figure.get_layout_engine().set(w_pad=0.1)
-    figure.savefig(path, format="png", pil_kwargs={"optimize": True})
-    pyplot.close(figure)
+        return _dots([client.name for client in population], tables, title)
+    return _sorted(tables, title)
 
 
-def _dots(pyplot: Any, names: Sequence[str], tables: Mapping[str, Counts]) -> Any:
+def _dots(names: Sequence[str], tables: Mapping[str, Counts], title: str) -> Any:
     widths = [max(2.0, 0.75 * len(table.kinds)) for table in tables.values()]
-    figure, axes = pyplot.subplots(
-        1,
-        len(tables) + 1,
-        figsize=(sum(widths) + 4.2, 0.36 * len(names) + 1.9),
-        dpi=110,
-        width_ratios=[*widths, 2.2],
-        layout="constrained",
-        sharey=True,
-        squeeze=False,
+    figure = new_figure(sum(widths) + 4.2, 0.36 * len(names) + 1.9, title)
+    axes = figure.subplots(
+        1, len(tables) + 1, width_ratios=[*widths, 2.2], sharey=True, squeeze=False
     )
     for axis, (field, table) in zip(axes[0], tables.items(), strict=False):
         _dot_panel(axis, field, table)
     _size_bars(axes[0][-1], next(iter(tables.values())))
     axes[0][0].set_yticks(np.arange(len(names)), names, fontsize=8)
     axes[0][0].set_ylim(len(names) - 0.4, -0.6)
+    axes[0][0].set_ylabel("client")
+    plain(axes[0])
     for axis in axes[0]:
-        axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(axis="y", length=0)
     entries = axes[0][-1].get_legend_handles_labels()
     figure.legend(*entries, loc="outside lower right", ncols=2, fontsize=8, frameon=False)
@@ -110,9 +103,9 @@ def _dot_panel(axis: Any, field: str, table: Counts) -> None:
     columns, rows = np.meshgrid(np.arange(kinds), np.arange(len(table.labelled)))
     inner = LARGEST_INNER_DOT if table.unlabelled.any() else LARGEST_DOT
     layers = ((table.unlabelled, UNLABELLED, LARGEST_DOT), (table.labelled, LABELLED, inner))
-    for counts, colour, largest in layers:
+    for counts, shade, largest in layers:
         areas = largest * counts / max(1, counts.max())
-        axis.scatter(columns, rows, s=areas, color=colour, linewidths=0)
+        axis.scatter(columns, rows, s=areas, color=shade, linewidths=0)
     for row, column in zip(*np.nonzero(table.labelled), strict=True):
         axis.annotate(
             f"{table.labelled[row, column]:,}",
@@ -123,9 +116,15 @@ def _dot_panel(axis: Any, field: str, table: Counts) -> None:
             va="center",
             color=LABELLED,
         )
-    axis.set_xticks(np.arange(kinds), table.kinds, fontsize=8, rotation=30 if kinds > 6 else 0)
+    _name_kinds(axis, table.kinds, is_slanted=kinds > 6)
     axis.set(xlim=(-0.6, kinds - 0.3), xlabel=field)
     axis.tick_params(length=0)
+
+
+def _name_kinds(axis: Any, kinds: Sequence[str], is_slanted: bool) -> None:
+    """Labels or languages below their columns; many of them slanted, each ending at its own."""
+    slant = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if is_slanted else {}
+    axis.set_xticks(np.arange(len(kinds)), kinds, fontsize=SMALL, **slant)
 
 
 def _size_bars(axis: Any, table: Counts) -> None:
@@ -140,35 +139,40 @@ def _size_bars(axis: Any, table: Counts) -> None:
     axis.tick_params(axis="x", labelsize=8)
 
 
-def _sorted(pyplot: Any, tables: Mapping[str, Counts]) -> Any:
-    figure, axes = pyplot.subplots(
-        len(tables),
-        3,
-        figsize=(12.5, 3.9 * len(tables) + 0.5),
-        dpi=100,
-        layout="constrained",
-        squeeze=False,
-        width_ratios=[4, 3, 3],
-    )
+def _sorted(tables: Mapping[str, Counts], title: str) -> Any:
+    figure = new_figure(12.5, 4.2 * len(tables) + 0.7, title)
+    axes = figure.subplots(len(tables), 3, squeeze=False, width_ratios=[4, 3, 3])
+    first = 0
     for (left, middle, right), (field, table) in zip(axes, tables.items(), strict=True):
-        colours = pyplot.get_cmap("tab10" if len(table.kinds) <= 10 else "tab20").colors
-        _labelled_bars(left, field, table, colours)
+        _labelled_bars(left, field, table, first)
         shades = _mix_bands(middle, field, table)
-        figure.colorbar(shades, ax=middle, shrink=0.7).ax.tick_params(labelsize=8)
-        left.spines[["top", "right"]].set_visible(False)
+        bar = figure.colorbar(shades, ax=middle, shrink=0.7)
+        bar.ax.tick_params(labelsize=SMALL)
+        bar.set_label("share", fontsize=SMALL)
+        plain([left])
         right.remove()
+        first += len(table.kinds)
     _size_curve(figure.add_subplot(axes[0][2].get_gridspec()[0, 2]), next(iter(tables.values())))
     return figure
 
 
-def _labelled_bars(axis: Any, field: str, table: Counts, colours: Sequence[Any]) -> None:
-    """Stacked bars, the clients with most labelled texts first."""
+def _labelled_bars(axis: Any, field: str, table: Counts, first: int) -> None:
+    """Stacked bars, the clients with most labelled texts first.
+
+    Args:
+        axis: Where.
+        field: Such as `label`.
+        table: Counts of its kinds.
+        first: Number of the first kind's colour: no colour means two things while they last.
+    """
     sizes = table.labelled.sum(axis=1)
     holders = int(np.count_nonzero(sizes))
     shown = table.labelled[np.argsort(-sizes, kind="stable")[: min(holders, MOST_BARS)]]
     floor = np.zeros(len(shown), np.int64)
-    for kind, counts, colour in zip(table.kinds, shown.T, colours, strict=False):
-        axis.bar(np.arange(len(shown)) + 1, counts, 0.9, bottom=floor, color=colour, label=kind)
+    for number, (kind, counts) in enumerate(zip(table.kinds, shown.T, strict=True), start=first):
+        shade = {"color": colour(number), "hatch": _hatch(number), "edgecolor": "white"}
+        places = np.arange(len(shown)) + 1
+        axis.bar(places, counts, 0.9, bottom=floor, label=kind, linewidth=0, **shade)
         floor += counts
     more = f", the first {MOST_BARS} of {holders:,}" if holders > MOST_BARS else ""
     axis.set(
@@ -178,9 +182,17 @@ def _labelled_bars(axis: Any, field: str, table: Counts, colours: Sequence[Any])
     )
     axis.title.set_fontsize(9)
     axis.set(xlim=(0.4, len(shown) + 0.6), ylim=(0, 1.05 * floor.max(initial=1)))
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.yaxis.get_major_locator().set_params(integer=True)
-    axis.legend(title=field, fontsize=7, title_fontsize=8, ncols=2 if len(table.kinds) > 7 else 1)
+    whole_numbers(axis.xaxis)
+    whole_numbers(axis.yaxis)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "frameon": False}
+    longest = max(len(kind) for kind in table.kinds)
+    columns = max(1, min(len(table.kinds), 60 // (longest + 6)))
+    axis.legend(**place, title=field, ncols=columns, fontsize=7, title_fontsize=SMALL)
+
+
+def _hatch(number: int) -> str:
+    """Stripes for kinds whose colour is taken: they begin again after the palette's last."""
+    return "//" if number // len(PALETTE) % 2 else ""
 
 
 def _mix_bands(axis: Any, field: str, table: Counts) -> Any:
@@ -200,9 +212,9 @@ def _mix_bands(axis: Any, field: str, table: Counts) -> Any:
         interpolation="nearest",
         extent=(-0.5, len(table.kinds) - 0.5, len(ordered), 0),
     )
-    rotation = 40 if len(table.kinds) > 5 else 0
-    axis.set_xticks(np.arange(len(table.kinds)), table.kinds, fontsize=8, rotation=rotation)
-    axis.set_ylabel("clients, sorted")
+    _name_kinds(axis, table.kinds, is_slanted=len(table.kinds) > 5)
+    axis.set_ylabel(f"clients, by their commonest {field}", fontsize=SMALL + 1)
+    axis.tick_params(labelsize=SMALL)
     axis.set_title(f"share of each {field} among a client's texts", fontsize=9)
     return image
 
@@ -212,6 +224,6 @@ def _size_curve(axis: Any, table: Counts) -> None:
     axis.stairs(sizes, np.arange(len(sizes) + 1), fill=True, color=UNLABELLED)
     axis.set(xlabel="clients, largest first", ylabel="texts", xlim=(0, len(sizes)))
     axis.set_ylim(bottom=0)
-    axis.yaxis.get_major_locator().set_params(integer=True)
+    whole_numbers(axis.yaxis)
     axis.set_title(f"{sizes.sum():,} texts on {len(sizes):,} clients", fontsize=9)
-    axis.spines[["top", "right"]].set_visible(False)
+    plain([axis])

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 UNKNOWN = "not known"
-CELL = re.compile(r"(?P<about>~)?(?P<value>[\d.,]+)(?:±(?P<spread>[\d.]+))?")
+CELL = re.compile(r"~?(?P<value>[\d.,]+)(?:±(?P<spread>[\d.]+))?")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Figure:
         column: The column's name as printed; empty of a sentence.
         setting: What the paper says about how it was made.
         spread: What it prints behind ±, in `unit`; None where it prints nothing.
-        is_about: Whether it prints the number as an approximate one.
+        printed: The cell as it is printed, with all its digits; empty of a sentence.
         remark: What else has to be known, such as another reading of the cell.
     """
 
@@ -76,12 +76,11 @@ class Figure:
     column: str
     setting: Setting
     spread: float | None = None
-    is_about: bool = False
+    printed: str = ""
     remark: str = ""
 
     def __str__(self) -> str:
-        spread = "" if self.spread is None else f"±{self.spread:g}"
-        return f"{'~' if self.is_about else ''}{self.value:,}{spread}"
+        return self.printed or f"{self.value:,}"
 
     def to_json(self) -> dict[str, object]:
         """The number and where it stands, for machines."""
@@ -185,7 +184,7 @@ def read_table(
                     column=column,
                     setting=setting,
                     spread=float(said["spread"]) if said["spread"] else None,
-                    is_about=bool(said["about"]),
+                    printed=cell,
                     remark=remarks.get((row, column), ""),
                 )
             )

@@ -90,7 +90,7 @@ def test_a_played_scenario_leaves_figures_and_pictures(
     for path in told["cells"][0]["rows_files"]:
         assert Path(path).is_file() and path.endswith("rows.jsonl")
     files = {path.name for path in (tmp_path / "told" / "small").iterdir()}
-    pictures = {"accuracy.png", "languages.png", "clients.png"}
+    pictures = {"accuracy.png", "languages.png"}  # clients are the languages
     assert files == {"summary.json", "table.md", *pictures}
 
 

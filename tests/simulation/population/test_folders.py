@@ -9,10 +9,11 @@ pytest.importorskip("torch")
 from edge_client.texts.examples import ClientData, Example, read_file, read_folder
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, read_task
+from profiling.canvas import PALETTE
 from simulation.population.clients import Client
 from simulation.population.deal import Deal, population_of
 from simulation.population.folders import write_clients, write_split
-from simulation.population.picture import count, draw_partition
+from simulation.population.picture import count, draw_partition, partition_figure
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
 NONE = np.empty(0, np.int32)
@@ -115,3 +116,20 @@ def test_a_picture_is_drawn_for_few_and_for_many_clients(tmp_path: Path, clients
     drawn = (tmp_path / "p.png").read_bytes()
     assert drawn.startswith(PNG)
     assert 5_000 < len(drawn) < 200_000
+
+
+def test_labels_have_the_colours_of_all_pictures_and_no_legend_lies_over_bars() -> None:
+    agg = pytest.importorskip("matplotlib.backends.backend_agg")
+    texts = [Example("x", label="abc"[i % 3]) for i in range(400)]
+    population = population_of(Deal(clients=60, labelled=300), texts, [], seed=0)
+    figure = partition_figure(population, {"label": [text.label or "" for text in texts]}, "title")
+    agg.FigureCanvasAgg(figure).draw()
+    bars = figure.axes[0]
+    shades = [rgba(group.patches[0].get_facecolor()) for group in bars.containers]
+    assert shades == list(PALETTE[:3])
+    legend = bars.get_legend().get_window_extent()
+    assert not any(legend.overlaps(axis.get_window_extent()) for axis in figure.axes)
+
+
+def rgba(colour: tuple[float, ...]) -> str:
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colour[:3])
