@@ -258,7 +258,7 @@ def _plain(item: Measured) -> dict[str, object]:
         "row": item.cell.row,
         "column": item.cell.column,
         "accuracy": round(mean, 4),
-        "accuracy_spread": round(spread, 4),
+        "accuracy_spread": round(spread, 4) if len(item.results) > 1 else None,
         "accuracy_is": "mean of languages" if item.cell.of_languages else "of all test texts",
         "accuracy_by_seed": [round(result.accuracy, 4) for result in item.results],
         "accuracy_by_language": {name: round(x, 4) for name, x in item.by_language().items()},
@@ -271,4 +271,5 @@ def _plain(item: Measured) -> dict[str, object]:
         "bytes_down": round(item.total("bytes_down")),
         "layer_forwards": round(item.total("layer_forwards")),
         "rounds": item.cell.experiment.rounds,
+        "train_seconds": round(item.total("train_s"), 1),
     }

@@ -86,6 +86,7 @@ def test_a_played_scenario_leaves_figures_and_pictures(
     assert told["bases"][0]["base_id"] == tiny_base.base_id
     assert told["datasets"][0]["name"] == "masakhanews" and "numpy" in told["versions"]
     assert told["date"].endswith("+00:00") and told["seconds"] > 0 and told["machine"]["cores"]
+    assert told["cells"][0]["accuracy_spread"] is not None
     assert told["cells"][0]["settings"]["adapter"] == news(tiny_base).adapter
     for path in told["cells"][0]["rows_files"]:
         assert Path(path).is_file() and path.endswith("rows.jsonl")
