@@ -83,6 +83,7 @@ def legend_below(axes: Any, columns: int) -> None:
 
 
 def save(figure: Any, path: Path) -> Path:
-    """Write a figure as a PNG."""
-    figure.savefig(path, format="png", pil_kwargs={"optimize": True})
+    """Write a figure in the format of its file's name; a PNG as small as it gets."""
+    more = {"pil_kwargs": {"optimize": True}} if path.suffix == ".png" else {}
+    figure.savefig(path, **more)
     return path

@@ -21,7 +21,7 @@ from edge_client.engine.onnx_backend.operators import Attention
 from edge_client.engine.onnx_backend.runtime import Runtime
 from edge_client.planning.chunks import SCORES
 from tests.edge_client.engine.engines import needs_int8
-from tests.edge_client.engine.graphs import ACTIVATIONS
+from tests.edge_client.engine.onnx_backend.graphs import ACTIVATIONS
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional

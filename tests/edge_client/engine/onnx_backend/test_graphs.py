@@ -5,7 +5,7 @@ import pytest
 from edge_client.engine.onnx_backend import graphs as onnx_graphs
 from edge_client.engine.onnx_backend.model import Graph
 from edge_client.engine.onnx_backend.runtime import Runtime
-from tests.edge_client.engine.graphs import every_graph
+from tests.edge_client.engine.onnx_backend.graphs import every_graph
 
 GRAPHS = every_graph()
 
