@@ -83,7 +83,10 @@ def legend_below(axes: Any, columns: int) -> None:
 
 
 def save(figure: Any, path: Path) -> Path:
-    """Write a figure in the format of its file's name; a PNG as small as it gets."""
-    more = {"pil_kwargs": {"optimize": True}} if path.suffix == ".png" else {}
-    figure.savefig(path, **more)
+    """Write a figure in the format that its file's name says, else as a PNG."""
+    kind = path.suffix.removeprefix(".").lower()
+    if kind in figure.canvas.get_supported_filetypes() and kind != "png":
+        figure.savefig(path, format=kind)
+    else:
+        figure.savefig(path, format="png", pil_kwargs={"optimize": True})
     return path

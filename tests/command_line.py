@@ -70,8 +70,12 @@ def _screen(columns: int) -> "Iterator[tuple[int, list[str]]]":
 
 def on_terminal(work: Callable[[], object], columns: int = 80) -> str:
     """What a piece of this process writes to stdout while stdout is a terminal."""
-    with _screen(columns) as (theirs, said), os.fdopen(os.dup(theirs), "w") as file:
-        _screened(work, file)
+    told = os.environ.pop("COLUMNS", None)
+    try:
+        with _screen(columns) as (theirs, said), os.fdopen(os.dup(theirs), "w") as file:
+            _screened(work, file)
+    finally:
+        os.environ |= {} if told is None else {"COLUMNS": told}
     return said[0]
 
 
@@ -87,8 +91,4 @@ def shown(*words: str, columns: int = 80) -> str:
         with suppress(SystemExit):
             main(words)
 
-    told = os.environ.pop("COLUMNS", None)
-    try:
-        return on_terminal(run, columns)
-    finally:
-        os.environ |= {} if told is None else {"COLUMNS": told}
+    return on_terminal(run, columns)

@@ -323,6 +323,7 @@ class Coordinator:
         given = {
             **{"--base": "base", "--adapter": "lora:2", "--rounds": "2", "--min-clients": "1"},
             **{"--epochs": "1", "--batch": "4", "--tokens": "32"},
+            **{"--name": f"run-{len(self.runs)}"},
         }
         flags = [option for option in options if option == "--labelling"]
         pairs = [option for option in options if option != "--labelling"]

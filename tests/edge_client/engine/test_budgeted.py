@@ -124,7 +124,7 @@ def test_a_peak_above_the_budget_takes_the_next_smaller_plan(
     with caplog.at_level(logging.WARNING):
         train(engine, TEXTS, Training(lr=0.01, batch=4, epochs=12), seed=1)
     assert engine.option.predicted_peak_bytes < first
-    assert "going on by" in caplog.text and "no smaller plan is left" in caplog.text
+    assert "going on with" in caplog.text and "no smaller plan is left" in caplog.text
 
 
 def test_a_rounds_peak_is_remembered_for_the_next_plan(
@@ -220,4 +220,4 @@ def test_a_process_whose_memory_really_ends_goes_on_smaller(kind: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     rows, kept, smaller_rows, smaller_kept, loss = done.stdout.split()
     assert (smaller_rows, smaller_kept) != (rows, kept) and float(loss) < 10
-    assert "going on by" in done.stderr
+    assert "going on with" in done.stderr

@@ -96,10 +96,11 @@ def test_the_picture_may_go_into_a_folder_that_is_not_there(data: Path) -> None:
     assert picture.is_file()
 
 
-def test_a_picture_is_a_png_whatever_its_name(data: Path) -> None:
+@pytest.mark.parametrize(("name", "start"), [("p.pdf", b"%PDF"), ("picture", b"\x89PNG")])
+def test_a_picture_is_in_the_format_of_its_name(data: Path, name: str, start: bytes) -> None:
     out = data.parent / "out"
-    assert run(data, "--out", out, "--picture", out / "deep" / "p.pdf").exit_code == 0
-    assert (out / "deep" / "p.pdf").read_bytes().startswith(b"\x89PNG")
+    assert run(data, "--out", out, "--picture", out / "deep" / name).exit_code == 0
+    assert (out / "deep" / name).read_bytes().startswith(start)
 
 
 @pytest.mark.parametrize(("name", "why"), [("", "Is a directory"), ("train.csv/p", "File exists")])
