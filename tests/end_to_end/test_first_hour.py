@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.command_line import smidgen
 from tests.end_to_end.conftest import Scene, wait_for
 
@@ -16,6 +18,8 @@ def test_a_lone_device_and_its_coordinator_say_what_they_wait_for(scene: Scene) 
     wait_for(lambda: said in scene.log("coordinator"), scene.fleet.check)
     scene.client("b", url, "--engine", "onnx")
     scene.finish()
+    (plan,) = [line for line in scene.log("a").splitlines() if "plan:" in line]
+    assert "texts of a batch at once" in plan and plan[:4].isdigit() and plan[4] == "-"
     assert "round 1 of 1, training: a answered after" in scene.log("coordinator")
     assert "2 of 2 devices are done, accuracy" in scene.log("coordinator")
 
@@ -49,6 +53,7 @@ def test_a_device_with_too_small_a_budget_never_joins(scene: Scene) -> None:
     assert scene.coordinator_json("status")["devices"] == []
 
 
+@pytest.mark.slow
 def test_a_device_restarted_on_useless_files_is_refused_until_they_are_mended(
     scene: Scene,
 ) -> None:
@@ -70,12 +75,3 @@ def test_a_device_restarted_on_useless_files_is_refused_until_they_are_mended(
     scene.fleet.start("b", [*line, *options, "--engine", "onnx"])
     scene.finish()
     assert scene.coordinator_json("status")["phase"] == "finished"
-
-
-def test_the_log_of_a_client_has_times_and_its_plan_in_words(scene: Scene) -> None:
-    scene.create(1, 1, 1)
-    scene.client("a", scene.serve(), "--engine", "onnx")
-    scene.finish()
-    lines = [line for line in scene.log("a").splitlines() if "plan:" in line]
-    assert len(lines) == 1 and "texts of a batch at once" in lines[0] and "Plan(" not in lines[0]
-    assert lines[0][:4].isdigit() and lines[0][4] == "-"
