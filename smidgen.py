@@ -1,7 +1,24 @@
-"""The front door: `smidgen COMMAND` opens the one package that knows the command, and no other.
+"""The front door: `smidgen COMMAND` on a command line, and `import smidgen` in Python.
 
-Every package brings its own `cli.py`; a device that has only the client never imports the server.
-Errors are caught here and nowhere else: one line on stderr and an exit code.
+A command opens the one package that knows it, and no other: a device that has only the client
+never imports the server. Errors are caught in `main` and nowhere else: one line on stderr and an
+exit code.
+
+In Python the same is done by functions, whose keywords and defaults are the commands' options:
+
+    pack(model, bits, out)         -> Pack             a base, for devices to map
+    plan(base)                     -> Plans            what training would take here; estimated
+    train(data, out)               -> TrainedAdapter   one device, by itself
+    predict(texts, adapter)        -> list[Prediction]
+    evaluate(data, adapter)        -> Scores
+    create_run(store, run)         -> NewRun           run: RunConfig(Task, Training, Labelling)
+    serve(store)                   -> Server           in a thread, until its `with` block ends
+    runs(store)                    -> list[RunStatus]
+    run_client(url, data, token)   -> Summary          one device in a run, to the run's end
+    simulate(Experiment)           -> list[Simulated]  many devices in this process
+
+Nothing is printed, no logging is set up; what goes wrong is raised, `WrongInput` or `Failed`.
+Names are loaded when they are first used. docs/python.md shows them at work.
 """
 
 import os
@@ -10,10 +27,93 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge_client.errors import Failed, WrongInput
 
+if TYPE_CHECKING:
+    from coordinator.api.create import NewRun, RunStatus, create_run, runs
+    from coordinator.api.serve import Server, serve
+    from coordinator.config import RunConfig
+    from edge_client.api.evaluate import Scores, evaluate
+    from edge_client.api.pack import Pack, pack
+    from edge_client.api.plan import Planned, Plans, plan
+    from edge_client.api.predict import Prediction, predict
+    from edge_client.api.run import NothingDone, run_client
+    from edge_client.api.train import TrainedAdapter, train
+    from edge_client.client.settings import Summary
+    from edge_client.texts.tasks import Task
+    from edge_client.wire.labelling import Labelling
+    from edge_client.wire.messages import Training
+    from simulation.api import Simulated, simulate
+    from simulation.experiments.experiment import Experiment
+    from simulation.population.deal import Deal
+
 __version__ = "0.1.0"
+__all__ = [
+    "Deal",
+    "Experiment",
+    "Failed",
+    "Labelling",
+    "NewRun",
+    "NothingDone",
+    "Pack",
+    "Planned",
+    "Plans",
+    "Prediction",
+    "RunConfig",
+    "RunStatus",
+    "Scores",
+    "Server",
+    "Simulated",
+    "Summary",
+    "Task",
+    "TrainedAdapter",
+    "Training",
+    "WrongInput",
+    "__version__",
+    "create_run",
+    "evaluate",
+    "pack",
+    "plan",
+    "predict",
+    "run_client",
+    "runs",
+    "serve",
+    "simulate",
+    "train",
+]
+# public name -> the module that has it; opened when the name is first used
+_HOMES = {
+    "Deal": "simulation.population.deal",
+    "Experiment": "simulation.experiments.experiment",
+    "Labelling": "edge_client.wire.labelling",
+    "NewRun": "coordinator.api.create",
+    "NothingDone": "edge_client.api.run",
+    "Pack": "edge_client.api.pack",
+    "Planned": "edge_client.api.plan",
+    "Plans": "edge_client.api.plan",
+    "Prediction": "edge_client.api.predict",
+    "RunConfig": "coordinator.config",
+    "RunStatus": "coordinator.api.create",
+    "Scores": "edge_client.api.evaluate",
+    "Server": "coordinator.api.serve",
+    "Simulated": "simulation.api",
+    "Summary": "edge_client.client.settings",
+    "Task": "edge_client.texts.tasks",
+    "TrainedAdapter": "edge_client.api.train",
+    "Training": "edge_client.wire.messages",
+    "create_run": "coordinator.api.create",
+    "evaluate": "edge_client.api.evaluate",
+    "pack": "edge_client.api.pack",
+    "plan": "edge_client.api.plan",
+    "predict": "edge_client.api.predict",
+    "run_client": "edge_client.api.run",
+    "runs": "coordinator.api.create",
+    "serve": "coordinator.api.serve",
+    "simulate": "simulation.api",
+    "train": "edge_client.api.train",
+}
 
 # command -> (module with a Typer `app`, what it does, the extra it needs)
 COMMANDS = {
@@ -40,10 +140,35 @@ COMMANDS = {
         "simulate",
     ),
 }
+_EXTRAS = {"coordinator": "server", "simulation": "simulate"}  # of the packages with public names
 OURS = ("coordinator", "edge_client", "profiling", "simulation")
 INTERRUPTED = 130
 _COMPLETE = "_SMIDGEN_COMPLETE"  # set by a shell that asks what the last word may become
 _COMPLETION = ("--install-completion", "--show-completion")
+
+
+if not TYPE_CHECKING:  # a type checker has the true names from above, and knows that no other is
+
+    def __getattr__(name: str) -> object:
+        """Load a public name where it is first used, PEP 562."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'smidgen' has no attribute {name!r}")
+        try:
+            found = getattr(import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.split(".")[0] in OURS:
+                raise
+            extra = _EXTRAS.get(_HOMES[name].split(".")[0], "")
+            raise ModuleNotFoundError(
+                f"smidgen.{name} needs {error.name!r}; pip install {_package(extra)}",
+                name=error.name,
+            ) from error
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def usage() -> str:
@@ -118,8 +243,8 @@ def _run(command: str, arguments: Sequence[str]) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in OURS:
             raise
-        package = f"'smidgen[{extra}]'" if extra else "smidgen"
-        _end(command, f"needs {error.name!r}; pip install {package}", WrongInput.exit_code)
+        told = f"needs {error.name!r}; pip install {_package(extra)}"
+        _end(command, told, WrongInput.exit_code)
     except OSError as error:  # a full disk, a folder that is not ours
         _end(command, str(error), Failed.exit_code)
     except KeyboardInterrupt:
@@ -128,6 +253,10 @@ def _run(command: str, arguments: Sequence[str]) -> None:
         if end.code == INTERRUPTED:  # Typer has caught a KeyboardInterrupt and says nothing
             _end(command, "stopped", INTERRUPTED)
         raise
+
+
+def _package(extra: str) -> str:
+    return f"'smidgen[{extra}]'" if extra else "smidgen"
 
 
 def _end(command: str, message: str, exit_code: int) -> None:

@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.storage.store import DATABASE, Store, StoreError
-
 NewStoreOption = Annotated[
     Path, typer.Option("--store", help="Folder of the coordinator's store; made if it is new.")
 ]
@@ -22,17 +20,6 @@ EveryOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.")
 ]
-
-
-def open_store(folder: Path) -> Store:
-    """The store of a folder that has one.
-
-    Raises:
-        StoreError: It has none.
-    """
-    if not (folder / DATABASE).is_file():
-        raise StoreError(f"no store at {folder}; make one with `create`, or name it with --store")
-    return Store(folder)
 
 
 def answer(text: str, plain: Mapping[str, Any], as_json: bool) -> None:

@@ -1,16 +1,12 @@
 """`smidgen coordinator create`: a new run, from a run file and flags."""
 
-import time
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from coordinator.api.create import NewRun, create_run
 from coordinator.commands.console import JsonOption, NewStoreOption, answer
-from coordinator.config import RunConfig, read_run_config
-from coordinator.storage.runs import Created, create_run
-from coordinator.storage.store import Store
 
 TASK = "A task.toml, or the name of a ready-made task (`smidgen client tasks` lists them)."
 NAME = "Name of the run, 1 to 64 characters, another one for each run; by default the task's."
@@ -65,36 +61,35 @@ def create(
 
     Options go before the run file; what neither says has the default named here.
     """
-    flags = {
-        "task": str(task) if task else None,
-        "name": name,
-        "base": base,
-        "adapter": adapter,
-        "prompt_init": prompt_init,
-        "rounds": rounds,
-        "fraction": fraction,
-        "min_clients": min_clients,
-        "epochs": epochs,
-        "batch": batch,
-        "lr": lr,
-        "tokens": tokens,
-        "deadline_s": deadline,
-        "seed": seed,
-        "labelling": labelling,
-        "infer_every": infer_every,
-        "infer_clients": infer_clients,
-        "keep_first": keep_first,
-        "keep_last": keep_last,
-        "confidence": confidence,
-    }
-    config = read_run_config(file, flags)
-    with closing(Store(store)) as opened:
-        created = create_run(opened, config, time.time())
-    announce(config, created, as_json)
+    created = create_run(
+        store,
+        file,
+        task=task,
+        name=name,
+        base=base,
+        adapter=adapter,
+        prompt_init=prompt_init,
+        rounds=rounds,
+        fraction=fraction,
+        min_clients=min_clients,
+        epochs=epochs,
+        batch=batch,
+        lr=lr,
+        tokens=tokens,
+        deadline=deadline,
+        seed=seed,
+        labelling=labelling,
+        infer_every=infer_every,
+        infer_clients=infer_clients,
+        keep_first=keep_first,
+        keep_last=keep_last,
+        confidence=confidence,
+    )
+    announce(created, as_json)
 
 
-def announce(config: RunConfig, created: Created, as_json: bool) -> None:
+def announce(created: NewRun, as_json: bool) -> None:
     """Tell a new run's id and token."""
-    text = f"run {created.run_id} ({config.name})\nenrolment token {created.token}"
-    plain = {"run_id": created.run_id, "name": config.name, "token": created.token}
+    text = f"run {created.run_id} ({created.name})\nenrolment token {created.token}"
+    plain = {"run_id": created.run_id, "name": created.name, "token": created.token}
     answer(text, plain, as_json)

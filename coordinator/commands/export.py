@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer, open_store
+from coordinator.api.stores import open_store
+from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.runs import config_of, find_run
 from coordinator.storage.status import state_of

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.commands.console import JsonOption, NewestOption, StoreOption, open_store
+from coordinator.api.stores import open_store
+from coordinator.commands.console import JsonOption, NewestOption, StoreOption
 from coordinator.storage.figures import accuracies, means, pseudo_labels, rows, write_jsonl
 from coordinator.storage.runs import find_run
 from edge_client.errors import demand

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from coordinator.commands.console import EveryOption, JsonOption, StoreOption, open_store
+from coordinator.api.stores import open_store
+from coordinator.commands.console import EveryOption, JsonOption, StoreOption
 from coordinator.storage.runs import find_run
 from coordinator.storage.status import status_of
 from edge_client.tables import Column, Table, share, show, span, tell

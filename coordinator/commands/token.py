@@ -2,7 +2,8 @@
 
 from contextlib import closing
 
-from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer, open_store
+from coordinator.api.stores import open_store
+from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer
 from coordinator.storage.keys import draw_secret, hash_secret
 from coordinator.storage.runs import find_run
 

@@ -1,190 +1,22 @@
-"""What `client predict` and `client evaluate` share: texts labelled by an adapter, piece by piece.
-
-Memory is bounded however many texts there are, and answers come in the texts' order.
-"""
+"""What `client predict` and `client evaluate` share: a count on stderr, and files of answers."""
 
 import csv
 import json
-import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from edge_client.adapters.peft_folder import is_exported, read_peft_folder
-from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.adapters.spec import AdapterSpec, parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.engine.budgeted import open_within
-from edge_client.engine.engine import Engine
+from edge_client.api.labeller import Answer
 from edge_client.errors import demand
 from edge_client.outputs import check_out_file, new_file
-from edge_client.planning.sizes import parse_budget
-from edge_client.texts.examples import Example, Found
-from edge_client.texts.ready_tasks import find_task
-from edge_client.texts.tasks import Task, TaskError
-from edge_client.wire.messages import Training
-from edge_client.wire.tensors import AdapterState
+from edge_client.texts.tasks import Task
 
-PIECE_TEXTS, PIECE_CHARACTERS = 256, 1 << 20  # labelled at once
-NAMED = 10  # lines left out that are named
 RESULTS = (".csv", ".jsonl")
-
-
-@dataclass(frozen=True)
-class Labeller:
-    """An adapter (or the base alone) that can label texts.
-
-    Attributes:
-        engine: What computes.
-        task: What is told apart.
-        spec: The adapter.
-    """
-
-    engine: Engine
-    task: Task
-    spec: AdapterSpec
-
-    @property
-    def needs_pairs(self) -> bool:
-        """Whether it is asked by patterns that hold a second text."""
-        patterns = () if self.spec.head else self.task.asked()
-        return any("{text_b}" in pattern for pattern in patterns)
-
-
-def open_labeller(
-    adapter: Path | None, task: Path | None, base: str, engine: str, memory_budget: str
-) -> Labeller:
-    """Open an adapter: exported here, saved by PEFT elsewhere, or none at all (the base alone).
-
-    Args:
-        adapter: Its folder.
-        task: Task file or ready-made task, where the folder does not know it.
-        base: As `open_base` takes it.
-        engine: `torch`, `onnx` or `auto`.
-        memory_budget: As `parse_budget` takes it.
-
-    Raises:
-        AdapterError: No adapter, or one of another base.
-        TaskError: It is not known which labels there are.
-    """
-    demand(adapter is None or adapter.is_dir(), f"--adapter {adapter}: there is no such folder")
-    budget = parse_budget(memory_budget)
-    if task is None and (adapter is None or not is_exported(adapter)):
-        whose = "which labels this adapter has" if adapter else "the base alone"
-        raise TaskError(f"give --task task.toml for {whose}, or --adapter with an exported adapter")
-    opened = open_base(base)
-    chosen, spec, state = _adapter(adapter, task, opened)
-    computer = open_within(engine, opened, chosen, spec, Training(), budget)
-    if state is not None:
-        computer.load_adapter(state)
-    return Labeller(computer, chosen, spec)
-
-
-def _adapter(
-    folder: Path | None, task: Path | None, base: Base
-) -> tuple[Task, AdapterSpec, AdapterState | None]:
-    if folder is not None and is_exported(folder):
-        origin, state = read_peft_folder(folder, base)
-        return origin.task, parse_adapter(origin.adapter), state
-    chosen = find_task(task or "")
-    if folder is None:
-        return chosen, parse_adapter("lora:1"), None  # whose first values change nothing
-    return chosen, *read_peft_adapter(folder, base, len(chosen.labels))
-
-
-@dataclass
-class Left:
-    """Rows that gave no text to label.
-
-    Attributes:
-        lines: Their numbers.
-        reasons: Why, for the first of them.
-    """
-
-    lines: list[int] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-
-    def add(self, line: int, reason: str) -> None:
-        self.lines.append(line)
-        if len(self.reasons) < NAMED:
-            self.reasons.append(f"line {line}: {reason}")
-
-    def __str__(self) -> str:
-        more = "; ..." if len(self.lines) > NAMED else ""
-        rows = "row" if len(self.lines) == 1 else "rows"
-        return f"{len(self.lines)} {rows} left out: {'; '.join(self.reasons)}{more}"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """How a text is read.
-
-    Attributes:
-        found: The text, where it stands and its id.
-        example: The text.
-        log_probabilities: Of each label, in label order.
-    """
-
-    found: Found
-    example: Example
-    log_probabilities: np.ndarray
-
-    @property
-    def index(self) -> int:
-        """The most probable label's."""
-        return int(self.log_probabilities.argmax())
-
-    @property
-    def confidence(self) -> float:
-        """Its probability."""
-        return round(math.exp(float(self.log_probabilities.max())), 4)
-
-    def probabilities(self, labels: Sequence[str]) -> dict[str, float]:
-        """Each label's."""
-        values = np.exp(self.log_probabilities.astype(np.float64)).round(6).tolist()
-        return dict(zip(labels, values, strict=True))
-
-
-def answers(labeller: Labeller, texts: Iterable[Found], left: Left) -> Iterator[Answer]:
-    """Label texts in their order; those without a text go to `left`."""
-    for piece in _pieces(_usable(labeller, texts, left)):
-        examples = [example for _, example in piece]
-        rows = labeller.engine.predict(examples)
-        for (found, example), row in zip(piece, rows, strict=True):
-            yield Answer(found, example, row)
-
-
-def _usable(
-    labeller: Labeller, texts: Iterable[Found], left: Left
-) -> Iterator[tuple[Found, Example]]:
-    for found in texts:
-        reason = found.fault or ("" if found.example else "no text")
-        if found.example and labeller.needs_pairs and not found.example.text_b:
-            reason = "no text_b, which the task's patterns ask for"
-        if reason:
-            left.add(found.line, reason)
-        elif found.example is not None:
-            yield found, found.example
-
-
-def _pieces(texts: Iterable[tuple[Found, Example]]) -> Iterator[list[tuple[Found, Example]]]:
-    piece: list[tuple[Found, Example]] = []
-    room = PIECE_CHARACTERS
-    for found, example in texts:
-        piece.append((found, example))
-        room -= len(example.text) + len(example.text_b)
-        if len(piece) == PIECE_TEXTS or room <= 0:
-            yield piece
-            piece, room = [], PIECE_CHARACTERS
-    if piece:
-        yield piece
 
 
 @contextmanager

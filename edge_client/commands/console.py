@@ -1,4 +1,4 @@
-"""What the commands of `smidgen client` share: their options, and how a task is found."""
+"""What the commands of `smidgen client` share: their options, and texts on a terminal."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,10 +6,6 @@ from typing import Annotated
 import typer
 
 from edge_client.engine.opening import ENGINE_HELP
-from edge_client.errors import WrongInput
-from edge_client.texts.ready_tasks import find_task
-from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training
 
 BaseOption = Annotated[str, typer.Option("--base", help="Folder, hub name, or `embedded`.")]
 EngineOption = Annotated[str, typer.Option("--engine", help=ENGINE_HELP)]
@@ -39,30 +35,6 @@ EncodingOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: one JSON object.")]
 
 JOINERS = "\u200c\u200d"  # of Persian, of many Indic scripts, and of emoji
-
-
-def task_file(data: Path) -> Path:
-    """Where a data folder's own task lies, or that of the folder a data file is in."""
-    return (data if data.is_dir() else data.parent) / "task.toml"
-
-
-def task_for(path: Path | None, data: Path) -> Task:
-    """The task that is named, or else the data folder's own."""
-    return find_task(path or task_file(data))
-
-
-def training_of(epochs: int, batch: int, lr: float, tokens: int) -> Training:
-    """Training as flags give it.
-
-    Raises:
-        WrongInput: A value outside its range; names its flag and what came.
-    """
-    given = {"epochs": epochs, "batch": batch, "lr": lr, "tokens": tokens}
-    try:
-        return Training(epochs=epochs, batch=batch, lr=lr, tokens=tokens)
-    except ValueError as error:
-        name, _, expected = str(error).partition(": ")
-        raise WrongInput(f"--{name} {given[name]}: {expected} is expected") from error
 
 
 def shown(text: str, width: int | None = None) -> str:

@@ -1,26 +1,18 @@
 """`smidgen client evaluate`: how an adapter does on labelled texts, label by label."""
 
 import json
-import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from edge_client.api.evaluate import Scores, file_of, open_scoring
+from edge_client.api.labeller import Answer
 from edge_client.bases.base import EMBEDDED
-from edge_client.commands.answers import (
-    Answer,
-    Labeller,
-    Left,
-    answers,
-    check_results,
-    open_labeller,
-    progress,
-    results,
-)
+from edge_client.commands.answers import check_results, progress, results
 from edge_client.commands.console import (
     BaseOption,
     BudgetOption,
@@ -32,14 +24,11 @@ from edge_client.commands.console import (
     LabelColumnOption,
     TextColumnOption,
     shown,
-    task_file,
 )
 from edge_client.engine.scores import Confusion, Mistake
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import NARROW, Column, Table, render, share, show
-from edge_client.texts.dialect import Dialect, find
-from edge_client.texts.examples import Found, every_row, files_of
-from edge_client.texts.rows import DataError
+from edge_client.texts.dialect import Dialect
 
 MISTAKES = 10  # pairs of labels that are shown where there are too many for a table
 LABEL = 24  # characters of a label in a table
@@ -68,88 +57,39 @@ def evaluate(
 ) -> None:
     """Score an adapter (or the base alone) on labelled texts: test.* of a folder, or a file."""
     dialect = Dialect(text_column, label_column, delimiter, encoding)
-    file = _file(data)
+    file = file_of(data)
     check_results(out, file)
-    first = next(every_row(file, (), True, [], dialect), None)
-    has_id = first is not None and find(list(first.row), "id") is not None
-    own = task_file(data)
-    chosen = task or (own if own.is_file() else None)
-    labeller = open_labeller(adapter, chosen, base, engine, memory_budget)
-    left, notes = Left(), list[str]()
-    texts = every_row(file, labeller.task.labels, True, notes, dialect)
-    with results(out, labeller.task, is_gold=True, has_id=has_id) as write:
-        scored = _score(labeller, texts, left, write)
-    for told in [f"read with {', '.join(notes)}"] * bool(notes) + [str(left)] * bool(left.lines):
+    scoring = open_scoring(data, adapter, task, base, engine, memory_budget, dialect)
+    with (
+        results(out, scoring.labeller.task, is_gold=True, has_id=scoring.has_id) as write,
+        progress(is_shown=True) as advance,
+    ):
+
+        def on_answer(answer: Answer) -> None:
+            write(answer)
+            advance()
+
+        scores = scoring.score(on_answer)
+    for told in scores.notes:
         print(f"{file}: {told}", file=sys.stderr)
     if json_output:
-        print(json.dumps(_answer(scored, file, left, out)))
+        print(json.dumps(_answer(scores, out)))
         return
-    show(*report(scored.table, scored.loss))
+    show(*report(scores.confusion, scores.loss))
     if out is not None:
         print(f"\neach text's answer written to {out}")
 
 
-def _file(data: Path) -> Path:
-    """The labelled texts to score on.
-
-    Raises:
-        DataError: A folder without test texts.
-    """
-    found = files_of(data)
-    if data.is_file():
-        return data
-    if "test" not in found:
-        others = " or ".join(str(path) for part, path in found.items() if part == "labelled")
-        hint = f", or give --data {others}, whose texts may have been trained on" if others else ""
-        raise DataError(f"{data} holds no test.*; put a test.csv with columns text,label{hint}")
-    return found["test"]
-
-
-@dataclass(frozen=True)
-class Scored:
-    """How texts were read.
-
-    Attributes:
-        table: Counts by label.
-        loss: Mean cross-entropy in nats.
-    """
-
-    table: Confusion
-    loss: float
-
-
-def _score(
-    labeller: Labeller, texts: Iterator[Found], left: Left, write: Callable[[Answer], None]
-) -> Scored:
-    """Label texts and compare.
-
-    Raises:
-        DataError: There is none that can be used.
-    """
-    task, gold, read, losses = labeller.task, list[int](), list[int](), list[float]()
-    index = {label: number for number, label in enumerate(task.labels)}
-    with progress(is_shown=True) as advance:
-        for answer in answers(labeller, texts, left):
-            gold.append(index[answer.example.label or ""])
-            read.append(answer.index)
-            losses.append(-float(answer.log_probabilities[gold[-1]]))
-            write(answer)
-            advance()
-    if not gold:
-        raise DataError(f"there is no labelled text to score on; {left}")
-    return Scored(Confusion.of(task.labels, gold, read), math.fsum(losses) / len(losses))
-
-
-def _answer(scored: Scored, file: Path, left: Left, out: Path | None) -> dict[str, Any]:
-    table = scored.table
+def _answer(scores: Scores, out: Path | None) -> dict[str, Any]:
+    table = scores.confusion
     return {
-        "data": str(file),
-        "texts": table.total,
-        "left_out": left.lines,
-        "accuracy": table.accuracy,
-        "loss": scored.loss,
+        "data": str(scores.data),
+        "texts": scores.texts,
+        "left_out": list(scores.left_out),
+        "accuracy": scores.accuracy,
+        "loss": scores.loss,
         "macro": table.macro(),
-        "labels": [asdict(score) for score in table.scores()],
+        "labels": [asdict(score) for score in scores.labels],
         "confusion": {"labels": list(table.labels), "counts": table.counts.tolist()},
         "out": None if out is None else str(out),
     }

@@ -12,11 +12,11 @@ import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from edge_client.bases.packing import pack_model, pack_random
+from edge_client.api.pack import Pack
+from edge_client.api.pack import pack as make_pack
 from edge_client.bases.random_models import CONFIGS
-from edge_client.bases.writer import Packed, Progress
-from edge_client.errors import Stopped, demand
-from edge_client.outputs import check_out_parent
+from edge_client.bases.writer import Progress
+from edge_client.errors import Stopped
 
 app = typer.Typer(
     help="Make a base pack, which devices map instead of loading.",
@@ -50,14 +50,11 @@ def pack(
 ) -> None:
     """Pack a model: quantized, each layer's weights side by side, checked by SHA-256."""
     start = time.perf_counter()
-    demand(licence is None or not random, "--licence is of real weights; random ones need none")
-    check_out_parent("--out", out)
     try:
         with _progress() as progress:
-            if random:
-                packed = pack_random(model, bits, out, seed, progress)
-            else:
-                packed = pack_model(model, bits, out, licence, progress)
+            packed = make_pack(
+                model, bits, out, random=random, seed=seed, licence=licence, progress=progress
+            )
     except KeyboardInterrupt as error:
         raise Stopped("stopped; nothing is left of the attempt") from error
     elapsed_s = time.perf_counter() - start
@@ -72,26 +69,25 @@ def _progress() -> Iterator[Progress]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _result(packed: Packed, elapsed_s: float) -> dict[str, object]:
+def _result(packed: Pack, elapsed_s: float) -> dict[str, object]:
     return {
         "pack": str(packed.folder),
-        "pack_id": packed.manifest.pack_id,
-        "bytes": packed.manifest.total_bytes,
-        "bits": packed.manifest.bits,
-        "architecture": packed.manifest.architecture,
+        "pack_id": packed.pack_id,
+        "bytes": packed.total_bytes,
+        "bits": packed.bits,
+        "architecture": packed.architecture,
         "parameters": packed.parameters,
         "elapsed_s": round(elapsed_s, 3),
     }
 
 
-def _summary(packed: Packed, elapsed_s: float) -> str:
-    manifest = packed.manifest
+def _summary(packed: Pack, elapsed_s: float) -> str:
     facts = {
         "pack": packed.folder if packed.is_new else f"{packed.folder} (was there, the very same)",
-        "pack id": manifest.pack_id,
-        "model": f"{manifest.name} ({manifest.architecture})",
-        "parameters": f"{packed.parameters / 1e6:.1f} M in {manifest.bits} bits",
-        "size": f"{manifest.total_bytes / 1e6:.1f} MB",
+        "pack id": packed.pack_id,
+        "model": f"{packed.name} ({packed.architecture})",
+        "parameters": f"{packed.parameters / 1e6:.1f} M in {packed.bits} bits",
+        "size": f"{packed.total_bytes / 1e6:.1f} MB",
         "took": f"{elapsed_s:.1f} s",
     }
     return "\n".join(f"{name:<12} {value}" for name, value in facts.items())

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from edge_client.adapters.spec import parse_adapter
+from edge_client.api.given import task_file, task_for
 from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.commands.console import (
     BaseOption,
@@ -21,8 +22,6 @@ from edge_client.commands.console import (
     LabelColumnOption,
     TaskOption,
     TextColumnOption,
-    task_file,
-    task_for,
 )
 from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine

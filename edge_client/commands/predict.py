@@ -11,17 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from edge_client.api.labeller import Answer, Labeller, Left, answers, open_labeller
 from edge_client.bases.base import EMBEDDED
-from edge_client.commands.answers import (
-    Answer,
-    Labeller,
-    Left,
-    answers,
-    check_results,
-    open_labeller,
-    progress,
-    results,
-)
+from edge_client.commands.answers import check_results, progress, results
 from edge_client.commands.console import (
     BaseOption,
     BudgetOption,

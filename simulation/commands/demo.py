@@ -12,8 +12,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edge_client.adapters.peft_folder import check_exportable
 from edge_client.adapters.spec import parse_adapter
+from edge_client.api.given import training_of
 from edge_client.bases.base import EMBEDDED, open_base
-from edge_client.commands.console import training_of
 from edge_client.engine.opening import installed_engine
 from edge_client.errors import Stopped, demand
 from edge_client.planning.sizes import AUTO

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.api import labeller as room
 from edge_client.bases.base import Base
-from edge_client.commands import answers
 from edge_client.texts.examples import Example, Found
 from tests.command_line import Done
 from tests.edge_client.commands.alone import PAIRS, client, refused, train, write_data
@@ -102,7 +102,7 @@ def test_many_texts_are_labelled_piece_by_piece_in_their_order(
     whole = given(tiny_base, adapter, *TEXTS * 3)["labels"]
     (tmp_path / "a.txt").write_text("\n".join(TEXTS * 3))
     for limit, value in (("PIECE_TEXTS", 2), ("PIECE_CHARACTERS", 30)):
-        monkeypatch.setattr(answers, limit, value)
+        monkeypatch.setattr(room, limit, value)
         found = predict(tiny_base, adapter, "--file", tmp_path / "a.txt", "--json").stdout
         assert json.loads(found)["labels"] == whole
 
@@ -110,16 +110,16 @@ def test_many_texts_are_labelled_piece_by_piece_in_their_order(
 def test_no_more_texts_are_read_than_are_labelled_at_once(
     tiny_base: Base, adapter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "PIECE_TEXTS", 2)
+    monkeypatch.setattr(room, "PIECE_TEXTS", 2)
     base, taken = str(tiny_base.folder), list[int]()
-    labeller = answers.open_labeller(adapter, None, base, "onnx", "auto")
+    labeller = room.open_labeller(adapter, None, base, "onnx", "auto")
 
     def texts() -> Iterator[Found]:
         for line in range(1, 10**9):
             taken.append(line)
             yield Found(line, {}, Example("rain"))
 
-    found = answers.answers(labeller, texts(), answers.Left())
+    found = room.answers(labeller, texts(), room.Left())
     assert [next(found).found.line for _ in range(4)] == [1, 2, 3, 4] == taken
 
 

@@ -1,0 +1,184 @@
+"""Creating a run in a store, and where the runs of a store stand."""
+
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coordinator.api.stores import Place, open_store
+from coordinator.config import ConfigError, RunConfig, read_run_config
+from coordinator.storage import runs as stored
+from coordinator.storage.status import status_of
+from coordinator.storage.store import Run, Store
+from edge_client.errors import demand
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """A run that was just created.
+
+    Attributes:
+        run_id: Its id.
+        name: Its name.
+        token: What devices enrol with; a secret, which the store holds as a hash only.
+    """
+
+    run_id: str
+    name: str
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """Where a run stands.
+
+    Attributes:
+        run_id: Its id.
+        name: Its name.
+        phase: `waiting`, `train`, `evaluate`, `label` or `finished`.
+        round_index: The round that it is in, or the last one.
+        rounds: Rounds until it is finished.
+        devices: Names of those that joined.
+        accuracy_by_round: Share of right labels, over all devices' test texts; 0 is before any
+            training.
+    """
+
+    run_id: str
+    name: str
+    phase: str
+    round_index: int
+    rounds: int
+    devices: tuple[str, ...]
+    accuracy_by_round: dict[int, float]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.phase == "finished"
+
+
+def create_run(
+    store: Place,
+    run: RunConfig | Place | None = None,
+    *,
+    task: Place | None = None,
+    name: str | None = None,
+    base: Place | None = None,
+    adapter: str | None = None,
+    prompt_init: str | None = None,
+    rounds: int | None = None,
+    fraction: float | None = None,
+    min_clients: int | None = None,
+    epochs: int | None = None,
+    batch: int | None = None,
+    lr: float | None = None,
+    tokens: int | None = None,
+    deadline: float | None = None,
+    seed: int | None = None,
+    labelling: bool = False,
+    infer_every: int | None = None,
+    infer_clients: int | None = None,
+    keep_first: float | None = None,
+    keep_last: float | None = None,
+    confidence: float | None = None,
+) -> NewRun:
+    """Create a run: from a `RunConfig`, or from a run file and keywords, which go before the file.
+
+        created = smidgen.create_run("store", task="agnews", rounds=5, min_clients=2)
+
+    What neither file nor keyword says has `RunConfig`'s default, `Training`'s or `Labelling`'s.
+
+    Args:
+        store: Folder of the coordinator's store; made if it is new.
+        run: The whole run, or its TOML file; None: the keywords say it.
+        task: A task.toml, or the name of a ready-made task.
+        name: Of the run, another one for each; by default the task's.
+        base: Frozen base: a folder, a hub name or `embedded`.
+        adapter: What is trained, such as `lora:8@q,v`.
+        prompt_init: With prompt:N, the text it starts from.
+        rounds: Rounds of training until the run is finished.
+        fraction: Share of the devices asked to train in a round, above 0 to 1.
+        min_clients: Devices to wait for before the first round.
+        epochs: Times a device goes through its texts in a round.
+        batch: Texts in one optimizer step.
+        lr: Learning rate of AdamW on the devices.
+        tokens: Longest input in tokens.
+        deadline: Seconds after which a step goes on without late devices.
+        seed: Root seed; equal seeds give equal runs.
+        labelling: Let devices label texts of their own; any keyword below says so too.
+        infer_every: Label before every Nth round.
+        infer_clients: Devices asked to label each time; 0: all.
+        keep_first: Share of its texts a device may label before round 1.
+        keep_last: The same before the last round, linear in between.
+        confidence: How sure a device must be of a label to use it.
+
+    Raises:
+        WrongInput: A value outside its range, no such base or task, or a name that is taken.
+    """
+    keywords = {
+        "task": None if task is None else str(task),
+        "name": name,
+        "base": None if base is None else str(base),
+        "adapter": adapter,
+        "prompt_init": prompt_init,
+        "rounds": rounds,
+        "fraction": fraction,
+        "min_clients": min_clients,
+        "epochs": epochs,
+        "batch": batch,
+        "lr": lr,
+        "tokens": tokens,
+        "deadline_s": deadline,
+        "seed": seed,
+        "labelling": labelling,
+        "infer_every": infer_every,
+        "infer_clients": infer_clients,
+        "keep_first": keep_first,
+        "keep_last": keep_last,
+        "confidence": confidence,
+    }
+    config = _config(run, keywords)
+    with closing(Store(Path(store))) as opened:
+        return add_run(opened, config)
+
+
+def _config(run: RunConfig | Place | None, keywords: Mapping[str, object]) -> RunConfig:
+    if not isinstance(run, RunConfig):
+        return read_run_config(None if run is None else Path(run), keywords)
+    said = [key for key, value in keywords.items() if value not in (None, False)]
+    demand(
+        not said,
+        f"a RunConfig says the whole run; came {', '.join(said)} beside it: use "
+        "dataclasses.replace",
+        ConfigError,
+    )
+    return run
+
+
+def add_run(store: Store, config: RunConfig) -> NewRun:
+    """Create a run in an open store; see `create_run`."""
+    created = stored.create_run(store, config, time.time())
+    return NewRun(created.run_id, config.name, created.token)
+
+
+def runs(store: Place) -> list[RunStatus]:
+    """Where every run of a store stands, the oldest first; also while it is served.
+
+    Raises:
+        WrongInput: There is no store.
+    """
+    with closing(open_store(store)) as opened:
+        return [_status(opened, run) for run in opened.runs()]
+
+
+def _status(store: Store, run: Run) -> RunStatus:
+    found = status_of(store, run)
+    return RunStatus(
+        run_id=found["run_id"],
+        name=found["name"],
+        phase=found["phase"],
+        round_index=found["round_index"],
+        rounds=found["rounds"],
+        devices=tuple(device["device_id"] for device in found["devices"]),
+        accuracy_by_round=dict(found["accuracy_by_round"]),
+    )

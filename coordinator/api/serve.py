@@ -1,0 +1,186 @@
+"""Serving a store: until a signal, for the command; in a thread, for a notebook or a test.
+
+with serve("store", port=0) as server:
+    run_client(server.url, ...)
+"""
+
+import atexit
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from coordinator.api.create import NewRun, RunStatus, add_run, runs
+from coordinator.api.stores import Place, open_store
+from coordinator.config import RunConfig, read_run_config
+from coordinator.storage.runs import config_of
+from coordinator.storage.store import Store
+from edge_client.errors import Failed
+
+HOST, PORT = "127.0.0.1", 8700
+
+# Told that connections are taken; ends it; whether it ends when all runs are finished.
+Serve = Callable[[Callable[[], None], threading.Event, bool], None]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A store that can be served: held by this process alone, its socket bound.
+
+    Attributes:
+        folder: The store's.
+        store: The store.
+        url: Where it will be served.
+        created: The run of a run file that was not there yet.
+        serve: Serves it until a signal, an event, or the end of all runs.
+    """
+
+    folder: Path
+    store: Store
+    url: str
+    created: NewRun | None
+    serve: Serve
+
+
+@contextmanager
+def ready(
+    store: Place, host: str, port: int, run: RunConfig | Place | None = None
+) -> Iterator[Ready]:
+    """Open a store and a socket, and create the run of a run file unless its name is there.
+
+    Raises:
+        StoreError: There is no store and no run to make one for, or another process serves it.
+        PortError: The address cannot be listened on.
+    """
+    from coordinator.serving.server import listen, serve, sole_server, url_of  # FastAPI: seconds
+    from coordinator.serving.service import Service
+
+    folder = Path(store)
+    config = read_run_config(Path(run), {}) if isinstance(run, str | Path) else run
+    with (
+        closing(open_store(folder) if config is None else Store(folder)) as opened,
+        listen(host, port) as bound,
+        sole_server(folder, opened),
+    ):
+        created = None if config is None else _created_if_new(opened, config)
+        service = Service(opened, time.time())
+        yield Ready(folder, opened, url_of(bound), created, partial(serve, service, bound))
+
+
+def _created_if_new(store: Store, config: RunConfig) -> NewRun | None:
+    is_there = config.name in {config_of(run).name for run in store.runs()}
+    return None if is_there else add_run(store, config)
+
+
+class Server:
+    """A coordinator that serves a store in a thread of its own; `serve` makes it.
+
+    A `with` block ends it; so does `stop`, and the end of the process.
+
+    Attributes:
+        url: What devices are given as their coordinator.
+        created: The run that `serve` made, if it made one.
+    """
+
+    def __init__(self, opened: ExitStack, prepared: Ready, is_ending: bool) -> None:
+        self.url, self.created = prepared.url, prepared.created
+        self._folder, self._opened = prepared.folder, opened
+        self._stop, self._listening = threading.Event(), threading.Event()
+        self._errors: list[BaseException] = []  # of the thread, at most one
+        self._thread = threading.Thread(
+            target=self._run, args=(prepared.serve, is_ending), name="coordinator", daemon=True
+        )
+        self._thread.start()
+        atexit.register(self.stop)
+        self._listening.wait()
+        if self._errors:
+            self.stop()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Server at {self.url}, {'serving' if self.is_running else 'stopped'}>"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it serves."""
+        return self._thread.is_alive()
+
+    def runs(self) -> list[RunStatus]:
+        """Where every run stands, the oldest first."""
+        return runs(self._folder)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it has ended, as it does by itself with `exit_when_finished`.
+
+        Returns:
+            Whether it has.
+
+        Raises:
+            Failed: It broke.
+        """
+        self._thread.join(timeout_s)
+        if self.is_running:
+            return False
+        self._close()
+        return True
+
+    def stop(self) -> None:
+        """End it, and wait until it has ended; more than once is as good as once.
+
+        Raises:
+            Failed: It broke.
+        """
+        self._stop.set()
+        self._thread.join()
+        self._close()
+
+    def _run(self, serve: Serve, is_ending: bool) -> None:
+        try:
+            serve(self._listening.set, self._stop, is_ending)
+        except BaseException as error:  # told in the thread that waits for it
+            self._errors.append(error)
+        finally:
+            self._listening.set()
+
+    def _close(self) -> None:
+        atexit.unregister(self.stop)
+        self._opened.close()
+        if self._errors:
+            error = self._errors.pop()
+            raise Failed(f"the coordinator at {self.url} broke: {error}") from error
+
+
+def serve(
+    store: Place,
+    *,
+    host: str = HOST,
+    port: int = PORT,
+    run: RunConfig | Place | None = None,
+    exit_when_finished: bool = False,
+) -> Server:
+    """Serve all runs of a store in a thread; connections are taken when this returns.
+
+        with smidgen.serve("store", port=0) as server:
+            print(server.url)
+
+    Args:
+        store: Folder of a store that `create_run` made; with `run` it may be new.
+        host: Address to listen on; `0.0.0.0` for every network of this machine.
+        port: TCP port; 0 takes a free one.
+        run: A `RunConfig` or run file; its run is created first, unless its name is there.
+        exit_when_finished: End when all runs are finished and their devices know.
+
+    Raises:
+        WrongInput: No store, one that is served already, or an address that is taken.
+    """
+    with ExitStack() as stack:
+        prepared = stack.enter_context(ready(store, host, port, run))
+        return Server(stack.pop_all(), prepared, exit_when_finished)

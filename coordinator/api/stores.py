@@ -1,0 +1,19 @@
+"""A store by its folder, as functions and commands are given it."""
+
+from pathlib import Path
+from typing import TypeAlias
+
+from coordinator.storage.store import DATABASE, Store, StoreError
+
+Place: TypeAlias = str | Path
+
+
+def open_store(folder: Place) -> Store:
+    """The store of a folder that has one.
+
+    Raises:
+        StoreError: It has none.
+    """
+    if not (Path(folder) / DATABASE).is_file():
+        raise StoreError(f"no store at {folder}; make one with `create`, or name it with --store")
+    return Store(Path(folder))

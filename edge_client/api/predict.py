@@ -1,0 +1,87 @@
+"""Labelling texts: one `Prediction` per text, in their order."""
+
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from edge_client.api.given import Asked, Place, place_or_none
+from edge_client.api.labeller import Answer, Labeller, Left, answers, open_labeller
+from edge_client.bases.base import EMBEDDED
+from edge_client.errors import demand
+from edge_client.planning.sizes import AUTO
+from edge_client.texts.examples import Example, Found
+
+Text = str | tuple[str, str]  # of a pair, both
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """How a text is read.
+
+    Attributes:
+        label: The most probable label.
+        confidence: Its probability, 0 to 1.
+        probabilities: Each label's; they sum to 1.
+        text: The text; of a pair the first.
+        text_b: The second text of a pair, or empty.
+    """
+
+    label: str
+    confidence: float
+    probabilities: dict[str, float] = field(repr=False)
+    text: str
+    text_b: str = field(default="", repr=False)
+
+
+def predict(
+    texts: Iterable[Text],
+    adapter: Place | None = None,
+    *,
+    task: Asked | None = None,
+    base: Place = EMBEDDED,
+    engine: str = AUTO,
+    memory_budget: str = AUTO,
+) -> list[Prediction]:
+    """Label texts with an adapter, or with the base alone (zero-shot).
+
+        smidgen.predict(["rain at nine"], "adapter")[0].label
+
+    Args:
+        texts: The texts; for a task of pairs, tuples of two.
+        adapter: Exported adapter folder, or one that PEFT itself saved; None: the base alone.
+        task: Labels and patterns; an exported adapter has its own.
+        base: Folder, hub name or `embedded`.
+        engine: `auto`, `torch` or `onnx`.
+        memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
+
+    Raises:
+        WrongInput: An empty text, no such adapter, or one of another base; no task is known.
+        Failed: The engine could not do it.
+    """
+    demand(not isinstance(texts, str), "texts: a list of texts is expected, came one text")
+    found = [_found(number, text) for number, text in enumerate(texts, start=1)]
+    labeller = open_labeller(place_or_none(adapter), task, str(base), engine, memory_budget)
+    with closing(labeller.engine):
+        lacking = next((f.line for f in found if f.example and not f.example.text_b), 0)
+        demand(
+            not (labeller.needs_pairs and lacking),
+            f"text {lacking}: the task asks of two texts; give a tuple of two",
+        )
+        return [_prediction(answer, labeller) for answer in answers(labeller, found, Left())]
+
+
+def _found(number: int, text: Text) -> Found:
+    first, second = (text, "") if isinstance(text, str) else text
+    demand(first.strip() != "", f"text {number} is empty; there is nothing to label in it")
+    return Found(number, {}, Example(first, text_b=second))
+
+
+def _prediction(answer: Answer, labeller: Labeller) -> Prediction:
+    labels = labeller.task.labels
+    return Prediction(
+        label=labels[answer.index],
+        confidence=answer.confidence,
+        probabilities=answer.probabilities(labels),
+        text=answer.example.text,
+        text_b=answer.example.text_b,
+    )

@@ -1,0 +1,133 @@
+"""A device in a run: join it, serve it until it is finished, take its adapter home."""
+
+import socket
+from typing import TYPE_CHECKING
+
+from edge_client.adapters.peft_folder import check_adapter_folder
+from edge_client.api.given import Place, place, place_or_none
+from edge_client.api.plan import state_folder
+from edge_client.api.train import version
+from edge_client.bases.base import EMBEDDED, open_base
+from edge_client.errors import Failed, demand
+from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size
+from edge_client.texts.dialect import Dialect
+from edge_client.texts.examples import check_folder
+from edge_client.wire.messages import LONGEST_NAME
+
+if TYPE_CHECKING:
+    from edge_client.client.settings import Summary
+
+CACHE_SIZE = "256M"
+PATIENCE_S = 10.0
+
+
+class NothingDone(Failed):
+    """A device was in a run to its end, and all it was asked for failed.
+
+    Args:
+        summary: What it did.
+    """
+
+    def __init__(self, summary: "Summary") -> None:
+        super().__init__(f"{summary.device_id}: nothing could be done; the log says why")
+        self.summary = summary
+
+
+def run_client(
+    coordinator: str,
+    data: Place,
+    token: str = "",
+    *,
+    base: Place = EMBEDDED,
+    engine: str = AUTO,
+    memory_budget: str = AUTO,
+    state: Place | None = None,
+    name: str = "",
+    cache_size: str = CACHE_SIZE,
+    patience: float = PATIENCE_S,
+    out: Place | None = None,
+    text_column: str = "",
+    label_column: str = "",
+    delimiter: str = "",
+    encoding: str = "",
+) -> "Summary":
+    """Join a run and serve it until it is finished; its adapter then lies on this device.
+
+    What the device does is logged by `edge_client`'s loggers.
+
+        smidgen.run_client(server.url, "texts", created.token, name="hall").adapter
+
+    Args:
+        coordinator: The coordinator's URL.
+        data: Folder with labelled.csv, unlabelled.csv, test.csv ..., or one file.
+        token: Enrolment token; needed once.
+        base: Folder, hub name or `embedded`; the run's base.
+        engine: `auto`, `torch` or `onnx`.
+        memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
+        state: State folder; `~/.local/state/smidgen/NAME` by default.
+        name: The device's name; the host's by default.
+        cache_size: Disk for what frozen layers give, such as `1G`; `0`: none.
+        patience: Seconds the coordinator may be absent at the start.
+        out: Folder for the finished adapter; the state folder's `adapter` by default.
+        text_column: Column with the text, or two of a pair, `a,b`; `text` by default.
+        label_column: Column with the label; `label` by default.
+        delimiter: Between the columns of CSV and TSV.
+        encoding: Of the texts' files; UTF-8 by default.
+
+    Raises:
+        WrongInput: Wrong token, another base, texts that do not fit the run, no plan that fits.
+        NothingDone: The run is finished and all that was asked of this device failed.
+        Failed: Nobody answered at the start, or work failed three times in a row.
+    """
+    from edge_client.client.loop import Client
+    from edge_client.client.settings import Settings
+    from edge_client.client.state import ClientState
+
+    name = name or socket.gethostname()
+    check_name(name, is_folder=state is None)
+    demand(patience >= 0, f"--patience {patience}: seconds, 0 or more, are expected")
+    texts, folder = place(data), place_or_none(out)
+    if folder is not None:
+        check_adapter_folder("--out", folder)
+    dialect = Dialect(text_column, label_column, delimiter, encoding)
+    check_folder(texts, dialect)  # a folder that cannot serve is told before anybody is asked
+    settings = Settings(
+        url=coordinator.rstrip("/"),
+        token=token,
+        name=name,
+        data=texts,
+        dialect=dialect,
+        base=open_base(str(base)),
+        engine=engine,
+        budget_bytes=parse_budget(memory_budget),
+        cache_bytes=parse_cache_size(cache_size),
+        version=version(),
+        patience_s=patience,
+        out=folder,
+    )
+    client_state = ClientState(state_folder(state, name))
+    with client_state.locked():
+        summary = Client(settings, client_state).run()
+    if summary.failures and not summary.works:
+        raise NothingDone(summary)
+    return summary
+
+
+def check_name(name: str, *, is_folder: bool) -> None:
+    """Refuse a name that no coordinator takes.
+
+    Args:
+        name: The device's name.
+        is_folder: Whether it has to name a folder, too.
+
+    Raises:
+        WrongInput: Says what is expected.
+    """
+    is_short = len(name) <= LONGEST_NAME
+    told = f"of {len(name)} characters" if not is_short else repr(name)
+    fits = not is_folder or ("/" not in name and name not in (".", ".."))
+    slash = " without a slash" if is_folder else ""
+    demand(
+        is_short and fits and name != "" and name.isprintable(),
+        f"--name {told}: 1 to {LONGEST_NAME} printable characters{slash} are expected",
+    )

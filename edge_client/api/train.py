@@ -1,0 +1,226 @@
+"""Training an adapter on this device's texts, all by itself."""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+
+from edge_client.adapters.card import Card, licence_of
+from edge_client.adapters.initial import first_adapter
+from edge_client.adapters.peft_folder import (
+    Exported,
+    check_adapter_folder,
+    check_exportable,
+    write_peft_folder,
+)
+from edge_client.adapters.spec import AdapterSpec, parse_adapter
+from edge_client.api.given import Asked, Place, place, task_for, training_of
+from edge_client.api.plan import ADAPTER
+from edge_client.bases.base import EMBEDDED, Base, open_base
+from edge_client.engine.budgeted import open_within
+from edge_client.engine.engine import Engine
+from edge_client.engine.trainer import Evaluation, Trained, evaluate
+from edge_client.engine.trainer import train as train_round
+from edge_client.errors import demand
+from edge_client.planning.guard import peak_rss_bytes
+from edge_client.planning.plan import Plan
+from edge_client.planning.sizes import AUTO, parse_budget
+from edge_client.planning.words import plan_in_words
+from edge_client.texts.dialect import Dialect
+from edge_client.texts.examples import ClientData, read_folder
+from edge_client.texts.rows import DataError
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import Training
+from edge_client.wire.seeds import derive_seed
+from edge_client.wire.tensors import encode_adapter
+
+ROUNDS, MOST_ROUNDS = 1, 1_000_000
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class TrainedAdapter:
+    """An adapter that was trained on one device.
+
+    Attributes:
+        folder: The PEFT folder it was written to.
+        num_examples: Texts of a round.
+        loss: Mean cross-entropy over the last pass, in nats.
+        accuracy_before: Share of right labels of the test texts before; None without any.
+        accuracy_after: The same after training.
+        test_examples: Test texts.
+        plan: How a step was computed.
+        predicted_peak_bytes: What the plan was estimated to take.
+        peak_rss_bytes: Most memory of this process, measured.
+    """
+
+    folder: Path
+    num_examples: int
+    loss: float
+    accuracy_before: float | None
+    accuracy_after: float | None
+    test_examples: int
+    plan: Plan
+    predicted_peak_bytes: int
+    peak_rss_bytes: int
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """What is trained."""
+
+    base: Base
+    task: Task
+    adapter: str
+    texts: ClientData
+    training: Training
+    rounds: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """What training gave: the last round's, the scores around it, and the peak."""
+
+    last: Trained
+    before: Evaluation | None
+    after: Evaluation | None
+    peak_rss_bytes: int
+
+
+def train(
+    data: Place,
+    out: Place,
+    *,
+    task: Asked | None = None,
+    base: Place = EMBEDDED,
+    engine: str = AUTO,
+    memory_budget: str = AUTO,
+    adapter: str = ADAPTER,
+    prompt_init: str = "",
+    rounds: int = ROUNDS,
+    epochs: int = Training.epochs,
+    batch: int = Training.batch,
+    lr: float = Training.lr,
+    tokens: int = Training.tokens,
+    seed: int = 0,
+    text_column: str = "",
+    label_column: str = "",
+    delimiter: str = "",
+    encoding: str = "",
+    tell: Tell = lambda line: None,
+) -> TrainedAdapter:
+    """Train an adapter on this device's texts alone, and write it as a PEFT folder.
+
+        trained = smidgen.train("texts", "adapter", task="agnews", rounds=3)
+
+    Args:
+        data: Folder with labelled.csv, test.csv ..., or one file.
+        out: PEFT adapter folder to write.
+        task: Labels and patterns; by default the task.toml beside the texts.
+        base: Folder, hub name or `embedded`.
+        engine: `auto`, `torch` or `onnx`.
+        memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
+        adapter: Such as `lora:8`, `prompt:8`, `bias`, `head`.
+        prompt_init: Text a soft prompt starts from.
+        rounds: Rounds of training; the optimizer starts afresh in each.
+        epochs: Passes over the texts per round.
+        batch: Texts per optimizer step.
+        lr: AdamW's learning rate.
+        tokens: Longest input in tokens.
+        seed: Root seed; equal arguments give equal adapters.
+        text_column: Column with the text, or two of a pair, `a,b`; `text` by default.
+        label_column: Column with the label; `label` by default.
+        delimiter: Between the columns of CSV and TSV.
+        encoding: Of the texts' files; UTF-8 by default.
+        tell: Told the plan and each round in a line.
+
+    Raises:
+        WrongInput: Texts, task, base or adapter do not fit, no plan fits the budget, or `out`
+            cannot be written to; found out before training.
+        Failed: Training went wrong.
+    """
+    folder, texts_in = place(out), place(data)
+    check_adapter_folder("--out", folder)
+    demand(1 <= rounds <= MOST_ROUNDS, f"--rounds {rounds}: 1 to {MOST_ROUNDS} is expected")
+    demand(0 <= seed < 2**63, f"--seed {seed}: 0 to 2^63 - 1 is expected")
+    budget, spec = parse_budget(memory_budget), _exportable(adapter)
+    training, chosen = training_of(epochs, batch, lr, tokens), task_for(task, texts_in)
+    texts = _texts(texts_in, chosen, Dialect(text_column, label_column, delimiter, encoding))
+    opened = open_base(str(base))
+    alone = _Alone(opened, chosen, adapter, texts, training, rounds, seed)
+    first = first_adapter(opened, spec, chosen, prompt_init, seed, tokens)
+    with closing(open_within(engine, opened, chosen, spec, training, budget)) as computer:
+        computer.load_adapter(first)
+        tell(f"plan: {plan_in_words(computer.option)}")
+        done = _train(computer, alone, tell)
+        origin = Exported(adapter, opened.peft_name, opened.base_id, opened.architecture, chosen)
+        body = encode_adapter(computer.adapter())
+        write_peft_folder(folder, origin, body, _card(alone, done))
+        return _trained(folder, computer, done)
+
+
+def _exportable(adapter: str) -> AdapterSpec:
+    spec = parse_adapter(adapter)
+    check_exportable(spec)
+    return spec
+
+
+def _texts(data: Path, task: Task, dialect: Dialect) -> ClientData:
+    texts = read_folder(data, task.labels, dialect)
+    if not texts.labelled:
+        raise DataError(
+            f"{data} holds no labelled texts to train on; put a labelled.csv with columns "
+            "text,label there"
+        )
+    return texts
+
+
+def _train(engine: Engine, alone: _Alone, tell: Tell) -> _Rounds:
+    before, peak = _score(engine, alone.texts), 0
+    for round_index in range(1, alone.rounds + 1):
+        engine.load_adapter(engine.adapter())
+        seed = derive_seed(alone.seed, "train", "alone", round_index)
+        trained = train_round(engine, alone.texts.labelled, alone.training, seed)
+        peak = max(peak, peak_rss_bytes())
+        engine.end_round()
+        if alone.rounds > 1:
+            tell(f"round {round_index} of {alone.rounds}: loss {trained.loss:.3f}")
+    after = _score(engine, alone.texts)
+    return _Rounds(trained, before, after, max(peak, peak_rss_bytes()))
+
+
+def _score(engine: Engine, texts: ClientData) -> Evaluation | None:
+    return evaluate(engine, texts.test) if texts.test else None
+
+
+def _card(alone: _Alone, done: _Rounds) -> Card:
+    scores = {0: done.before, alone.rounds: done.after}
+    accuracies = {index: score.accuracy for index, score in scores.items() if score}
+    today = datetime.now(tz=timezone.utc).date().isoformat()
+    return Card(alone.rounds, 1, accuracies, today, version(), licence_of(alone.base))
+
+
+def _trained(folder: Path, engine: Engine, done: _Rounds) -> TrainedAdapter:
+    before, after = done.before, done.after
+    return TrainedAdapter(
+        folder=folder,
+        num_examples=done.last.num_examples,
+        loss=done.last.loss,
+        accuracy_before=before.accuracy if before else None,
+        accuracy_after=after.accuracy if after else None,
+        test_examples=after.num_examples if after else 0,
+        plan=engine.plan,
+        predicted_peak_bytes=engine.option.predicted_peak_bytes,
+        peak_rss_bytes=done.peak_rss_bytes,
+    )
+
+
+def version() -> str:
+    """Version of the installed client."""
+    try:
+        return metadata.version("smidgen")
+    except metadata.PackageNotFoundError:
+        return "unknown"
