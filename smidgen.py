@@ -119,7 +119,7 @@ _HOMES = {
 COMMANDS = {
     "demo": (
         "simulation.commands.demo",
-        "see it work: four devices and a coordinator on this machine, in minutes",
+        "see it work: four devices and a coordinator on this machine, about 2 minutes",
         "simulate",
     ),
     "pack": ("edge_client.commands.pack", "make a base pack of a model, for devices to map", ""),

@@ -3,12 +3,13 @@
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from edge_client.adapters.peft_folder import check_exportable
 from edge_client.adapters.spec import parse_adapter
@@ -17,12 +18,12 @@ from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.engine.opening import installed_engine
 from edge_client.errors import Stopped, demand
 from edge_client.planning.sizes import AUTO
-from edge_client.tables import Column, Table, share, show
+from edge_client.tables import Column, Table, share, show, size, tell
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, TaskError
 from profiling.rounds_report import rounds_table
-from simulation.demo.demo import Result, Setting, run_demo
+from simulation.demo.demo import Result, Setting, Step, Unfinished, check_extras, draw, run_demo
 from simulation.demo.messages import HOMES, write_client_folders
 from simulation.population.folders import write_split
 
@@ -32,6 +33,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+SENTENCE = "parcel left with the neighbour at no 14"  # for the demo's own task
 MARK = ".smidgen-demo"
 # (batch, learning rate): a soft prompt is a handful of vectors and wants more and larger steps
 # than the other adapters.
@@ -55,6 +57,10 @@ def demo(
     labels: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Labelled texts in all for --data.")
     ] = 64,
+    test_texts: Annotated[
+        int,
+        typer.Option(min=1, max=1_000_000, help="Most test texts of --data, all devices together."),
+    ] = 500,
     epochs: Annotated[int, typer.Option(help="Passes over the texts per round.")] = 1,
     batch: Annotated[int | None, typer.Option(help="Texts per optimizer step.")] = None,
     lr: Annotated[float | None, typer.Option(help="AdamW's learning rate.")] = None,
@@ -64,8 +70,12 @@ def demo(
         bool, typer.Option("--json", help="Last line: one JSON object.")
     ] = False,
 ) -> None:
-    """Start a coordinator and four devices on this machine and train one adapter together."""
+    """Start a coordinator and four devices on this machine and train one adapter together.
+
+    Takes about 2 minutes on two cores; a longer --data or more --rounds take longer.
+    """
     console = Console(stderr=json_output)
+    notes = check_extras()
     check_exportable(parse_adapter(adapter))
     open_base(base)  # before an earlier demo's folder is made empty
     for option, value in {"--task": task, "--test": test}.items():
@@ -81,45 +91,70 @@ def demo(
     _clear(out)
     try:
         if data is not None:
-            folders = _own_data(out / "devices", data, test, task, clients, labels, seed)
+            dealt = Dealt(data, test, _task_of(task), clients, labels, test_texts)
+            folders = _own_data(out / "devices", dealt, seed)
         else:
             folders = write_client_folders(out / "devices", HOMES)
         setting = Setting(out, base, adapter, rounds, training, seed, engines)
+        length = "about 2 minutes on two cores" if data is None else "some minutes"
+        tell([f"{length}; everything is written to {out}", *notes], console.file)
         result = _run(setting, folders, console)
+        chart = None if notes else draw(setting, folders, result)
     except KeyboardInterrupt as error:
         raise Stopped("stopped; no process is left behind") from error
-    _tell(result, setting, folders, console)
+    except Unfinished as error:
+        show(rounds_table(error.costs), file=console.file)
+        raise
+    _tell(result, setting, chart, None if data is None else test_texts, console)
     if json_output:
         print(json.dumps(result.summary()))
 
 
+@dataclass(frozen=True)
+class Dealt:
+    """A user's own texts, and how they are dealt out.
+
+    Attributes:
+        data: Labelled texts.
+        test: Labelled texts to test on; None: what is left of `data`.
+        task: Labels and patterns.
+        clients: Devices.
+        labels: Labelled texts in all.
+        test_texts: Most test texts in all.
+    """
+
+    data: Path
+    test: Path | None
+    task: Task
+    clients: int
+    labels: int
+    test_texts: int
+
+
 def _run(setting: Setting, folders: Sequence[Path], console: Console) -> Result:
-    columns = (TextColumn("{task.description:<32}"), BarColumn(), TextColumn("{task.fields[of]}"))
+    columns = (TextColumn("{task.description:<36}"), BarColumn(), TextColumn("{task.fields[of]}"))
     with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
-        line = bar.add_task("starting", total=setting.rounds, of=f"0/{setting.rounds} rounds")
+        lines: dict[str, TaskID] = {}
 
-        def progress(phase: str, done: int) -> None:
-            of = f"{done}/{setting.rounds} rounds"
-            bar.update(line, description=phase, completed=done, of=of)
+        def progress(step: Step) -> None:
+            if step.stage not in lines:
+                lines[step.stage] = bar.add_task(step.stage, total=step.total, of="")
+            of = f"{step.done}/{step.total} {step.unit}"
+            said = f"{step.stage}: {step.doing}"[:36]
+            bar.update(lines[step.stage], description=said, completed=step.done, of=of)
 
-        result = run_demo(setting, folders, progress)
-        progress("done", setting.rounds)
-    return result
+        return run_demo(setting, folders, progress)
 
 
-def _own_data(
-    out: Path,
-    data: Path,
-    test: Path | None,
-    task: Path | None,
-    clients: int,
-    labels: int,
-    seed: int,
-) -> list[Path]:
+def _task_of(task: Path | None) -> Task:
     if task is None:
         raise TaskError("--data needs --task task.toml (labels, patterns, verbalizer)")
-    chosen: Task = find_task(task)
-    return write_split(out, data, test, chosen, clients, labels, seed)
+    return find_task(task)
+
+
+def _own_data(out: Path, dealt: Dealt, seed: int) -> list[Path]:
+    texts = (dealt.data, dealt.test, dealt.task)
+    return write_split(out, *texts, dealt.clients, dealt.labels, seed, dealt.test_texts)
 
 
 def _clear(out: Path) -> None:
@@ -131,31 +166,44 @@ def _clear(out: Path) -> None:
     (out / MARK).write_text("made by `smidgen demo`, which may delete this folder\n")
 
 
-def _tell(result: Result, setting: Setting, folders: Sequence[Path], console: Console) -> None:
+def _tell(
+    result: Result, setting: Setting, chart: Path | None, cap: int | None, console: Console
+) -> None:
+    """What was found and where it lies.
+
+    Args:
+        result: What was found.
+        setting: What was run.
+        chart: Its picture, if one was drawn.
+        cap: With a user's own texts, the most that may be tested on.
+        console: Where to.
+    """
     compared = {
         "nobody (zero-shot)": result.compared.zero_shot,
         "each device alone (mean)": result.compared.alone,
         "  the same, on its own test texts": result.compared.alone_own,
         "all devices together": result.accuracy_final,
     }
+    tested = result.compared.test_texts
     table = Table(
         [Column("who trained", "word"), Column("accuracy")],
         [[name, share(value)] for name, value in compared.items()],
-        f"accuracy on the test texts of all {len(result.engines)} devices",
+        f"accuracy on the {tested} test texts of all {len(result.engines)} devices",
+        [f"no more texts were scored, by --test-texts {cap}"] if tested == cap else [],
     )
     show(rounds_table(result.costs), table, file=console.file)
-    summary = result.summary()
+    summary, adapter = result.summary(), setting.out / "adapter"
+    up, down = (size(summary[f"bytes_{way}_per_client_round"]) for way in ("up", "down"))
+    base = "" if setting.base == EMBEDDED else f" --base {setting.base}"
+    texts = f"'{SENTENCE}'" if cap is None else "--file YOUR_TEXTS.csv"
     console.print(
-        f"per client and round: {summary['bytes_up_per_client_round'] / 1000:.1f} kB up, "
-        f"{summary['bytes_down_per_client_round'] / 1000:.1f} kB down; "
-        f"peak RSS of a client {summary['peak_rss_bytes'] / 1e6:.0f} MB; "
+        f"per client and round: {up} up, {down} down; "
+        f"peak RSS of a client {size(summary['peak_rss_bytes'])}; "
         f"{summary['seconds']:.0f} s in all\n"
-        f"chart    {setting.out / 'rounds.png'}\n"
-        f"figures  {setting.out / 'rounds.jsonl'}\n"
-        f"adapter  {setting.out / 'adapter'} (a PEFT folder)\n"
-        f"next     smidgen client predict --adapter {setting.out / 'adapter'}"
-        f"{'' if setting.base == EMBEDDED else f' --base {setting.base}'} "
-        "'parcel left with the neighbour at no 14'",
+        + (f"chart    {chart}\n" if chart else "")
+        + f"figures  {setting.out / 'rounds.jsonl'}\n"
+        f"adapter  {adapter} (a PEFT folder)\n"
+        f"next     smidgen client predict --adapter {adapter}{base} {texts}",
         highlight=False,
         soft_wrap=True,
     )

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,14 +81,18 @@ class Fleet:
                     f"{name} ended with code {process.returncode}: {self.last_line(name)}"
                 )
 
-    def wait(self) -> None:
+    def wait(self, tell: Callable[[], None] = lambda: None) -> None:
         """Wait until every process ended by itself.
+
+        Args:
+            tell: Called again and again meanwhile.
 
         Raises:
             FleetError: One failed.
         """
         while any(process.poll() is None for process in self.processes.values()):
             self.check()
+            tell()
             time.sleep(0.1)
         self.check()
 

@@ -53,7 +53,14 @@ def write_clients(
 
 
 def write_split(
-    out: Path, data: Path, test: Path | None, task: Task, clients: int, labels: int, seed: int
+    out: Path,
+    data: Path,
+    test: Path | None,
+    task: Task,
+    clients: int,
+    labels: int,
+    seed: int,
+    most_tests: int = 0,
 ) -> list[Path]:
     """Deal labelled texts out evenly to client folders: the demo's split of one's own data.
 
@@ -65,6 +72,7 @@ def write_split(
         clients: Number of clients.
         labels: Labelled texts in total, as equal over the labels as can be.
         seed: Seed of the draws; equal arguments write equal files.
+        most_tests: Test texts in total, spread evenly over the clients and each one's; 0: all.
 
     Raises:
         DataError: Fewer texts of a label than are to be dealt out.
@@ -82,9 +90,22 @@ def write_split(
     nothing = np.empty(0, np.int32)
     if test is None:
         population = tuple(replace(c, unlabelled=nothing, test=c.unlabelled) for c in population)
-        return write_clients(out, texts, texts, population, task)
+        tests = texts
     population = tuple(replace(client, unlabelled=nothing) for client in population)
+    if most_tests:
+        shares = [len(part) for part in np.array_split(np.arange(most_tests), clients)]
+        population = tuple(
+            replace(client, test=_spread(client.test, most))
+            for client, most in zip(population, shares, strict=True)
+        )
     return write_clients(out, texts, tests, population, task)
+
+
+def _spread(indices: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of some indices, at equal distances."""
+    if len(indices) <= most:
+        return indices
+    return indices[np.arange(most) * len(indices) // max(1, most)]
 
 
 def _write_client(
