@@ -14,6 +14,7 @@ from edge_client.bases.base import EMBEDDED
 from edge_client.errors import Stopped, demand
 from edge_client.tables import show
 from profiling.instruments.child import terminable
+from simulation.api import JOBS, OUT, SEEDS
 from simulation.experiments.experiment import ExperimentError, read_experiment
 from simulation.experiments.runner import Place
 from simulation.papers import aug_fedprompt, labelling_cost, mfpt
@@ -46,7 +47,6 @@ JobsOption = Annotated[
 RayOption = Annotated[str, typer.Option(help="Address of a Ray cluster that trains, or `local`.")]
 QuickOption = Annotated[bool, typer.Option("--quick", help="One seed, reduced: minutes.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: one JSON object.")]
-OUT = Path("smidgen-results")
 
 
 def aug_fedprompt_command(
@@ -125,8 +125,8 @@ def run_command(
     out: OutOption = OUT,
     seeds: Annotated[
         int, typer.Option(min=1, max=1000, help="Number of seeds, from each file's own on.")
-    ] = 1,
-    jobs: JobsOption = 1,
+    ] = SEEDS,
+    jobs: JobsOption = JOBS,
     ray: RayOption = "",
     json_output: JsonOption = False,
 ) -> None:

@@ -1,0 +1,115 @@
+"""The device's functions, with a tiny base and real engines; nothing is printed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+import smidgen
+from edge_client.bases.base import Base
+from tests.edge_client.commands.alone import PAIRS, write_data
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_data(tmp_path / "data")
+
+
+@pytest.fixture(autouse=True)
+def silent(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[None]:
+    """No function prints, nor touches the home of who runs it."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    yield
+    told = capfd.readouterr()
+    assert (told.out, told.err) == ("", "")
+
+
+def test_a_model_is_packed_and_the_pack_tells_itself(tiny_base: Base, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    packed = smidgen.pack(
+        tiny_base.folder,
+        8,
+        tmp_path / "pack",
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert packed.folder == tmp_path / "pack" and packed.bits == 8 and packed.is_new
+    assert told[-1][0] == told[-1][1]
+    assert not smidgen.pack(str(tiny_base.folder), 8, str(tmp_path / "pack")).is_new
+    assert f"pack_id='{packed.pack_id}'" in repr(packed)
+
+
+def test_plans_are_made_within_a_budget(tiny_base: Base) -> None:
+    plans = smidgen.plan(tiny_base.folder, engine="onnx", memory_budget="1G", tokens=32)
+    assert plans.budget_bytes == 1 << 30 and plans.chosen.fits
+    assert plans.chosen in plans.options and len(repr(plans)) < 500
+    with pytest.raises(smidgen.WrongInput, match="--memory-budget"):
+        smidgen.plan(tiny_base.folder, engine="onnx", memory_budget="1M")
+
+
+def test_an_adapter_is_trained_and_labels_and_is_scored(
+    tiny_base: Base, data: Path, tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    own: dict[str, Any] = {"base": tiny_base.folder, "engine": "onnx"}
+    trained = smidgen.train(
+        data, tmp_path / "out", tokens=32, epochs=1, rounds=2, tell=lines.append, **own
+    )
+    assert trained.folder == tmp_path / "out" and trained.num_examples == 3
+    assert lines[0].startswith("plan: ") and lines[2].startswith("round 2 of 2: loss ")
+    texts = ["rain at nine", "a door"]
+    found = smidgen.predict(texts, trained.folder, **own)
+    assert [one.text for one in found] == texts
+    assert found[0].confidence == pytest.approx(found[0].probabilities[found[0].label], abs=1e-4)
+    assert sum(found[1].probabilities.values()) == pytest.approx(1, abs=1e-4)
+    scores = smidgen.evaluate(data, str(trained.folder), **own)
+    assert scores.texts == 3 and scores.accuracy == trained.accuracy_after
+    assert [score.count for score in scores.labels] == [1, 2]
+
+
+def test_a_task_of_ones_own_is_an_object_or_a_file(tiny_base: Base, data: Path) -> None:
+    words = {"security": "door", "weather": "rain"}
+    task = smidgen.Task("hub", ("security", "weather"), ("{text} [MASK]",), words)
+    own: dict[str, Any] = {"base": tiny_base.folder, "engine": "onnx"}
+    assert smidgen.predict(["rain"], task=task, **own) == smidgen.predict(
+        ["rain"], task=task, **own
+    )
+    assert smidgen.predict(["rain"], task=data / "task.toml", **own)[0].label in task.labels
+
+
+def test_pairs_are_tuples(tiny_base: Base, tmp_path: Path) -> None:
+    (tmp_path / "pairs.toml").write_text(PAIRS)
+    own: dict[str, Any] = {
+        "base": tiny_base.folder,
+        "engine": "onnx",
+        "task": tmp_path / "pairs.toml",
+    }
+    assert smidgen.predict([("rain", "storm")], **own)[0].text_b == "storm"
+    with pytest.raises(smidgen.WrongInput, match=r"text 2: .* two texts; give a tuple"):
+        smidgen.predict([("rain", "storm"), "rain"], **own)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"texts": "rain"}, "a list of texts is expected"),
+        ({"texts": ["rain", " "]}, "text 2 is empty"),
+        ({"texts": ["rain"]}, "--task"),
+        ({"texts": ["rain"], "adapter": "nowhere"}, "no such folder"),
+    ],
+)
+def test_what_cannot_be_labelled_is_raised(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(smidgen.WrongInput, match=said):
+        smidgen.predict(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"seed": -1}, {"batch": 0}])
+def test_a_number_outside_its_range_is_raised(
+    data: Path, tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(smidgen.WrongInput, match=f"--{next(iter(wrong))}"):
+        smidgen.train(data, tmp_path / "out", **wrong)

@@ -1,0 +1,105 @@
+"""The public names of `import smidgen`: they are there, documented, light, and as the commands."""
+
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+from typing import Any
+
+import pytest
+import typer.main
+
+import smidgen
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+
+# function -> the command whose options are its keywords
+COMMAND = {
+    "pack": "pack",
+    "plan": "client plan",
+    "train": "client train",
+    "predict": "client predict",
+    "evaluate": "client evaluate",
+    "run_client": "client run",
+    "create_run": "coordinator create",
+    "serve": "coordinator serve",
+    "simulate": "simulate run",
+}
+OTHERWISE = {("create_run", "run"): "file", ("simulate", "experiments"): "files"}
+ONLY_PYTHON = {("pack", "progress"), ("train", "tell"), ("simulate", "tell"), ("predict", "texts")}
+FILES = {"file", "out", "text_column", "delimiter", "encoding"}  # a list has none
+ONLY_COMMAND = {"predict": {"texts", *FILES}, "evaluate": {"out"}}
+
+
+def options(name: str) -> dict[str, Any]:
+    """A command's parameters by name."""
+    first, *rest = COMMAND[name].split()
+    command: Any = typer.main.get_command(import_module(smidgen.COMMANDS[first][0]).app)
+    for word in rest:
+        command = command.commands[word]
+    return {p.name: p for p in command.params if p.name not in ("json_output", "as_json", "help")}
+
+
+@pytest.mark.parametrize("name", smidgen.__all__)
+def test_a_public_name_is_there_and_documented(name: str) -> None:
+    found = getattr(smidgen, name)
+    assert name in dir(smidgen)
+    assert name == "__version__" or inspect.getdoc(found)
+
+
+def test_every_name_of_dir_resolves() -> None:
+    assert all(hasattr(smidgen, name) for name in dir(smidgen))
+    assert len(set(smidgen.__all__)) == len(smidgen.__all__)
+
+
+def test_the_front_page_of_the_module_names_every_function() -> None:
+    functions = [n for n in smidgen.__all__ if inspect.isfunction(getattr(smidgen, n))]
+    said = smidgen.__doc__ or ""
+    assert all(f"    {name}(" in said for name in functions)
+    assert set(COMMAND) == set(functions) - {"runs"}
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'simulat'"):
+        smidgen.simulat  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", COMMAND)
+def test_keywords_and_defaults_are_the_commands(name: str) -> None:
+    known, said = options(name), inspect.signature(getattr(smidgen, name)).parameters
+    for word, parameter in said.items():
+        if (name, word) in ONLY_PYTHON:
+            continue
+        option = known.pop(OTHERWISE.get((name, word), word))
+        is_required = parameter.default is inspect.Parameter.empty
+        assert is_required == option.required, f"{name}: {word}"
+        assert is_required or str(parameter.default) == str(option.default), f"{name}: {word}"
+    assert set(known) == ONLY_COMMAND.get(name, set()), f"{name} has no such keywords"
+
+
+@pytest.mark.parametrize("name", COMMAND)
+def test_the_docstring_explains_every_argument(name: str) -> None:
+    function = getattr(smidgen, name)
+    for word in inspect.signature(function).parameters:
+        assert f"    {word}: " in (inspect.getdoc(function) or ""), f"{name}: {word}"
+
+
+def test_importing_smidgen_imports_nothing_that_it_may_not_need() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import smidgen; print(*sys.modules.keys() - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.split() if name.split(".")[0] not in LIGHT}
+    assert loaded == {"smidgen", "edge_client", "edge_client.errors"}
+
+
+LIGHT = sys.stdlib_module_names
+
+
+def test_a_name_of_an_extra_that_is_not_installed_names_the_extra() -> None:
+    code = "import sys; sys.modules['sqlalchemy'] = None; import smidgen; smidgen.create_run"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = done.stderr.splitlines()[-1]
+    said = "smidgen.create_run needs 'sqlalchemy'; pip install 'smidgen[server]'"
+    assert last == f"ModuleNotFoundError: {said}"
