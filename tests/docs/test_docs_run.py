@@ -255,7 +255,7 @@ def test_the_python_of_packs_runs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_python_of_peft_labels_a_text_with_a_trained_adapter(tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    (block,) = of("python", "docs/python")
+    (block,) = [one for one in of("python", "docs/python") if "peft" in one.text]
     (tmp_path / "edge_client").symlink_to(ROOT / "edge_client")
     data = tmp_path / "texts.csv"
     data.write_text("text,label\n" + "".join(f"this is about {one},{one}\n" for one in LABELS))

@@ -133,3 +133,14 @@ def test_labels_have_the_colours_of_all_pictures_and_no_legend_lies_over_bars() 
 
 def rgba(colour: tuple[float, ...]) -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in colour[:3])
+
+
+def test_test_texts_are_capped_in_all_and_stay_spread(tmp_path: Path) -> None:
+    data = write(tmp_path / "d.csv", 40)
+    every = write_split(tmp_path / "every", data, None, TASK, 3, 8, seed=1)
+    few = write_split(tmp_path / "few", data, None, TASK, 3, 8, seed=1, most_tests=10)
+    tests = [
+        [read_folder(folder, TASK.labels).test for folder in folders] for folders in (every, few)
+    ]
+    assert [len(texts) for texts in tests[1]] == [4, 3, 3]
+    assert all(set(mine) <= set(all_of) for all_of, mine in zip(*tests, strict=True))
