@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it, smaller; what it leaves behind; and the README's example."""
+"""The demo as a newcomer runs it, smaller; what it leaves behind; and the example of docs/python.md."""
 
 import csv
 import json
@@ -89,9 +89,10 @@ def test_the_demo_ends_with_one_json_object_and_a_chart(finished: Any) -> None:
     assert (out / "rounds.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_the_readmes_example_gives_the_clients_predictions(finished: Any, tmp_path: Path) -> None:
+def test_the_pages_example_gives_the_clients_predictions(finished: Any, tmp_path: Path) -> None:
     adapter, _, out, _ = finished
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    page = (ROOT / "docs" / "python.md").read_text()
+    (code,) = [b for b in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "peft" in b]
     if adapter.startswith("prompt"):
         assert "logits[0, mask, words]" in code
         code = code.replace("logits[0, mask, words]", "logits[0, mask + 8, words]")
