@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it, smaller; what it leaves behind; and the example of docs/python.md."""
+"""The demo as a newcomer runs it, smaller; what it leaves behind; the example of docs/python.md."""
 
 import csv
 import json
