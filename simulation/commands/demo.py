@@ -23,8 +23,9 @@ from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, TaskError
 from profiling.rounds_report import rounds_table
-from simulation.demo.demo import Result, Setting, Step, Unfinished, check_extras, draw, run_demo
+from simulation.demo.demo import Result, Unfinished, check_extras, draw, run_demo
 from simulation.demo.messages import HOMES, write_client_folders
+from simulation.demo.setting import Setting, Step
 from simulation.population.folders import write_split
 
 app = typer.Typer(
@@ -98,14 +99,21 @@ def demo(
         setting = Setting(out, base, adapter, rounds, training, seed, engines)
         length = "about 2 minutes on two cores" if data is None else "some minutes"
         tell([f"{length}; everything is written to {out}", *notes], console.file)
-        result = _run(setting, folders, console)
+        result, cap = _run(setting, folders, console), None if data is None else test_texts
+        _show(result, cap, console)
         chart = None if notes else draw(setting, folders, result)
     except KeyboardInterrupt as error:
         raise Stopped("stopped; no process is left behind") from error
     except Unfinished as error:
         show(rounds_table(error.costs), file=console.file)
         raise
-    _tell(result, setting, chart, None if data is None else test_texts, console)
+    _tell(
+        result,
+        setting,
+        chart,
+        f"'{SENTENCE}'" if data is None else "--file YOUR_TEXTS.csv",
+        console,
+    )
     if json_output:
         print(json.dumps(result.summary()))
 
@@ -166,15 +174,11 @@ def _clear(out: Path) -> None:
     (out / MARK).write_text("made by `smidgen demo`, which may delete this folder\n")
 
 
-def _tell(
-    result: Result, setting: Setting, chart: Path | None, cap: int | None, console: Console
-) -> None:
-    """What was found and where it lies.
+def _show(result: Result, cap: int | None, console: Console) -> None:
+    """The tables.
 
     Args:
         result: What was found.
-        setting: What was run.
-        chart: Its picture, if one was drawn.
         cap: With a user's own texts, the most that may be tested on.
         console: Where to.
     """
@@ -192,18 +196,29 @@ def _tell(
         [f"no more texts were scored, by --test-texts {cap}"] if tested == cap else [],
     )
     show(rounds_table(result.costs), table, file=console.file)
+
+
+def _tell(
+    result: Result, setting: Setting, chart: Path | None, texts: str, console: Console
+) -> None:
+    """Sums, and where everything lies.
+
+    Args:
+        result: What was found.
+        setting: What was run.
+        chart: The picture, if one was drawn.
+        texts: What `client predict` might be given.
+        console: Where to.
+    """
     summary, adapter = result.summary(), setting.out / "adapter"
     up, down = (size(summary[f"bytes_{way}_per_client_round"]) for way in ("up", "down"))
     base = "" if setting.base == EMBEDDED else f" --base {setting.base}"
-    texts = f"'{SENTENCE}'" if cap is None else "--file YOUR_TEXTS.csv"
-    console.print(
-        f"per client and round: {up} up, {down} down; "
-        f"peak RSS of a client {size(summary['peak_rss_bytes'])}; "
-        f"{summary['seconds']:.0f} s in all\n"
-        + (f"chart    {chart}\n" if chart else "")
-        + f"figures  {setting.out / 'rounds.jsonl'}\n"
-        f"adapter  {adapter} (a PEFT folder)\n"
+    lines = [
+        f"per client and round: {up} up, {down} down; peak RSS of a client "
+        f"{size(summary['peak_rss_bytes'])}; {summary['seconds']:.0f} s in all",
+        *([f"chart    {chart}"] if chart else []),
+        f"figures  {setting.out / 'rounds.jsonl'}",
+        f"adapter  {adapter} (a PEFT folder)",
         f"next     smidgen client predict --adapter {adapter}{base} {texts}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    ]
+    console.print("\n".join(lines), highlight=False, soft_wrap=True)

@@ -5,32 +5,22 @@ Real processes and real HTTP on loopback; the same devices training alone stand 
 
 import json
 import math
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import cycle
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import httpx
-import numpy as np
 
-from edge_client.adapters.peft_folder import read_peft_folder
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import open_base
-from edge_client.engine.engine import Engine
-from edge_client.engine.opening import open_engine
 from edge_client.errors import Failed, WrongInput
 from edge_client.planning.resources import usable_cores
-from edge_client.texts.examples import Example, read_folder
+from edge_client.texts.examples import read_folder
 from edge_client.texts.tasks import read_task
 from edge_client.wire.figures import Row
-from edge_client.wire.messages import Training
 from profiling.instruments.machine import this_machine
 from profiling.rounds import (
     RoundCost,
@@ -39,11 +29,11 @@ from profiling.rounds import (
     read_figures,
 )
 from profiling.rounds_picture import draw_rounds
+from simulation.demo.alone import Compared, train_alone
 from simulation.demo.processes import Fleet, FleetError, fleet
+from simulation.demo.setting import RUN, Progress, Setting, Step, engine_by_name, prompt_init
 
 SERVER = ("fastapi", "pydantic", "sqlalchemy", "uvicorn")  # of the extra `server`
-RUN, ALONE, SCORE = "together", "each alone", "scoring"
-ROUND_DONE = re.compile(r"^round (\d+) of \d+", re.MULTILINE)  # in a log of `client train`
 
 
 class Unfinished(Failed):
@@ -57,28 +47,6 @@ class Unfinished(Failed):
     def __init__(self, costs: Sequence[RoundCost], message: str) -> None:
         super().__init__(message)
         self.costs = tuple(costs)
-
-
-@dataclass(frozen=True)
-class Step:
-    """How far a demo is.
-
-    Attributes:
-        stage: One of its parts, each of which has a bar of its own.
-        doing: What happens in it now.
-        done: How much of it is done.
-        total: How much there is to do.
-        unit: Of what.
-    """
-
-    stage: str
-    doing: str
-    done: int
-    total: int
-    unit: str = "rounds"
-
-
-Progress = Callable[[Step], None]
 
 
 def check_extras() -> list[str]:
@@ -96,46 +64,6 @@ def check_extras() -> list[str]:
     if find_spec("matplotlib") is None:
         return ["no chart will be drawn: it needs matplotlib; pip install 'smidgen[profile]'"]
     return []
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a demo runs.
-
-    Attributes:
-        out: Folder for everything the demo writes.
-        base: `embedded`, a folder or a hub name.
-        adapter: Such as `lora:8`.
-        rounds: Server steps.
-        training: What every device does in a round, in a run and alone.
-        seed: Root seed.
-        engines: Dealt to the devices in turn.
-    """
-
-    out: Path
-    base: str
-    adapter: str
-    rounds: int
-    training: Training
-    seed: int
-    engines: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Compared:
-    """What stands beside the federated adapter, on the same test texts.
-
-    Attributes:
-        zero_shot: Accuracy of the base without any adapter.
-        alone: Accuracy of each device's own adapter on all devices' texts, mean over devices.
-        alone_own: Accuracy of each device's own adapter on its own texts, mean over devices.
-        test_texts: Test texts of all devices.
-    """
-
-    zero_shot: float
-    alone: float
-    alone_own: float
-    test_texts: int
 
 
 @dataclass(frozen=True)
@@ -201,8 +129,7 @@ def run_demo(setting: Setting, folders: Sequence[Path], progress: Progress) -> R
     try:
         compared = train_alone(setting, folders, progress)
     except (Failed, WrongInput, OSError) as error:
-        where = f"the run is finished: its adapter is {setting.out / 'adapter'}"
-        raise Unfinished(costs, f"{error}; {where}") from error
+        raise Unfinished(costs, f"{error}; {_where(setting)}") from error
     final = costs[-1].accuracy
     return Result(
         accuracy_final=math.nan if final is None else final,
@@ -216,11 +143,23 @@ def run_demo(setting: Setting, folders: Sequence[Path], progress: Progress) -> R
 
 
 def draw(setting: Setting, folders: Sequence[Path], result: Result) -> Path:
-    """The chart of a demo's rounds."""
+    """Draw the chart of a demo's rounds.
+
+    Raises:
+        Failed: It cannot be written; says where the run is.
+    """
     path = setting.out / "rounds.png"
     levels = [("zero-shot", result.compared.zero_shot), ("each alone", result.compared.alone)]
-    draw_rounds(result.costs, path, picture_title(setting, folders, result.run_id), levels)
+    title = picture_title(setting, folders, result.run_id)
+    try:
+        draw_rounds(result.costs, path, title, levels)
+    except (Failed, WrongInput, OSError) as error:
+        raise Failed(f"the chart: {error}; {_where(setting)}") from error
     return path
+
+
+def _where(setting: Setting) -> str:
+    return f"the run is finished: its adapter is {setting.out / 'adapter'}"
 
 
 def picture_title(setting: Setting, folders: Sequence[Path], run_id: str) -> str:
@@ -268,17 +207,6 @@ def _federate(
     return str(run_id)
 
 
-def engine_by_name(setting: Setting, folders: Sequence[Path]) -> dict[str, str]:
-    """Which engine each device uses."""
-    names = [folder.name for folder in folders]
-    return dict(zip(names, cycle(setting.engines), strict=False))
-
-
-def prompt_init(folders: Sequence[Path]) -> str:
-    """What a soft prompt starts from: the words it has to choose among."""
-    return " ".join([*read_task(folders[0] / "task.toml").words(), "message", ":"])
-
-
 def _watch(
     processes: Fleet,
     coordinator: "subprocess.Popen[bytes]",
@@ -299,86 +227,6 @@ def _watch(
                 progress(Step(RUN, str(status["phase"]), done, rounds))
             time.sleep(0.2)
     processes.check()
-
-
-def train_alone(setting: Setting, folders: Sequence[Path], progress: Progress) -> Compared:
-    """Train every device for as many rounds with nobody but itself, and score it on all texts."""
-    alone, training = setting.out / "alone", setting.training
-    engines = engine_by_name(setting, folders)
-    names = [f"{folder.name}-alone" for folder in folders]
-    with fleet(setting.out / "logs", cores_each=1) as processes:
-        for folder, name in zip(folders, names, strict=True):
-            data = ("--data", str(folder), "--out", str(alone / folder.name))
-            what = ("--base", setting.base, "--adapter", setting.adapter)
-            size = ("--rounds", str(setting.rounds), "--seed", str(setting.seed))
-            how = ("--epochs", str(training.epochs), "--batch", str(training.batch))
-            more = ("--lr", str(training.lr), "--tokens", str(training.tokens))
-            start = ("--prompt-init", prompt_init(folders))
-            by = ("--engine", engines[folder.name])
-            line = ("client", "train", *data, *what, *size, *how, *more, *start, *by)
-            processes.start(name, line)
-        total = setting.rounds * len(folders)
-        processes.wait(lambda: progress(Step(ALONE, "train", _rounds_in(processes, names), total)))
-        progress(Step(ALONE, "done", total, total))
-    return _compare(setting, folders, progress)
-
-
-def _rounds_in(processes: Fleet, names: Sequence[str]) -> int:
-    """Rounds that processes which train alone have done, by their logs."""
-    texts = [(processes.logs / f"{name}.log").read_text(errors="replace") for name in names]
-    return sum(max(map(int, ROUND_DONE.findall(text)), default=0) for text in texts)
-
-
-def _compare(setting: Setting, folders: Sequence[Path], progress: Progress) -> Compared:
-    """Score the base and each device's own adapter on all devices' test texts."""
-    task, base = read_task(folders[0] / "task.toml"), open_base(setting.base)
-    texts = [read_folder(folder, task.labels) for folder in folders]
-    everybody = [example for device in texts for example in device.test]
-    scoring = _Scoring(len(everybody) * (1 + len(folders)), progress)
-    # LoRA's B starts at zero: this is the base itself, whatever adapter is trained.
-    engine = open_engine("auto", base, task, parse_adapter("lora:1"), setting.training)
-    zero_shot = float(scoring.right(engine, everybody, "the base").mean())
-    engine.close()
-    engine = open_engine("auto", base, task, parse_adapter(setting.adapter), setting.training)
-    everywhere, at_home = [], []
-    for number, folder in enumerate(folders):
-        engine.load_adapter(read_peft_folder(setting.out / "alone" / folder.name)[1])
-        right = scoring.right(engine, everybody, f"{folder.name}'s own")
-        everywhere.append(float(right.mean()))
-        first = sum(len(device.test) for device in texts[:number])
-        own = right[first : first + len(texts[number].test)]
-        at_home += [float(own.mean())] if len(own) else []
-    engine.close()
-    return Compared(zero_shot, mean(everywhere), mean(at_home), len(everybody))
-
-
-class _Scoring:
-    """Scores adapters one after the other and tells how far it is.
-
-    Args:
-        total: Texts to be read in all.
-        progress: Told after each micro-batch.
-    """
-
-    def __init__(self, total: int, progress: Progress) -> None:
-        self._total, self._progress, self._done = total, progress, 0
-
-    def right(self, engine: Engine, examples: Sequence[Example], doing: str) -> np.ndarray:
-        """Which texts are read as what they are; bool, shape (texts)."""
-        views = len(engine.encoder.views())
-        read = 0
-
-        def on_texts(count: int) -> None:
-            nonlocal read
-            read += count
-            done = self._done + read // views
-            self._progress(Step(SCORE, doing, done, self._total, "texts"))
-
-        engine.on_texts = on_texts
-        labels = np.array(engine.encoder.labels(examples))
-        right: np.ndarray = engine.predict(examples).argmax(axis=1) == labels
-        self._done += len(examples)
-        return right
 
 
 def _tool(command: str, setting: Setting, *arguments: str) -> dict[str, Any]:

@@ -1,0 +1,126 @@
+"""What stands beside a demo's run: the same devices, each trained alone, and the base by itself."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+
+from edge_client.adapters.peft_folder import read_peft_folder
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import open_base
+from edge_client.engine.engine import Engine
+from edge_client.engine.opening import open_engine
+from edge_client.texts.examples import Example, read_folder
+from edge_client.texts.tasks import read_task
+from simulation.demo.processes import Fleet, fleet
+from simulation.demo.setting import (
+    ALONE,
+    SCORE,
+    Progress,
+    Setting,
+    Step,
+    engine_by_name,
+    prompt_init,
+)
+
+ROUND_DONE = re.compile(r"^round (\d+) of \d+", re.MULTILINE)  # in a log of `client train`
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What stands beside the federated adapter, on the same test texts.
+
+    Attributes:
+        zero_shot: Accuracy of the base without any adapter.
+        alone: Accuracy of each device's own adapter on all devices' texts, mean over devices.
+        alone_own: Accuracy of each device's own adapter on its own texts, mean over devices.
+        test_texts: Test texts of all devices.
+    """
+
+    zero_shot: float
+    alone: float
+    alone_own: float
+    test_texts: int
+
+
+def train_alone(setting: Setting, folders: Sequence[Path], progress: Progress) -> Compared:
+    """Train every device for as many rounds with nobody but itself, and score it on all texts."""
+    alone, training = setting.out / "alone", setting.training
+    engines = engine_by_name(setting, folders)
+    names = [f"{folder.name}-alone" for folder in folders]
+    with fleet(setting.out / "logs", cores_each=1) as processes:
+        for folder, name in zip(folders, names, strict=True):
+            data = ("--data", str(folder), "--out", str(alone / folder.name))
+            what = ("--base", setting.base, "--adapter", setting.adapter)
+            size = ("--rounds", str(setting.rounds), "--seed", str(setting.seed))
+            how = ("--epochs", str(training.epochs), "--batch", str(training.batch))
+            more = ("--lr", str(training.lr), "--tokens", str(training.tokens))
+            start = ("--prompt-init", prompt_init(folders))
+            by = ("--engine", engines[folder.name])
+            line = ("client", "train", *data, *what, *size, *how, *more, *start, *by)
+            processes.start(name, line)
+        total = setting.rounds * len(folders)
+        processes.wait(lambda: progress(Step(ALONE, "train", _rounds_in(processes, names), total)))
+        progress(Step(ALONE, "done", total, total))
+    return _compare(setting, folders, progress)
+
+
+def _rounds_in(processes: Fleet, names: Sequence[str]) -> int:
+    """Rounds that processes which train alone have done, by their logs."""
+    texts = [(processes.logs / f"{name}.log").read_text(errors="replace") for name in names]
+    return sum(max(map(int, ROUND_DONE.findall(text)), default=0) for text in texts)
+
+
+def _compare(setting: Setting, folders: Sequence[Path], progress: Progress) -> Compared:
+    """Score the base and each device's own adapter on all devices' test texts."""
+    task, base = read_task(folders[0] / "task.toml"), open_base(setting.base)
+    texts = [read_folder(folder, task.labels) for folder in folders]
+    everybody = [example for device in texts for example in device.test]
+    scoring = _Scoring(len(everybody) * (1 + len(folders)), progress)
+    # LoRA's B starts at zero: this is the base itself, whatever adapter is trained.
+    engine = open_engine("auto", base, task, parse_adapter("lora:1"), setting.training)
+    zero_shot = float(scoring.right(engine, everybody, "the base").mean())
+    engine.close()
+    engine = open_engine("auto", base, task, parse_adapter(setting.adapter), setting.training)
+    everywhere, at_home = [], []
+    for number, folder in enumerate(folders):
+        engine.load_adapter(read_peft_folder(setting.out / "alone" / folder.name)[1])
+        right = scoring.right(engine, everybody, f"{folder.name}'s own")
+        everywhere.append(float(right.mean()))
+        first = sum(len(device.test) for device in texts[:number])
+        own = right[first : first + len(texts[number].test)]
+        at_home += [float(own.mean())] if len(own) else []
+    engine.close()
+    return Compared(zero_shot, mean(everywhere), mean(at_home), len(everybody))
+
+
+class _Scoring:
+    """Scores adapters one after the other and tells how far it is.
+
+    Args:
+        total: Texts to be read in all.
+        progress: Told after each micro-batch.
+    """
+
+    def __init__(self, total: int, progress: Progress) -> None:
+        self._total, self._progress, self._done = total, progress, 0
+
+    def right(self, engine: Engine, examples: Sequence[Example], doing: str) -> np.ndarray:
+        """Which texts are read as what they are; bool, shape (texts)."""
+        views = len(engine.encoder.views())
+        read = 0
+
+        def on_texts(count: int) -> None:
+            nonlocal read
+            read += count
+            done = self._done + read // views
+            self._progress(Step(SCORE, doing, done, self._total, "texts"))
+
+        engine.on_texts = on_texts
+        labels = np.array(engine.encoder.labels(examples))
+        right: np.ndarray = engine.predict(examples).argmax(axis=1) == labels
+        self._done += len(examples)
+        return right
