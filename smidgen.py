@@ -14,6 +14,7 @@ In Python the same is done by functions, whose keywords and defaults are the com
     create_run(store, run)         -> NewRun           run: RunConfig(Task, Training, Labelling)
     serve(store)                   -> Server           in a thread, until its `with` block ends
     runs(store)                    -> list[RunStatus]
+    export(store, out)             -> ExportedAdapter  of the last closed round
     run_client(url, data, token)   -> Summary          one device in a run, to the run's end
     simulate(Experiment)           -> list[Simulated]  many devices in this process
 
@@ -33,6 +34,7 @@ from edge_client.errors import Failed, WrongInput
 
 if TYPE_CHECKING:
     from coordinator.api.create import NewRun, RunStatus, create_run, runs
+    from coordinator.api.export import ExportedAdapter, export
     from coordinator.api.serve import Server, serve
     from coordinator.config import RunConfig
     from edge_client.api.evaluate import Scores, evaluate
@@ -53,6 +55,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Deal",
     "Experiment",
+    "ExportedAdapter",
     "Failed",
     "Labelling",
     "NewRun",
@@ -74,6 +77,7 @@ __all__ = [
     "__version__",
     "create_run",
     "evaluate",
+    "export",
     "pack",
     "plan",
     "predict",
@@ -87,6 +91,7 @@ __all__ = [
 _HOMES = {
     "Deal": "simulation.population.deal",
     "Experiment": "simulation.experiments.experiment",
+    "ExportedAdapter": "coordinator.api.export",
     "Labelling": "edge_client.wire.labelling",
     "NewRun": "coordinator.api.create",
     "NothingDone": "edge_client.api.run",
@@ -105,6 +110,7 @@ _HOMES = {
     "Training": "edge_client.wire.messages",
     "create_run": "coordinator.api.create",
     "evaluate": "edge_client.api.evaluate",
+    "export": "coordinator.api.export",
     "pack": "edge_client.api.pack",
     "plan": "edge_client.api.plan",
     "predict": "edge_client.api.predict",

@@ -47,8 +47,8 @@ def test_plans_are_made_within_a_budget(tiny_base: Base) -> None:
     plans = smidgen.plan(tiny_base.folder, engine="onnx", memory_budget="1G", tokens=32)
     assert plans.budget_bytes == 1 << 30 and plans.chosen.fits
     assert plans.chosen in plans.options and len(repr(plans)) < 500
-    with pytest.raises(smidgen.WrongInput, match="--memory-budget"):
-        smidgen.plan(tiny_base.folder, engine="onnx", memory_budget="1M")
+    with pytest.raises(smidgen.WrongInput, match="--bits 5 is not one of 4, 8 and 16"):
+        smidgen.plan(tiny_base.folder, engine="onnx", bits=5)
 
 
 def test_an_adapter_is_trained_and_labels_and_is_scored(

@@ -62,7 +62,12 @@ def test_two_devices_in_threads_train_one_adapter(
     (run,) = smidgen.runs(tmp_path / "store")
     assert run.is_finished and run.devices == ("attic", "hall") and run == server.runs()[0]
     assert sorted(run.accuracy_by_round) == [0, 1, 2]
-    scores = smidgen.evaluate(data, summaries[0].adapter, base=tiny_base.folder, engine="onnx")
+    exported = smidgen.export(tmp_path / "store", tmp_path / "exported")
+    assert exported.is_trained and exported.round_index == 2
+    theirs, ours = exported.folder, Path(summaries[0].adapter)
+    weights = "adapter_model.safetensors"
+    assert (theirs / weights).read_bytes() == (ours / weights).read_bytes()
+    scores = smidgen.evaluate(data, ours, base=tiny_base.folder, engine="onnx")
     assert scores.accuracy == pytest.approx(run.accuracy_by_round[2])
 
 

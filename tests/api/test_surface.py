@@ -24,6 +24,7 @@ COMMAND = {
     "run_client": "client run",
     "create_run": "coordinator create",
     "serve": "coordinator serve",
+    "export": "coordinator export",
     "simulate": "simulate run",
 }
 OTHERWISE = {("create_run", "run"): "file", ("simulate", "experiments"): "files"}
