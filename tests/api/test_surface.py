@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,3 +105,8 @@ def test_a_name_of_an_extra_that_is_not_installed_names_the_extra() -> None:
     last = done.stderr.splitlines()[-1]
     said = "smidgen.create_run needs 'sqlalchemy'; pip install 'smidgen[server]'"
     assert last == f"ModuleNotFoundError: {said}"
+
+
+@pytest.mark.parametrize("package", (*smidgen.OURS, "smidgen"))
+def test_type_checkers_of_users_see_the_types(package: str) -> None:
+    assert (Path(smidgen.__file__).parents[1] / package / "py.typed").is_file()

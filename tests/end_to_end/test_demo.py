@@ -89,6 +89,7 @@ def test_the_demo_ends_with_one_json_object_and_a_chart(finished: Any) -> None:
     assert (out / "rounds.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_the_pages_example_gives_the_clients_predictions(finished: Any, tmp_path: Path) -> None:
     adapter, _, out, _ = finished
     page = (ROOT / "docs" / "python.md").read_text()

@@ -41,6 +41,7 @@ def test_every_device_is_left_with_the_finished_adapter(scene: Scene) -> None:
         assert done.exit_code == 0 and labels[0] in ("security", "weather", "family")
 
 
+@pytest.mark.slow
 def test_a_device_with_too_small_a_budget_never_joins(scene: Scene) -> None:
     scene.create(1, 1, 1)
     url = scene.serve()

@@ -15,7 +15,7 @@ from edge_client.labelling.book import Book, Event, FileNotes, MemoryNotes, Revo
 from edge_client.labelling.early_exit import FEWEST
 from edge_client.labelling.label_work import CHUNK
 from edge_client.labelling.pseudo_labels import text_id
-from tests.breadth import covering, first_fast
+from tests.breadth import covering
 from tests.edge_client.engine.engines import KINDS
 from tests.edge_client.labelling.two_topics import (
     ALL,
@@ -85,7 +85,8 @@ def test_what_was_not_noted_is_read_again(tiny_base: Base, kind: str) -> None:
     assert notes.book == straight(engine, work_of())[0]
 
 
-@pytest.mark.parametrize("kind", first_fast(KINDS))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_exits_are_learnt_again_from_chunks_that_were_small(tiny_base: Base, kind: str) -> None:
     """Texts read before are cheaper, so the last of a budget is spent on a few at a time."""
     engine = trained(kind, tiny_base, "lora:4/top1")

@@ -128,7 +128,7 @@ TRAINING = Training(lr=1e-3, epochs=3, tokens=32)
 ALL = Labelling(compute_share=1.0, confidence=0.99, class_floor=0.99, keep_last=1.0)
 
 
-@pytest.fixture(scope="module", params=first_fast(KINDS))
+@pytest.fixture(scope="module", params=first_fast(sorted(KINDS)))
 def news(request: pytest.FixtureRequest) -> tuple[Engine, tuple[Example, ...]]:
     """The embedded base with a briefly trained adapter, and 408 texts."""
     path = shared("data", "ag_news") / "test.csv.gz"

@@ -37,6 +37,7 @@ def test_the_papers_traffic_is_whole() -> None:
     assert "full fine-tuning       278,051,338  278,655,764  111,220.5     110,592  count" in said
 
 
+@pytest.mark.slow
 def test_an_experiment_of_ones_own_is_whole(
     file: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,

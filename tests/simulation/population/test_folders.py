@@ -4,6 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.breadth import first_fast
+
 pytest.importorskip("torch")
 
 from edge_client.texts.examples import ClientData, Example, read_file, read_folder
@@ -103,7 +105,7 @@ def test_texts_are_counted_by_client_and_kind() -> None:
     assert table.labelled.tolist() == [[0, 2]] and table.unlabelled.tolist() == [[2, 0]]
 
 
-@pytest.mark.parametrize("clients", [2, 60])
+@pytest.mark.parametrize("clients", first_fast([2, 60]))
 def test_a_picture_is_drawn_for_few_and_for_many_clients(tmp_path: Path, clients: int) -> None:
     texts = [Example("x", label="abc"[i % 3], language=("eng", "hau")[i % 2]) for i in range(400)]
     population = population_of(Deal(clients=clients, labelled=30, alpha=1.0), texts, [], seed=0)

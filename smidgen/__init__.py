@@ -268,7 +268,3 @@ def _package(extra: str) -> str:
 def _end(command: str, message: str, exit_code: int) -> None:
     print(f"smidgen {command}: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(exit_code)
-
-
-if __name__ == "__main__":
-    main()
