@@ -107,6 +107,6 @@ def test_a_name_of_an_extra_that_is_not_installed_names_the_extra() -> None:
     assert last == f"ModuleNotFoundError: {said}"
 
 
-@pytest.mark.parametrize("package", (*smidgen.OURS, "smidgen"))
+@pytest.mark.parametrize("package", [*smidgen.OURS, "smidgen"])
 def test_type_checkers_of_users_see_the_types(package: str) -> None:
     assert (Path(smidgen.__file__).parents[1] / package / "py.typed").is_file()
