@@ -8,12 +8,12 @@ from typing import Any
 
 from coordinator.api.stores import open_store
 from coordinator.commands.console import EveryOption, JsonOption, StoreOption
+from coordinator.serving.presence import ALIVE_S
 from coordinator.storage.runs import find_run
 from coordinator.storage.status import status_of
 from edge_client.tables import Column, Table, share, show, span, tell
 from edge_client.wire.failures import SAID, Failure
 
-HERE_S = 120.0  # as `coordinator.serving.presence` counts; it notes it every half minute
 MOST = 20  # devices that a screen lists; --json has all
 RUNS = (
     Column("run", "word"),
@@ -116,10 +116,10 @@ def _times(step: Mapping[str, Any], now_s: float) -> str:
 def _waiting(one: Status, now_s: float) -> str:
     here = [item["device_id"] for item in one["devices"] if _is_here(item, now_s)]
     names = f"here: {', '.join(here) or 'none'}"
-    is_new = one["round_index"] == 0
-    missing = (one["min_clients"] if is_new else 1) - len(here)
+    missing = one["needed"] - len(here)
     if missing > 0:
         more = "device" if missing == 1 else "devices"
+        is_new = one["needed"] == one["min_clients"]
         option = f" (--min-clients {one['min_clients']})" if is_new else ""
         return f"waiting for {missing} more {more}{option}; {names}"
     return f"waiting for devices that can go on; {names}"
@@ -127,7 +127,7 @@ def _waiting(one: Status, now_s: float) -> str:
 
 def _is_here(item: Mapping[str, Any], now_s: float) -> bool:
     seen = item["last_seen_s"]
-    return seen is not None and now_s - seen < HERE_S and not item["left"]
+    return seen is not None and now_s - seen < ALIVE_S and not item["left"]
 
 
 def devices_table(one: Status, now_s: float) -> Table:

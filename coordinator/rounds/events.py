@@ -48,7 +48,6 @@ class Answered:
         confidences: How sure the device is of its unlabelled texts; of label work.
         mean_log_probabilities: One per label, over the texts evaluated.
         failure: Why it failed.
-        is_leaving: Whether the device takes no part until it asks for work again.
     """
 
     work_id: str
@@ -60,7 +59,21 @@ class Answered:
     confidences: Confidences | None = None
     mean_log_probabilities: tuple[float, ...] = ()
     failure: Failure | None = None
-    is_leaving: bool = False
+
+
+@dataclass(frozen=True)
+class Left:
+    """A device takes no part until it asks for work again; work that it has open has failed.
+
+    Attributes:
+        device_id: The device.
+        failure: Why.
+        left_at_s: Unix time.
+    """
+
+    device_id: str
+    failure: Failure
+    left_at_s: float
 
 
 @dataclass(frozen=True)
@@ -106,11 +119,12 @@ class Finished:
     finished_at_s: float
 
 
-Event = StepOpened | Answered | Returned | StepClosed | Resumed | Finished
+Event = StepOpened | Answered | Left | Returned | StepClosed | Resumed | Finished
 
 
 KINDS: dict[str, type[Event]] = {
-    kind.__name__: kind for kind in (StepOpened, Answered, Returned, StepClosed, Resumed, Finished)
+    kind.__name__: kind
+    for kind in (StepOpened, Answered, Left, Returned, StepClosed, Resumed, Finished)
 }
 
 

@@ -18,6 +18,7 @@ from coordinator.rounds.events import (
     Event,
     Finished,
     Kind,
+    Left,
     Resumed,
     Returned,
     StepClosed,
@@ -29,6 +30,8 @@ from coordinator.rounds.thresholds import class_thresholds
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.failures import Failure
 from edge_client.wire.labelling import Labelling, keep_in
+
+ASK_AGAIN_S = 60.0  # between two questions whether anybody has texts to train on by now
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class State:
         confidences: Device -> how sure it last said it is of its unlabelled texts.
         labelled: The last round before which devices labelled; 0 for none.
         left: Devices that take no part for now -> why.
+        closed_at_s: Unix time at which the last step closed.
+        evaluations: How often the adapter of the round `evaluated` was evaluated.
     """
 
     adapter_sha256: str
@@ -86,6 +91,8 @@ class State:
     confidences: Mapping[str, Confidences] = field(default_factory=dict)
     labelled: int = 0
     left: Mapping[str, Failure] = field(default_factory=dict)
+    closed_at_s: float = 0.0
+    evaluations: int = 0
 
     def __post_init__(self) -> None:
         first = self.first_sha256 or self.adapter_sha256
@@ -112,9 +119,14 @@ def evolve(state: State, event: Event) -> State:
         return replace(state, step=Step(event, dict(event.members)))
     if isinstance(event, Answered):
         return _answered(state, event)
+    if isinstance(event, Left):
+        return _left(state, event)
     if isinstance(event, Returned):
-        left = {name: why for name, why in state.left.items() if name != event.device_id}
-        return replace(state, left=left)
+        # What it said of its texts is old: its owner has been there.
+        left, texts = dict(state.left), dict(state.texts)
+        left.pop(event.device_id, None)
+        texts.pop(event.device_id, None)
+        return replace(state, left=left, texts=texts)
     if isinstance(event, Finished):
         return replace(state, step=None, is_finished=True)
     if isinstance(event, Resumed):
@@ -124,20 +136,28 @@ def evolve(state: State, event: Event) -> State:
         return replace(state, step=replace(state.step, opened=opened))
     if state.step is None or event.adapter_sha256 is None:
         raise ValueError("StepClosed needs an open step and the adapter after it")
-    return _closed(state, state.step, event.adapter_sha256)
+    closed = replace(state, closed_at_s=event.closed_at_s)
+    return _closed(closed, state.step, event.adapter_sha256)
+
+
+def _left(state: State, event: Left) -> State:
+    state = replace(state, left={**state.left, event.device_id: event.failure})
+    for work_id, device_id in state.step.members.items() if state.step else ():
+        if device_id == event.device_id:
+            failed = Answered(work_id, "failed", None, 0, failure=event.failure)
+            state = _answered(state, failed)
+    return state
 
 
 def _answered(state: State, answer: Answered) -> State:
     step = state.step
     if step is None or answer.work_id not in step.members or answer.work_id in step.answers:
         return state
-    texts, left, device_id = state.texts, state.left, step.members[answer.work_id]
+    texts = state.texts
     if step.opened.kind != "train" and answer.labelled is not None:
-        texts = {**texts, device_id: answer.labelled}
-    if answer.is_leaving:
-        left = {**left, device_id: answer.failure or "internal"}
+        texts = {**texts, step.members[answer.work_id]: answer.labelled}
     answers = {**step.answers, answer.work_id: answer}
-    return replace(state, step=replace(step, answers=answers), texts=texts, left=left)
+    return replace(state, step=replace(step, answers=answers), texts=texts)
 
 
 def _closed(state: State, step: Step, adapter_sha256: str) -> State:
@@ -159,6 +179,7 @@ def _closed(state: State, step: Step, adapter_sha256: str) -> State:
         state,
         step=None,
         evaluated=round_index,
+        evaluations=state.evaluations + 1 if state.evaluated == round_index else 1,
         evaluated_sha256=step.opened.adapter_sha256,
         scores={index: one for index, one in scores.items() if index in decides},
         priors={index: one for index, one in priors.items() if index in decides},
@@ -213,6 +234,11 @@ def decide(
     return None
 
 
+def devices_needed(config: Schedule, state: State) -> int:
+    """Devices that must be there for the next step to open."""
+    return config.min_clients if state.round_index == 0 and state.evaluated < 0 else 1
+
+
 def _next_step(
     config: Schedule, state: State, alive: Collection[str], secret: str, now_s: float
 ) -> Event | None:
@@ -220,7 +246,7 @@ def _next_step(
     every = config.evaluate_every
     is_due = state.round_index == 0 or is_last or (every and state.round_index % every == 0)
     if is_due and state.evaluated < state.round_index:
-        if len(alive) < (config.min_clients if state.round_index == 0 else 1):
+        if len(alive) < devices_needed(config, state):
             return None
         sha256 = state.adapter_sha256
         return _open(sha256, "evaluate", state.round_index, 1, sorted(alive), secret, now_s)
@@ -231,9 +257,14 @@ def _next_step(
     if labelling and not is_labelled and state.round_index % labelling.infer_every == 0:
         chosen = labellers(alive, labelling.infer_clients, config.seed, state.round_index + 1)
         sha256 = labels_with(labelling, state)[0]
-        opened = _open(sha256, "label", state.round_index + 1, 1, chosen, secret, now_s)
-        return opened if chosen else None
-    return _train(config, state, alive, secret, now_s, 1)
+        labels = _open(sha256, "label", state.round_index + 1, 1, chosen, secret, now_s)
+        return labels if chosen else None
+    opened = _train(config, state, alive, secret, now_s, 1)
+    if opened is None and alive and now_s - state.closed_at_s >= ASK_AGAIN_S:
+        # Nobody who is there had a text to train on; an evaluation hears whether that has changed.
+        again, index = state.evaluations + 1, state.round_index
+        return _open(state.adapter_sha256, "evaluate", index, again, sorted(alive), secret, now_s)
+    return opened
 
 
 def thresholds_before(config: Schedule, state: State, round_index: int) -> tuple[float, ...]:

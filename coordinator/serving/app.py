@@ -29,7 +29,6 @@ from edge_client.wire.messages import (
     Asking,
     Enrol,
     Enrolled,
-    Over,
     Receipt,
     Report,
     Terms,
@@ -43,7 +42,6 @@ from edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES
 
 LONGEST_POLL_S = 60.0
 TICK_S = 1.0
-STATUS: dict[type[Any], int] = {Work: 200, Waiting: 202, Over: 410}
 DRAIN_BYTES = 4 * 1024 * 1024  # read on that far, so that the sender gets to read the refusal
 LOG = logging.getLogger(__name__)
 
@@ -105,10 +103,12 @@ def _add_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         with bells.bell(device) as bell:
             given = await run_in_threadpool(service.next_work, device, time.time(), have)
             bells.changed.set()  # a device that is new may be the one a round waits for
-            if isinstance(given, Waiting) and wait_s and not bells.is_stopping:
+            if given is None and wait_s and not bells.is_stopping:
                 await heard(bell, wait_s)
                 given = await run_in_threadpool(service.next_work, device, time.time(), have)
-        return _json(given, STATUS[type(given)])
+        if given is None:
+            return _json(await run_in_threadpool(service.waiting, device, time.time()), 202)
+        return _json(given, 200 if isinstance(given, Work) else 410)
 
     @app.get("/v1/adapters/{name}", response_class=FileResponse)
     def adapter(request: Request, device: Known, name: str) -> Response:

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 
 from coordinator.rounds.admission import Refusal, check_digest, check_report, check_update
-from coordinator.rounds.events import Answered, Finished, Returned, StepOpened
+from coordinator.rounds.events import Answered, Finished, Left, Returned, StepOpened
 from coordinator.rounds.guidance import guidance_of
 from coordinator.serving.executor import proceed
 from coordinator.serving.ledger import Asked, Ledger, Live
@@ -43,6 +43,7 @@ from edge_client.wire.messages import (
 )
 from edge_client.wire.tensors import AdapterState, decode_adapter
 
+SILENCE_S = 2.0  # between two lines on what a run waits for
 FAREWELL_S = 60.0  # twice the longest pause of a client that waits for the coordinator
 LOG = logging.getLogger(__name__)
 
@@ -59,10 +60,10 @@ class Service:
         self._store = store
         self._ledger = Ledger(store, now_s)
         self._presence = Presence(store, now_s)
-        self._ticking = Lock()
+        self._ticking, self._summing = Lock(), Lock()
         self._told: set[Device] = set()  # that their run is finished, and have its adapter
         self._overs: dict[str, Over] = {}
-        self._lacks: dict[str, str] = {}  # what runs were last said to wait for
+        self._lacks: dict[str, tuple[str, float]] = {}  # what runs were last said to wait for
         self._over_since_s: float | None = None
         self._reference: tuple[str, AdapterState] = ("", {})
 
@@ -108,7 +109,7 @@ class Service:
             raise Refusal(401, "a device's key is expected as `Authorization: Bearer KEY`")
         return device
 
-    def next_work(self, device: Device, now_s: float, have: str = "") -> Work | Waiting | Over:
+    def next_work(self, device: Device, now_s: float, have: str = "") -> Work | Over | None:
         """The open work of a device that it has not answered; the same until it does.
 
         Args:
@@ -117,7 +118,7 @@ class Service:
             have: SHA-256 of the adapter that it has.
 
         Returns:
-            The work, or what the run waits for, or that it is over.
+            The work, or that the run is over; None where there is something to wait for.
         """
         self._presence.saw(device, now_s)
         while device.device_id in (live := self.run(device.run_id)).state.left:
@@ -133,14 +134,20 @@ class Service:
         for work_id, device_id in step.members.items() if step else ():
             if device_id == device.device_id and step and work_id not in step.answers:
                 return self._work(live, step.opened, work_id)
-        return waiting_of(live, self.alive(device.run_id, now_s), now_s)
+        return None
+
+    def waiting(self, device: Device, now_s: float) -> Waiting:
+        """What the run of a device waits for."""
+        run_id = device.run_id
+        return waiting_of(self.run(run_id), lambda: self.alive(run_id, now_s), now_s)
 
     def _over(self, live: Live) -> Over:
         run_id = live.run.run_id
-        if run_id not in self._overs:
-            table = rows(self._store, run_id)
-            self._overs[run_id] = over_of(live, self._enrolled(run_id), accuracies(table))
-        return self._overs[run_id]
+        with self._summing:
+            if run_id not in self._overs:
+                table = rows(self._store, run_id)
+                self._overs[run_id] = over_of(live, self._enrolled(run_id), accuracies(table))
+            return self._overs[run_id]
 
     def _enrolled(self, run_id: str) -> int:
         return sum(device.run_id == run_id for device in self._store.devices())
@@ -222,6 +229,8 @@ class Service:
         else:
             is_counted = self._ledger.is_counted(report.work_id)
             receipt = Receipt(is_counted, "" if is_counted else "no update of this work counts")
+        if report.is_leaving and report.failure:
+            self._leave(device, Left(device.device_id, report.failure, now_s))
         figures = asdict(device) | {
             "work_id": report.work_id,
             "round_index": opened.round_index,
@@ -238,6 +247,12 @@ class Service:
             )
             LOG.log(level, "%s", said)
         return receipt
+
+    def _leave(self, device: Device, event: Left) -> None:
+        """Once, however often it is said and whatever happens in between."""
+        while device.device_id not in (live := self.run(device.run_id)).state.left:
+            if live.state.is_finished or self._ledger.append(live, event):
+                return
 
     def is_adapter(self, name: str) -> bool:
         return self._ledger.is_adapter(name)
@@ -302,20 +317,23 @@ class Service:
                         woken |= {Device(run_id, device_id) for _, device_id in event.members}
                     if isinstance(event, Finished):
                         woken |= {Device(run_id, name) for name in alive}
-                self._say_what_lacks(self.run(run_id), alive)
+                self._say_what_lacks(self.run(run_id), alive, now_s)
         return woken
 
-    def _say_what_lacks(self, live: Live, alive: set[str]) -> None:
-        """Once until it changes."""
+    def _say_what_lacks(self, live: Live, alive: set[str], now_s: float) -> None:
+        """Once until it changes, and not for each of many devices that come at once."""
+        said, at_s = self._lacks.get(live.run.run_id, ("", -SILENCE_S))
         lack = lack_text(live, alive)
-        if lack and lack != self._lacks.get(live.run.run_id):
+        if lack and lack != said and now_s - at_s >= SILENCE_S:
             LOG.info("%s", lack)
-        self._lacks[live.run.run_id] = lack
+            self._lacks[live.run.run_id] = (lack, now_s)
+        elif not lack:
+            self._lacks.pop(live.run.run_id, None)
 
 
 def _answer(report: Report, opened: StepOpened) -> Answered:
     answer = Answered(report.work_id, report.outcome, None, report.num_examples)
-    answer = replace(answer, failure=report.failure, is_leaving=report.is_leaving)
+    answer = replace(answer, failure=report.failure)
     if opened.kind != "train":
         answer = replace(answer, labelled=report.labelled)
     if opened.kind == "label":

@@ -1,15 +1,14 @@
 """What a coordinator says of its runs: to devices that wait, and in its own log."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from coordinator.rounds.events import Event, Finished, StepClosed, StepOpened
-from coordinator.rounds.machine import Step
+from coordinator.rounds.machine import Step, devices_needed
 from coordinator.serving.ledger import Live
 from edge_client.adapters.card import portable_name
 from edge_client.wire.failures import SAID
-from edge_client.wire.messages import PROTOCOL, Over, Report, Terms, Waiting
+from edge_client.wire.messages import DOING, PROTOCOL, Over, Report, Terms, Waiting
 
-DOING = {"train": "training", "label": "labelling", "evaluate": "evaluation"}
 MOST_NAMES = 8  # that a device is told
 
 
@@ -31,25 +30,28 @@ def terms_of(live: Live) -> Terms:
     )
 
 
-def waiting_of(live: Live, alive: Collection[str], now_s: float) -> Waiting:
-    """What a run waits for, as a device that has nothing to do is told."""
+def waiting_of(live: Live, alive: Callable[[], set[str]], now_s: float) -> Waiting:
+    """What a run waits for, as a device that has nothing to do is told.
+
+    Args:
+        live: The run.
+        alive: Who is there; asked only where that matters.
+        now_s: Unix time.
+    """
     config, state, step = live.config, live.state, live.state.step
     if step is None:
-        is_new = state.round_index == 0
-        needed = config.min_clients if is_new else 1
-        here = len(set(alive) - state.left.keys())
-        missing = max(0, needed - here)
+        needed = devices_needed(config, state)
+        missing = max(0, needed - len(alive() - state.left.keys()))
         next_round = min(state.round_index + 1, config.rounds)
         return Waiting("waiting", next_round, config.rounds, missing, needed)
-    missing_names = missing_in(live)
     return Waiting(
         step.opened.kind,
-        max(1, step.opened.round_index),
+        step.opened.round_index,
         config.rounds,
-        len(missing_names),
+        len(step.members) - len(step.answers),
         len(step.members),
         round(max(0.0, step.opened.opened_at_s + config.deadline_s - now_s), 1),
-        tuple(missing_names[:MOST_NAMES]) if config.tell_names else (),
+        tuple(missing_in(live)[:MOST_NAMES]) if config.tell_names else (),
     )
 
 
@@ -128,7 +130,8 @@ def answer_text(
         return f"{name} failed after {spent_s:.1f} s: {SAID[report.failure]}{gone}"
     if is_late:
         return f"{name} answered after {spent_s:.1f} s, too late to count"
-    missing = missing_in(live)
+    step = live.state.step
+    missing = missing_in(live) if step is not None and step.opened == asked else []
     left = f"; waiting for {listed(missing)}" if missing else ""
     return f"{name} answered after {spent_s:.1f} s{left}"
 
@@ -147,11 +150,11 @@ def lack_text(live: Live, alive: Collection[str]) -> str:
     if live.state.step is not None or live.state.is_finished:
         return ""
     here = sorted(set(alive) - live.state.left.keys())
-    needed = live.config.min_clients if live.state.round_index == 0 else 1
+    needed = devices_needed(live.config, live.state)
     name, lacking = live.config.name, needed - len(here)
     if lacking > 0:
         devices = f"{lacking} more device{'s' if lacking > 1 else ''}"
-        option = f" (--min-clients {needed})" if live.state.round_index == 0 else ""
+        option = f" (--min-clients {needed})" if needed == live.config.min_clients else ""
         return f"{name}: waiting for {devices}{option}; here: {listed(here)}"
     round_index = live.state.round_index + 1
     return f"{name}: round {round_index} needs devices that can train; here: {listed(here)}"

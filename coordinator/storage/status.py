@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coordinator.rounds.machine import State, Step, replay
+from coordinator.rounds.machine import State, Step, devices_needed, replay
 from coordinator.storage.figures import accuracies, pseudo_labels, rows
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Run, Store
@@ -28,6 +28,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "round_index": state.round_index,
         "rounds": config.rounds,
         "min_clients": config.min_clients,
+        "needed": devices_needed(config, state),
         "devices": _devices(seen, state, table),
         "step": _step(state.step, config.deadline_s) if state.step else None,
         "failing": _failing(state, table),

@@ -7,12 +7,13 @@ import logging
 import platform
 
 from edge_client.adapters.spec import parse_adapter
-from edge_client.client.failures import ClientError, OtherBase
+from edge_client.client.failures import ClientError, NoMemoryNow, OtherBase
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, Identity
-from edge_client.client.transport import Coordinator, Refused, patiently
+from edge_client.client.transport import Coordinator, Refused, Unreachable, patiently
 from edge_client.engine.budgeted import check_budget
 from edge_client.planning.resources import memory_bytes, usable_cores
+from edge_client.planning.sizes import BudgetError
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
 from edge_client.texts.rows import DataError
@@ -114,6 +115,9 @@ def _check_same_run(settings: Settings, terms: Terms) -> None:
     coordinator = Coordinator(settings.url)
     try:
         other = _asked(coordinator, settings)
+    except Unreachable as error:
+        log.warning("%s; going on in run %s, whose token is not asked for", error, _called(terms))
+        return
     finally:
         coordinator.close()
     if other.run_id != terms.run_id:
@@ -131,12 +135,18 @@ def check_ready(settings: Settings, terms: Terms) -> DataFolder:
         ClientError: It holds another base.
         DataError: Its texts do not fit the run's task.
         BudgetError: No plan fits its memory budget.
+        NoMemoryNow: None fits what is available now.
     """
     check_base(settings, terms.base_id, terms.base_name)
     folder = DataFolder(settings.data, terms.task.labels, settings.dialect)
     check_texts(settings, folder.read(), is_labelling=terms.labelling is not None)
     spec, work = parse_adapter(terms.adapter_spec), (terms.training, len(terms.task.labels))
-    check_budget(settings.engine, settings.base, spec, *work, settings.budget_bytes)
+    try:
+        check_budget(settings.engine, settings.base, spec, *work, settings.budget_bytes)
+    except BudgetError as error:
+        if settings.budget_bytes is not None:
+            raise
+        raise NoMemoryNow(f"{error}; start the client again when more memory is free") from error
     return folder
 
 

@@ -7,7 +7,7 @@ from edge_client.bases.header import WeightsError
 from edge_client.bases.layout import PackError
 from edge_client.engine.engine import EngineError
 from edge_client.engine.trainer import TrainingError
-from edge_client.errors import WrongInput
+from edge_client.errors import Failed, WrongInput
 from edge_client.planning.budget import MemoryRanOut
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.rows import DataError
@@ -17,10 +17,20 @@ from edge_client.wire.failures import Failure
 from edge_client.wire.messages import WireError
 
 MOST_IN_A_ROW = 3  # pieces of work that may fail one after the other
+# What may pass by itself; a device leaves if it has not passed within `Settings.grace_s`.
+PASSING: tuple[Failure, ...] = ("disk", "memory", "budget", "transfer")
 
 
 class ClientError(WrongInput):
     """The device cannot serve this run as it is set up; says what to change."""
+
+
+class NotTaken(Failed):
+    """The coordinator refused the answer to a piece of work."""
+
+
+class NoMemoryNow(Failed):
+    """No plan fits what is available at the moment."""
 
 
 class OtherBase(ClientError):
@@ -44,6 +54,7 @@ CODES: tuple[tuple[type[Exception], Failure], ...] = (
     (TrainingError, "training"),
     (EngineError, "engine"),
     (WireError, "transfer"),
+    (NotTaken, "refused"),
     (OSError, "disk"),
 )
 
@@ -57,9 +68,14 @@ def is_lasting(error: Exception, budget_bytes: int | None) -> bool:
     """Whether the same work would fail until somebody changes what this client was given.
 
     Args:
-        error: What went wrong.
+        error: What went wrong; a file that cannot be read now may be there in an hour.
         budget_bytes: The budget given; what is available by itself may be more in an hour.
     """
     if isinstance(error, BudgetError):
         return budget_bytes is not None
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return False
+        cause = cause.__cause__
     return isinstance(error, WrongInput)

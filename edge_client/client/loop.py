@@ -9,6 +9,7 @@ those in its files when work begins: files that have changed since the last work
 
 import logging
 import math
+import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,14 @@ from functools import partial
 from edge_client.adapters.spec import frozen_layers, parse_adapter
 from edge_client.client.answers import answer
 from edge_client.client.enrolment import check_base, check_protocol, check_texts, join
-from edge_client.client.failures import MOST_IN_A_ROW, ClientError, code_of, is_lasting
+from edge_client.client.failures import (
+    MOST_IN_A_ROW,
+    PASSING,
+    ClientError,
+    NotTaken,
+    code_of,
+    is_lasting,
+)
 from edge_client.client.finished import take_home
 from edge_client.client.meter import WorkMeter
 from edge_client.client.settings import Settings, Summary
@@ -33,7 +41,7 @@ from edge_client.planning.guard import peak_rss_bytes
 from edge_client.planning.words import plan_in_words
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
-from edge_client.wire.messages import Over, Report, Terms, Waiting, Work
+from edge_client.wire.messages import Over, Report, Terms, Waiting, WireError, Work
 from edge_client.wire.tensors import decode_adapter
 
 log = logging.getLogger(__name__)
@@ -43,10 +51,6 @@ PARTING_S = 60.0  # how long a coordinator whose run is finished is waited for
 
 class GaveUp(Failed):
     """Too many pieces of work failed one after the other."""
-
-
-class NotTaken(Failed):
-    """The coordinator refused the answer to a piece of work."""
 
 
 class Client:
@@ -67,6 +71,7 @@ class Client:
         self._notes: FileNotes | None = None
         self._teller = Teller()
         self._works = self._failures = self._in_a_row = 0
+        self._failing_since_s = 0.0
 
     def run(self) -> Summary:
         """Serve the run until it is finished.
@@ -78,12 +83,11 @@ class Client:
             GaveUp: Too many pieces of work failed one after the other.
             TransportError: Nobody answered at the start.
         """
+        self._deliver_outbox()
         enrolled, self._folder = join(self._settings, self._state)
         coordinator = Coordinator(self._settings.url, enrolled.device_key)
         wait_s = 0.0  # at first, to say what the run waits for
         try:
-            for finished in self._state.finished():
-                self._deliver(coordinator, None, finished, WorkMeter())
             while True:
                 meter = WorkMeter()
                 with meter.phase("wait"):
@@ -97,6 +101,20 @@ class Client:
                 else:
                     self._teller.worked()
                     self._serve(coordinator, enrolled.device_id, enrolled.terms, given, meter)
+        finally:
+            coordinator.close()
+            if self._engine is not None:
+                self._engine.close()
+
+    def _deliver_outbox(self) -> None:
+        """Send what an earlier life has finished, whether or not this one can do more."""
+        known = self._state.identity(self._settings.url)
+        if known is None:
+            return
+        coordinator = Coordinator(self._settings.url, known.enrolled.device_key)
+        try:
+            for finished in self._state.finished():
+                self._deliver(coordinator, None, finished, WorkMeter())
         finally:
             coordinator.close()
 
@@ -122,7 +140,7 @@ class Client:
         have, is_new = over.adapter_sha256, self._state.adapter(over.adapter_sha256) is None
         try:
             body = self._adapter(coordinator, have, WorkMeter(), PARTING_S)
-        except TransportError as error:
+        except (TransportError, WireError, OSError) as error:
             log.error("run %s is finished, its adapter not to be had: %s", terms.run_name, error)
             return ""
         if is_new:  # asking once more says that the adapter is here, and the server may go
@@ -182,9 +200,12 @@ class Client:
     def _failed(self, work: Work, error: Exception) -> Answer:
         if isinstance(error, OSError):  # a line cut short is mended when notes are opened again
             self._notes = None
-        is_last = self._in_a_row + 1 >= MOST_IN_A_ROW
+        code, now_s = code_of(error), time.monotonic()
+        self._failing_since_s = now_s if not self._in_a_row else self._failing_since_s
+        grace_s = self._settings.grace_s if code in PASSING else 0.0
+        is_last = self._in_a_row + 1 >= MOST_IN_A_ROW and now_s - self._failing_since_s >= grace_s
         is_leaving = is_last or is_lasting(error, self._settings.budget_bytes)
-        report = Report(work.work_id, "failed", failure=code_of(error), is_leaving=is_leaving)
+        report = Report(work.work_id, "failed", failure=code, is_leaving=is_leaving)
         return Answer(report, None, f"{type(error).__name__}: {error}")
 
     def _do(
@@ -303,7 +324,7 @@ class Client:
             level = logging.INFO if report.outcome == "done" else logging.ERROR
             log.log(level, "%s", in_short(work, finished, is_counted))
         except Refused as error:
-            if error.status in (401, 403):
+            if error.status == 401 or (error.status == 403 and work is not None):
                 raise ClientError(f"{self._settings.url} does not take it: {error}") from error
             log.warning("the coordinator does not want %s: %s", report.work_id, error)
             is_taken = False

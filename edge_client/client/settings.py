@@ -25,6 +25,7 @@ class Settings:
         patience_s: How long the coordinator may be absent at the start; later it is waited for.
         out: Where the finished adapter is written; None: the state folder's `adapter`.
         dialect: How the files of the texts are written down.
+        grace_s: How long failures that may pass by themselves are borne.
     """
 
     url: str
@@ -40,6 +41,7 @@ class Settings:
     patience_s: float = 10.0
     out: Path | None = None
     dialect: Dialect = PLAIN
+    grace_s: float = 120.0
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,9 @@ class ClientState:
             ) from error
 
     def keep_identity(self, identity: Identity) -> None:
+        """Be this device from now on; work that was done as another one is nobody's."""
+        for finished in self.finished():
+            self.forget_finished(finished.report.work_id)
         body = json.dumps(asdict(identity), sort_keys=True).encode()
         write_atomically(self.folder / "device.json", body, mode=0o600)
 
@@ -142,8 +145,9 @@ class ClientState:
         return body if body is not None and sha256(body) == digest else None
 
     def newest(self) -> str:
-        """SHA-256 of the adapter that is kept, empty for none."""
-        return next((path.stem for path in self._adapters.glob("*.st")), "")
+        """SHA-256 of the adapter that is kept whole, empty for none."""
+        names = (path.stem for path in self._adapters.glob("*.st"))
+        return next((name for name in names if self.adapter(name) is not None), "")
 
     def keep_adapter(self, digest: str, body: bytes) -> None:
         """Keep the newest adapter; older ones are dropped."""

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 
 from edge_client.client.state import Answer
+from edge_client.tables import size
 from edge_client.texts.examples import ClientData
-from edge_client.wire.messages import Waiting, Work
+from edge_client.wire.messages import DOING, Waiting, Work
 
 log = logging.getLogger(__name__)
 
 SILENCE_S = 10.0
-DOING = {"train": "training", "label": "labelling", "evaluate": "evaluation"}
 
 
 class Teller:
@@ -44,7 +44,7 @@ def waiting_text(waiting: Waiting) -> str:
             f"waiting for {devices} before round {waiting.round_index} of {waiting.rounds}; "
             f"{waiting.asked} needed"
         )
-    what = f"round {waiting.round_index} of {waiting.rounds}, {DOING[waiting.phase]}"
+    what = f"{round_text(waiting.round_index, waiting.rounds)}, {DOING[waiting.phase]}"
     if not waiting.missing:
         return f"{what}: all {waiting.asked} devices asked have answered"
     closes = ""
@@ -52,6 +52,11 @@ def waiting_text(waiting: Waiting) -> str:
         closes = f"; it goes on without them in {time_text(waiting.closes_in_s)}"
     done = waiting.asked - waiting.missing
     return f"{what}: {done} of {waiting.asked} devices have answered; waiting{names}{closes}"
+
+
+def round_text(round_index: int, rounds: int) -> str:
+    """A round's name; nothing is trained before the first."""
+    return f"round {round_index} of {rounds}" if round_index else "before round 1"
 
 
 def time_text(seconds: float) -> str:
@@ -122,5 +127,5 @@ def in_short(work: Work | None, finished: Answer, is_counted: bool) -> str:
     late = "" if is_counted else "; it came too late and does not count"
     return (
         f"{what}: {report.num_examples} texts, {gave}; {seconds:.1f} s, "
-        f"{report.bytes_up / 1000:.1f} kB up, {report.bytes_down / 1000:.1f} kB down{late}"
+        f"{size(report.bytes_up)} up, {size(report.bytes_down)} down{late}"
     )

@@ -17,6 +17,7 @@ Failure = Literal[
     "engine",
     "disk",
     "transfer",
+    "refused",
     "internal",
 ]
 # What a run's owner reads.
@@ -31,5 +32,6 @@ SAID: dict[Failure, str] = {
     "engine": "the device's engine or one of its libraries is missing",
     "disk": "a file could not be read or written",
     "transfer": "what the coordinator sent could not be used",
+    "refused": "the coordinator refused the device's answer",
     "internal": "an error that smidgen does not know; please report it",
 }

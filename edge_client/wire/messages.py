@@ -32,6 +32,7 @@ LONGEST_NAME = 64  # characters of a device's name
 MAX_JSON_BYTES = 256 * 1024
 
 Message = TypeVar("Message")
+DOING = {"train": "training", "label": "labelling", "evaluate": "evaluation"}  # work, for people
 Phase = Literal["wait", "download", "load", "label", "train", "evaluate", "upload"]
 
 
@@ -230,7 +231,7 @@ class Waiting:
 
     Attributes:
         phase: `waiting` for devices, or what others are asked to do.
-        round_index: 1-based round that comes next or is open.
+        round_index: Round that comes next or is open; 0 is the evaluation before any training.
         rounds: Rounds of the run.
         missing: Devices still needed to begin, or asked and without an answer so far.
         asked: Devices needed to begin, or asked.

@@ -1,11 +1,14 @@
 """What a newcomer meets: real processes, and what each side says while it waits and at the end."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from tests.command_line import smidgen
 from tests.end_to_end.conftest import Scene, wait_for
+from tests.processes import ENTER, memory_group
 
 
 def test_a_lone_device_and_its_coordinator_say_what_they_wait_for(scene: Scene) -> None:
@@ -76,3 +79,18 @@ def test_a_device_restarted_on_useless_files_is_refused_until_they_are_mended(
     scene.fleet.start("b", [*line, *options, "--engine", "onnx"])
     scene.finish()
     assert scene.coordinator_json("status")["phase"] == "finished"
+
+
+@pytest.mark.slow
+def test_memory_that_is_short_for_now_is_no_wrong_input(scene: Scene) -> None:
+    """Without a budget there may be more of it in an hour: systemd has to start the client again."""
+    scene.create(1, 1, 1)
+    url = scene.serve()
+    where = ("--coordinator", url, "--token", scene.token, "--data", str(scene.data("x")))
+    what = ("--base", str(scene.base.folder), "--state", str(scene.folder / "state" / "x"))
+    line = [sys.executable, "-m", "smidgen", "client", "run", *where, *what, "--engine", "onnx"]
+    with memory_group(96 << 20) as group:
+        done = subprocess.run([*ENTER, str(group), *line], capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "start the client again when more memory is free" in done.stderr
+    assert scene.coordinator_json("status")["devices"] == []

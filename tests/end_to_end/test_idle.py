@@ -24,7 +24,7 @@ def bytes_of(pid: int, name: str) -> int:
 
 def idle_bytes(scene: Scene, works: int) -> int:
     """What client `a` holds half a second after so many pieces of work."""
-    wait_for(lambda: scene.log("a").count(" kB up") == works, scene.fleet.check)
+    wait_for(lambda: scene.log("a").count(" up, ") == works, scene.fleet.check)
     time.sleep(0.5)
     return bytes_of(scene.fleet.processes["a"].pid, "VmRSS")
 

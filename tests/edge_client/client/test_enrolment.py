@@ -95,6 +95,17 @@ def test_a_budget_too_small_is_refused_before_joining(home: Home) -> None:
     assert gate.paths == ["/v1/terms"]
 
 
+def test_a_new_token_is_not_asked_for_where_nobody_answers(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    with http_server(Gate({"token": home.terms}).answer) as url:
+        settings = Settings(url, "token", "hub", home.folder / "mine", home.base, "onnx")
+        join(settings, ClientState(home.folder / "state"))
+    again = replace(settings, token="new", patience_s=0.3)
+    enrolled, _ = join(again, ClientState(home.folder / "state"))
+    assert enrolled.device_id == "hub" and "going on in run mail" in caplog.text
+
+
 def test_another_base_is_refused_before_joining(home: Home) -> None:
     gate = Gate({"token": replace(home.terms, base_id="0" * 64)})
     with pytest.raises(OtherBase, match="copy the coordinator's base"):

@@ -56,6 +56,7 @@ class Script:
     paths: list[str] = field(default_factory=list)
     handed: int = 0
     refuses_updates: bool = False
+    grace_s: float = 0.0
 
     def answer(self, method: str, path: str, body: bytes) -> Answer:
         self.bodies.append(body)
@@ -100,7 +101,10 @@ class Script:
         """Serve one client to its end; what it reported."""
         with http_server(self.answer) as url:
             mine = folder / "mine"
-            settings = Settings(url, "token", "hub", mine, self.base, "onnx", budget_bytes)
+            settings = Settings(
+                *(url, "token", "hub", mine, self.base, "onnx", budget_bytes),
+                grace_s=self.grace_s,
+            )
             Client(settings, ClientState(folder / "state")).run()
         return self.told
 
@@ -248,6 +252,27 @@ def test_a_disk_that_fails_three_times_ends_the_client_and_is_told_as_a_code(
     assert len(failed) == 3 and all(str(adapters) in line for line in failed)
 
 
+def test_what_may_pass_by_itself_is_borne_for_a_while(
+    tiny_base: Base, task: Task, mine: Path, tmp_path: Path
+) -> None:
+    adapters = tmp_path / "state" / "adapters"
+
+    def break_disk() -> None:
+        if adapters.is_dir():
+            adapters.rmdir()
+            adapters.write_text("no folder")
+
+    def mend_disk() -> None:
+        adapters.unlink()
+        adapters.mkdir()
+
+    acts = [break_disk] * 4 + [mend_disk]
+    script = Script(tiny_base, task, [("train", act) for act in acts], grace_s=60.0)
+    reports = script.run(tmp_path)
+    assert [report.outcome for report in reports] == ["failed"] * 4 + ["done"]
+    assert not any(report.is_leaving for report in reports)
+
+
 def test_an_answer_that_is_refused_is_a_failure_and_not_asked_for_ever(
     tiny_base: Base, task: Task, mine: Path, tmp_path: Path
 ) -> None:
@@ -255,9 +280,9 @@ def test_an_answer_that_is_refused_is_a_failure_and_not_asked_for_ever(
     with pytest.raises(GaveUp, match="NotTaken"):
         script.run(tmp_path)
     assert [(one.failure, one.is_leaving) for one in script.told] == [
-        ("internal", False),
-        ("internal", False),
-        ("internal", True),
+        ("refused", False),
+        ("refused", False),
+        ("refused", True),
     ]
 
 
