@@ -83,7 +83,7 @@ def test_a_device_restarted_on_useless_files_is_refused_until_they_are_mended(
 
 @pytest.mark.slow
 def test_memory_that_is_short_for_now_is_no_wrong_input(scene: Scene) -> None:
-    """Without a budget there may be more of it in an hour: systemd has to start the client again."""
+    """Without a budget there may be more of it in an hour: systemd has to start it again."""
     scene.create(1, 1, 1)
     url = scene.serve()
     where = ("--coordinator", url, "--token", scene.token, "--data", str(scene.data("x")))
