@@ -86,6 +86,10 @@ def create(
         confidence=confidence,
     )
     announce(created, as_json)
+    if not as_json:
+        print(f"next, here      smidgen coordinator serve --store {store}")
+        print("on each device  smidgen client run --coordinator http://SERVER:8700 --token TOKEN")
+        print("                --data FOLDER")
 
 
 def announce(created: NewRun, as_json: bool) -> None:

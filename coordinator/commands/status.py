@@ -1,9 +1,11 @@
 """`smidgen coordinator status`: where runs stand, and whom they wait for."""
 
+import fcntl
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from coordinator.api.stores import open_store
@@ -49,6 +51,8 @@ def status(store: StoreOption, run: EveryOption = None, as_json: JsonOption = Fa
         print(json.dumps(found[newest.run_id] | {"runs": [*found.values()]}, sort_keys=True))
         return
     now_s = time.time()
+    if not is_served(store) and any(one["phase"] != "finished" for one in found.values()):
+        tell(["nobody serves this store now; `smidgen coordinator serve` does"])
     show(runs_table([*found.values()]))
     for one in found.values():
         if one["phase"] != "finished" or run is not None:
@@ -56,6 +60,16 @@ def status(store: StoreOption, run: EveryOption = None, as_json: JsonOption = Fa
             tell(said_of(one, now_s))
             if one["devices"]:
                 show(devices_table(one, now_s))
+
+
+def is_served(folder: Path) -> bool:
+    """Whether a coordinator holds the store; one that never was served is not."""
+    try:
+        with (folder / "serve.lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def runs_table(found: list[Status]) -> Table:
@@ -146,7 +160,9 @@ def devices_table(one: Status, now_s: float) -> Table:
         for item in devices[:MOST]
     ]
     more = len(devices) - len(rows)
-    notes = [f"and {more} more devices; see --json"] if more else []
+    notes = ["last seen: to within a minute"]
+    if more:
+        notes.append(f"and {more} more devices; see --json")
     if any(item["left"] for item in devices):
         notes.append("left: takes no part until it is started again")
     lasts: list[Mapping[str, Any]] = [item["last"] for item in devices if item["last"]]

@@ -85,14 +85,14 @@ def step_text(live: Live, event: Event) -> str:
         what = f"{round_text(live, event)}{again}"
         return f"{config.name}: {what}: asked {names}; closes in {config.deadline_s:g} s at most"
     if isinstance(event, StepClosed) and step is not None:
-        done = f"{len(step.updates())} of {len(step.members)} devices are done"
+        done = f"{len(step.updates())} of {len(step.members)} done"
         spent = f"after {event.closed_at_s - step.opened.opened_at_s:.1f} s"
         gave, late = _accuracy(step), missing_in(live)
         missing = f"; no answer from {listed(late)}" if late else ""
         what = f"{config.name}: {round_text(live, step.opened)} closed {spent}"
         return f"{what}: {done}{gave}{missing}"
     if isinstance(event, Finished):
-        return f"{config.name}: finished after {live.state.round_index} rounds"
+        return f"{config.name}: finished, round {live.state.round_index} of {config.rounds}"
     return ""
 
 
@@ -139,7 +139,7 @@ def answer_text(
 def listed(names: Collection[str], most: int = MOST_NAMES) -> str:
     """Names in a line, the first of many."""
     if not names:
-        return "nobody"
+        return "none"
     shown = list(names)[:most]
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(shown) + more
@@ -164,4 +164,4 @@ def run_text(live: Live, devices: int) -> str:
     """A line on where a run stands, for the beginning of a log."""
     state, config = live.state, live.config
     where = f"{state.phase}, round {state.round_index} of {config.rounds}"
-    return f"run {config.name} ({live.run.run_id}): {where}, {devices} devices enrolled"
+    return f"run {config.name} ({live.run.run_id}): {where}, devices enrolled: {devices}"

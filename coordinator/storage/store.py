@@ -81,7 +81,8 @@ class Store:
     def __init__(self, folder: Path, url: str | None = None) -> None:
         self.blobs = folder / "blobs"
         try:
-            self.blobs.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # tokens' hashes, work's secrets
+            self.blobs.mkdir(exist_ok=True)
             self._engine = sql.create_engine(url or f"sqlite:///{folder / DATABASE}")
             if self._engine.dialect.name == "sqlite":
                 sql.event.listen(self._engine, "connect", _prepare_sqlite)

@@ -44,7 +44,7 @@ def join(settings: Settings, state: ClientState) -> tuple[Enrolled, DataFolder]:
         if settings.token and sha256(settings.token.encode()) != known.token_sha256:
             _check_same_run(settings, terms)
         folder = check_ready(settings, terms)
-        log.info("enrolled as %s in run %s", known.enrolled.device_id, _called(terms))
+        log.info("already enrolled as %s in run %s", known.enrolled.device_id, _called(terms))
         return known.enrolled, folder
     coordinator = Coordinator(settings.url)
     try:

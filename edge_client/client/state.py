@@ -5,7 +5,9 @@ adapters/SHA.st        the adapter last received, so that the same hash is not f
 adapter/               the finished run's adapter as a PEFT folder, for `smidgen client predict`
 outbox/WORK.json, .st  a finished report and update until the coordinator has acknowledged them
 labels-RUN.jsonl       what it has read of its unlabelled texts, see `edge_client.labelling.book`
+corrections.json       measured peaks of memory, which correct predictions
 activations/           what frozen layers gave, see `edge_client.engine.activation_cache`
+lock                   held while a client runs
 
 Files are written beside their name, flushed to the disk and renamed, so a power cut leaves the old
 file or the new one.
@@ -76,8 +78,9 @@ class ClientState:
         self.folder = folder
         self._adapters, self._outbox = folder / "adapters", folder / "outbox"
         try:
-            for part in (folder, self._adapters, self._outbox):
-                part.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the texts
+            for part in (self._adapters, self._outbox):
+                part.mkdir(exist_ok=True)
         except OSError as error:
             raise StateError(f"state folder {folder} cannot be made: {error.strerror}") from error
 

@@ -48,7 +48,7 @@ def waiting_text(waiting: Waiting) -> str:
     if not waiting.missing:
         return f"{what}: all {waiting.asked} devices asked have answered"
     closes = ""
-    if waiting.closes_in_s is not None:
+    if waiting.closes_in_s:
         closes = f"; it goes on without them in {time_text(waiting.closes_in_s)}"
     done = waiting.asked - waiting.missing
     return f"{what}: {done} of {waiting.asked} devices have answered; waiting{names}{closes}"

@@ -218,7 +218,8 @@ def patiently(call: Callable[[], Given], give_up_after_s: float) -> Given:
         try:
             given = call()
         except Unreachable as error:
-            if time.monotonic() - start + pause > give_up_after_s:
+            left_s = give_up_after_s - (time.monotonic() - start)
+            if left_s <= 0:
                 raise
             if not is_told:
                 until = (
@@ -232,5 +233,5 @@ def patiently(call: Callable[[], Given], give_up_after_s: float) -> Given:
             if is_told:
                 log.info("connected again after %.0f s", time.monotonic() - start)
             return given
-        time.sleep(pause * random.uniform(0.75, 1.25))
+        time.sleep(min(left_s, pause * random.uniform(0.75, 1.25)))
         pause = min(2 * pause, LONGEST_PAUSE_S)

@@ -24,9 +24,11 @@ from edge_client.planning.guard import Guard
 from edge_client.planning.plan import Workload
 from edge_client.planning.planner import choose, options
 from edge_client.planning.resources import read_facts
-from edge_client.planning.sizes import BudgetError, auto_budget
+from edge_client.planning.sizes import auto_budget
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Training
+
+PLENTY = 2.0  # times what the smallest plan takes
 
 
 def open_within(
@@ -80,8 +82,8 @@ def check_budget(
 ) -> None:
     """Check, before there is work, that some plan fits; the engine is not loaded.
 
-    What the engine's libraries take is taken from a table, and measured in a process of its own
-    before a budget is refused.
+    What the engine's libraries take comes from a table while there is plenty. Where it is tight the
+    libraries are loaded and it is measured, as it will be when there is work.
 
     Raises:
         AdapterError: The adapter does not fit the base.
@@ -92,10 +94,12 @@ def check_budget(
     work = _workload(name, base, spec, training, num_labels)
     facts = read_facts(runtime=ENGINES[name].runtime_bytes)
     allowed = auto_budget(facts.available_bytes) if budget_bytes is None else budget_bytes
-    try:
-        choose(options(work, facts.runtime_bytes, facts.nominal), allowed)
-    except BudgetError:
-        choose(options(work, runtime_bytes(name), facts.nominal), allowed)
+    found = options(work, facts.runtime_bytes, facts.nominal)
+    if allowed < PLENTY * min(option.predicted_peak_bytes for option in found):
+        load_engine(name)
+        trim()
+        found = options(work, runtime_bytes(name), facts.nominal)
+    choose(found, allowed)
 
 
 def _workload(

@@ -180,8 +180,6 @@ def _size(option: Option) -> tuple[object, ...]:
 def _remedy(work: Workload) -> str:
     if work.engine == "torch" and not work.shape.is_decoder:
         return "raise it or use --engine onnx, which takes less"
-    if work.spec.rank or work.spec.prompt_tokens:
-        return "raise it or use --adapter bias"
     return "raise it, lower --tokens or pack the base with fewer --bits"
 
 

@@ -24,7 +24,7 @@ def test_a_lone_device_and_its_coordinator_say_what_they_wait_for(scene: Scene) 
     (plan,) = [line for line in scene.log("a").splitlines() if "plan:" in line]
     assert "texts of a batch at once" in plan and plan[:4].isdigit() and plan[4] == "-"
     assert "round 1 of 1, training: a answered after" in scene.log("coordinator")
-    assert "2 of 2 devices are done, accuracy" in scene.log("coordinator")
+    assert "2 of 2 done, accuracy" in scene.log("coordinator")
 
 
 def test_every_device_is_left_with_the_finished_adapter(scene: Scene) -> None:

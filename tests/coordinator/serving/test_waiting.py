@@ -95,7 +95,7 @@ def test_the_log_names_who_is_asked_who_answers_and_who_is_missing(
     for line in (
         "mail: before round 1, evaluation: asked hall, kitchen; closes in 4 s at most",
         "; waiting for kitchen",
-        "1 of 2 devices are done",
+        "1 of 2 done",
         "no answer from kitchen",
     ):
         assert line in caplog.text, line

@@ -143,8 +143,8 @@ def test_a_budget_below_all_plans_says_what_to_do() -> None:
     )
 
 
-def test_whoever_has_the_light_engine_is_told_of_the_light_adapter() -> None:
-    with pytest.raises(BudgetError, match="use --adapter bias"):
+def test_whoever_has_the_light_engine_is_told_what_else_takes_less() -> None:
+    with pytest.raises(BudgetError, match="lower --tokens or pack the base with fewer --bits"):
         choose(options_of(replace(large(), engine="onnx")), MIB)
 
 
