@@ -4,8 +4,11 @@
     with new_folder("--out", folder, MINE) as part:  # after them
         (part / "weights").write_bytes(body)
 
-A cut leaves what was there before or the whole of the new; only a process that is killed outright
-leaves `.NAME.part-PID` beside it.
+A cut leaves what was there before or the whole of the new. Only a process that is killed outright
+leaves more: `.NAME.part-PID` beside it, or the old as `.NAME.old-PID`, which the next look puts
+back where nothing stands. A folder that no rename may replace (a mount point, the shell's own
+folder, one below a folder that is not ours) is filled file by file from `.smidgen.part-PID` inside
+it, the mark last. What was written whole is never deleted because it could not be put in place.
 """
 
 import ctypes
@@ -19,6 +22,7 @@ from typing import TextIO
 from edge_client.errors import Failed, WrongInput, demand
 from edge_client.files import sync_folder
 
+INSIDE = ".smidgen.part-"  # what a folder is filled from that no rename may replace
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
 
 
@@ -39,16 +43,19 @@ def check_out_folder(option: str, folder: Path, mark: str, mine: Collection[str]
         OutputError: A file, other things, or a parent that cannot be made.
     """
     try:
+        _recover(_real(folder), mark)
         if not os.path.lexists(folder):
             _check_parent(option, folder)
             return
         demand(folder.is_dir(), f"{option} {folder} is a file; a folder is expected", OutputError)
         found = {path.name for path in folder.iterdir()}
-        _check_writable(option, folder, folder.resolve().parent)
+        place = _real(folder)
+        _check_writable(option, folder, place if _is_filled(place) else place.parent)
     except OSError as error:
         raise _unwritable(option, folder, error) from error
-    others = sorted(found - {mark, *mine})
-    if found and (mark not in found or others):
+    parts = {name for name in found if name.startswith(INSIDE)}  # of a process that was killed
+    others = sorted(found - parts - {mark, *mine})
+    if found and (others or not (parts or mark in found)):
         held = (others or sorted(found))[0]
         raise OutputError(
             f"{option} {folder} holds other things, such as {held}; give a new or an empty folder, "
@@ -101,11 +108,14 @@ def new_folder(option: str, folder: Path, mark: str, mine: Collection[str] = ())
 
     Raises:
         OutputError: See `check_out_folder`.
-        Failed: It cannot be written after all, on a full disk, say.
+        Failed: It cannot be written after all, on a full disk, say; names where it is kept if it
+            was whole.
     """
     check_out_folder(option, folder, mark, mine)
-    place = folder.resolve()
-    part = place.with_name(f".{place.name}.part-{os.getpid()}")
+    place = _real(folder)
+    beside = place.with_name(f".{place.name}.part-{os.getpid()}")
+    part = place / f"{INSIDE}{os.getpid()}" if _is_filled(place) else beside
+    is_kept = False
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(part, ignore_errors=True)  # of a process that had this number before
@@ -114,12 +124,16 @@ def new_folder(option: str, folder: Path, mark: str, mine: Collection[str] = ())
         for path in part.iterdir():
             _sync_file(path)
         sync_folder(part)
-        _put_in_place(part, place)
+        is_kept = True
+        _put_in_place(part, place, mark, mine)
+        is_kept = False
         sync_folder(place.parent)
     except OSError as error:
-        raise Failed(f"{option} {folder} cannot be written: {_why(error)}") from error
+        kept = f"; what was written is kept in {part}" if is_kept else ""
+        raise Failed(f"{option} {folder} cannot be written: {_why(error)}{kept}") from error
     finally:
-        shutil.rmtree(part, ignore_errors=True)  # what stood there before, or the half-written
+        if not is_kept:
+            shutil.rmtree(part, ignore_errors=True)  # what stood there before, or the half-written
 
 
 @contextmanager
@@ -168,8 +182,7 @@ def _ask_for(path: Path) -> None:
 
 
 def _check_writable(option: str, path: Path, above: Path) -> None:
-    is_writable = os.access(above, os.W_OK | os.X_OK)
-    demand(is_writable, f"{option} {path}: {above} cannot be written to", OutputError)
+    demand(_is_writable(above), f"{option} {path}: {above} cannot be written to", OutputError)
 
 
 def _unwritable(option: str, path: Path, error: OSError) -> OutputError:
@@ -185,10 +198,59 @@ def _sync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _put_in_place(part: Path, place: Path) -> None:
+def _real(path: Path) -> Path:
+    """Where a path leads to, links followed; unlike `resolve`, it takes a loop as it is."""
+    return Path(os.path.realpath(path))
+
+
+def _is_writable(folder: Path) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _is_filled(place: Path) -> bool:
+    """Whether files are moved into a folder, as a rename over it cannot be or would hurt."""
+    if not place.is_dir():
+        return False
+    return os.path.ismount(place) or place.samefile(".") or not _is_writable(place.parent)
+
+
+def _recover(place: Path, mark: str) -> None:
+    """Put back what a killed process had set aside, where nothing stands in its place."""
+    if os.path.lexists(place) or not place.parent.is_dir():
+        return
+    aside = [
+        path
+        for path in place.parent.iterdir()
+        if path.name.startswith(f".{place.name}.old-") and (path / mark).is_file()
+    ]
+    if aside:
+        max(aside, key=lambda path: path.stat().st_mtime_ns).rename(place)
+
+
+def _put_in_place(part: Path, place: Path, mark: str, mine: Collection[str]) -> None:
     """Rename a folder into its place; what stood there, if anything, is `part` afterwards."""
-    if not place.is_dir() or not any(place.iterdir()) or not _exchange(part, place):
-        _replace(part, place)
+    if part.parent == place:
+        _fill(place, part, mark, mine)
+        return
+    try:
+        if not place.is_dir() or not any(place.iterdir()) or not _exchange(part, place):
+            _replace(part, place)
+    except OSError:
+        if not place.is_dir():
+            raise
+        _fill(place, part, mark, mine)  # a mount of the same disk, say
+
+
+def _fill(place: Path, part: Path, mark: str, mine: Collection[str]) -> None:
+    """Move files into a folder; without its mark while they are old and new."""
+    names = sorted({path.name for path in part.iterdir()} - {mark})
+    (place / mark).unlink(missing_ok=True)
+    for name in {*mine} - {*names}:
+        (place / name).unlink(missing_ok=True)
+    for name in [*names, mark]:
+        shutil.move(part / name, place / name)  # a rename, or a copy from another disk
+        _sync_file(place / name)
+    sync_folder(place)
 
 
 def _replace(part: Path, place: Path) -> None:
@@ -201,9 +263,11 @@ def _replace(part: Path, place: Path) -> None:
     try:
         part.rename(place)
     except OSError:
-        aside.rename(place)
+        with suppress(OSError):
+            aside.rename(place)
         raise
-    aside.rename(part)
+    with suppress(OSError):
+        aside.rename(part)
 
 
 def _exchange(one: Path, other: Path) -> bool:

@@ -1,5 +1,8 @@
 """Where a command writes to: refused before the work, or in place as a whole after it."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from edge_client.errors import Failed
 from edge_client.outputs import OutputError, check_out_file, check_out_folder, new_file, new_folder
 
 MARK, MINE = "mark.json", ("weights",)
+FROM_HERE = os.environ | {"PYTHONPATH": str(Path(outputs.__file__).parents[1])}
 
 
 def ours(folder: Path, body: str = "old") -> Path:
@@ -26,6 +30,10 @@ def write(folder: Path, body: str) -> None:
 
 def read(folder: Path) -> set[str]:
     return {path.read_text() for path in folder.iterdir()}
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
 
 
 def test_a_new_an_empty_and_an_own_folder_are_written(tmp_path: Path) -> None:
@@ -120,3 +128,108 @@ def test_a_file_has_one_of_the_endings(tmp_path: Path) -> None:
         check_out_file("--out", tmp_path / "a.txt", (".csv", ".jsonl"))
     with pytest.raises(OutputError, match="is a folder"):
         check_out_file("--out", tmp_path)
+
+
+WRITE = """
+import sys
+from pathlib import Path
+from edge_client.outputs import new_folder
+with new_folder("--out", Path(sys.argv[1]), "mark.json", ("weights", "old")) as part:
+    (part / "mark.json").write_text("new")
+    (part / "weights").write_text("new")
+"""
+MOUNTS = ["mount -t tmpfs none own", "mount --bind other own", "cp -r own k; mount --bind k own"]
+
+
+@pytest.mark.parametrize("mount", MOUNTS)
+def test_a_mount_point_is_filled(tmp_path: Path, mount: str) -> None:
+    alone = ["unshare", "--map-root-user", "--mount"]
+    try:
+        subprocess.run([*alone, "mount", "-t", "tmpfs", "none", tmp_path], check=True, timeout=9)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this system lets nobody mount here")
+    (ours(tmp_path / "own") / "old").write_text("old")
+    (tmp_path / "other").mkdir()
+    script = f'{mount} && "{sys.executable}" -c "$0" own && ls -A own && cat own/*'
+    command = [*alone, "sh", "-c", script, WRITE]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=FROM_HERE, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("mark.json\nweights\nnewnew", "")
+    assert names(tmp_path) - {"k"} == {"other", "own"}
+
+
+# Root, too, is asked for permissions: without its capabilities (of all numbers, none is set).
+AS_A_USER = """
+import ctypes, struct
+assert ctypes.CDLL(None).capset(struct.pack("Ii", 0x20080522, 0), bytes(24)) == 0
+"""
+
+
+def test_a_folder_of_ours_below_one_that_is_not_is_filled(tmp_path: Path) -> None:
+    above = tmp_path / "above"
+    own = ours(above / "own")
+    above.chmod(0o555)
+    try:
+        done, refused = (
+            subprocess.run(
+                [sys.executable, "-c", AS_A_USER + WRITE, path],
+                env=FROM_HERE,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            for path in (own, above / "absent")
+        )
+    finally:
+        above.chmod(0o755)
+    assert done.stderr == "" and read(own) == {"new"} and names(own) == {MARK, *MINE}
+    assert f"{above} cannot be written to" in refused.stderr
+
+
+def test_the_folder_that_the_shell_is_in_stays_the_same_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    before = Path().stat().st_ino
+    for body in ("first", "second"):
+        write(Path(), body)
+        assert read(Path()) == {body}
+    assert Path().stat().st_ino == (tmp_path / "here").stat().st_ino == before
+    assert names(tmp_path) == {"here"}
+
+
+def test_a_folder_whose_filling_was_cut_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = ours(tmp_path / "own")
+    (own / MARK).rename(own / "kept")
+    (own / f"{outputs.INSIDE}1").mkdir()
+    (own / "kept").rename(own / f"{outputs.INSIDE}1" / MARK)
+    monkeypatch.chdir(own)
+    write(own, "new")
+    assert (own / MARK).read_text() == (own / "weights").read_text() == "new"
+
+
+def meet_a_file(folder: Path) -> None:
+    with new_folder("--out", folder, MARK, MINE) as part:
+        (part / MARK).write_text("new")
+        folder.write_text("of another program")
+
+
+def test_what_cannot_be_put_in_place_is_kept_and_named(tmp_path: Path) -> None:
+    part = tmp_path / f".own.part-{os.getpid()}"
+    with pytest.raises(Failed, match=f"cannot be written: .*; what was written is kept in {part}"):
+        meet_a_file(tmp_path / "own")
+    assert (part / MARK).read_text() == "new"
+
+
+def test_the_old_that_a_killed_process_set_aside_is_put_back(tmp_path: Path) -> None:
+    for number in (7, 8):
+        ours(tmp_path / f".own.old-{number}", str(number))
+        os.utime(tmp_path / f".own.old-{number}", (number, number))
+    check_out_folder("--out", tmp_path / "own", MARK, MINE)
+    assert read(tmp_path / "own") == {"8"}
+    write(tmp_path / "own", "new")
+    assert read(tmp_path / "own") == {"new"} and read(tmp_path / ".own.old-7") == {"7"}
