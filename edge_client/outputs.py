@@ -68,7 +68,7 @@ def check_out_file(option: str, path: Path, endings: Collection[str] = ()) -> No
 
     Args:
         option: What the user typed, such as `--out`.
-        path: The file; one that is there is replaced in the end.
+        path: The file; one that is there, or that a link leads to, is replaced in the end.
         endings: What its name may end in; empty: anything.
 
     Raises:
@@ -79,7 +79,10 @@ def check_out_file(option: str, path: Path, endings: Collection[str] = ()) -> No
     demand(is_known, f"{option} {path}: a name that ends in {expected} is expected", OutputError)
     try:
         demand(not path.is_dir(), f"{option} {path} is a folder; a file is expected", OutputError)
-        _check_parent(option, path)
+        if _is_stream(path):
+            demand(os.access(path, os.W_OK), f"{option} {path} cannot be written to", OutputError)
+            return
+        _check_parent(option, _real(path))
     except OSError as error:
         raise _unwritable(option, path, error) from error
 
@@ -140,24 +143,36 @@ def new_folder(option: str, folder: Path, mark: str, mine: Collection[str] = ())
 def new_file(option: str, path: Path) -> Iterator[TextIO]:
     """A text file beside `path`, to be written; afterwards it stands in `path`'s place.
 
+    A device or a pipe, such as /dev/stdout, is written to as it is.
+
     Raises:
         OutputError: See `check_out_file`.
         Failed: It cannot be written after all, on a full disk, say.
     """
     check_out_file(option, path)
-    part = path.with_name(f".{path.name}.part-{os.getpid()}")
+    place = _real(path)
+    part = place.with_name(f".{place.name}.part-{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if _is_stream(path):
+            with path.open("a", encoding="utf-8", newline="") as file:
+                yield file
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
         with part.open("w", encoding="utf-8", newline="") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
-        sync_folder(path.parent)
+        part.replace(place)
+        sync_folder(place.parent)
     except OSError as error:
         raise Failed(f"{option} {path} cannot be written: {_why(error)}") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether there is a device or a pipe, which is written to and never replaced."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _check_parent(option: str, path: Path) -> None:

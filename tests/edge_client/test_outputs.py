@@ -233,3 +233,45 @@ def test_the_old_that_a_killed_process_set_aside_is_put_back(tmp_path: Path) -> 
     assert read(tmp_path / "own") == {"8"}
     write(tmp_path / "own", "new")
     assert read(tmp_path / "own") == {"new"} and read(tmp_path / ".own.old-7") == {"7"}
+
+
+def write_file(path: Path, body: str) -> None:
+    with new_file("--out", path) as file:
+        file.write(body)
+
+
+# Of streams that are the test's own: were they replaced, nothing of the machine would be.
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "link").symlink_to(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for name in ("pipe", "link"):
+        write_file(tmp_path / name, "new")
+        assert os.read(reader, 99) == b"new" and pipe.is_fifo()
+    os.close(reader)
+    assert names(tmp_path) == {"pipe", "link"}
+    assert outputs._is_stream(Path("/dev/null"))
+
+
+def test_standard_output_is_written_to(tmp_path: Path) -> None:
+    script = "from edge_client.outputs import *; from pathlib import Path\n"
+    script += 'with new_file("--out", Path("stdout")) as file: file.write("new")'
+    (tmp_path / "stdout").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=FROM_HERE, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("new", "")
+    assert (tmp_path / "stdout").is_symlink()
+
+
+def test_a_link_to_a_file_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    for name in ("there", "not-yet"):
+        (tmp_path / "far" / "there").write_text("old")
+        (tmp_path / name).symlink_to(tmp_path / "far" / name)
+        write_file(tmp_path / name, "new")
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / "far" / name).read_text() == "new"
+    assert names(tmp_path / "far") == {"there", "not-yet"}
