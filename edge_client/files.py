@@ -6,14 +6,21 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, body: bytes, mode: int = 0o644) -> None:
-    """Write a file so that after a crash either the old or the new content is there."""
+    """Write a file so that after a crash either the old or the new content is there.
+
+    An error leaves nothing beside it; only a process that is killed leaves `.NAME.part`.
+    """
     part = path.with_name(f".{path.name}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 

@@ -88,6 +88,8 @@ class ClientState:
     def locked(self) -> Iterator[None]:
         """Hold the folder alone; two clients on one state would answer for each other.
 
+        What a killed client left half-written is deleted then.
+
         Raises:
             StateError: Another process holds it.
         """
@@ -99,6 +101,9 @@ class ClientState:
                     f"another client runs on state folder {self.folder}; stop it, or give "
                     "another --name or --state"
                 ) from error
+            for folder in (self.folder, self._adapters, self._outbox):
+                for part in folder.glob(".*.part"):
+                    part.unlink(missing_ok=True)
             yield
 
     def identity(self, url: str) -> Identity | None:

@@ -1,3 +1,5 @@
+import resource
+import signal
 import stat
 from pathlib import Path
 
@@ -70,3 +72,27 @@ def test_a_state_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StateError, match="cannot be made"):
         ClientState(tmp_path / "file" / "state")
+
+
+def test_what_a_killed_client_left_half_written_is_deleted_under_the_lock(tmp_path: Path) -> None:
+    state = ClientState(tmp_path)
+    parts = [tmp_path / name for name in (".room.part", "adapters/.a.st.part", "outbox/.w.part")]
+    for part in parts:
+        part.write_bytes(b"half")
+    assert all(part.exists() for part in parts)
+    with state.locked():
+        assert not any(part.exists() for part in parts)
+
+
+def test_a_disk_without_room_is_named_and_left_as_it_was(tmp_path: Path) -> None:
+    state = ClientState(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(StateError, match="cannot be written: File too large; free some room"):
+            state.check_room()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapters", "outbox"]
