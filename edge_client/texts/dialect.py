@@ -24,7 +24,7 @@ class Dialect:
 
     Attributes:
         text_column: Column with the text, or two of a pair with a comma between; else `text`, or
-            `text_a` and `text_b`.
+            `text_a` and `text_b`. Beside a column of another name `text_b` is not a second text.
         label_column: Column with the label; else `label`.
         delimiter: What stands between two columns of CSV or TSV.
         encoding: The file's encoding; else UTF-8, or UTF-16 where the file begins with its mark.
@@ -56,10 +56,11 @@ class Dialect:
 
     def columns(self, names: Sequence[str]) -> "Columns":
         """Which of a file's columns hold what."""
-        text = find(names, self.text_column or "text")
-        second = find(names, "text_b")
+        text, second = find(names, self.text_column or "text"), None
         if text is None and not self.text_column:
             text = find(names, "text_a")
+        if _plain(self.text_column) in ("", "text", "text_a"):
+            second = find(names, "text_b")
         if text is None and "," in self.text_column:
             first, _, other = self.text_column.partition(",")
             text, second = find(names, first), find(names, other)

@@ -63,6 +63,15 @@ def test_a_file_is_read_as_it_is_and_what_was_found_out_is_told_once(
     assert read_file(packed, LABELS, labelled=True, dialect=dialect) == READ
 
 
+@pytest.mark.parametrize("second", ["text_b", "Text_B"])
+def test_beside_a_named_text_no_other_is_taken_for_its_second(second: str) -> None:
+    names = ["body", "text", "text_a", second]
+    assert Dialect("body").columns(names).text_b is None
+    assert Dialect(f"body,{second}").columns(names).text_b == second
+    for first in ("", "text", "text_a"):
+        assert Dialect(first).columns(names).text_b == second
+
+
 def test_objects_have_columns_of_other_names_too(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"Text": "x", "label": "good"}\n{"body": "y"}\n')
     assert read_file(path, (), labelled=False) == [Example("x")]
