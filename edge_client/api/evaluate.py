@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edge_client.adapters.peft_folder import is_exported
 from edge_client.api.given import Asked, Place, place, place_or_none, task_file
 from edge_client.api.labeller import Answer, Labeller, Left, answers, open_labeller
 from edge_client.bases.base import EMBEDDED
@@ -65,7 +66,8 @@ def evaluate(
     Args:
         data: Folder with a test.*, or a labelled file.
         adapter: Exported adapter folder, or one that PEFT itself saved; None: the base alone.
-        task: Labels and patterns; by default the task.toml beside the texts, or the export's own.
+        task: Labels and patterns where the adapter is not an export: by default the task.toml
+            beside the texts. An export has its own, whose labels one that is named must have.
         base: Folder, hub name or `embedded`.
         engine: `auto`, `torch` or `onnx`.
         memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
@@ -139,9 +141,10 @@ def open_scoring(
     file = file_of(folder)
     first = next(every_row(file, (), True, [], dialect), None)
     has_id = first is not None and find(list(first.row), "id") is not None
-    own = task_file(folder)
-    chosen = task or (own if own.is_file() else None)
-    labeller = open_labeller(place_or_none(adapter), chosen, str(base), engine, memory_budget)
+    own, opened = task_file(folder), place_or_none(adapter)
+    is_wanted = opened is None or not is_exported(opened)  # an export has a task of its own
+    chosen = task or (own if is_wanted and own.is_file() else None)
+    labeller = open_labeller(opened, chosen, str(base), engine, memory_budget)
     return Scoring(labeller, file, dialect, has_id)
 
 

@@ -56,14 +56,15 @@ def open_labeller(
 
     Args:
         adapter: Its folder.
-        task: Task, its file or a ready-made one, where the folder does not know it.
+        task: Task, its file or a ready-made one, where the folder does not know it. An exported
+            adapter is asked by its own task; one that is named beside it must have its labels.
         base: As `open_base` takes it.
         engine: `torch`, `onnx` or `auto`.
         memory_budget: As `parse_budget` takes it.
 
     Raises:
         AdapterError: No adapter, or one of another base.
-        TaskError: It is not known which labels there are.
+        TaskError: It is not known which labels there are, or others are named than an export's.
     """
     demand(adapter is None or adapter.is_dir(), f"--adapter {adapter}: there is no such folder")
     budget = parse_budget(memory_budget)
@@ -83,11 +84,23 @@ def _adapter(
 ) -> tuple[Task, AdapterSpec, AdapterState | None]:
     if folder is not None and is_exported(folder):
         origin, state = read_peft_folder(folder, base)
+        if task is not None:
+            _check_labels(folder, origin.task, as_task(task))
         return origin.task, parse_adapter(origin.adapter), state
     chosen = as_task(task or "")
     if folder is None:
         return chosen, parse_adapter("lora:1"), None  # whose first values change nothing
     return chosen, *read_peft_adapter(folder, base, len(chosen.labels))
+
+
+def _check_labels(folder: Path, own: Task, named: Task) -> None:
+    """Refuse a task of other labels than an export's; their order does not matter."""
+    if other := sorted({*own.labels} ^ {*named.labels}):
+        whose = "--task has" if other[0] in named.labels else f"--adapter {folder} has"
+        raise TaskError(
+            f"{whose} a label that the other does not: {other[0][:40]!r}; an exported adapter has "
+            "a task of its own: leave --task away, or give one with its labels"
+        )
 
 
 @dataclass

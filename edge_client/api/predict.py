@@ -49,13 +49,15 @@ def predict(
     Args:
         texts: The texts; for a task of pairs, tuples of two.
         adapter: Exported adapter folder, or one that PEFT itself saved; None: the base alone.
-        task: Labels and patterns; an exported adapter has its own.
+        task: Labels and patterns; an exported adapter has its own, whose labels one that is named
+            must have.
         base: Folder, hub name or `embedded`.
         engine: `auto`, `torch` or `onnx`.
         memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
 
     Raises:
-        WrongInput: An empty text, no such adapter, or one of another base; no task is known.
+        WrongInput: An empty text or something else than a text, no such adapter, or one of
+            another base; no task is known, or it has other labels than the adapter.
         Failed: The engine could not do it.
     """
     demand(not isinstance(texts, str), "texts: a list of texts is expected, came one text")
@@ -71,7 +73,13 @@ def predict(
 
 
 def _found(number: int, text: Text) -> Found:
-    first, second = (text, "") if isinstance(text, str) else text
+    pair = (text, "") if isinstance(text, str) else text
+    is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+    demand(
+        is_pair and all(isinstance(one, str) for one in pair),
+        f"text {number}: a text or a tuple of two is expected, came {type(text).__name__}",
+    )
+    first, second = pair
     demand(first.strip() != "", f"text {number} is empty; there is nothing to label in it")
     return Found(number, {}, Example(first, text_b=second))
 

@@ -41,7 +41,9 @@ def evaluate(
     ] = None,
     task: Annotated[
         Path | None,
-        typer.Option(help="task.toml or a ready-made one; by default the export's or --data's."),
+        typer.Option(
+            help="task.toml, by default --data's, or a ready-made one; an export keeps to its own."
+        ),
     ] = None,
     base: BaseOption = EMBEDDED,
     engine: EngineOption = AUTO,

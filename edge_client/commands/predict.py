@@ -46,7 +46,8 @@ def predict(
         Path | None, typer.Option(help="Exported adapter folder, or one PEFT itself saved.")
     ] = None,
     task: Annotated[
-        Path | None, typer.Option(help="task.toml or a ready-made one; not with an export.")
+        Path | None,
+        typer.Option(help="task.toml or a ready-made one; an export keeps to its own."),
     ] = None,
     base: BaseOption = EMBEDDED,
     engine: EngineOption = AUTO,

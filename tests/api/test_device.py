@@ -98,6 +98,9 @@ def test_pairs_are_tuples(tiny_base: Base, tmp_path: Path) -> None:
     [
         ({"texts": "rain"}, "a list of texts is expected"),
         ({"texts": ["rain", " "]}, "text 2 is empty"),
+        ({"texts": [1]}, "text 1: a text or a tuple of two is expected, came int"),
+        ({"texts": ["rain", ("a", "b", "c")]}, "text 2: a text or a tuple of two is expected"),
+        ({"texts": [("a", None)]}, "text 1: a text or a tuple of two is expected, came tuple"),
         ({"texts": ["rain"]}, "--task"),
         ({"texts": ["rain"], "adapter": "nowhere"}, "no such folder"),
     ],
