@@ -19,6 +19,12 @@ FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 LINES = ".txt"  # one text per line: to be labelled, not to train on
 NUL = "\udc00"  # in place of NUL bytes, which Python 3.10's csv does not read
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+MARKS = {
+    "utf-16-le": codecs.BOM_UTF16_LE,
+    "utf-16-be": codecs.BOM_UTF16_BE,
+    "utf-32-le": codecs.BOM_UTF32_LE,
+    "utf-32-be": codecs.BOM_UTF32_BE,
+}
 
 # What is left of bytes that are not UTF-8, halves of surrogate pairs in JSON, and our NUL.
 NO_TEXT = re.compile("[\ud800-\udfff]")
@@ -79,7 +85,7 @@ def rows_of(
                     rows = _csv_rows(file, ending, dialect, labelled, found)
                 else:
                     rows = _jsonl_rows(file) if ending == ".jsonl" else _line_rows(file)
-                yield from _checked(rows)
+                yield from _checked(rows, encoding)
     except UnicodeDecodeError as error:
         raise _not_in(str(path), encoding, error) from error
     except (OSError, EOFError, zlib.error) as error:
@@ -98,36 +104,44 @@ def streamed_rows(stream: BinaryIO, dialect: Dialect, notes: list[str]) -> Rows:
         first = file.readline()
         lines = chain([first] if first else [], file)
         is_json = first.lstrip().startswith("{")
-        yield from _checked(_jsonl_rows(lines) if is_json else _line_rows(lines))
+        yield from _checked(_jsonl_rows(lines) if is_json else _line_rows(lines), encoding)
         file.detach()  # the stream is not ours to close
     except UnicodeDecodeError as error:
         raise _not_in("stdin", encoding, error) from error
 
 
-def _checked(rows: Rows) -> Rows:
-    return ((line, row, fault or _undecoded(row)) for line, row, fault in rows)
+def _checked(rows: Rows, encoding: str) -> Rows:
+    return ((line, row, fault or _undecoded(row, encoding)) for line, row, fault in rows)
 
 
 def _not_in(where: str, encoding: str, error: UnicodeDecodeError) -> DataError:
     return DataError(f"{where} is not {encoding}: {error.reason}; give its own --encoding")
 
 
-def _undecoded(row: Row) -> str:
+def _undecoded(row: Row, encoding: str) -> str:
     """What was wrong with the bytes of a row; empty if nothing was."""
     values = "".join(value for pair in row.items() for value in pair if value)
     if not (found := set(NO_TEXT.findall(values))):
         return ""
     if found == {NUL}:
         return "a NUL byte; text is expected"
+    if codecs.lookup(encoding).name != "utf-8":
+        return f"not {encoding}; give its own --encoding"
     return "not UTF-8; save it as UTF-8, or give --encoding such as latin-1"
 
 
 def encoding_of(binary: BinaryIO | gzip.GzipFile, dialect: Dialect, notes: list[str]) -> str:
-    """The encoding that is told, or that the first two bytes tell, or UTF-8."""
+    """The encoding that is told, or that the first two bytes tell, or UTF-8.
+
+    A told encoding that does not know its own mark has it read over.
+    """
+    start = binary.peek(4)[:4] if isinstance(binary, io.BufferedReader | gzip.GzipFile) else b""
     if dialect.encoding:
+        mark = MARKS.get(codecs.lookup(dialect.encoding).name)
+        if mark and start.startswith(mark):
+            binary.read(len(mark))
         return dialect.encoding
-    start = binary.peek(2)[:2] if isinstance(binary, io.BufferedReader | gzip.GzipFile) else b""
-    if start not in UTF_16:
+    if start[:2] not in UTF_16:
         return "UTF-8"
     notes.append("UTF-16")
     return "UTF-16"

@@ -39,7 +39,16 @@ KINDS = {
     "told delimiter": ("text|label\ntrès bien|good\n", "utf-8", Dialect(delimiter="|"), ""),
     "told tab": ("text\tlabel\ntrès bien\tgood\n", "utf-8", Dialect(delimiter="tab"), ""),
     "told encoding": ("text,label\ntrès bien,good\n", "latin-1", Dialect(encoding="latin-1"), ""),
-    "no mark": ("text,label\ntrès bien,good\n", "utf-16-le", Dialect(encoding="utf-16-le"), ""),
+    **{
+        f"{mark or 'no '}mark {encoding}": (
+            f"{mark}text,label\ntrès bien,good\n",
+            encoding,
+            Dialect(encoding=encoding),
+            "",
+        )
+        for encoding in ("utf-16-le", "UTF-16BE", "utf_32_le", "utf-32-be")
+        for mark in ("", "\ufeff")
+    },
 }
 
 
@@ -136,6 +145,13 @@ def test_a_message_names_a_dozen_labels(tmp_path: Path) -> None:
 def test_latin_1_is_not_found_out_but_its_option_is_named(tmp_path: Path) -> None:
     said = refused(write(tmp_path / "a.csv", "text,label\ntrès bien,good\n", "latin-1"))
     assert "line 2: not UTF-8; save it as UTF-8, or give --encoding such as latin-1" in said
+
+
+def test_a_byte_that_the_told_encoding_does_not_know_names_that_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text,label\nx \x81,good\n")
+    said = refused(path, Dialect(encoding="cp1252"))
+    assert "line 2: not cp1252; give its own --encoding" in said and "UTF-8" not in said
 
 
 def test_a_file_of_another_encoding_than_told_is_refused(tmp_path: Path) -> None:
