@@ -20,7 +20,7 @@ def terms_of(live: Live) -> Terms:
         run_id=live.run.run_id,
         run_name=config.name,
         base_id=live.run.base_id,
-        base_name=portable_name(config.base),
+        base_name=_base_name(config.base, live.run.base_reference),
         adapter_spec=config.adapter,
         task=config.task,
         training=config.training,
@@ -28,6 +28,11 @@ def terms_of(live: Live) -> Terms:
         min_clients=config.min_clients,
         labelling=config.labelling,
     )
+
+
+def _base_name(named: str, loaded_as: str) -> str:
+    """The base's name for devices: what is not loaded by the name that was given is a folder."""
+    return portable_name(named if named == loaded_as else f"./{named}")
 
 
 def waiting_of(live: Live, alive: Callable[[], set[str]], now_s: float) -> Waiting:

@@ -48,7 +48,7 @@ def licence_of(base: Base) -> str:
             beginning = file.read(BEGINNING)
     except (OSError, ValueError):
         return ""
-    found = re.match(r"---\n(?:.*\n)*?license: *([\w.+-]{1,60}) *\n", beginning)
+    found = re.match(r"---\n(?:(?!--- *\n).*\n)*?license: *([\w.+-]{1,60}) *\n", beginning)
     return found[1] if found else ""
 
 
@@ -65,11 +65,14 @@ def loadable_name(base_name: str) -> str:
 def portable_name(base_name: str) -> str:
     """A base's name without the folders of the machine it was named on.
 
-    A hub's name and `embedded` stay; of a path its last part does. Of the result it is the result.
+    A hub's name (`NAME` or `ORG/NAME`) and `embedded` stay; of a path its last part does. Of the
+    result it is the result. Nothing is looked up: who knows that `packs/mine` is a folder gives
+    `./packs/mine`.
     """
     if Path(base_name).parts[-3:] == ("edge_client", "embedded", "base"):
         return EMBEDDED
-    if not base_name.startswith((".", "/", "~")) and "\\" not in base_name:
+    is_path = base_name.startswith((".", "/", "~")) or "\\" in base_name
+    if not is_path and base_name.count("/") <= 1:
         return base_name
     parts = [part for part in re.split(r"[/\\]", base_name) if part.strip(".~ ")]
     return f"./{parts[-1] if parts else 'base'}"

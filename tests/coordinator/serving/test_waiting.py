@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from coordinator.serving.telling import _base_name
 from edge_client.bases.base import Base
 from edge_client.wire import messages
 from edge_client.wire.messages import PROTOCOL, Asking, Over, Report, Terms
@@ -34,6 +35,23 @@ def test_of_a_folder_on_the_server_devices_are_told_the_last_part(
 ) -> None:
     (device,) = start().enrol("a")
     assert device.enrolled.terms.base_name == f"./{tiny_base.folder.name}"
+
+
+@pytest.mark.parametrize(
+    ("named", "loaded_as", "told"),
+    [
+        ("packs/large-4", "org/large", "./large-4"),
+        ("models/base", "./base", "./base"),
+        ("base", "./base", "./base"),
+        ("/srv/models/base", "./base", "./base"),
+        ("org/base", "org/base", "org/base"),
+        ("embedded", "embedded", "embedded"),
+    ],
+)
+def test_a_relative_folder_is_not_told_as_a_name_of_the_hub(
+    named: str, loaded_as: str, told: str
+) -> None:
+    assert _base_name(named, loaded_as) == told
 
 
 def test_a_lone_device_is_told_that_one_more_is_needed(start: Start) -> None:

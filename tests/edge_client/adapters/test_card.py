@@ -73,7 +73,7 @@ def test_names_of_the_hub_and_of_the_embedded_base_stay() -> None:
     for name in ("bert-base-uncased", "org/base", "embedded"):
         assert portable_name(name) == name
     assert portable_name("/usr/lib/python3/edge_client/embedded/base") == "embedded"
-    assert portable_name("C:\\models\\base") == "./base"
+    assert portable_name("C:\\models\\base") == portable_name("far/models/base") == "./base"
     assert open_base("embedded").peft_name == "embedded"
     assert loadable_name("embedded") == "./embedded"
 
@@ -116,6 +116,8 @@ def test_a_licence_is_as_the_base_says_it(tiny_base: Base, tmp_path: Path) -> No
     assert licence_of(open_base(str(folder))) == ""
     (folder / "README.md").write_text("---\nlanguage: en\nlicense: mit\n---\nlicense: other\n")
     assert licence_of(open_base(str(folder))) == "mit"
+    (folder / "README.md").write_text("---\nlanguage: en\n---\n# Base\n\nlicense: other\n")
+    assert licence_of(open_base(str(folder))) == ""
     (folder / "README.md").write_bytes(b"\xff\xfe" * 99)
     assert licence_of(open_base(str(folder))) == ""
     assert licence_of(open_base("embedded")) == "other"
