@@ -19,7 +19,8 @@ In Python the same is done by functions, whose keywords and defaults are the com
     simulate(Experiment)           -> list[Simulated]  many devices in this process
 
 Nothing is printed, no logging is set up; what goes wrong is raised, `WrongInput` or `Failed`.
-Names are loaded when they are first used. docs/python.md shows them at work.
+Names are loaded when they are first used; those whose extra is not installed are left out of
+`dir` and of `import *`. docs/python.md shows them at work.
 """
 
 import os
@@ -27,6 +28,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -147,30 +149,52 @@ COMMANDS = {
     ),
 }
 _EXTRAS = {"coordinator": "server", "simulation": "simulate"}  # of the packages with public names
+# module with public names -> packages of its extra without which they are of no use
+_NEEDS = {
+    "coordinator.api.create": ("sqlalchemy",),
+    "coordinator.api.export": ("sqlalchemy",),
+    "coordinator.api.serve": ("sqlalchemy", "fastapi", "uvicorn"),
+}
 OURS = ("coordinator", "edge_client", "profiling", "simulation")
 INTERRUPTED = 130
 _COMPLETE = "_SMIDGEN_COMPLETE"  # set by a shell that asks what the last word may become
 _COMPLETION = ("--install-completion", "--show-completion")
 
 
+def _absent(name: str) -> str:
+    """A package that a public name needs and that is not installed; empty if there is none."""
+    needs = _NEEDS.get(_HOMES.get(name, ""), ())
+    return next((package for package in needs if find_spec(package) is None), "")
+
+
 if not TYPE_CHECKING:  # a type checker has the true names from above, and knows that no other is
+    __all__ = [name for name in __all__ if not _absent(name)]  # what `import *` can load
 
     def __getattr__(name: str) -> object:
         """Load a public name where it is first used, PEP 562."""
         if name not in _HOMES:
             raise AttributeError(f"module 'smidgen' has no attribute {name!r}")
+        # Python hides an AttributeError of `from smidgen import name`, and shows a missing module
+        is_imported = sys._getframe(1).f_code.co_name == "_handle_fromlist"
+        if absent := _absent(name):
+            raise _needs(name, absent, is_imported)
         try:
             found = getattr(import_module(_HOMES[name]), name)
         except ModuleNotFoundError as error:
             if error.name is None or error.name.split(".")[0] in OURS:
                 raise
-            extra = _EXTRAS.get(_HOMES[name].split(".")[0], "")
-            raise ModuleNotFoundError(
-                f"smidgen.{name} needs {error.name!r}; pip install {_package(extra)}",
-                name=error.name,
-            ) from error
+            raise _needs(name, error.name, is_imported) from error
         globals()[name] = found
         return found
+
+
+def _needs(name: str, package: str, is_imported: bool) -> Exception:
+    """What to raise for a name whose extra is absent; `hasattr` is to be false, and not to fail."""
+    extra = _EXTRAS.get(_HOMES[name].split(".")[0], "")
+    told = f"smidgen.{name} needs {package!r}; pip install {_package(extra)}"
+    if is_imported:
+        return ModuleNotFoundError(told, name=package)
+    return AttributeError(told, name=package, obj=None)
 
 
 def __dir__() -> list[str]:

@@ -3,6 +3,7 @@
 import inspect
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -99,12 +100,45 @@ def test_importing_smidgen_imports_nothing_that_it_may_not_need() -> None:
 LIGHT = sys.stdlib_module_names
 
 
-def test_a_name_of_an_extra_that_is_not_installed_names_the_extra() -> None:
-    code = "import sys; sys.modules['sqlalchemy'] = None; import smidgen; smidgen.create_run"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    last = done.stderr.splitlines()[-1]
-    said = "smidgen.create_run needs 'sqlalchemy'; pip install 'smidgen[server]'"
-    assert last == f"ModuleNotFoundError: {said}"
+SERVER = ("sqlalchemy", "fastapi", "uvicorn", "pydantic")
+NOT_ON_A_DEVICE = (*SERVER, "torch", "pyarrow", "transformers", "matplotlib")
+
+
+def without(packages: Iterable[str], code: str) -> "subprocess.CompletedProcess[str]":
+    """Run code where packages are not installed."""
+    hidden = f"import sys; sys.modules.update(dict.fromkeys({list(packages)!r}))\n"
+    return subprocess.run([sys.executable, "-c", hidden + code], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("package", ["sqlalchemy", "fastapi", "uvicorn"])
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("import smidgen; smidgen.serve", "AttributeError"),
+        ("from smidgen import serve", "ModuleNotFoundError"),
+    ],
+)
+def test_a_name_of_an_extra_that_is_not_installed_names_the_extra(
+    package: str, code: str, error: str
+) -> None:
+    said = f"smidgen.serve needs {package!r}; pip install 'smidgen[server]'"
+    assert without([package], code).stderr.splitlines()[-1] == f"{error}: {said}"
+
+
+def test_a_device_can_look_around_in_the_module() -> None:
+    code = """
+import inspect, pydoc, smidgen
+from smidgen import *
+assert not hasattr(smidgen, "serve") and not hasattr(smidgen, "create_run")
+found = dict(inspect.getmembers(smidgen))
+assert all(hasattr(smidgen, name) for name in dir(smidgen))
+assert found.keys() >= {"train", "predict", "run_client", "RunConfig"}, sorted(found)
+assert not found.keys() & {"serve", "Server", "runs", "export"}, sorted(found)
+assert "train(" in pydoc.render_doc(smidgen)
+assert train is smidgen.train
+"""
+    done = without(NOT_ON_A_DEVICE, code)
+    assert not done.returncode, done.stderr
 
 
 @pytest.mark.parametrize("package", [*smidgen.OURS, "smidgen"])
