@@ -25,6 +25,8 @@ from edge_client.files import sync_folder
 INSIDE = ".smidgen.part-"  # what a folder is filled from that no rename may replace
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
 
+SIGNED = 4096  # bytes at the beginning of a file that say whose it is
+
 
 class OutputError(WrongInput):
     """A place that cannot be written to; says what is expected there."""
@@ -63,16 +65,18 @@ def check_out_folder(option: str, folder: Path, mark: str, mine: Collection[str]
         )
 
 
-def check_out_file(option: str, path: Path, endings: Collection[str] = ()) -> None:
+def check_out_file(option: str, path: Path, endings: Collection[str] = (), sign: str = "") -> None:
     """Refuse a file that `new_file` could not write.
 
     Args:
         option: What the user typed, such as `--out`.
         path: The file; one that is there, or that a link leads to, is replaced in the end.
         endings: What its name may end in; empty: anything.
+        sign: What the beginning of such a file of ours holds; a file without is somebody's own, and
+            is not replaced. Empty: any file is.
 
     Raises:
-        OutputError: A folder, another ending, or a parent that cannot be made.
+        OutputError: A folder, somebody's own file, another ending, or a parent that cannot be made.
     """
     expected = " or ".join(endings)
     is_known = not endings or path.suffix in endings
@@ -83,6 +87,14 @@ def check_out_file(option: str, path: Path, endings: Collection[str] = ()) -> No
             demand(os.access(path, os.W_OK), f"{option} {path} cannot be written to", OutputError)
             return
         _check_parent(option, _real(path))
+        if sign and path.exists():
+            with path.open("rb") as file:
+                beginning = file.read(SIGNED)
+            demand(
+                not beginning or sign.encode() in beginning,
+                f"{option} {path} is there and was not written by this command; give another name",
+                OutputError,
+            )
     except OSError as error:
         raise _unwritable(option, path, error) from error
 

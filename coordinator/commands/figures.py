@@ -35,7 +35,7 @@ def figures(
 ) -> None:
     """Show what each round gave and cost; with --out, write a row per task given to a device."""
     if out is not None:
-        check_out_file("--out", out)
+        check_out_file("--out", out, sign='"round_index"')
         demand(out.parent.is_dir(), f"--out {out}: there is no folder {out.parent}", OutputError)
     with closing(open_store(store)) as opened:
         chosen = find_run(opened, run)

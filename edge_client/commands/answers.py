@@ -35,9 +35,9 @@ def check_results(out: Path | None, source: Path | None) -> None:
     """Refuse a file of results that cannot be written, or would replace what is read."""
     if out is None:
         return
-    check_out_file("--out", out, RESULTS)
     is_same = source is not None and source.exists() and out.exists() and out.samefile(source)
     demand(not is_same, f"--out {out} is the file that is read; give another name")
+    check_out_file("--out", out, RESULTS, sign="confidence")
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def tell_labels(asked: Asked, is_json: bool) -> None:
     if asked.out is not None and asked.data is None:
         raise DataError("--out writes texts; give --data with the device's texts too")
     if asked.out is not None:
-        check_out_file("--out", asked.out, (".jsonl",))
+        check_out_file("--out", asked.out, (".jsonl",), sign='"confidence"')
     path, texts = _book_of(asked), _texts(asked.data, asked.dialect)
     with ClientState(asked.state).locked():
         notes = FileNotes(path)

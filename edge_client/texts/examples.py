@@ -338,7 +338,7 @@ def _fault(row: Row, columns: Columns, labels: Sequence[str], labelled: bool) ->
         return f"label is not one of {known}, but the text is; are the columns swapped?"
     if alike := find(labels, label):
         return f"label is not one of {known}; it differs from {alike} in case or spaces"
-    return f"label is not one of {known}; are the columns swapped?"
+    return f"label is not one of {known}"
 
 
 def write_csv(path: Path, examples: Sequence[Example]) -> None:

@@ -275,3 +275,13 @@ def test_a_link_to_a_file_stays_a_link(tmp_path: Path) -> None:
         assert (tmp_path / name).is_symlink()
         assert (tmp_path / "far" / name).read_text() == "new"
     assert names(tmp_path / "far") == {"there", "not-yet"}
+
+
+def test_a_file_of_somebodys_own_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "labelled.csv").write_text("text,label\nrain,weather\n")
+    with pytest.raises(OutputError, match=r"labelled\.csv is there and was not written by this"):
+        check_out_file("--out", tmp_path / "labelled.csv", sign="confidence")
+    (tmp_path / "ours.csv").write_text("text,label,confidence\nrain,weather,0.9\n")
+    (tmp_path / "empty.csv").write_text("")
+    for name in ("ours.csv", "empty.csv", "new.csv"):
+        check_out_file("--out", tmp_path / name, sign="confidence")

@@ -60,7 +60,7 @@ BAD = [
         "csv",
         b"text,label\nx,good\ny,ugly\n",
         3,
-        "label is not one of good, bad; are the columns swapped?",
+        "label is not one of good, bad",
     ),
     ("csv", b"text,label\nx,good\ny\n", 3, "no label; one of good, bad is expected"),
     ("csv", b"text,label\ny,\xff\xfe\nx,good\n", 2, "not UTF-8; save it as UTF-8"),
