@@ -42,6 +42,7 @@ class PrivateDevice:
         self.failed: list[Exception] = []
         self.said = bytearray()
         self.process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
         self.home.mkdir(parents=True)
         shutil.copytree(base, self.base)
         fill(self.data, canary)
@@ -65,6 +66,7 @@ class PrivateDevice:
             "LOGNAME": self.canary.words[4],
         }
         rest = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        self.relay.expect()
         self.process = subprocess.Popen(
             line,
             stdin=subprocess.DEVNULL,
@@ -73,18 +75,20 @@ class PrivateDevice:
             env={**os.environ, **own, **rest},
             cwd=self.home,
         )
-        threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
+        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
+        self._reader.start()
 
-    def serve_out(self, most_reports: int = 12) -> None:
-        """Wait until the client ends; end it once it has said enough."""
-        assert self.process is not None
-        end = time.monotonic() + LONGEST_S
+    def serve_out(self, most_reports: int = 12, longest_s: float = LONGEST_S) -> None:
+        """Wait until the client ends and all it said is read; end it once it has said enough."""
+        assert self.process is not None and self._reader is not None
+        end = time.monotonic() + longest_s
         while self.process.poll() is None:
             is_enough = self.relay.count("reported") >= most_reports or self.relay.is_idle(IDLE_S)
             is_endless = len(self.relay.exchanges) > MOST_EXCHANGES or time.monotonic() > end
             if is_enough or is_endless:
                 self.stop()
             time.sleep(0.02)
+        self._reader.join(5.0)
 
     def stop(self) -> None:
         """End its client as Ctrl-C does."""

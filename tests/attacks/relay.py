@@ -61,6 +61,10 @@ class Relay:
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
 
+    def expect(self) -> None:
+        """A client was started: it is at work until it has reported again."""
+        self._moved_s, self._is_at_work = time.monotonic(), True
+
     def count(self, event: str) -> int:
         """How often something happened."""
         return self._counts[event]

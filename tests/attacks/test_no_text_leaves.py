@@ -90,21 +90,38 @@ def in_turn(most: int) -> Story:
             breaking = partial(break_folder, device.data, fault, device.canary)
             device.on["reported", place] = breaking
         device.start()
-        device.serve_out(len(faults) + 1)
+        device.serve_out(len(faults) + 1, longest_s=30.0 + 2.0 * len(faults))
+        assert device.relay.count("reported") > len(faults), device.said
+        told = (b"has changed and was read again", b"cannot be read now")
+        met = sum(device.said.count(words) for words in told)  # like the one before: told once
+        assert met >= 0.7 * len(faults), device.said
 
     return story
 
 
 def started(
-    *options: str, limit_blocks: int | None = None, most_reports: int = 12, is_tested: bool = True
+    met: str,
+    *options: str,
+    limit_blocks: int | None = None,
+    most_reports: int = 12,
+    is_tested: bool = True,
 ) -> Story:
-    """A client with some options, on good texts; some of them kept aside to test on, or none."""
+    """A client with some options, on good texts; some of them kept aside to test on, or none.
+
+    Args:
+        met: What it says once it has met what the case is about.
+        options: Of `client run`.
+        limit_blocks: The largest file it may write, in half kilobytes.
+        most_reports: Enough.
+        is_tested: Whether some texts are kept aside.
+    """
 
     def story(device: PrivateDevice) -> None:
         if not is_tested:
             (device.data / "test.csv").unlink()
         device.start(*options, limit_blocks=limit_blocks)
         device.serve_out(most_reports)
+        assert met.encode() in device.said, device.said
 
     return story
 
@@ -115,6 +132,7 @@ def one_file(device: PrivateDevice) -> None:
     file.write_text(f"label,text\n{device.canary.sentence},family\n")
     device.start(f"--data={file}")
     device.serve_out()
+    assert b"are the columns swapped?" in device.said, device.said
 
 
 def changed_later(change: Callable[[PrivateDevice], None]) -> Story:
@@ -129,15 +147,24 @@ def changed_later(change: Callable[[PrivateDevice], None]) -> Story:
     return story
 
 
-def started_again(change: Callable[[PrivateDevice], None]) -> Story:
-    """The client is stopped after two reports, something changes, and it starts again."""
+def started_again(change: Callable[[PrivateDevice], None], met: str = "") -> Story:
+    """The client is stopped after two reports, something changes, and it starts again.
+
+    Args:
+        change: What changes.
+        met: What the client says of it; without words for it, it works on and reports again.
+    """
 
     def story(device: PrivateDevice) -> None:
         device.start()
         device.serve_out(most_reports=2)
         change(device)
+        before, reported = len(device.said), device.relay.count("reported")
         device.start()
         device.serve_out()
+        said = device.said[before:]
+        assert met.encode() in said, said
+        assert met or device.relay.count("reported") > reported, said
 
     return story
 
@@ -234,31 +261,43 @@ def file_faults() -> list[str]:
 
 
 TORCH, SMALL = ("--engine", "torch"), ("--memory-budget", "1M")
+NO_PLAN, NO_ROOM, FINISHED = "is below the smallest plan", "File too large", "run finished"
+ROOM_BLOCKS = 130  # what a client asks for at its start, 64 KiB, and little more
+FOUND, NOT_FINITE = " pseudo-labels", "the loss is nan"
 HIGH_LR = ("--adapter", "lora:1@q,k,v,o,up,down", "--lr", "99.9", "--epochs", "20")
 CASES = [
     Case("ten faults in turn", in_turn(10), MANY_ROUNDS, is_fast=True),
     Case("every fault in turn", in_turn(len(FAULTS)), MANY_ROUNDS),
     Case("swapped columns, at work", faulty("swapped columns", ("asked", 1)), is_fast=True),
     Case("unknown label, once enrolled", faulty("unknown label", ("enrolled", 1)), is_fast=True),
-    Case("a budget too small", started(*SMALL, most_reports=2), is_fast=True),
+    Case("a budget too small", started(NO_PLAN, *SMALL, most_reports=2), is_fast=True),
     Case("a revoked label", started_again(revoked), LABELLING),
-    Case("no room for an adapter", started(limit_blocks=4, most_reports=2), is_fast=True),
-    Case("a huge learning rate", started(), HIGH_LR),
-    Case("training that diverges", started(*TORCH, is_tested=False), ("--base", "huge")),
-    Case("a loss that is not finite", started(*TORCH), ("--base", "huge")),
-    Case("labelling", started(), LABELLING, is_fast=True),
-    Case("labelling by torch", started(*TORCH), LABELLING),
-    Case("labelling with early exit", started(), (*LABELLING, "--adapter", "lora:2/top1")),
+    Case(
+        "no room for an adapter",
+        started(NO_ROOM, limit_blocks=ROOM_BLOCKS, most_reports=2),
+        ("--adapter", "lora:128"),
+        is_fast=True,
+    ),
+    Case("a huge learning rate", started(FINISHED), HIGH_LR),
+    Case(
+        "training that diverges",
+        started(NOT_FINITE, *TORCH, is_tested=False),
+        ("--base", "huge"),
+    ),
+    Case("a loss that is not finite", started(NOT_FINITE, *TORCH), ("--base", "huge")),
+    Case("labelling", started(FOUND), LABELLING, is_fast=True),
+    Case("labelling by torch", started(FOUND, *TORCH), LABELLING),
+    Case("labelling with early exit", started(FOUND), (*LABELLING, "--adapter", "lora:2/top1")),
     Case("words the base does not know", changed_later(other_words), LABELLING),
     Case("a label word the base does not know", changed_later(other_tokenizer)),
     Case("a damaged tokenizer", changed_later(damaged_tokenizer)),
-    Case("a budget too small for torch", started(*TORCH, *SMALL, most_reports=2)),
+    Case("a budget too small for torch", started(NO_PLAN, *TORCH, *SMALL, most_reports=2)),
     Case("one file as --data", one_file),
-    Case("swapped columns at the second start", started_again(swapped)),
-    Case("unlabelled texts alone", started_again(unlabelled_alone)),
-    Case("no room for the identity", started(limit_blocks=0)),
-    Case("little room", started(limit_blocks=8), ("--adapter", "lora:8/top1")),
-    Case("no room for labels", started_again(full_disk_for_labels), LABELLING),
+    Case("swapped columns at the second start", started_again(swapped, "are the columns swapped?")),
+    Case("unlabelled texts alone", started_again(unlabelled_alone, "unlabelled texts alone")),
+    Case("no room for the identity", started(NO_ROOM, limit_blocks=0)),
+    Case("little room", started(NO_ROOM, limit_blocks=ROOM_BLOCKS), ("--adapter", "lora:256")),
+    Case("no room for labels", started_again(full_disk_for_labels, "No space left"), LABELLING),
     Case("a base that is gone", changed_later(without_weights)),
     Case("texts that are gone", changed_later(without_texts)),
     Case(
@@ -267,8 +306,12 @@ CASES = [
         ("--adapter", "lora:2/top1", "--rounds", "3"),
     ),
     Case("a damaged adapter", started_again(overwritten("adapters/*"))),
-    Case("a damaged identity", started_again(overwritten("device.json"))),
-    Case("a damaged book of labels", started_again(overwritten("labels-*")), LABELLING),
+    Case("a damaged identity", started_again(overwritten("device.json"), "is damaged")),
+    Case(
+        "a damaged book of labels",
+        started_again(overwritten("labels-*"), "is damaged and put aside"),
+        LABELLING,
+    ),
     Case("an old report in the outbox", started_again(left_in_the_outbox)),
     *(Case(f"{fault}, from the start", faulty(fault)) for fault in FAULTS),
     *(Case(f"{fault}, at work", faulty(fault, ("asked", 1))) for fault in FAULTS),
