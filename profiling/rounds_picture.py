@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from edge_client.tables import size
 from profiling.canvas import (
     PALETTE,
     accuracy_axis,
@@ -58,7 +59,7 @@ def rounds_figure(
 ) -> Any:
     """The picture, unsaved; see `draw_rounds`."""
     peak = max((cost.peak_rss_bytes for cost in costs), default=0)
-    figure = new_figure(10.5, 7.2, f"{title}\npeak memory of a client {peak / 1e6:.0f} MB (VmHWM)")
+    figure = new_figure(10.5, 7.2, f"{title}\npeak memory of a client {size(peak)} (VmHWM)")
     (gave, computed), (sent, waited) = figure.subplots(2, 2)
     _accuracy(gave, costs, levels)
     trained = [cost for cost in costs if cost.phases_s or cost.bytes_up]
@@ -113,8 +114,8 @@ def _traffic(axis: Any, costs: Sequence[RoundCost]) -> None:
         counts = [cost.bytes_up if name == "up" else cost.bytes_down for cost in costs]
         shade = COLOURS["upload" if name == "up" else "download"]
         places = [cost.round_index + offset for cost in costs]
-        axis.bar(places, [count / 1e3 for count in counts], 0.4, color=shade, label=name)
+        axis.bar(places, [count / 1024 for count in counts], 0.4, color=shade, label=name)
         highest = max(highest, *counts, 0)
-    axis.set(ylabel="kB", ylim=(0, 1.05 * highest / 1e3 or 1))
+    axis.set(ylabel="KiB", ylim=(0, 1.05 * highest / 1024 or 1))
     heading(axis, "sent and received, bodies and headers: median over clients")
     legend_below(axis, columns=2)

@@ -17,6 +17,7 @@ from edge_client.api.pack import pack as make_pack
 from edge_client.bases.random_models import CONFIGS
 from edge_client.bases.writer import Progress
 from edge_client.errors import Stopped
+from edge_client.tables import size
 
 app = typer.Typer(
     help="Make a base pack, which devices map instead of loading.",
@@ -87,7 +88,7 @@ def _summary(packed: Pack, elapsed_s: float) -> str:
         "pack id": packed.pack_id,
         "model": f"{packed.name} ({packed.architecture})",
         "parameters": f"{packed.parameters / 1e6:.1f} M in {packed.bits} bits",
-        "size": f"{packed.total_bytes / 1e6:.1f} MB",
+        "size": size(packed.total_bytes),
         "took": f"{elapsed_s:.1f} s",
     }
     return "\n".join(f"{name:<12} {value}" for name, value in facts.items())

@@ -23,8 +23,8 @@ from profiling.canvas import (
 from simulation.papers.scenario import Measured, languages_of
 
 PICTURES = ("accuracy.png", "languages.png", "clients.png")
-COSTS = (
-    ("bytes_up", 1e6, "MB up, all clients together (measured)"),
+COSTS: tuple[tuple[str, float, str], ...] = (
+    ("bytes_up", 1 << 20, "MiB up, all clients together (measured)"),
     ("layer_forwards", 1e3, "thousand layer-forwards of training (counted)"),
 )
 DASHES = (":", "--", "-.")

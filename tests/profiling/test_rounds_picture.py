@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 
 from profiling.rounds import cost_by_round
 from profiling.rounds_picture import draw_rounds, file_title, rounds_figure
@@ -64,6 +65,15 @@ def test_waiting_stands_apart_from_work() -> None:
     }
     assert heights["training and labelling"] == 5.0
     assert heights["waiting for that work"] == 90.0
+
+
+def test_bytes_are_told_as_in_the_tables() -> None:
+    picture = drawn()
+    assert "KiB" in [axis.get_ylabel() for axis in picture.axes]
+    bars = next(axis for axis in picture.axes if axis.get_ylabel() == "KiB").patches
+    assert max(bar.get_height() for bar in bars) == 101_000 / 1024
+    told = " ".join(text.get_text() for text in picture.findobj(Text))
+    assert "peak memory of a client" in told and "MB" not in told and "kB" not in told
 
 
 def test_a_file_of_figures_is_named_with_what_it_tells(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -55,6 +56,7 @@ def test_people_read_a_short_summary_and_the_same_pack_is_no_error(tmp_path: Pat
     first, second = smidgen(*arguments), smidgen(*arguments)
     assert first.returncode == second.returncode == 0
     assert "albert-base (albert)" in first.stdout and "11.2 M in 8 bits" in first.stdout
+    assert re.search(r"^size +[0-9.]+ MiB$", first.stdout, re.MULTILINE), first.stdout
     assert "(was there, the very same)" in second.stdout
     assert open_base(str(tmp_path / "p")).base_id in second.stdout
 
