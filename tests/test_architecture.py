@@ -287,6 +287,7 @@ def test_the_server_starts_without_torch() -> None:
     assert not loaded & (WITH_TORCH | {"simulation", "profiling"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["edge_client", "coordinator"])
 def test_every_module_can_be_imported_first(package: str) -> None:
     """Each module alone, in a process that has imported none of ours."""

@@ -96,6 +96,7 @@ def test_a_device_that_left_is_not_waited_for_and_comes_back_by_asking(start: St
     assert (a.work().kind, b.work().kind) == ("evaluate", "evaluate")
 
 
+@pytest.mark.slow
 def test_the_log_names_who_is_asked_who_answers_and_who_is_missing(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -61,6 +61,7 @@ def test_people_read_a_short_summary_and_the_same_pack_is_no_error(tmp_path: Pat
     assert open_base(str(tmp_path / "p")).base_id in second.stdout
 
 
+@pytest.mark.slow
 def test_on_a_terminal_a_bar_is_drawn_on_stderr(tmp_path: Path) -> None:
     try:
         ours, theirs = pty.openpty()

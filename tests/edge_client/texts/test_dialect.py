@@ -138,7 +138,7 @@ def test_swapped_columns_are_told_without_a_word_of_them(tmp_path: Path) -> None
 
 def test_a_message_names_a_dozen_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,label\nx,y\n")
-    with pytest.raises(DataError, match=r"not one of 0, 1, .*, 11 \.\.\. \(99\); are"):
+    with pytest.raises(DataError, match=r"not one of 0, 1, .*, 11 \.\.\. \(99\)"):
         read_file(path, [str(number) for number in range(99)], labelled=True)
 
 

@@ -76,6 +76,7 @@ def test_a_run_is_complete(ours: TrainingRun) -> None:
     assert ours.budget_bytes == 1024 * MIB
 
 
+@pytest.mark.slow
 def test_with_json_one_run_is_the_record_itself(settings: Settings, tmp_path: Path) -> None:
     arguments = ["train", "--base", settings.base, "--tokens", "32", "--steps", "1"]
     arguments += ["--warmup", "0", "--memory-budget", "1G", "--out", str(tmp_path / "out")]
