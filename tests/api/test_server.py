@@ -75,6 +75,7 @@ def test_a_server_runs_beside_a_loop_and_ends_with_its_block(
     tiny_base: Base, data: Path, tmp_path: Path
 ) -> None:
     create(tiny_base, data, tmp_path / "store")
+
     async def notebook() -> smidgen.Server:
         with smidgen.serve(tmp_path / "store", port=0) as server:
             async with httpx.AsyncClient() as http:
