@@ -206,7 +206,7 @@ def test_the_first_hour_from_create_to_labels_with_two_devices(
     monkeypatch.chdir(write_device(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "yours").symlink_to("mine")
-    token = typed(page, "coordinator create").stdout.split()[-1]
+    token = typed(page, "coordinator create").stdout.split("enrolment token ")[1].split()[0]
     with fleet(tmp_path / "logs", 1) as scene:
         replaced = {"http://127.0.0.1:8700": serve(scene, page), "TOKEN": token}
         both = lines(page, "client run", replaced)[1:]  # the two of one machine
