@@ -27,6 +27,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("outputs",),
         ("texts",),
         ("wire",),
+        ("metering",),
         ("bases",),
         ("adapters",),
         ("planning",),
@@ -56,9 +57,13 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("cli",),
     ),
     "profiling": (
-        ("instruments", "rounds", "canvas"),
-        ("peers", "rounds_report", "rounds_picture"),
-        ("benchmarks",),
+        ("canvas", "records"),
+        ("instruments", "estimates"),
+        ("rounds", "peers"),
+        ("benchmarks", "wire"),
+        ("models",),
+        ("pages",),
+        ("commands",),
         ("cli",),
     ),
     "simulation": (
@@ -72,7 +77,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 BELOW_LABELLING = {
     *("errors", "files", "outputs", "tables", "texts", "wire", "bases", "adapters", "planning"),
-    "engine",
+    *("engine", "metering"),
 }
 EVERY_ROOM = {room for line in ORDER["edge_client"] for room in line}
 # package -> other package -> the rooms of it that it sees
@@ -90,13 +95,13 @@ SEES: dict[str, dict[str, set[str]]] = {
             "adapters",
         }
     },
-    "profiling": {"edge_client": BELOW_LABELLING},
+    # The wire's benchmark sends by the device's own transport.
+    "profiling": {"edge_client": BELOW_LABELLING | {"client"}},
     "simulation": {
         "edge_client": EVERY_ROOM,
         "coordinator": {"rounds"},
         "profiling": {
-            *("rounds", "rounds_report", "rounds_picture", "canvas"),
-            *("peers", "instruments"),
+            *("rounds", "canvas", "peers", "instruments", "estimates", "records"),
         },
     },
 }

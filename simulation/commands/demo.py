@@ -22,7 +22,7 @@ from edge_client.tables import Column, Table, share, show, size, tell
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, TaskError
-from profiling.rounds_report import rounds_table
+from profiling.rounds.report import rounds_table
 from simulation.demo.demo import Result, Unfinished, check_extras, draw, run_demo
 from simulation.demo.messages import HOMES, write_client_folders
 from simulation.demo.setting import Setting, Step

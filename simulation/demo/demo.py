@@ -22,13 +22,13 @@ from edge_client.texts.examples import read_folder
 from edge_client.texts.tasks import read_task
 from edge_client.wire.figures import Row
 from profiling.instruments.machine import this_machine
-from profiling.rounds import (
+from profiling.rounds.costs import (
     RoundCost,
     cost_by_round,
     per_client_round,
     read_figures,
 )
-from profiling.rounds_picture import draw_rounds
+from profiling.rounds.picture import draw_rounds
 from simulation.demo.alone import Compared, train_alone
 from simulation.demo.processes import Fleet, FleetError, fleet
 from simulation.demo.setting import RUN, Progress, Setting, Step, engine_by_name, prompt_init

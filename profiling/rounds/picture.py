@@ -17,7 +17,7 @@ from profiling.canvas import (
     save,
     say,
 )
-from profiling.rounds import PHASES, RoundCost
+from profiling.rounds.costs import PHASES, RoundCost
 
 WAIT = "wait"
 COLOURS = {

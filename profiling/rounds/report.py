@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from edge_client.tables import Column, Table, seconds, share, sizes
-from profiling.rounds import RoundCost
+from profiling.rounds.costs import RoundCost
 
 NOTES = (
     "round: 0 is the first adapter, before any training; accuracy: on the devices' test texts; "

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("rich")
 
-from profiling.rounds import FiguresError, cost_by_round, read_figures
+from profiling.rounds.costs import FiguresError, cost_by_round, read_figures
 
 
 def figure(round_index: int, kind: str, device_id: str, **more: Any) -> dict[str, Any]:

@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("rich")
 
-from profiling.rounds import cost_by_round
-from profiling.rounds_report import rounds_table
+from profiling.rounds.costs import cost_by_round
+from profiling.rounds.report import rounds_table
 from tests.command_line import shown, smidgen
-from tests.profiling.test_rounds import figure
+from tests.profiling.rounds.test_costs import figure
 
 RUN = [
     figure(0, "evaluate", "a", accuracy=0.5, bytes_down=24_800),

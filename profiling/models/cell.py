@@ -1,0 +1,134 @@
+"""One cell of the models table: a base trained by one method, and what that took.
+
+A cell is kept as a record of kind `model` (`to_record`); the table, its pages and files are made
+from cells alone (`from_record`).
+"""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import msgspec
+
+from profiling.records.record import Better, Conditions, Figure, Plain, Record
+
+GIB = 1 << 30
+BOARDS = (8 * GIB, 4 * GIB, 2 * GIB, GIB)  # memory of boards, largest first
+METHODS = ("full", "peft", "nf4", "torch", "onnx")  # others' recipes first, then our engines
+PEERS = METHODS[:3]
+BUDGETS = ("8G", "2G", "512M", "256M")  # of our engines
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One run inside a hard memory group on two cores.
+
+    Attributes:
+        board_bytes: The group's limit, memory and swap together.
+        is_done: Whether it came to its end.
+        outcome: `done`, `killed by the memory cap`, or why it would not start.
+        peak_bytes: The group's highest charge; None where no group could be had.
+        cap: What enforced the limit, in words.
+    """
+
+    board_bytes: int
+    is_done: bool
+    outcome: str
+    peak_bytes: int | None = None
+    cap: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A base trained by one method; figures are measured, None is "not available here".
+
+    Attributes:
+        base: Shape or base, such as `roberta-base`.
+        method: One of `METHODS`.
+        budget: `--memory-budget` of our engines; empty for peers.
+        isa: What the libraries were held to; empty for all that the processor has.
+        batch: Texts in a step.
+        tokens: Tokens of a text.
+        adapter: Such as `lora:8@q,v`, or `all weights`.
+        dtype: What it computed in, or None where it did not come so far.
+        outcome: `done`, or in one line why not (a budget that is too small, killed, ...).
+        parameters: Of the base.
+        trained_parameters: Of them and of the adapter, what is trained.
+        round_bytes: Payload that a device sends in a round: the trained parameters in float32.
+        peak_rss_bytes: VmHWM over the training process's life, opening included.
+        peak_anon_bytes: Its highest RssAnon.
+        steps_s: Seconds of each step that counts.
+        texts_per_s: Texts labelled a second, each repetition.
+        label_peak_rss_bytes: VmHWM over the life of the process that labels.
+        step_j: Joules of each step; None where there is no instrument.
+        board_bytes: The smallest board it fits, found from the peak and proved; None: none.
+        proofs: One run on that board (ends), one on the next smaller (killed or refused).
+        plan: Our plan, or None.
+        is_unstable: Whether steps spread by more than 15 % (interquartile range over median).
+    """
+
+    base: str
+    method: str
+    budget: str = ""
+    isa: str = ""
+    batch: int = 4
+    tokens: int = 256
+    adapter: str = "lora:8@q,v"
+    dtype: str | None = None
+    outcome: str = "done"
+    parameters: int | None = None
+    trained_parameters: int | None = None
+    round_bytes: int | None = None
+    peak_rss_bytes: int | None = None
+    peak_anon_bytes: int | None = None
+    steps_s: tuple[float, ...] = ()
+    texts_per_s: tuple[float, ...] = ()
+    label_peak_rss_bytes: int | None = None
+    step_j: tuple[float, ...] | None = None
+    board_bytes: int | None = None
+    proofs: tuple[Proof, ...] = ()
+    plan: dict[str, Any] | None = field(default=None, repr=False)
+    is_unstable: bool = False
+
+    @property
+    def subject(self) -> dict[str, Plain]:
+        """What tells this cell from others."""
+        names = ("base", "method", "budget", "isa", "batch", "tokens", "adapter")
+        return {name: getattr(self, name) for name in names}
+
+
+def to_record(cell: Cell, conditions: Conditions, session: str) -> Record:
+    """A cell as it is kept."""
+    figures = {
+        "peak_rss_bytes": _one(cell.peak_rss_bytes, "VmHWM"),
+        "peak_anon_bytes": _one(cell.peak_anon_bytes, "RssAnon, sampled"),
+        "step_s": _many(cell.steps_s, "clock"),
+        "texts_per_s": _many(cell.texts_per_s, "clock", is_higher_better=True),
+        "label_peak_rss_bytes": _one(cell.label_peak_rss_bytes, "VmHWM"),
+        "step_j": _many(cell.step_j or (), "power rails"),
+    }
+    return Record(
+        kind="model",
+        subject=cell.subject,
+        figures={name: figure for name, figure in figures.items() if figure is not None},
+        conditions=conditions,
+        outcome=cell.outcome,
+        session=session,
+        is_peer=cell.method in PEERS,
+        details=asdict(cell),
+    )
+
+
+def from_record(record: Record) -> Cell:
+    """The cell that a record was made of."""
+    return msgspec.convert(record.details, Cell)
+
+
+def _one(value: int | None, instrument: str) -> Figure | None:
+    return None if value is None else Figure((float(value),), instrument)
+
+
+def _many(
+    values: tuple[float, ...], instrument: str, is_higher_better: bool = False
+) -> Figure | None:
+    better: Better = "higher" if is_higher_better else "lower"
+    return Figure(values, instrument, better) if values else None

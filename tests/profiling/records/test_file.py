@@ -1,0 +1,51 @@
+from pathlib import Path
+
+import pytest
+
+from profiling.records.file import append, read_records
+from profiling.records.record import Conditions, Figure, Record, RecordError, from_line, to_line
+
+RECORD = Record(
+    "train",
+    {"base": "roberta-base", "engine": "onnx"},
+    {"step_s": Figure((1.0, 1.5), "clock")},
+    Conditions({"machine": "x86_64"}, {"numpy": "2.1"}, plan={"dtype": "float32"}),
+    taken_at="2026-01-01T00:00:00+00:00",
+)
+
+
+def test_a_line_gives_an_equal_record_back() -> None:
+    assert from_line(to_line(RECORD)) == RECORD
+
+
+def test_a_half_written_last_line_is_left_out_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    append(path, [RECORD, RECORD])
+    path.write_text(path.read_text()[:-20])
+    found = read_records(path)
+    assert found.records == (RECORD,)
+    assert "line 2 is cut short" in found.note
+
+
+def test_appending_takes_the_half_line_away(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    append(path, [RECORD, RECORD])
+    path.write_text(path.read_text()[:-20])
+    append(path, [RECORD])
+    assert read_records(path).records == (RECORD, RECORD)
+    assert not read_records(path).note
+
+
+def test_a_record_of_another_schema_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(to_line(RECORD).replace('"schema":1', '"schema":7') + "\n")
+    with pytest.raises(RecordError, match=r"line 1: a record of schema 7; this smidgen reads"):
+        read_records(path)
+
+
+@pytest.mark.parametrize("line", ["{}", "[]", "7", '{"schema": 1}', "not json"])
+def test_what_is_not_a_record_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(RecordError, match=r"a\.jsonl, line 1: "):
+        read_records(path)
