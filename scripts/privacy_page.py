@@ -76,14 +76,33 @@ REVEALS: dict[str, tuple[str, str]] = {
         "How often the adapter is right there; of a device with one test text, whether it is.",
         "The mean over all devices, by round, when the run is over.",
     ),
-    "Report.phases_s": (
+    "Cost.phases_s": (
         "How fast it is and how busy. Time grows with the number and length of its texts.",
         "",
     ),
-    "Report.peak_rss_bytes": ("How much memory its plan takes; grows with its longest text.", ""),
-    "Report.bytes_up": ("Nothing that the coordinator did not see arrive.", ""),
-    "Report.bytes_down": ("Nothing that the coordinator did not send.", ""),
-    "Report.requests": ("How often its connection broke.", ""),
+    "Cost.cpu_s": ("The same, and what else ran beside the client.", ""),
+    "Cost.peak_rss_bytes": ("How much memory its plan takes; grows with its longest text.", ""),
+    "Cost.is_peak_of_work": ("How its kernel is set up.", ""),
+    "Cost.peak_phase": ("Which part of the work needs most memory.", ""),
+    "Cost.peak_anon_bytes": ("The same as `peak_rss_bytes`.", ""),
+    "Cost.peak_file_bytes": ("How much of its base is kept in memory.", ""),
+    "Cost.pss_bytes": ("The same, and whether another process uses the same files.", ""),
+    "Cost.minor_faults": ("How much memory it took anew.", ""),
+    "Cost.major_faults": ("How short of memory the device is.", ""),
+    "Cost.disk_read_bytes": ("The same; whether its texts were read from disk again.", ""),
+    "Cost.payload_up_bytes": ("Nothing that the coordinator did not see arrive.", ""),
+    "Cost.payload_down_bytes": ("Nothing that the coordinator did not send.", ""),
+    "Cost.tcp_up_bytes": ("How often it had to send again; how long a proxy's headers are.", ""),
+    "Cost.tcp_down_bytes": ("The same of what it received.", ""),
+    "Cost.tcp_retransmitted_bytes": ("How good its network is.", ""),
+    "Cost.requests": ("How often its connection broke.", ""),
+    "Cost.connections": ("The same.", ""),
+    "Cost.energy_j": ("What the work took of its battery or supply.", ""),
+    "Cost.energy_source": ("Which kind of board it is.", ""),
+    "Cost.hottest_c": ("How warm it is where the device stands.", ""),
+    "Cost.is_throttled": ("The same.", ""),
+    "Cost.power_mode": ("How its owner has set the board.", ""),
+    "Cost.accelerator_peak_bytes": ("Whether it computes on a GPU.", ""),
     "Report.failure": (
         "What kind of trouble it has, of those listed under [failures](#failures).",
         "",
@@ -253,7 +272,7 @@ SIZES = """
 ## How large it is
 
 Measured by that relay, in bytes with HTTP's own, in a run of 3 rounds with labelling, one device, 4
-labelled texts, 4 to test on and 3 unlabelled ones, protocol 3. Three labels; a histogram grows with
+labelled texts, 4 to test on and 3 unlabelled ones, protocol 4. Three labels; a histogram grows with
 them, an update with the adapter.
 
 | request | from the device | to the device |

@@ -14,13 +14,12 @@ from coordinator.storage.runs import find_run
 from edge_client.errors import demand
 from edge_client.outputs import OutputError, check_out_file
 from edge_client.tables import Column, Table, share, show, sizes
-from edge_client.wire.figures import Row, by_round
+from edge_client.wire.figures import Row, by_round, traffic_of
 
 NOTES = (
     "round: 0 is the first adapter, before any training; accuracy: over all devices' test texts; "
     "loss: of training; labels: texts that devices labelled themselves",
-    "answers: of devices, to train, label and evaluate; failed: those among them that say so; "
-    "sent, received: by all devices",
+    "answers: of devices, to train, label and evaluate; failed: those among them that say so",
 )
 
 
@@ -64,8 +63,11 @@ def figures_table(table: list[Row]) -> Table:
     """One row per round."""
     accuracy, loss, labels = accuracies(table), means(table, "train", "loss"), pseudo_labels(table)
     found = by_round(table)
-    sent = sizes([sum(row["bytes_up"] for row in mine) for mine in found.values()])
-    received = sizes([sum(row["bytes_down"] for row in mine) for mine in found.values()])
+    moved = traffic_of(table)
+    sent, received = (
+        sizes([sum(moved.bytes_of(row, way) for row in mine) for mine in found.values()])
+        for way in ("up", "down")
+    )
     lines = [
         [
             str(index),
@@ -79,5 +81,6 @@ def figures_table(table: list[Row]) -> Table:
         ]
         for (index, mine), up, down in zip(found.items(), sent, received, strict=True)
     ]
+    notes = (*NOTES, f"sent, received: by all devices, {moved.note}")
     names = ("round", "accuracy", "loss", "labels", "answers", "failed", "sent", "received")
-    return Table([Column(name) for name in names], lines, notes=NOTES, more="--out FILE")
+    return Table([Column(name) for name in names], lines, notes=notes, more="--out FILE")

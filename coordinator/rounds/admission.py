@@ -14,10 +14,7 @@ from edge_client.wire.tensors import (
     decode_update,
 )
 
-COUNTS = (
-    *("num_examples", "peak_rss_bytes", "bytes_up", "bytes_down", "requests"),
-    *("labelled", "pseudo_labels", "layer_forwards"),
-)
+COUNTS = ("num_examples", "labelled", "pseudo_labels", "layer_forwards")
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -84,6 +81,8 @@ def check_report(report: Report, num_labels: int) -> None:
         value = getattr(report, name) or 0  # null where the device does not say
         if not 0 <= value < 2**53:
             raise Refusal(422, f"{name} is not between 0 and 2^53")
+    if (wrong := report.cost.wrong()) is not None:
+        raise Refusal(422, f"cost.{wrong} is not between 0 and 2^53")
     if report.accuracy is not None and not 0.0 <= report.accuracy <= 1.0:
         raise Refusal(422, f"accuracy {report.accuracy:g} is not between 0 and 1")
     means, told = report.mean_log_probabilities, report.confidences

@@ -1,10 +1,10 @@
-"""Tables of the store. Another shape of them is another `SCHEMA_VERSION`."""
+"""Tables of the store. Another shape of them, or of the reports, is another `SCHEMA_VERSION`."""
 
 from typing import Any
 
 import sqlalchemy as sql
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 METADATA = sql.MetaData()
 
 

@@ -24,7 +24,7 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import Evaluation, Trained, evaluate
 from edge_client.engine.trainer import train as train_round
 from edge_client.errors import demand
-from edge_client.planning.guard import peak_rss_bytes
+from edge_client.metering.memory import peak_rss_bytes
 from edge_client.planning.plan import Plan
 from edge_client.planning.sizes import AUTO, parse_budget
 from edge_client.planning.words import plan_in_words

@@ -17,6 +17,7 @@ from edge_client.labelling.book import Notes, TrainingDone
 from edge_client.labelling.label_work import label, pseudo_texts, training_forwards
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.labelling.terms import terms_of
+from edge_client.metering.phases import phase
 from edge_client.texts.examples import ClientData
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.seeds import derive_seed
@@ -67,7 +68,9 @@ def _train(engine: Engine, own: OwnTexts, work: Work, device_id: str, notes: Not
     report = Report(
         work.work_id, "done", trained.num_examples, trained.loss, pseudo_labels=len(pseudo)
     )
-    return Answer(report, encode_update(update))
+    with phase("encode"):
+        body = encode_update(update)
+    return Answer(report, body)
 
 
 def drawn(labels: Sequence[str | None], gold: int, most: int, seed: int) -> list[int]:

@@ -26,7 +26,6 @@ from edge_client.client.failures import (
     is_lasting,
 )
 from edge_client.client.finished import take_home
-from edge_client.client.meter import WorkMeter
 from edge_client.client.settings import Settings, Summary
 from edge_client.client.state import Answer, ClientState
 from edge_client.client.telling import Progress, Teller, in_short, texts_in
@@ -37,7 +36,7 @@ from edge_client.engine.engine import Engine
 from edge_client.errors import Failed
 from edge_client.labelling.book import FileNotes
 from edge_client.labelling.own_texts import OwnTexts
-from edge_client.planning.guard import peak_rss_bytes
+from edge_client.metering.work import WorkMeter
 from edge_client.planning.words import plan_in_words
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
@@ -89,7 +88,7 @@ class Client:
         wait_s = 0.0  # at first, to say what the run waits for
         try:
             while True:
-                meter = WorkMeter()
+                meter = WorkMeter(coordinator.traffic)
                 with meter.phase("wait"):
                     given = self._next(coordinator, wait_s, meter)
                 wait_s = self._settings.wait_s
@@ -114,7 +113,7 @@ class Client:
         coordinator = Coordinator(self._settings.url, known.enrolled.device_key)
         try:
             for finished in self._state.finished():
-                self._deliver(coordinator, None, finished, WorkMeter())
+                self._deliver(coordinator, None, finished, WorkMeter(coordinator.traffic))
         finally:
             coordinator.close()
 
@@ -167,7 +166,8 @@ class Client:
         log.info("round %d of %d: %s", work.round_index, terms.rounds, work.kind)
         error: Exception | None = None
         try:
-            finished = self._do(coordinator, device_id, terms, work, meter)
+            with meter.working():
+                finished = self._do(coordinator, device_id, terms, work, meter)
         except (RuntimeError, ValueError, MemoryError, OSError) as found:
             if isinstance(found, TransportError):
                 raise
@@ -175,6 +175,7 @@ class Client:
         finally:
             if self._engine is not None:
                 self._engine.rest()  # until there is more work, which may be in an hour
+        finished = replace(finished, report=replace(finished.report, cost=meter.cost()))
         self._keep(finished)
         if not self._deliver(coordinator, work, finished, meter) and error is None:
             # Unanswered, the same work would be handed out again at once, for ever.
@@ -319,7 +320,8 @@ class Client:
                         lambda: coordinator.upload(report.work_id, update, meter), math.inf
                     )
                 is_counted = receipt.accepted
-            finished = replace(finished, report=with_costs(report, meter))
+            if work is not None:  # else its cost was counted in an earlier life
+                finished = replace(finished, report=replace(report, cost=meter.cost()))
             patiently(lambda: coordinator.report(finished.report, meter), math.inf)
             level = logging.INFO if report.outcome == "done" else logging.ERROR
             log.log(level, "%s", in_short(work, finished, is_counted))
@@ -330,15 +332,3 @@ class Client:
             is_taken = False
         self._state.forget_finished(report.work_id)
         return is_taken
-
-
-def with_costs(report: Report, meter: WorkMeter) -> Report:
-    """A report with what its work cost so far."""
-    return replace(
-        report,
-        phases_s={name: round(seconds, 6) for name, seconds in meter.phases_s.items()},
-        peak_rss_bytes=peak_rss_bytes(),
-        bytes_up=meter.bytes_up,
-        bytes_down=meter.bytes_down,
-        requests=meter.requests,
-    )

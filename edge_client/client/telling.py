@@ -118,7 +118,7 @@ def in_short(work: Work | None, finished: Answer, is_counted: bool) -> str:
     if report.outcome == "failed":
         why = f": {finished.reason}" if finished.reason else ""
         return f"{what} failed ({report.failure}){why}"
-    seconds = sum(spent for phase, spent in report.phases_s.items() if phase != "wait")
+    seconds = sum(spent for phase, spent in report.cost.phases_s.items() if phase != "wait")
     gave = f"loss {report.loss:.3f}" if report.loss is not None else "done"
     if report.pseudo_labels:
         gave += f", {report.pseudo_labels} pseudo-labels"
@@ -127,5 +127,6 @@ def in_short(work: Work | None, finished: Answer, is_counted: bool) -> str:
     late = "" if is_counted else "; it came too late and does not count"
     return (
         f"{what}: {report.num_examples} texts, {gave}; {seconds:.1f} s, "
-        f"{size(report.bytes_up)} up, {size(report.bytes_down)} down{late}"
+        f"{size(report.cost.up_bytes)} up, "
+        f"{size(report.cost.down_bytes)} down{late}"
     )

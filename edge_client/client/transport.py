@@ -13,8 +13,9 @@ from typing import TypeVar
 
 import httpx
 
-from edge_client.client.meter import WorkMeter
 from edge_client.errors import Failed, WrongInput
+from edge_client.metering.traffic import Traffic
+from edge_client.metering.work import WorkMeter
 from edge_client.wire.messages import (
     PROTOCOL,
     Asking,
@@ -74,6 +75,10 @@ class Coordinator:
 
     Raises:
         AddressError: The URL is not one.
+
+    Attributes:
+        url: As it was given.
+        traffic: All that went through its connections, by the kernel.
     """
 
     def __init__(self, url: str, key: str = "", timeout_s: float = 30.0) -> None:
@@ -88,6 +93,7 @@ class Coordinator:
         if key:
             headers["Authorization"] = f"Bearer {key}"
         self.url = url
+        self.traffic = Traffic()
         self._http = httpx.Client(base_url=url, timeout=timeout_s, headers=headers)
 
     def close(self) -> None:
@@ -167,7 +173,12 @@ class Coordinator:
             headers["Content-Digest"] = content_digest(tensors)
         body = json if json is not None else tensors
         request = self._http.build_request(
-            method, path, content=body, headers=headers, timeout=timeout or self._http.timeout
+            method,
+            path,
+            content=body,
+            headers=headers,
+            timeout=timeout or self._http.timeout,
+            extensions={"trace": self.traffic.trace},
         )
         try:
             response = self._http.send(request)
@@ -176,27 +187,13 @@ class Coordinator:
                 f"no answer from {self.url}: {error or type(error).__name__}"
             ) from error
         meter.requests += 1
-        meter.bytes_up += request_bytes(request, body or b"")
-        meter.bytes_down += response_bytes(response)
+        meter.payload_up_bytes += len(body or b"")
+        meter.payload_down_bytes += response.num_bytes_downloaded
         if response.status_code >= 500:
             raise Unreachable(f"{self.url} answered {response.status_code} to {method} {path}")
         if response.status_code >= 400:
             raise Refused(response.status_code, _detail(response), response.content)
         return response
-
-
-def request_bytes(request: httpx.Request, body: bytes) -> int:
-    """Bytes an HTTP/1.1 request takes on the socket: request line, headers, body."""
-    line = f"{request.method} {request.url.raw_path.decode()} HTTP/1.1\r\n"
-    headers = sum(len(name) + len(value) + 4 for name, value in request.headers.raw)
-    return len(line) + headers + 2 + len(body)
-
-
-def response_bytes(response: httpx.Response) -> int:
-    """Bytes an HTTP/1.1 response took on the socket: status line, headers, body."""
-    line = f"{response.http_version} {response.status_code} {response.reason_phrase}\r\n"
-    headers = sum(len(name) + len(value) + 4 for name, value in response.headers.raw)
-    return len(line) + headers + 2 + response.num_bytes_downloaded
 
 
 def _detail(response: httpx.Response) -> str:

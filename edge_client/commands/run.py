@@ -22,7 +22,7 @@ from edge_client.commands.console import (
     LabelColumnOption,
     TextColumnOption,
 )
-from edge_client.planning.guard import peak_rss_bytes
+from edge_client.metering.memory import peak_rss_bytes
 from edge_client.planning.sizes import AUTO
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from edge_client.engine.ensemble import averaged
 from edge_client.engine.frozen_prefix import open_prefix
 from edge_client.engine.watch import BatchWatch, Watch
 from edge_client.errors import WrongInput
+from edge_client.metering.phases import phase
 from edge_client.planning.allocator import trim
 from edge_client.planning.budget import Budget
 from edge_client.planning.guard import is_allocation_failure
@@ -247,7 +248,13 @@ class Engine:
     def _batches(
         self, examples: Sequence[Example], view: Encoder
     ) -> Iterator[tuple[list[int], Batch]]:
-        return view.by_length(examples, self.plan.micro_batch, self.plan.tokens)
+        batches = view.by_length(examples, self.plan.micro_batch, self.plan.tokens)
+        while True:
+            with phase("tokenize"):
+                found = next(batches, None)
+            if found is None:
+                return
+            yield found
 
     def remember(self, cache: ActivationCache | None) -> None:
         """Keep what the layers below the lowest trained one give, and read it from there.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_client.engine.activation_cache import ActivationCache
+from edge_client.metering.phases import phase
 from edge_client.texts.batches import Batch
 
 Compute = Callable[[Batch], np.ndarray]
@@ -67,18 +68,20 @@ class FrozenPrefix:
         self, batch: Batch, layers: int, whats: list[str], compute: Compute, out: np.ndarray
     ) -> None:
         lengths, keys, missing = batch.attention.sum(axis=1), [], []
-        for row, what in enumerate(whats):
-            keys.append(self.cache.key(layers, batch.ids[row, : lengths[row]], what))
-            found = self.cache.get(keys[row])
-            if found is None:
-                missing.append(row)
-            else:
-                _place(out[row], found)
+        with phase("cache"):
+            for row, what in enumerate(whats):
+                keys.append(self.cache.key(layers, batch.ids[row, : lengths[row]], what))
+                found = self.cache.get(keys[row])
+                if found is None:
+                    missing.append(row)
+                else:
+                    _place(out[row], found)
         if not missing:
             return
         computed = compute(some_of(batch, missing))
-        for row, states in zip(missing, computed, strict=True):
-            _place(out[row], self._keep(keys[row], states[: lengths[row]]))
+        with phase("cache"):
+            for row, states in zip(missing, computed, strict=True):
+                _place(out[row], self._keep(keys[row], states[: lengths[row]]))
 
     def _keep(self, key: str, states: np.ndarray) -> np.ndarray:
         """The states as they come back from the cache."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from edge_client.engine.engine import Engine
 from edge_client.errors import Failed
+from edge_client.metering.phases import phase
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Prompt
 from edge_client.wire.messages import Training
@@ -77,7 +78,8 @@ def train(
     if not examples:
         raise TrainingError("no labelled texts to train on")
     before = engine.adapter()
-    asked = [view.prompts(examples) for view in engine.encoder.views()]
+    with phase("tokenize"):
+        asked = [view.prompts(examples) for view in engine.encoder.views()]
     labels = engine.encoder.labels(examples)
     generator = np.random.Generator(np.random.PCG64(seed))
     loss = math.nan

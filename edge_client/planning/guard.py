@@ -8,8 +8,8 @@ if guard.is_over(): ...  # the planner's `next_smaller` says what then
 
 from pathlib import Path
 
-SELF = Path("/proc/self")
-RESET_PEAK = "5"  # proc(5), clear_refs: the peak becomes what is resident now
+from edge_client.metering.memory import SELF, peak_rss_bytes, reset_peak_rss
+
 # What torch says on processors and on CUDA, in every version since 2.5; the next two are oneDNN's
 # words where its scratch memory could not be had, the last two ONNX Runtime's (seen under a limit
 # on data).
@@ -48,11 +48,7 @@ class Guard:
         return peak if peak > self._known_bytes else None
 
     def _read(self) -> int:
-        try:
-            rows = (self._process / "status").read_text().splitlines()
-        except OSError:
-            return 0
-        return next((1024 * int(row.split()[1]) for row in rows if row.startswith("VmHWM:")), 0)
+        return peak_rss_bytes(self._process)
 
     def reset(self) -> bool:
         """Forget the peak so far.
@@ -60,9 +56,7 @@ class Guard:
         Returns:
             False where the kernel does not let us; then only what rises above it counts.
         """
-        try:
-            (self._process / "clear_refs").write_text(RESET_PEAK)
-        except OSError:
+        if not reset_peak_rss(self._process):
             self._known_bytes = self._read()
             return False
         self._known_bytes = 0
@@ -83,11 +77,3 @@ def is_allocation_failure(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(
         words in str(error).lower() for words in ALLOCATION_FAILED
     )
-
-
-def peak_rss_bytes() -> int:
-    """The process's highest resident set so far (VmHWM, measured by the kernel)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0

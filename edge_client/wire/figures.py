@@ -5,9 +5,12 @@ rules, so that an answer that came too late counts alike in every table.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 Row = dict[str, Any]
+BY_KERNEL = "bytes of TCP, counted by the devices' kernels: headers and TLS are in them"
+BY_PAYLOAD = "bodies alone: not every device's kernel counts what TCP moves"
 
 
 def counted(rows: Iterable[Row], kind: str) -> list[Row]:
@@ -44,3 +47,29 @@ def weighted(rows: Sequence[Row], name: str) -> float | None:
     told = [(weight, value) for weight, value in told if weight > 0]
     total = sum(weight for weight, _ in told)
     return sum(weight * value for weight, value in told) / total if total else None
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """How rows' traffic is counted: alike for all of them, so that they may be compared.
+
+    Attributes:
+        is_by_kernel: Whether every row has its kernel's count; else bodies are counted.
+    """
+
+    is_by_kernel: bool
+
+    @property
+    def note(self) -> str:
+        return BY_KERNEL if self.is_by_kernel else BY_PAYLOAD
+
+    def bytes_of(self, row: Row, way: Literal["up", "down"]) -> int:
+        """What a piece of work sent or received."""
+        instrument = "tcp" if self.is_by_kernel else "payload"
+        return int(row["cost"][f"{instrument}_{way}_bytes"])
+
+
+def traffic_of(rows: Iterable[Row]) -> Traffic:
+    """How the traffic of these rows can be counted."""
+    names = ("tcp_up_bytes", "tcp_down_bytes")
+    return Traffic(all(row["cost"][name] is not None for row in rows for name in names))

@@ -1,4 +1,4 @@
-"""The contract between a device and its coordinator, protocol 3, and its JSON messages.
+"""The contract between a device and its coordinator, protocol 4, and its JSON messages.
 
 Messages are frozen dataclasses that check themselves on both sides; adapters and updates travel as
 safetensors files, never as pickle (`edge_client.wire.tensors`). The device opens every connection:
@@ -24,16 +24,16 @@ import msgspec
 from edge_client.errors import Failed, demand
 from edge_client.texts.tasks import Task
 from edge_client.wire.confidences import Confidences
+from edge_client.wire.cost import Cost
 from edge_client.wire.failures import Failure
 from edge_client.wire.labelling import Labelling
 
-PROTOCOL = 3
+PROTOCOL = 4
 LONGEST_NAME = 64  # characters of a device's name
 MAX_JSON_BYTES = 256 * 1024
 
 Message = TypeVar("Message")
 DOING = {"train": "training", "label": "labelling", "evaluate": "evaluation"}  # work, for people
-Phase = Literal["wait", "download", "load", "label", "train", "evaluate", "upload"]
 
 
 class WireError(Failed):
@@ -275,11 +275,7 @@ class Report:
         num_examples: Texts trained on, evaluated, or read for their labels.
         loss: Mean cross-entropy in nats; of the last epoch when training.
         accuracy: Share of right labels over `num_examples` (evaluation), else null.
-        phases_s: Seconds by phase.
-        peak_rss_bytes: The process's highest resident set during this work (VmHWM, measured).
-        bytes_up: Bytes sent for this work, bodies and headers.
-        bytes_down: Bytes received for this work, bodies and headers.
-        requests: HTTP requests made for this work, this report not included.
+        cost: What it cost the device, this report not included.
         failure: Code of what went wrong; the device's own log has the words.
         is_leaving: Whether the device ends and takes no part until it asks for work again.
         labelled: Texts with a gold label that the device holds; null if it does not say.
@@ -295,11 +291,7 @@ class Report:
     num_examples: int = 0
     loss: float | None = None
     accuracy: float | None = None
-    phases_s: dict[Phase, float] = field(default_factory=dict)
-    peak_rss_bytes: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    requests: int = 0
+    cost: Cost = field(default_factory=Cost)
     failure: Failure | None = None
     is_leaving: bool = False
     labelled: int | None = None

@@ -11,24 +11,11 @@ within one interval is not seen.
 
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 
+from edge_client.metering.memory import PROC, read_memory
+
 INTERVAL_S = 0.01
-PROC = Path("/proc")
-
-
-@dataclass(frozen=True)
-class Memory:
-    """One reading of `/proc/PID/status`.
-
-    Attributes:
-        peak_rss_bytes: VmHWM, the highest resident set since the process began (or reset it).
-        anon_bytes: RssAnon, private memory without a file behind it, now.
-    """
-
-    peak_rss_bytes: int
-    anon_bytes: int
 
 
 @dataclass(frozen=True)
@@ -44,28 +31,6 @@ class Peaks:
     peak_rss_bytes: int = 0
     peak_anon_bytes: int = 0
     samples: int = 0
-
-
-def read_memory(process: int | str = "self") -> Memory | None:
-    """One reading; None where the process is gone or has let go of its memory."""
-    try:
-        rows = (PROC / str(process) / "status").read_text().splitlines()
-    except OSError:
-        return None
-    fields = dict(row.split(":", 1) for row in rows if row.startswith(("VmHWM:", "RssAnon:")))
-    if "VmHWM" not in fields:
-        return None  # a zombie
-    kibibytes = {name: int(value.split()[0]) for name, value in fields.items()}
-    return Memory(kibibytes["VmHWM"] << 10, kibibytes.get("RssAnon", 0) << 10)
-
-
-def reset_peak_rss() -> bool:
-    """Let this process's VmHWM start again from what is resident now; False where refused."""
-    try:
-        (PROC / "self" / "clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
 
 
 class Sampler:
@@ -102,7 +67,7 @@ class Sampler:
         return peaks
 
     def _watch(self) -> None:
-        while (memory := read_memory(self._process)) is not None:
+        while (memory := read_memory(PROC / str(self._process))) is not None:
             with self._lock:
                 self._peaks = Peaks(
                     max(self._peaks.peak_rss_bytes, memory.peak_rss_bytes),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from profiling.instruments.sampler import read_memory, reset_peak_rss
+from edge_client.metering.memory import peak_rss_bytes, reset_peak_rss
 
 MASK_POSITION = 3
 FIRST_WORD = 5  # ids below are specials in most vocabularies
@@ -107,7 +107,7 @@ def run_steps(
 
     A peak is counted twice: over the process's life, and from the first step on.
     """
-    load_peak = _peak_rss()
+    load_peak = peak_rss_bytes()
     is_reset = reset_peak_rss()
     tell("ready", load_peak_rss_bytes=load_peak)
     for index, row in enumerate(texts):
@@ -120,16 +120,11 @@ def run_steps(
             is_warmup=index < request.warmup,
             loss=loss,
             elapsed_s=elapsed,
-            peak_rss_bytes=_peak_rss(),
+            peak_rss_bytes=peak_rss_bytes(),
         )
-    steps_peak = _peak_rss()
+    steps_peak = peak_rss_bytes()
     return {
         "peak_rss_bytes": max(load_peak, steps_peak),
         "load_peak_rss_bytes": load_peak,
         "steps_peak_rss_bytes": steps_peak if is_reset else None,
     }
-
-
-def _peak_rss() -> int:
-    memory = read_memory()
-    return memory.peak_rss_bytes if memory else 0

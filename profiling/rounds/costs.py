@@ -5,15 +5,19 @@ A figure is one line of `rounds.jsonl`: `round_index`, `kind` and `device_id` be
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Literal, get_args
+
+import msgspec
 
 from edge_client.errors import WrongInput
-from edge_client.wire.figures import Row, by_round, counted, weighted
+from edge_client.wire.cost import Cost, Phase
+from edge_client.wire.figures import Row, Traffic, by_round, counted, traffic_of, weighted
 
-PHASES = ("wait", "download", "load", "label", "train", "evaluate", "upload")
+PHASES: tuple[str, ...] = get_args(Phase)
 
 
 class FiguresError(WrongInput):
@@ -38,6 +42,7 @@ class RoundCost:
             is fetched once: by its evaluation, if there is one, else by the next training.
         peak_rss_bytes: Highest over the clients.
         failed: Number of pieces of work that failed.
+        is_by_kernel: Whether bytes are those of TCP, by the devices' kernels; else of bodies alone.
     """
 
     round_index: int
@@ -52,6 +57,7 @@ class RoundCost:
     bytes_down: int
     peak_rss_bytes: int
     failed: int
+    is_by_kernel: bool = True
 
 
 def read_figures(path: Path) -> list[Row]:
@@ -69,9 +75,11 @@ def read_figures(path: Path) -> list[Row]:
         try:
             figure = json.loads(line)
             figure["round_index"], figure["kind"], figure["device_id"], figure["outcome"]
+            msgspec.convert(figure["cost"], Cost)
         except (ValueError, KeyError, TypeError) as error:
             raise FiguresError(
-                f"{path}, line {number}: a figure from `smidgen coordinator figures` expected"
+                f"{path}, line {number}: a figure from `smidgen coordinator figures` expected, "
+                "of this version of smidgen"
             ) from error
         figures.append(figure)
     if not figures:
@@ -81,10 +89,11 @@ def read_figures(path: Path) -> list[Row]:
 
 def cost_by_round(figures: Sequence[Row]) -> list[RoundCost]:
     """Sum figures up by round, in order of rounds."""
-    return [_cost(found, index) for index, found in by_round(figures).items()]
+    moved = traffic_of(figures)
+    return [_cost(found, index, moved) for index, found in by_round(figures).items()]
 
 
-def _cost(figures: Sequence[Row], round_index: int) -> RoundCost:
+def _cost(figures: Sequence[Row], round_index: int, moved: Traffic) -> RoundCost:
     done = [figure for figure in figures if figure["outcome"] == "done"]
     trained = [figure for figure in done if figure["kind"] == "train"]
     labelled = [figure for figure in done if figure["kind"] == "label"]
@@ -92,8 +101,9 @@ def _cost(figures: Sequence[Row], round_index: int) -> RoundCost:
     phases = {}
     for name in PHASES:
         asked = labelled if name == "label" else trained
-        if any(name in figure["phases_s"] for figure in asked):
-            phases[name] = median(figure["phases_s"].get(name, 0.0) for figure in asked)
+        spent = [figure["cost"]["phases_s"] for figure in asked]
+        if any(name in seconds for seconds in spent):
+            phases[name] = median(seconds.get(name, 0.0) for seconds in spent)
     return RoundCost(
         round_index=round_index,
         accuracy=weighted(counted(figures, "evaluate"), "accuracy"),
@@ -101,23 +111,25 @@ def _cost(figures: Sequence[Row], round_index: int) -> RoundCost:
         clients=len(updates),
         labellers=len(labels),
         pseudo_labels=sum(figure["pseudo_labels"] for figure in labels),
-        layer_forwards=_median_by_device(done, "layer_forwards"),
+        layer_forwards=_median_by_device(done, lambda row: row.get("layer_forwards", 0)),
         phases_s=phases,
-        bytes_up=_median_by_device(done, "bytes_up"),
-        bytes_down=_median_by_device(done, "bytes_down"),
-        peak_rss_bytes=max((f["peak_rss_bytes"] for f in figures), default=0),
+        bytes_up=_median_by_device(done, lambda row: moved.bytes_of(row, "up")),
+        bytes_down=_median_by_device(done, lambda row: moved.bytes_of(row, "down")),
+        peak_rss_bytes=max((f["cost"]["peak_rss_bytes"] for f in figures), default=0),
         failed=len(figures) - len(done),
+        is_by_kernel=moved.is_by_kernel,
     )
 
 
-def _median_by_device(figures: Sequence[Row], name: str) -> int:
+def _median_by_device(figures: Sequence[Row], count: Callable[[Row], int]) -> int:
     totals: dict[str, int] = {}
     for figure in figures:
-        totals[figure["device_id"]] = totals.get(figure["device_id"], 0) + figure.get(name, 0)
+        totals[figure["device_id"]] = totals.get(figure["device_id"], 0) + count(figure)
     return int(median(totals.values())) if totals else 0
 
 
-def per_client_round(figures: Sequence[Row], name: str) -> float:
-    """A count's mean over clients and rounds, all kinds of work together."""
+def per_client_round(figures: Sequence[Row], way: Literal["up", "down"]) -> float:
+    """Bytes moved, mean over clients and rounds, all kinds of work together."""
     pairs = {(f["device_id"], f["round_index"]) for f in figures if f["kind"] == "train"}
-    return float(sum(f[name] for f in figures)) / max(1, len(pairs))
+    moved = traffic_of(figures)
+    return sum(moved.bytes_of(figure, way) for figure in figures) / max(1, len(pairs))

@@ -24,9 +24,12 @@ COLOURS = {
     WAIT: "#9aa3ad",
     "download": PALETTE[6],
     "load": PALETTE[4],
+    "tokenize": "#c9a86a",
+    "cache": "#7d8ca3",
     "label": PALETTE[7],
     "train": PALETTE[0],
     "evaluate": PALETTE[3],
+    "encode": "#b59bd6",
     "upload": PALETTE[1],
 }
 DASHES = ("--", ":", "-.")
@@ -117,5 +120,7 @@ def _traffic(axis: Any, costs: Sequence[RoundCost]) -> None:
         axis.bar(places, [count / 1024 for count in counts], 0.4, color=shade, label=name)
         highest = max(highest, *counts, 0)
     axis.set(ylabel="KiB", ylim=(0, 1.05 * highest / 1024 or 1))
-    heading(axis, "sent and received, bodies and headers: median over clients")
+    is_by_kernel = all(cost.is_by_kernel for cost in costs)
+    counted = "TCP, by the kernel" if is_by_kernel else "bodies alone"
+    heading(axis, f"sent and received ({counted}): median over clients")
     legend_below(axis, columns=2)

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 from edge_client.tables import Column, Table, seconds, share, sizes
+from edge_client.wire.figures import BY_KERNEL, BY_PAYLOAD
 from profiling.rounds.costs import RoundCost
 
 NOTES = (
     "round: 0 is the first adapter, before any training; accuracy: on the devices' test texts; "
     "trained: devices whose update counted; failed: tasks that a device could not do, of any kind",
-    "training, sent, received: medians over devices; peak: highest resident memory of a device",
+    "training: seconds of training alone; training, sent, received: medians over devices; peak: "
+    "highest resident memory of a device",
 )
 LABELS = "labels: texts that devices labelled themselves; labelling: median over devices"
 
@@ -37,7 +39,9 @@ def rounds_table(costs: Sequence[RoundCost]) -> Table:
     columns += [Column("peak", optional=2)]
     columns += [Column("labels"), Column("labelling", optional=3)] if is_labelled else []
     title = "what each round gave and cost (measured by the devices)"
-    return Table(columns, rows, title, (*NOTES, LABELS) if is_labelled else NOTES)
+    is_by_kernel = all(cost.is_by_kernel for cost in costs)
+    notes = (*NOTES, f"sent, received: {BY_KERNEL if is_by_kernel else BY_PAYLOAD}")
+    return Table(columns, rows, title, (*notes, LABELS) if is_labelled else notes)
 
 
 def _labels(cost: RoundCost) -> tuple[str, str]:

@@ -99,8 +99,8 @@ class Result:
             "clients": len(self.engines),
             "test_texts": self.compared.test_texts,
             "engines": self.engines,
-            "bytes_up_per_client_round": round(per_client_round(self.figures, "bytes_up")),
-            "bytes_down_per_client_round": round(per_client_round(self.figures, "bytes_down")),
+            "bytes_up_per_client_round": round(per_client_round(self.figures, "up")),
+            "bytes_down_per_client_round": round(per_client_round(self.figures, "down")),
             "peak_rss_bytes": max(cost.peak_rss_bytes for cost in self.costs),
             "seconds": round(self.seconds, 1),
         }

@@ -15,8 +15,8 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.client.state import Answer
 from edge_client.labelling.book import Book
+from edge_client.metering.memory import peak_rss_bytes
 from edge_client.planning.allocator import resident_bytes, trim
-from edge_client.planning.guard import peak_rss_bytes
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import PROTOCOL, Report, Training, Work

@@ -10,6 +10,7 @@ import numpy as np
 
 from edge_client.wire import messages
 from edge_client.wire.confidences import counted
+from edge_client.wire.cost import Cost
 from edge_client.wire.labelling import keep_of
 from edge_client.wire.messages import Enrol, Enrolled, Over, Receipt, Report, Waiting, Work
 from edge_client.wire.tensors import (
@@ -89,7 +90,8 @@ class Device:
         """Do one piece of work and answer it."""
         if work.kind == "train":
             assert self.put(work.work_id, self.update(work)).status_code == 200
-            self.report(Report(work.work_id, "done", 8, loss=1.0, bytes_up=100, requests=3))
+            cost = Cost(payload_up_bytes=100, tcp_up_bytes=400, requests=3)
+            self.report(Report(work.work_id, "done", 8, loss=1.0, cost=cost))
         elif work.kind == "label":
             self.report(self.labelled(work))
         else:

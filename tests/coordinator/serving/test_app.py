@@ -120,7 +120,7 @@ def test_a_name_that_is_taken_gets_a_number(start: Start) -> None:
 
 def test_a_wrong_token_or_protocol_does_not_enrol(start: Start) -> None:
     live = start()
-    for protocol, token, status in ((3, "wrong", 401), (2, live.token, 422)):
+    for protocol, token, status in ((4, "wrong", 401), (3, live.token, 422)):
         body = messages.encode(Enrol(protocol, token, "hub", FACTS))
         assert live.http.post("/v1/enrol", content=body).status_code == status
         asking = messages.encode(Asking(protocol, token))

@@ -85,7 +85,7 @@ def test_another_schema_version_is_a_clear_error(tmp_path: Path) -> None:
     Store(tmp_path).close()
     with closing(sqlite3.connect(tmp_path / DATABASE)) as connection, connection:
         connection.execute("UPDATE schema_version SET version = 99")
-    with pytest.raises(StoreError, match="schema version 99, this smidgen knows 1"):
+    with pytest.raises(StoreError, match="schema version 99, this smidgen knows 2"):
         Store(tmp_path)
 
 

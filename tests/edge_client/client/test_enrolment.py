@@ -129,15 +129,15 @@ def test_a_token_of_another_run_is_not_ignored(home: Home) -> None:
 
 
 def test_a_coordinator_of_another_version_is_named(home: Home) -> None:
-    with pytest.raises(ClientError, match="speaks protocol 4, this client 3"):
-        home.join(Gate({"token": replace(home.terms, protocol=4)}))
+    with pytest.raises(ClientError, match="speaks protocol 5, this client 4"):
+        home.join(Gate({"token": replace(home.terms, protocol=5)}))
 
 
 def test_a_server_of_before_the_terms_is_named(home: Home) -> None:
     state = ClientState(home.folder / "state")
     with http_server(lambda *_: (404, b'{"detail":"Not Found"}')) as url:
         settings = Settings(url, "token", "hub", home.folder / "mine", home.base, "onnx")
-        with pytest.raises(ClientError, match="not as a coordinator of protocol 3; check --coor"):
+        with pytest.raises(ClientError, match="not as a coordinator of protocol 4; check --coor"):
             join(settings, state)
 
 

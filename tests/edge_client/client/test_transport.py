@@ -3,7 +3,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from edge_client.client.meter import WorkMeter
 from edge_client.client.transport import (
     AddressError,
     Coordinator,
@@ -11,6 +10,7 @@ from edge_client.client.transport import (
     Unreachable,
     patiently,
 )
+from edge_client.metering.work import WorkMeter
 from edge_client.wire import messages
 from edge_client.wire.tensors import sha256
 from tests.edge_client.client.servers import Answer, Relay, http_server
@@ -25,7 +25,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_the_counted_bytes_are_those_on_the_socket() -> None:
+def test_the_kernel_counts_the_bytes_that_a_relay_sees() -> None:
     receipt = messages.encode(messages.Receipt(True))
 
     def answer(method: str, path: str, body: bytes) -> Answer:
@@ -33,12 +33,16 @@ def test_the_counted_bytes_are_those_on_the_socket() -> None:
 
     with http_server(answer) as url:
         relay = Relay(urlsplit(url).port or 0)
-        coordinator, meter = Coordinator(f"http://127.0.0.1:{relay.port}", "key"), WorkMeter()
+        coordinator = Coordinator(f"http://127.0.0.1:{relay.port}", "key")
+        meter = WorkMeter(coordinator.traffic)
         coordinator.adapter(sha256(BODY), meter)
         coordinator.upload("w", BODY, meter)
+        cost = meter.cost()
         coordinator.close()
-        assert (meter.bytes_up, meter.bytes_down) == (relay.bytes_up, relay.bytes_down)
-        assert meter.requests == 2
+        assert (cost.tcp_up_bytes, cost.tcp_down_bytes) == (relay.bytes_up, relay.bytes_down)
+        assert (cost.payload_up_bytes, cost.payload_down_bytes) == (len(BODY), len(BODY + receipt))
+        assert cost.requests == 2
+        assert 1 <= cost.connections <= 2  # the test's server closes each
         relay.close()
 
 

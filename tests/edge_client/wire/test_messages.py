@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from edge_client.texts.tasks import Task
 from edge_client.wire import messages
 from edge_client.wire.confidences import counted
+from edge_client.wire.cost import Cost
 from edge_client.wire.failures import SAID, Failure
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import (
@@ -24,7 +25,7 @@ from edge_client.wire.tensors import (
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
 WORK = messages.Work(
-    3, "w", "train", "r", 2, "base", "lora:8", "sha", 9, TASK, messages.Training(), 7
+    4, "w", "train", "r", 2, "base", "lora:8", "sha", 9, TASK, messages.Training(), 7
 )
 
 LABEL_WORK = replace(
@@ -36,17 +37,19 @@ LABEL_WORK = replace(
     thresholds=(0.5, 0.75),
 )
 TERMS = messages.Terms(
-    *(3, "r", "mail", "base", "embedded", "lora:8", TASK, messages.Training()),
+    *(4, "r", "mail", "base", "embedded", "lora:8", TASK, messages.Training()),
     rounds=9,
     min_clients=2,
 )
-REPORT = messages.Report("w", "done", 5, phases_s={"label": 0.5}, labelled=3, pseudo_labels=2)
+REPORT = messages.Report(
+    "w", "done", 5, cost=Cost({"label": 0.5}, tcp_up_bytes=7), labelled=3, pseudo_labels=2
+)
 TOLD = counted(9, [0, 1, 1, 0], [1.0, 0.5, 0.501, 0.499], 2)
 
-# Protocol 3 on the wire, byte for byte: a change here needs a new protocol number.
+# Protocol 4 on the wire, byte for byte: a change here needs a new protocol number.
 GOLDEN_WORK = (
     b'{"adapter_bytes":9,"adapter_sha256":"sha","adapter_spec":"lora:8","base_id":"base",'
-    b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":3,"round_index":2,'
+    b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":4,"round_index":2,'
     b'"run_id":"r","seed":7,"task":{"ensemble":false,"labels":["a","b"],"name":"t",'
     b'"patterns":["[MASK] {text}"],"verbalizer":{"a":"good","b":"bad"}},"thresholds":[],'
     b'"training":{"batch":8,"epochs":4,"lr":0.005,"tokens":128,"weight_decay":0.0},"work_id":"w"}'
@@ -58,26 +61,31 @@ GOLDEN_LABELLING = (
     b'"read_share":1.0,"weight":1.0}'
 )
 GOLDEN_REPORT = (
-    b'{"accuracy":null,"bytes_down":0,"bytes_up":0,"confidences":null,"failure":null,'
-    b'"is_leaving":false,"labelled":3,"layer_forwards":0,"loss":null,"mean_log_probabilities":[],"num_examples":5,'
-    b'"outcome":"done","peak_rss_bytes":0,"phases_s":{"label":0.5},"pseudo_labels":2,'
-    b'"requests":0,"work_id":"w"}'
+    b'{"accuracy":null,"confidences":null,"cost":{"accelerator_peak_bytes":null,"connections":0,'
+    b'"cpu_s":{},"disk_read_bytes":null,"energy_j":null,"energy_source":null,"hottest_c":null,'
+    b'"is_peak_of_work":true,"is_throttled":null,"major_faults":null,"minor_faults":null,'
+    b'"payload_down_bytes":0,"payload_up_bytes":0,"peak_anon_bytes":null,"peak_file_bytes":null,'
+    b'"peak_phase":null,"peak_rss_bytes":0,"phases_s":{"label":0.5},"power_mode":null,'
+    b'"pss_bytes":null,"requests":0,"tcp_down_bytes":null,"tcp_retransmitted_bytes":null,'
+    b'"tcp_up_bytes":7},"failure":null,"is_leaving":false,"labelled":3,"layer_forwards":0,'
+    b'"loss":null,"mean_log_probabilities":[],"num_examples":5,"outcome":"done",'
+    b'"pseudo_labels":2,"work_id":"w"}'
 )
 # Forty counts per label; the last bin holds the surest.
 GOLDEN_TOLD = b'{"counts":[[' + b"0," * 39 + b"1],[2" + b",0" * 39 + b']],"texts":9}'
 GOLDEN_UPDATE = (
     b'\x90\x00\x00\x00\x00\x00\x00\x00{"__metadata__":{"smidgen":"{\\"num_examples\\":3,'
-    b'\\"protocol\\":3,\\"work_id\\":\\"w\\"}"},"x":{"dtype":"F32","shape":[2],'
+    b'\\"protocol\\":4,\\"work_id\\":\\"w\\"}"},"x":{"dtype":"F32","shape":[2],'
     b'"data_offsets":[0,8]}}       \x00\x00\x80\x3f\x00\x00\x00\xc0'
 )
 
 
-def test_work_is_these_bytes_in_protocol_3() -> None:
+def test_work_is_these_bytes_in_protocol_4() -> None:
     assert messages.encode(WORK) == GOLDEN_WORK
     assert messages.decode(GOLDEN_WORK, messages.Work) == WORK
 
 
-def test_label_work_is_these_bytes_in_protocol_3() -> None:
+def test_label_work_is_these_bytes_in_protocol_4() -> None:
     golden = GOLDEN_WORK.replace(b'"keep":0.0,"kind":"train"', b'"keep":0.25,"kind":"label"')
     golden = golden.replace(b'"labelling":null', b'"labelling":' + GOLDEN_LABELLING)
     golden = golden.replace(b'"prior":[]', b'"prior":[-0.5,-1.5]')
@@ -109,14 +117,14 @@ def test_a_value_out_of_range_is_told_with_its_place() -> None:
         msgspec.json.decode(body, type=messages.Work)
 
 
-def test_a_report_is_these_bytes_in_protocol_3() -> None:
+def test_a_report_is_these_bytes_in_protocol_4() -> None:
     assert messages.encode(REPORT) == GOLDEN_REPORT
     assert messages.decode(GOLDEN_REPORT, messages.Report) == REPORT
     old = b'{"outcome":"done","work_id":"w"}'  # what is not said has a value
     assert messages.decode(old, messages.Report) == messages.Report("w", "done")
 
 
-def test_how_sure_a_device_is_is_these_bytes_in_protocol_3() -> None:
+def test_how_sure_a_device_is_is_these_bytes_in_protocol_4() -> None:
     report = replace(REPORT, confidences=TOLD, mean_log_probabilities=(-0.5, -1.5))
     golden = GOLDEN_REPORT.replace(b'"confidences":null', b'"confidences":' + GOLDEN_TOLD)
     golden = golden.replace(b'"mean_log_probabilities":[]', b'"mean_log_probabilities":[-0.5,-1.5]')
@@ -124,14 +132,14 @@ def test_how_sure_a_device_is_is_these_bytes_in_protocol_3() -> None:
     assert messages.decode(golden, messages.Report) == report
 
 
-def test_what_is_said_before_joining_is_these_bytes_in_protocol_3() -> None:
-    asking = messages.Asking(3, "token")
-    assert messages.encode(asking) == b'{"protocol":3,"token":"token"}'
+def test_what_is_said_before_joining_is_these_bytes_in_protocol_4() -> None:
+    asking = messages.Asking(4, "token")
+    assert messages.encode(asking) == b'{"protocol":4,"token":"token"}'
     task, training = GOLDEN_WORK.split(b'"task":')[1].split(b',"thresholds":[],"training":')
     training = training.removesuffix(b',"work_id":"w"}')
     golden = (
         b'{"adapter_spec":"lora:8","base_id":"base","base_name":"embedded","labelling":null,'
-        b'"min_clients":2,"protocol":3,"rounds":9,"run_id":"r","run_name":"mail","task":%b,'
+        b'"min_clients":2,"protocol":4,"rounds":9,"run_id":"r","run_name":"mail","task":%b,'
         b'"training":%b}'
     ) % (task, training)
     assert messages.encode(TERMS) == golden
@@ -141,7 +149,7 @@ def test_what_is_said_before_joining_is_these_bytes_in_protocol_3() -> None:
     assert messages.decode(body, messages.Enrolled) == enrolled
 
 
-def test_waiting_and_the_end_are_these_bytes_in_protocol_3() -> None:
+def test_waiting_and_the_end_are_these_bytes_in_protocol_4() -> None:
     waiting = messages.Waiting("train", 2, 9, 1, 4, 12.5, ("hall",))
     body = (
         b'{"asked":4,"closes_in_s":12.5,"missing":1,"names":["hall"],"phase":"train",'
@@ -201,7 +209,7 @@ def test_means_are_finite_numbers(mean: bytes) -> None:
         )
 
 
-def test_an_update_is_these_bytes_in_protocol_3() -> None:
+def test_an_update_is_these_bytes_in_protocol_4() -> None:
     body = encode_update(Update("w", 3, {"x": np.array([1.0, -2.0], np.float32)}))
     assert body == GOLDEN_UPDATE
     update = decode_update(GOLDEN_UPDATE)

@@ -1,7 +1,8 @@
 import subprocess
 import sys
 
-from profiling.instruments.sampler import Peaks, Sampler, read_memory, reset_peak_rss
+from edge_client.metering.memory import PROC, read_memory, reset_peak_rss
+from profiling.instruments.sampler import Peaks, Sampler
 
 MIB = 1 << 20
 HUMP = """
@@ -39,7 +40,7 @@ def test_a_hump_of_100_mb_is_seen_from_outside_and_in_its_own_phase() -> None:
 def test_a_process_that_is_gone_has_no_memory() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    assert read_memory(process.pid) is None
+    assert read_memory(PROC / str(process.pid)) is None
     with Sampler(process.pid) as sampler:
         assert sampler.take() == Peaks()
 
@@ -48,7 +49,7 @@ def test_a_zombie_has_no_memory() -> None:
     command = [sys.executable, "-c", ""]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout and process.stdout.read() == b""  # it has ended, nobody has waited
-        while read_memory(process.pid) is not None:
+        while read_memory(PROC / str(process.pid)) is not None:
             pass
 
 

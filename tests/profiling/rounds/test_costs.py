@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -6,14 +7,17 @@ import pytest
 
 pytest.importorskip("rich")
 
+from edge_client.wire.cost import Cost
 from profiling.rounds.costs import FiguresError, cost_by_round, read_figures
 
 
 def figure(round_index: int, kind: str, device_id: str, **more: Any) -> dict[str, Any]:
     common = {"outcome": "done", "num_examples": 10, "loss": 1.0, "accuracy": None}
-    costs = {"phases_s": {}, "bytes_up": 0, "bytes_down": 0, "peak_rss_bytes": 0, "requests": 3}
+    up, down = more.pop("bytes_up", 0), more.pop("bytes_down", 0)
+    told = {name: more.pop(name) for name in ("phases_s", "peak_rss_bytes") if name in more}
+    cost = asdict(Cost(tcp_up_bytes=up, tcp_down_bytes=down, requests=3, **told))
     place = {"round_index": round_index, "kind": kind, "device_id": device_id}
-    return place | common | costs | more
+    return place | common | {"cost": cost} | more
 
 
 def test_accuracy_is_weighted_by_test_texts() -> None:

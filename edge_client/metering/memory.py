@@ -1,0 +1,101 @@
+"""The memory of a process as the kernel counts it, and peaks that begin when they are asked to.
+
+VmHWM is one figure for the whole process, and whoever resets it takes it from everybody else. So
+all resets go through `reset_peak_rss`, which first notes the peak for each `PeakSpan` in use.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from weakref import WeakSet
+
+PROC = Path("/proc")
+SELF = PROC / "self"
+RESET_PEAK = "5"  # proc(5), clear_refs: the peak becomes what is resident now
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One reading of `/proc/PID/status`.
+
+    Attributes:
+        peak_rss_bytes: VmHWM, the highest resident set since the process began (or reset it).
+        anon_bytes: RssAnon, private memory without a file behind it, now.
+        file_bytes: RssFile, resident pages of mapped files, now.
+    """
+
+    peak_rss_bytes: int
+    anon_bytes: int
+    file_bytes: int = 0
+
+
+def read_memory(process: Path = SELF) -> Memory | None:
+    """One reading; None where the process is gone or has let go of its memory.
+
+    Args:
+        process: Its folder in /proc.
+    """
+    try:
+        rows = (process / "status").read_text().splitlines()
+    except OSError:
+        return None
+    wanted = ("VmHWM:", "RssAnon:", "RssFile:")
+    fields = dict(row.split(":", 1) for row in rows if row.startswith(wanted))
+    if "VmHWM" not in fields:
+        return None  # a zombie
+    kibibytes = {name: int(value.split()[0]) for name, value in fields.items()}
+    return Memory(
+        kibibytes["VmHWM"] << 10,
+        kibibytes.get("RssAnon", 0) << 10,
+        kibibytes.get("RssFile", 0) << 10,
+    )
+
+
+def peak_rss_bytes(process: Path = SELF) -> int:
+    """VmHWM now; 0 where the kernel does not tell."""
+    memory = read_memory(process)
+    return memory.peak_rss_bytes if memory else 0
+
+
+def pss_bytes(process: Path = SELF) -> int | None:
+    """Resident memory, a page that several processes share counted in part; kernel 4.14 and on."""
+    with suppress(OSError):
+        for row in (process / "smaps_rollup").read_text().splitlines():
+            if row.startswith("Pss:"):
+                return int(row.split()[1]) << 10
+    return None
+
+
+class PeakSpan:
+    """The peak of this process's resident set from here on, whoever resets the kernel's between.
+
+    Attributes:
+        is_own: Whether the kernel let the peak begin here; else it may be an older one.
+    """
+
+    def __init__(self) -> None:
+        self._noted = 0
+        self.is_own = reset_peak_rss()
+        _spans.add(self)
+
+    def peak_bytes(self) -> int:
+        return max(self._noted, peak_rss_bytes())
+
+    def note(self, peak_bytes: int) -> None:
+        self._noted = max(self._noted, peak_bytes)
+
+
+_spans: WeakSet[PeakSpan] = WeakSet()
+
+
+def reset_peak_rss(process: Path = SELF) -> bool:
+    """Let VmHWM start again from what is resident now; False where the kernel refuses."""
+    if process == SELF and _spans:
+        peak = peak_rss_bytes()
+        for span in _spans:
+            span.note(peak)
+    try:
+        (process / "clear_refs").write_text(RESET_PEAK)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,127 @@
+"""What one piece of work costs: seconds by phase, memory, faults, disk, traffic and energy.
+
+    meter = WorkMeter(traffic)
+    with meter.phase("wait"): ...
+    with meter.working(), meter.phase("train"): ...
+    report = replace(report, cost=meter.cost())
+
+Everything is read from the kernel when it is asked for; while work is done a thread looks at memory
+ten times a second, since the kernel keeps no peak of its anonymous part.
+"""
+
+import resource
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+
+import psutil
+
+from edge_client.metering.memory import PeakSpan, pss_bytes, read_memory
+from edge_client.metering.phases import PhaseClock
+from edge_client.metering.traffic import Traffic
+from edge_client.wire.cost import Cost, Phase
+
+SAMPLE_S = 0.1
+
+
+class WorkMeter:
+    """Counts for one piece of work, from the moment it is made; changes while work goes on.
+
+    Args:
+        traffic: The connections that the work is asked for and answered through.
+
+    Attributes:
+        payload_up_bytes: Bodies sent.
+        payload_down_bytes: Bodies received.
+        requests: HTTP requests answered.
+    """
+
+    def __init__(self, traffic: Traffic | None = None) -> None:
+        self.payload_up_bytes = self.payload_down_bytes = self.requests = 0
+        self._traffic = traffic or Traffic()
+        self._tcp_before = self._traffic.total()
+        self._faults_before, self._disk_before = _faults(), _disk_bytes()
+        self._clock = PhaseClock(self._on_outer)
+        self._span = PeakSpan()
+        self._peak = self._span.peak_bytes()
+        self._peak_phase: Phase | None = None
+        self._anon: int | None = None
+        self._file: int | None = None
+        self._pss: int | None = None
+
+    def phase(self, name: Phase) -> AbstractContextManager[None]:
+        """Add what is spent inside to a phase."""
+        return self._clock.phase(name)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Watch memory, energy and heat while something is computed inside."""
+        is_over = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(is_over,), name="meter", daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            watch.join()
+            self._pss = pss_bytes()
+
+    def cost(self) -> Cost:
+        """What it has cost up to now."""
+        tcp = self._traffic.total().since(self._tcp_before)
+        minor, major = _faults()
+        disk = _disk_bytes()
+        return Cost(
+            phases_s={name: round(spent, 6) for name, spent in self._clock.wall_s.items()},
+            cpu_s={name: round(spent, 6) for name, spent in self._clock.cpu_s.items()},
+            peak_rss_bytes=self._span.peak_bytes(),
+            is_peak_of_work=self._span.is_own,
+            peak_phase=self._peak_phase,
+            peak_anon_bytes=self._anon,
+            peak_file_bytes=self._file,
+            pss_bytes=self._pss,
+            minor_faults=minor - self._faults_before[0],
+            major_faults=major - self._faults_before[1],
+            disk_read_bytes=_since(disk, self._disk_before),
+            payload_up_bytes=self.payload_up_bytes,
+            payload_down_bytes=self.payload_down_bytes,
+            tcp_up_bytes=tcp.acked_bytes,
+            tcp_down_bytes=tcp.received_bytes,
+            tcp_retransmitted_bytes=tcp.sent_again_bytes,
+            requests=self.requests,
+            connections=tcp.connections,
+        )
+
+    def _on_outer(self, name: Phase) -> None:
+        peak = self._span.peak_bytes()
+        if peak > self._peak:
+            self._peak, self._peak_phase = peak, name
+
+    def _watch(self, is_over: threading.Event) -> None:
+        while True:
+            memory = read_memory()
+            if memory is not None:
+                self._anon = max(self._anon or 0, memory.anon_bytes)
+                self._file = max(self._file or 0, memory.file_bytes)
+            if is_over.wait(SAMPLE_S):
+                return
+
+
+def _faults() -> tuple[int, int]:
+    """Minor and major page faults of this process so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_minflt, used.ru_majflt
+
+
+def _disk_bytes() -> int | None:
+    """Bytes read from disk for this process so far; None where the kernel does not count."""
+    if not sys.platform.startswith("linux"):
+        return None
+    with suppress(psutil.Error, OSError, NotImplementedError):
+        return int(psutil.Process().io_counters().read_bytes)
+    return None
+
+
+def _since(now: int | None, before: int | None) -> int | None:
+    return None if now is None or before is None else now - before

@@ -1,0 +1,56 @@
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_client.metering.phases import PhaseClock, phase
+from edge_client.wire.cost import Phase
+
+PHASES: list[Phase] = ["load", "train", "tokenize", "cache"]
+
+
+def burn(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_a_phase_inside_another_counts_for_itself_alone() -> None:
+    clock = PhaseClock()
+    with clock.phase("train"):
+        burn(0.02)
+        with phase("tokenize"):
+            burn(0.03)
+    assert clock.cpu_s["tokenize"] == pytest.approx(0.03, abs=0.01)
+    assert clock.cpu_s["train"] == pytest.approx(0.02, abs=0.01)
+
+
+def test_without_a_clock_a_phase_is_nothing() -> None:
+    with phase("tokenize"):
+        pass
+
+
+@given(st.recursive(st.just([]), lambda inner: st.lists(inner, max_size=3), max_leaves=6))
+def test_the_phases_add_up_to_the_time_spent(tree: list[object]) -> None:
+    clock = PhaseClock()
+
+    def walk(branches: list[object], depth: int) -> None:
+        for inner in branches:
+            assert isinstance(inner, list)
+            with clock.phase(PHASES[depth % len(PHASES)]):
+                walk(inner, depth + 1)
+
+    start = time.perf_counter()
+    with clock.phase("load"):
+        walk(tree, 1)
+    spent = time.perf_counter() - start
+    assert sum(clock.wall_s.values()) <= spent
+    assert sum(clock.wall_s.values()) >= 0.5 * spent - 1e-4
+
+
+def test_a_phase_that_fails_is_counted_and_left() -> None:
+    clock, over = PhaseClock(lambda name: over.append(name)), list[Phase]()
+    with pytest.raises(KeyError), clock.phase("train"), clock.phase("cache"):
+        raise KeyError
+    assert set(clock.wall_s) == {"train", "cache"} and over == ["train"]

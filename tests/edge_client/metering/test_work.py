@@ -1,0 +1,51 @@
+import time
+from dataclasses import fields
+
+from edge_client.metering.memory import reset_peak_rss
+from edge_client.metering.work import WorkMeter
+from edge_client.wire.cost import Cost
+
+MIB = 1 << 20
+
+
+def test_the_peak_is_that_of_the_whole_work_and_names_its_phase() -> None:
+    meter = WorkMeter()
+    with meter.phase("wait"):
+        pass
+    with meter.working():
+        with meter.phase("load"):
+            held = bytearray(b"x" * (96 * MIB))
+            time.sleep(0.3)
+            del held
+        assert reset_peak_rss() or True  # as an engine's guard does when it is opened
+        with meter.phase("train"):
+            bytearray(b"x" * (8 * MIB))
+    cost = meter.cost()
+    assert cost.peak_phase == "load"
+    assert cost.peak_anon_bytes is not None and cost.peak_anon_bytes > 90 * MIB
+    assert cost.peak_rss_bytes >= cost.peak_anon_bytes
+    assert cost.minor_faults is not None and cost.minor_faults > 0
+    assert set(cost.phases_s) == set(cost.cpu_s) == {"wait", "load", "train"}
+
+
+def test_what_is_not_here_is_none() -> None:
+    cost = WorkMeter().cost()
+    assert cost.pss_bytes is None and cost.peak_anon_bytes is None
+    assert (cost.tcp_up_bytes, cost.requests, cost.connections) == (0, 0, 0)
+
+
+def test_figures_that_cannot_be_are_named() -> None:
+    assert Cost(pss_bytes=-1).wrong() == "pss_bytes"
+    assert Cost(cpu_s={"train": float("inf")}).wrong() == "cpu_s"
+    assert Cost(hottest_c=-40.0).wrong() is None
+    assert Cost().wrong() is None and len(fields(Cost)) > 20
+
+
+def test_meters_leave_no_thread_behind() -> None:
+    import threading
+
+    before = threading.active_count()
+    for _ in range(3):
+        with WorkMeter().working():
+            pass
+    assert threading.active_count() == before
