@@ -1,0 +1,199 @@
+"""How warm this machine is, how fast it is clocked, and whether heat slows it down.
+
+Read before and after a piece of work; what the machine does not tell is None or missing.
+
+    before = read_heat()
+    train()
+    print(is_throttled(before, read_heat()))
+
+Nothing is ever changed here: the power mode is the owner's decision.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from edge_client.metering.sysfs import folders, number, text
+
+CPUS = "sys/devices/system/cpu"
+NO_TEMPERATURES = ("PMIC-Die",)  # always says 100 degrees
+COLDEST = -100_000  # thousandths of a degree; -256000 is a Jetson's "switched off"
+PROCESSOR_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
+SLOWS_THE_PROCESSOR = re.compile(r"cpu(?!.*fan)|^Processor$")
+NVPMODEL = ("usr/sbin/nvpmodel", "usr/bin/nvpmodel")
+ASK_S = 5.0
+
+
+@dataclass(frozen=True)
+class PowerMode:
+    """A Jetson's power mode (nvpmodel): which cores are on, and how fast they may run.
+
+    Attributes:
+        mode_id: Its number.
+        name: Such as `MAXN`, or None.
+    """
+
+    mode_id: int
+    name: str | None
+
+    def __str__(self) -> str:
+        return f"{self.mode_id} {self.name}" if self.name else f"{self.mode_id}"
+
+
+@dataclass(frozen=True)
+class Heat:
+    """One reading.
+
+    Attributes:
+        zones_c: Degrees Celsius by thermal zone.
+        clocks_hz: Present clock of each core that is switched on, by its number.
+        limits_hz: Clock that each core may now reach at most.
+        maxima_hz: Clock that each core could reach.
+        governor: What chooses clocks, such as `schedutil`; several are joined by a comma.
+        throttle_events: How often an x86 processor was slowed down by heat since it started.
+        cooling_steps: Highest step of a device that cools by slowing the processor down.
+        power_mode: A Jetson's.
+    """
+
+    zones_c: dict[str, float]
+    clocks_hz: dict[int, float]
+    limits_hz: dict[int, float]
+    maxima_hz: dict[int, float]
+    governor: str | None
+    throttle_events: int | None
+    cooling_steps: int | None
+    power_mode: PowerMode | None
+
+    @property
+    def hottest_c(self) -> float | None:
+        return max(self.zones_c.values(), default=None)
+
+
+def read_heat(root: Path = Path("/")) -> Heat:
+    """What the machine says now; takes about a millisecond, but for an `nvpmodel` to be asked.
+
+    Args:
+        root: Where `sys` and `var` lie; another folder in tests.
+    """
+    cores = dict(_cores(root))
+    return Heat(
+        zones_c=_zones_c(root),
+        clocks_hz=_clocks_hz(cores, "scaling_cur_freq"),
+        limits_hz=_clocks_hz(cores, "scaling_max_freq"),
+        maxima_hz=_clocks_hz(cores, "cpuinfo_max_freq"),
+        governor=governor(root),
+        throttle_events=_throttle_events(root),
+        cooling_steps=_cooling_steps(root),
+        power_mode=power_mode(root),
+    )
+
+
+def is_throttled(before: Heat, after: Heat) -> bool | None:
+    """Whether heat slowed the processor down between two readings; None: the machine cannot say.
+
+    The first of these that the machine has decides: an x86's own counter of such events; a device
+    that cools by slowing the processor, at work in one of the two readings; a core that may no
+    longer reach its full clock. The last is also what a power mode does on purpose, so where there
+    is one, the limit must have sunk meanwhile.
+    """
+    if before.throttle_events is not None and after.throttle_events is not None:
+        return after.throttle_events > before.throttle_events
+    steps = [heat.cooling_steps for heat in (before, after) if heat.cooling_steps is not None]
+    if steps:
+        return any(steps)
+    if not after.limits_hz:
+        return None
+    full = before.limits_hz if after.power_mode else after.maxima_hz
+    return any(limit < full.get(core, limit) for core, limit in after.limits_hz.items())
+
+
+def governor(root: Path = Path("/")) -> str | None:
+    """What chooses the cores' clocks, or None where nothing does."""
+    names = {text(folder / "scaling_governor") for _, folder in _cores(root)} - {""}
+    return ",".join(sorted(names)) or None
+
+
+def power_mode(root: Path = Path("/")) -> PowerMode | None:
+    """A Jetson's power mode, from what `nvpmodel` has written down, else by asking it."""
+    kept = re.search(r"pmode:(\d+)", text(root / "var/lib/nvpmodel/status"))
+    if kept is None:
+        return _asked_mode(root)
+    mode_id = int(kept[1])
+    row = re.compile(rf"<\s*POWER_MODEL\s+ID={mode_id}\s+NAME=(\S+?)\s*>")
+    named = row.search(text(root / "etc/nvpmodel.conf"))
+    return PowerMode(mode_id, named[1]) if named else _asked_mode(root) or PowerMode(mode_id, None)
+
+
+def _asked_mode(root: Path) -> PowerMode | None:
+    tools = [root / tool for tool in NVPMODEL if os.access(root / tool, os.X_OK)]
+    with suppress(OSError, subprocess.SubprocessError):
+        for tool in tools:
+            done = subprocess.run([tool, "-q"], capture_output=True, text=True, timeout=ASK_S)
+            told = re.search(r"^NV Power Mode:\s*(\S+)\s*\n(\d+)\s*$", done.stdout, re.M)
+            if told:
+                return PowerMode(int(told[2]), told[1])
+    return None
+
+
+def _zones_c(root: Path) -> dict[str, float]:
+    """By thermal zone; of a processor without any, its own sensors, which psutil finds."""
+    found: dict[str, float] = {}
+    zones = folders(root / "sys/class/thermal")
+    for zone in (zone for zone in zones if zone.name.startswith("thermal_zone")):
+        name, thousandths = text(zone / "type"), number(zone / "temp")
+        if name in NO_TEMPERATURES or thousandths is None or thousandths < COLDEST:
+            continue
+        found[zone.name if name in found else name] = thousandths / 1000
+    return found or (_sensors_c() if root == Path("/") else {})
+
+
+def _sensors_c() -> dict[str, float]:
+    return {
+        f"{chip} {one.label}".strip(): float(one.current)
+        for chip, sensors in psutil.sensors_temperatures().items()
+        if chip in PROCESSOR_CHIPS
+        for one in sensors
+    }
+
+
+def _cores(root: Path) -> Iterator[tuple[int, Path]]:
+    """Cores that are switched on, each with the folder of its clock."""
+    for folder in folders(root / CPUS):
+        core = re.fullmatch(r"cpu(\d+)", folder.name)
+        if core and text(folder / "online") != "0" and (folder / "cpufreq").is_dir():
+            yield int(core[1]), folder / "cpufreq"
+
+
+def _clocks_hz(cores: dict[int, Path], file: str) -> dict[int, float]:
+    told = {core: number(folder / file) for core, folder in sorted(cores.items())}
+    return {core: kilohertz * 1e3 for core, kilohertz in told.items() if kilohertz is not None}
+
+
+def _throttle_events(root: Path) -> int | None:
+    """Summed over cores, each of which repeats its package's counter: only its growth counts."""
+    names = ("core_throttle_count", "package_throttle_count")
+    files = [
+        folder / "thermal_throttle" / name
+        for folder in folders(root / CPUS)
+        if re.fullmatch(r"cpu\d+", folder.name)
+        for name in names
+    ]
+    counts = [count for file in files if (count := number(file)) is not None]
+    return sum(counts) if counts else None
+
+
+def _cooling_steps(root: Path) -> int | None:
+    steps = [
+        step
+        for device in folders(root / "sys/class/thermal")
+        if device.name.startswith("cooling_device")
+        and SLOWS_THE_PROCESSOR.search(text(device / "type"))
+        and (step := number(device / "cur_state")) is not None
+    ]
+    return max(steps, default=None)

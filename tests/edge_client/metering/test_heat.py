@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import pytest
+
+from edge_client.metering.heat import Heat, PowerMode, is_throttled, power_mode, read_heat
+from edge_client.metering.unified_memory import nvmap_bytes
+from tests.edge_client.metering.boards import cores, put
+
+THERMAL = "sys/class/thermal"
+CPU0 = "sys/devices/system/cpu/cpu0"
+CONFIG = "< POWER_MODEL ID=0 NAME=MAXN >\nCPU_ONLINE CORE_0 1\n< POWER_MODEL ID=3 NAME=MAXP_ARM >"
+
+
+def zone(number: int, name: str, thousandths: int) -> dict[str, object]:
+    at = f"{THERMAL}/thermal_zone{number}"
+    return {f"{at}/type": name, f"{at}/temp": thousandths}
+
+
+def test_what_always_says_the_same_is_no_temperature(tmp_path: Path) -> None:
+    put(tmp_path, zone(0, "MCPU-therm", 41500) | zone(1, "GPU-therm", -256000))
+    put(tmp_path, zone(2, "PMIC-Die", 100000) | zone(3, "Tboard_tegra", 38000))
+    heat = read_heat(tmp_path)
+    assert heat.zones_c == {"MCPU-therm": 41.5, "Tboard_tegra": 38.0}
+    assert heat.hottest_c == 41.5
+
+
+def test_cores_that_are_off_have_no_clock(tmp_path: Path) -> None:
+    cores(tmp_path, {0: (1_200_000, 2_000_000, 2_000_000), 1: (0, 0, 2_000_000)})
+    put(tmp_path, {"sys/devices/system/cpu/cpu1/online": 0})
+    heat = read_heat(tmp_path)
+    assert heat.clocks_hz == {0: 1.2e9} and heat.maxima_hz == {0: 2e9}
+    assert heat.governor == "schedutil"
+
+
+def test_a_machine_that_tells_nothing_is_unknown(tmp_path: Path) -> None:
+    heat = read_heat(tmp_path)
+    assert heat == Heat({}, {}, {}, {}, None, None, None, None)
+    assert heat.hottest_c is None and is_throttled(heat, heat) is None
+
+
+def test_an_x86_counts_how_often_it_was_slowed_down(tmp_path: Path) -> None:
+    cores(tmp_path, {0: (1, 1, 2)})  # a limit that its owner set
+    put(tmp_path, {f"{CPU0}/thermal_throttle/core_throttle_count": 4})
+    before = read_heat(tmp_path)
+    assert is_throttled(before, read_heat(tmp_path)) is False
+    put(tmp_path, {f"{CPU0}/thermal_throttle/package_throttle_count": 1})
+    assert is_throttled(before, read_heat(tmp_path)) is True
+
+
+def test_a_cooling_device_at_work_slows_down(tmp_path: Path) -> None:
+    fan = f"{THERMAL}/cooling_device0"
+    at = f"{THERMAL}/cooling_device1"
+    put(tmp_path, {f"{fan}/type": "pwm-fan", f"{fan}/cur_state": 3})
+    put(tmp_path, {f"{at}/type": "thermal-cpufreq-0", f"{at}/cur_state": 0})
+    cool = read_heat(tmp_path)
+    put(tmp_path, {f"{at}/cur_state": 2})
+    assert is_throttled(cool, cool) is False
+    assert is_throttled(read_heat(tmp_path), cool) is True
+
+
+@pytest.mark.parametrize(("has_mode", "said"), [(False, True), (True, False)])
+def test_a_power_mode_that_limits_clocks_is_no_heat(
+    tmp_path: Path, has_mode: bool, said: bool
+) -> None:
+    cores(tmp_path, {0: (1_000_000, 1_200_000, 2_000_000)})
+    if has_mode:
+        put(tmp_path, {"var/lib/nvpmodel/status": "pmode:0001"})
+    before = read_heat(tmp_path)
+    assert is_throttled(before, read_heat(tmp_path)) is said
+    cores(tmp_path, {0: (800_000, 900_000, 2_000_000)})
+    assert is_throttled(before, read_heat(tmp_path)) is True
+
+
+def test_a_power_mode_has_the_name_of_its_board(tmp_path: Path) -> None:
+    put(tmp_path, {"var/lib/nvpmodel/status": "pmode:0003 fmode:quiet"})
+    assert power_mode(tmp_path) == PowerMode(3, None)
+    put(tmp_path, {"etc/nvpmodel.conf": CONFIG})
+    assert str(power_mode(tmp_path)) == "3 MAXP_ARM"
+
+
+def test_nvpmodel_is_asked_where_it_wrote_nothing_down(tmp_path: Path) -> None:
+    tool = tmp_path / "usr/sbin/nvpmodel"
+    put(tmp_path, {"usr/sbin/nvpmodel": "#!/bin/sh\n[ $1 = -q ] && printf '%s'"})
+    told = "NV Fan Mode:quiet\\nNV Power Mode: 15W\\n2\\n"
+    tool.write_text(f"#!/bin/sh\n[ $# = 1 ] && [ $1 = -q ] && printf '{told}'\n")
+    tool.chmod(0o755)
+    assert power_mode(tmp_path) == PowerMode(2, "15W")
+    tool.write_text("#!/bin/sh\nexit 1\n")
+    assert power_mode(tmp_path) is None
+
+
+def test_a_jetson_tells_what_its_gpu_holds(tmp_path: Path) -> None:
+    assert nvmap_bytes(tmp_path) is None
+    put(tmp_path, {"proc/meminfo": "MemTotal: 8000 kB\nNvMapMemUsed:    2048 kB\n"})
+    assert nvmap_bytes(tmp_path) == 2 << 20
