@@ -9,7 +9,11 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from edge_client.planning.resources import memory_bytes, usable_cores
+import psutil
+
+from edge_client.metering.heat import governor, power_mode
+from edge_client.metering.sysfs import number, text
+from edge_client.planning.resources import usable_cores
 
 # What the engines' matrix products choose their code by, on x86-64 and on ARM.
 INSTRUCTION_SETS = (
@@ -22,7 +26,7 @@ LIBRARIES = ("numpy", "torch", "transformers", "peft", "bitsandbytes", "onnxrunt
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run was made.
+    """Where a run was made; but for the load, what must agree for two runs to be compared.
 
     Attributes:
         machine: Processor architecture, such as `aarch64`.
@@ -32,6 +36,15 @@ class Machine:
         memory_bytes: Physical memory.
         kernel: The release of the kernel.
         load_1m: Load average of the last minute before the run; above zero others were at work.
+        board: Model of a board, such as `NVIDIA Jetson TX2 Developer Kit`; None where the kernel
+            does not tell, as on a PC.
+        physical_cores: Of all its processors, threads of one core counted once; None if unknown.
+        governor: What chooses the cores' clocks, such as `schedutil`; None where nothing does, as
+            in a virtual machine.
+        power_mode: A Jetson's, such as `0 MAXN`; None elsewhere.
+        swap_bytes: Swap there is, zram included.
+        zram_bytes: Swap that is compressed memory, before compression.
+        swappiness: How readily the kernel swaps, 0 to 200; None if unknown.
     """
 
     machine: str
@@ -41,31 +54,56 @@ class Machine:
     memory_bytes: int
     kernel: str
     load_1m: float
+    board: str | None = None
+    physical_cores: int | None = None
+    governor: str | None = None
+    power_mode: str | None = None
+    swap_bytes: int | None = None
+    zram_bytes: int | None = None
+    swappiness: int | None = None
 
 
-def this_machine() -> Machine:
-    """This machine's facts, read now."""
+def this_machine(root: Path = Path("/")) -> Machine:
+    """This machine's facts, read now.
+
+    Args:
+        root: Where the files of the kernel lie that psutil does not read; another in tests.
+    """
+    mode = power_mode(root)
     return Machine(
         machine=platform.machine(),
-        processor=_processor(Path("/proc/cpuinfo")),
-        instruction_sets=_instruction_sets(Path("/proc/cpuinfo")),
+        processor=_processor(root / "proc/cpuinfo"),
+        instruction_sets=_instruction_sets(root / "proc/cpuinfo"),
         cores=usable_cores(),
-        memory_bytes=memory_bytes(),
+        memory_bytes=psutil.virtual_memory().total,
         kernel=platform.release(),
-        load_1m=round(os.getloadavg()[0], 2),
+        load_1m=round(psutil.getloadavg()[0], 2),
+        board=text(root / "proc/device-tree/model") or None,
+        physical_cores=psutil.cpu_count(logical=False),
+        governor=governor(root),
+        power_mode=None if mode is None else str(mode),
+        swap_bytes=psutil.swap_memory().total,
+        zram_bytes=_zram_bytes(root / "proc/swaps"),
+        swappiness=number(root / "proc/sys/vm/swappiness"),
     )
 
 
 def _processor(cpuinfo: Path) -> str | None:
-    rows = cpuinfo.read_text(errors="replace").splitlines()
+    rows = text(cpuinfo).splitlines()
     names = [row.partition(":")[2].strip() for row in rows if row.startswith("model name")]
     return names[0] if names else None
 
 
 def _instruction_sets(cpuinfo: Path) -> list[str]:
-    rows = cpuinfo.read_text(errors="replace").splitlines()
+    rows = text(cpuinfo).splitlines()
     told = [row.partition(":")[2].split() for row in rows if row.startswith(("flags", "Features"))]
     return [name for name in INSTRUCTION_SETS if told and name in told[0]]
+
+
+def _zram_bytes(swaps: Path) -> int | None:
+    """By the rows of `/proc/swaps`: file name, type, KiB, KiB used, priority; None without it."""
+    rows = [row.split() for row in text(swaps).splitlines()[1:]]
+    return sum(int(row[2]) << 10 for row in rows if "zram" in row[0]) if swaps.exists() else None
 
 
 def gemm_flops_per_s(threads: int | None = None) -> float:

@@ -1,5 +1,6 @@
 """A tree of real processes, watched from outside."""
 
+import os
 import subprocess
 import sys
 import time
@@ -8,7 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from profiling.instruments.process_tree import PROC, ProcessTree
+from profiling.instruments.process_tree import ProcessTree
+from profiling.instruments.sampler import PROC
 
 BUSY = "import time; t = time.process_time\nwhile t() < 0.3: pass\nprint('done', flush=True)\n"
 GRANDCHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}])\n"
@@ -72,4 +74,23 @@ def test_where_all_have_ended_nothing_is_left() -> None:
     with python("input()") as process, ProcessTree(process.pid, 0.01) as tree:
         process.kill()
         process.wait()
+    assert tree.left == []
+
+
+def test_a_stranger_with_an_id_that_was_given_out_again_is_not_counted() -> None:
+    last = PROC / "sys/kernel/ns_last_pid"
+    if not os.access(last, os.W_OK):
+        pytest.skip(f"{last} cannot be written to, so no id can be chosen")
+    with python("input()") as process, ProcessTree(process.pid, 60) as tree:
+        process.kill()
+        process.wait()
+        for _ in range(50):  # others start processes too
+            last.write_text(str(process.pid - 1))
+            with python(BUSY + "input()") as stranger:
+                line_of(stranger)
+                if stranger.pid == process.pid:
+                    assert tree.take().cpu_s < 0.1
+                    break
+        else:
+            pytest.skip("others took the id every time")
     assert tree.left == []

@@ -7,7 +7,7 @@ import pytest
 
 from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.environments import MARK
-from profiling.instruments.process_tree import PROC
+from profiling.instruments.sampler import PROC
 from profiling.peers import flwr as flwr_simulation
 
 SCRIPT = "scripts/flwr_env"
