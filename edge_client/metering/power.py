@@ -40,7 +40,7 @@ class Energy:
         samples: How often the instrument was read.
         longest_gap_s: Longest time between two samples. Between them power is taken as changing
             evenly; a counter (RAPL) misses nothing.
-        source: `INA3221`, `RAPL` or `battery`.
+        source: `ina3221`, `rapl` or `battery`.
     """
 
     joules: float
@@ -233,7 +233,7 @@ def power_rails(root: Path) -> Power | None:
     except PermissionError:
         return None  # without one of its rails a sum would be too small
     chosen = [rail for rail in rails if rail.name in RAILS_OF_ALL] or rails
-    return Power("INA3221", lambda: sum(rail.watts() for rail in chosen)) if chosen else None
+    return Power("ina3221", lambda: sum(rail.watts() for rail in chosen)) if chosen else None
 
 
 def _is_on(rail: Rail) -> bool:
@@ -313,7 +313,7 @@ class Counter:
         files: Counter in microjoules, and how far it counts before it begins again.
     """
 
-    name = "RAPL"
+    name = "rapl"
     interval_s = WRAP_CHECK_S
 
     def __init__(self, files: Sequence[tuple[Path, int]]) -> None:

@@ -78,7 +78,7 @@ def test_a_machine_without_an_instrument_has_no_figure(tmp_path: Path) -> None:
 
 def test_power_is_integrated_by_trapezoids() -> None:
     watts = iter([0.0, 10.0, 10.0, 4.0])
-    source = Power("INA3221", lambda: next(watts))
+    source = Power("ina3221", lambda: next(watts))
     source.start(100.0)
     assert [source.advance(at) for at in (101.0, 103.0, 104.0)] == [5.0, 20.0, 7.0]
 
@@ -91,7 +91,7 @@ def test_a_sample_that_fails_is_a_longer_gap() -> None:
             raise OSError("busy")
         return 2.0
 
-    with EnergyMeter(Power("INA3221", watts)) as meter:
+    with EnergyMeter(Power("ina3221", watts)) as meter:
         time.sleep(0.45)
     energy = meter.energy()
     assert energy is not None and energy.joules == pytest.approx(2.0 * energy.seconds)
@@ -101,7 +101,7 @@ def test_a_sample_that_fails_is_a_longer_gap() -> None:
 def test_power_is_sampled_five_times_a_second(tmp_path: Path) -> None:
     monitors(tmp_path, TX2, "iio")
     energy = metered(tmp_path, 0.9).energy()
-    assert energy is not None and 4 <= energy.samples <= 7 and energy.source == "INA3221"
+    assert energy is not None and 4 <= energy.samples <= 7 and energy.source == "ina3221"
     assert energy.longest_gap_s < 0.5
 
 
@@ -127,7 +127,7 @@ def test_packages_are_summed_and_their_parts_are_not(tmp_path: Path) -> None:
     }
     rapl(tmp_path, zones)
     meter = energy_counter(tmp_path)
-    assert meter is not None and meter.source == "RAPL"
+    assert meter is not None and meter.source == "rapl"
     with meter:
         rapl(tmp_path, {zone: (name, uj + 4_000_000) for zone, (name, uj) in zones.items()})
         assert meter.joules_since_start == pytest.approx(8.0)
