@@ -6,6 +6,7 @@ from profiling.commands.gradients import exact_gradients
 from profiling.commands.grid import predicted_peaks
 from profiling.commands.rounds import rounds
 from profiling.commands.train import train_steps
+from profiling.commands.watch import watch
 
 app = typer.Typer(
     help="Tables and charts of what was measured, and benchmarks.",
@@ -22,6 +23,7 @@ def profile() -> None:
 
 
 app.command()(rounds)
+app.command()(watch)
 app.command("train")(train_steps)
 app.command("grid")(predicted_peaks)
 app.command("gradients")(exact_gradients)

@@ -1,19 +1,24 @@
-"""`smidgen profile rounds`: what each round of a run gave and cost."""
+"""`smidgen profile rounds`: what each round of a run gave and cost, or where one's time went."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from edge_client.errors import demand
 from edge_client.outputs import OutputError, check_out_file
 from edge_client.tables import show
+from edge_client.wire.figures import Row
 from profiling.commands.options import JsonOption
+from profiling.rounds.bars import show_steps
 from profiling.rounds.costs import cost_by_round, read_figures
 from profiling.rounds.picture import draw_rounds, file_title
 from profiling.rounds.report import rounds_table
+from profiling.rounds.waterfall import Step, steps_of_round
+from profiling.rounds.waterfall_picture import draw_waterfall
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -22,21 +27,56 @@ def rounds(
     figures: Annotated[
         Path, typer.Argument(help="File that `smidgen coordinator figures --out FILE` wrote.")
     ],
+    round_index: Annotated[
+        int | None,
+        typer.Option(
+            "--round",
+            help="Show where this round's time went, device by device: phases, memory peaks and "
+            "the device that the others waited for. 0 is the evaluation before any training.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Chart to write: a .png, .svg or .pdf file.")
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Show what each round of a run gave and cost."""
+    """Show what each round of a run gave and cost; with --round, where one round's time went."""
     if out is not None:
         check_out_file("--out", out, PICTURES)
         demand(out.parent.is_dir(), f"--out {out}: there is no folder {out.parent}", OutputError)
-    costs = cost_by_round(read_figures(figures))
+    rows = read_figures(figures)
+    if round_index is None:
+        _all_rounds(rows, figures, out, json_output)
+    else:
+        _one_round(rows, round_index, figures, out, json_output)
+    if out is not None and not json_output:
+        print(f"written  {out}")
+
+
+def _all_rounds(rows: Sequence[Row], file: Path, out: Path | None, json_output: bool) -> None:
+    costs = cost_by_round(rows)
     if out is not None:
-        draw_rounds(costs, out, file_title(figures, costs))
+        draw_rounds(costs, out, file_title(file, costs))
     if json_output:
         print(json.dumps({"rounds": [asdict(cost) for cost in costs]}))
     else:
         show(rounds_table(costs))
-        if out is not None:
-            print(f"written  {out}")
+
+
+def _one_round(
+    rows: Sequence[Row], round_index: int, file: Path, out: Path | None, json_output: bool
+) -> None:
+    steps = steps_of_round(rows, round_index)
+    if out is not None:
+        draw_waterfall(steps, out, f"{file.name}: round {round_index} by device")
+    if json_output:
+        print(json.dumps({"round_index": round_index, "steps": list(map(_plain, steps))}))
+    else:
+        show_steps(steps)
+
+
+def _plain(step: Step) -> dict[str, Any]:
+    straggler = step.straggler()
+    pieces = [asdict(piece) | {"work_s": piece.work_s} for piece in step.pieces]
+    found = {"kind": step.kind, "attempt": step.attempt, "pieces": pieces}
+    return found | {"straggler": asdict(straggler) if straggler else None}
