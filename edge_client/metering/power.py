@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Protocol
 
 from edge_client.metering.sysfs import folders, text
+from edge_client.wire.cost import EnergySource
 
 SAMPLES_PER_S = 5
 RAILS_OF_ALL = ("VDD_IN", "POM_5V_IN")  # what the others branch off
@@ -48,14 +49,14 @@ class Energy:
     mean_w: float
     samples: int
     longest_gap_s: float
-    source: str
+    source: EnergySource
 
 
 class Source(Protocol):
     """An instrument."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> EnergySource: ...
 
     @property
     def interval_s(self) -> float: ...
@@ -91,7 +92,7 @@ class EnergyMeter:
         self._begin()
 
     @property
-    def source(self) -> str:
+    def source(self) -> EnergySource:
         """The instrument's name."""
         return self._source.name
 
@@ -185,7 +186,7 @@ class Power:
 
     interval_s = 1 / SAMPLES_PER_S
 
-    def __init__(self, name: str, watts: Callable[[], float | None]) -> None:
+    def __init__(self, name: EnergySource, watts: Callable[[], float | None]) -> None:
         self.name, self._watts = name, watts
         self._last: tuple[float, float | None] = (0.0, None)
 
@@ -313,7 +314,7 @@ class Counter:
         files: Counter in microjoules, and how far it counts before it begins again.
     """
 
-    name = "rapl"
+    name: EnergySource = "rapl"
     interval_s = WRAP_CHECK_S
 
     def __init__(self, files: Sequence[tuple[Path, int]]) -> None:

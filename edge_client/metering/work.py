@@ -13,12 +13,14 @@ import resource
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 import psutil
 
+from edge_client.metering.heat import Heat, is_throttled, read_heat
 from edge_client.metering.memory import PeakSpan, pss_bytes, read_memory
 from edge_client.metering.phases import PhaseClock
+from edge_client.metering.power import EnergyMeter, energy_counter
 from edge_client.metering.traffic import Traffic
 from edge_client.wire.cost import Cost, Phase
 
@@ -49,6 +51,8 @@ class WorkMeter:
         self._anon: int | None = None
         self._file: int | None = None
         self._pss: int | None = None
+        self._heat: tuple[Heat, Heat] | None = None
+        self._energy: EnergyMeter | None = None
 
     def phase(self, name: Phase) -> AbstractContextManager[None]:
         """Add what is spent inside to a phase."""
@@ -57,21 +61,25 @@ class WorkMeter:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Watch memory, energy and heat while something is computed inside."""
+        heat, self._energy = read_heat(), energy_counter()
         is_over = threading.Event()
         watch = threading.Thread(target=self._watch, args=(is_over,), name="meter", daemon=True)
         watch.start()
         try:
-            yield
+            with self._energy or nullcontext():
+                yield
         finally:
             is_over.set()
             watch.join()
-            self._pss = pss_bytes()
+            self._pss, self._heat = pss_bytes(), (heat, read_heat())
 
     def cost(self) -> Cost:
         """What it has cost up to now."""
         tcp = self._traffic.total().since(self._tcp_before)
         minor, major = _faults()
-        disk = _disk_bytes()
+        disk, energy, mode = _disk_bytes(), self._energy, self._heat and self._heat[1].power_mode
+        joules = energy.joules_since_start if energy else None
+        temperatures = [heat.hottest_c for heat in self._heat or () if heat.hottest_c is not None]
         return Cost(
             phases_s={name: round(spent, 6) for name, spent in self._clock.wall_s.items()},
             cpu_s={name: round(spent, 6) for name, spent in self._clock.cpu_s.items()},
@@ -91,6 +99,11 @@ class WorkMeter:
             tcp_retransmitted_bytes=tcp.sent_again_bytes,
             requests=self.requests,
             connections=tcp.connections,
+            energy_j=None if joules is None else round(joules, 3),
+            energy_source=energy.source if energy and joules is not None else None,
+            hottest_c=max(temperatures, default=None),
+            is_throttled=is_throttled(*self._heat) if self._heat else None,
+            power_mode=mode.mode_id if mode else None,
         )
 
     def _on_outer(self, name: Phase) -> None:

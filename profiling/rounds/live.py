@@ -142,7 +142,8 @@ def _answer(row: Row | None) -> str:
 def _work_s(row: Row | None) -> float | None:
     if row is None:
         return None
-    return sum(spent for name, spent in row["cost"]["phases_s"].items() if name != WAIT)
+    phases_s: dict[str, float] = row["cost"]["phases_s"]
+    return sum(spent for name, spent in phases_s.items() if name != WAIT)
 
 
 def _newest(rows: Sequence[Row]) -> Step:

@@ -120,7 +120,7 @@ def _legend(figure: Any, steps: Sequence[Step]) -> None:
     if any(step.straggler() for step in steps):
         parts.append(Patch(color=PALE, alpha=SHADE, label="waited for the straggler"))
     if any(piece.outcome != "done" or piece.is_late for piece in pieces):
-        look = {"facecolor": INK, "hatch": "////", "edgecolor": "white", "linewidth": 0}
-        parts.append(Patch(**look, label="failed or late: nothing came of it"))
+        said = "failed or late: nothing came of it"
+        parts.append(Patch(facecolor=INK, hatch="////", edgecolor="white", linewidth=0, label=said))
     place = "outside lower center"
     figure.legend(handles=parts, loc=place, ncols=7, fontsize=SMALL, frameon=False)
