@@ -2,6 +2,7 @@
 
 import typer
 
+from profiling.commands.compare import compare_records
 from profiling.commands.gradients import exact_gradients
 from profiling.commands.grid import predicted_peaks
 from profiling.commands.rounds import rounds
@@ -24,6 +25,7 @@ def profile() -> None:
 
 app.command()(rounds)
 app.command()(watch)
+app.command("compare")(compare_records)
 app.command("train")(train_steps)
 app.command("grid")(predicted_peaks)
 app.command("gradients")(exact_gradients)

@@ -1,0 +1,108 @@
+"""`smidgen profile compare`: what two files of records say of each other; exit code 1 if worse."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edge_client.errors import demand
+from edge_client.tables import Column, Table, seconds, show, size, tell
+from profiling.commands.options import JsonOption
+from profiling.records.compare import ACROSS, CONFIDENT, Change, Comparison, compare
+from profiling.records.file import read_records
+from profiling.records.record import RecordError
+
+NOTES = (
+    "before, after: medians; noise: within the tolerance, or repetitions that are not apart; sure: "
+    f"that they are apart (rank sum test, {CONFIDENT:.0%} is asked for), - of a figure measured "
+    "once, which the tolerance decides",
+)
+
+
+def compare_records(
+    before: Annotated[Path, typer.Argument(help="File of records (.jsonl), the base line.")],
+    after: Annotated[Path, typer.Argument(help="File of records to hold against it.")],
+    tolerance: Annotated[
+        float, typer.Option(help="Relative change that is none, such as 0.05; 0 to 1.")
+    ] = 0.05,
+    across: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Compare although this differs; may be repeated: {', '.join(ACROSS)}."),
+    ] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Compare two files of records: better, worse or noise; exit code 1 if anything is worse."""
+    demand(0 <= tolerance <= 1, f"--tolerance {tolerance:g} is not between 0 and 1", RecordError)
+    for name in across or ():
+        demand(name in ACROSS, f"--across {name}: one of {', '.join(ACROSS)}", RecordError)
+    old, new = read_records(before), read_records(after)
+    tell([note for note in (old.note, new.note) if note])
+    found = compare(old.records, new.records, tolerance, across or ())
+    if not found.changes:
+        why = found.refused[0] if found.refused else "they hold no record of the same thing"
+        raise RecordError(f"{before} and {after} cannot be compared: {why}")
+    if json_output:
+        print(json.dumps(_plain(found)))
+    else:
+        show(comparison_table(found))
+        tell([f"not compared: {line}" for line in found.refused])
+    if found.is_worse:
+        raise typer.Exit(1)
+
+
+def comparison_table(found: Comparison) -> Table:
+    """One row per figure, what has changed first."""
+    order = {"worse": 0, "better": 1, "noise": 2}
+    rows = [
+        [
+            change.record.name + (f" : {change.peer}" if change.peer else ""),
+            change.figure,
+            *_said(change),
+            f"{100 * change.change:+.1f} %",
+            change.verdict,
+            "-" if change.confidence is None else f"{100 * change.confidence:.0f} %",
+        ]
+        for change in sorted(found.changes, key=lambda change: order[change.verdict])
+    ]
+    columns = [
+        Column("what", "text"),
+        Column("figure", "word"),
+        *(Column(name) for name in ("before", "after", "change")),
+        Column("verdict", "word"),
+        Column("sure", optional=1),
+    ]
+    ratios = "ours : peer, each beside the peer of its own session, since machines differ"
+    is_ratio = any(change.peer for change in found.changes)
+    return Table(columns, rows, "before and after", (*NOTES, ratios) if is_ratio else NOTES)
+
+
+def _said(change: Change) -> tuple[str, str]:
+    before, after = change.before, change.after
+    if change.peer:
+        return f"{before:.2f} x", f"{after:.2f} x"
+    if change.figure.endswith("_bytes"):
+        return size(round(before)), size(round(after))
+    if change.figure.endswith("_s") and not change.figure.endswith("per_s"):
+        return seconds(before), seconds(after)
+    return f"{before:.4g}", f"{after:.4g}"
+
+
+def _plain(found: Comparison) -> dict[str, object]:
+    return {
+        "changes": [
+            {
+                "subject": change.record.subject,
+                "figure": change.figure,
+                "before": change.before,
+                "after": change.after,
+                "change": change.change,
+                "verdict": change.verdict,
+                "confidence": change.confidence,
+                "peer": change.peer,
+            }
+            for change in found.changes
+        ],
+        "refused": list(found.refused),
+        "is_worse": found.is_worse,
+    }
