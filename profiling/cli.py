@@ -5,6 +5,7 @@ import typer
 from profiling.commands.compare import compare_records
 from profiling.commands.gradients import exact_gradients
 from profiling.commands.grid import predicted_peaks
+from profiling.commands.models import models
 from profiling.commands.rounds import rounds
 from profiling.commands.train import train_steps
 from profiling.commands.watch import watch
@@ -27,5 +28,6 @@ app.command()(rounds)
 app.command()(watch)
 app.command("compare")(compare_records)
 app.command("train")(train_steps)
+app.command()(models)
 app.command("grid")(predicted_peaks)
 app.command("gradients")(exact_gradients)

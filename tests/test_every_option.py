@@ -156,6 +156,7 @@ def usual(folder: Path, port: int) -> dict[str, dict[str, str]]:
         "coordinator token": {"--store": store},
         "profile rounds": {"": f"{folder}/rounds.jsonl"},
         "profile train": {"--base": base, **onnx},
+        "profile models": {"--out": out},
         "profile grid": {"--out": out},
         "profile gradients": {"--base": base, **onnx},
         "simulate aug-fedprompt": {"": "table2", "--out": out, "--data": "/no/such"},

@@ -5,7 +5,7 @@ its mask always stay whole. Of a long text only what may fit is read.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -93,6 +93,10 @@ class Tokens:
     def encode(self, text: str) -> list[int]:
         """Ids of a text without specials."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def text_of(self, ids: Iterable[int]) -> str:
+        """A text of these tokens without specials; read again it may have a few other ones."""
+        return str(self._tokenizer.decode([int(index) for index in ids]))
 
     def first_ids(self, text: str, limit: int) -> list[int]:
         """The first `limit` ids of a text without specials, however long the text is.

@@ -1,4 +1,4 @@
-"""Train a few steps in a fresh process, and say what they took: our engine's, and its peers'.
+"""Train or label in a fresh process, and say what it took: our engine's, and its peers'.
 
 Ours runs under the cap, if one is given, with the page cache dropped before. Peers run after it,
 one after the other, without a cap: they need more than it grants. All get the same texts, label
@@ -6,6 +6,7 @@ words, adapter and threads, and hold the same weights, so the first losses of
 the LoRA peers agree with ours.
 """
 
+import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from edge_client.adapters.spec import (
     target_pattern,
 )
 from edge_client.engine import opening
+from edge_client.planning.resources import fast_dtypes, flags_here
 from edge_client.planning.sizes import AUTO, BudgetError, parse_budget
 from edge_client.wire.messages import Training
 from profiling.benchmarks.training_run import TrainingRun, spread
@@ -33,10 +35,11 @@ from profiling.instruments.bases import (
     label_words,
 )
 from profiling.instruments.child import Child, Line, run_child, silent
+from profiling.instruments.isa import check_isa, held_to
 from profiling.instruments.machine import gemm_flops_per_s, library_files, this_machine, versions
 from profiling.instruments.memory_cap import drop_page_cache
 from profiling.instruments.sampler import INTERVAL_S
-from profiling.instruments.stepping import MASK_POSITION, Request
+from profiling.instruments.stepping import MASK_POSITION, Request, Work
 from profiling.peers import ort as ort_training
 from profiling.peers.ort import ORT_TRAINING
 
@@ -51,6 +54,18 @@ PEERS = {
     ORT_TRAINING: "artifacts",
 }
 ENGINES = (AUTO, *opening.ENGINES)
+
+
+class Refused(BenchmarkError):
+    """Our engine will not start.
+
+    Attributes:
+        needed_bytes: Predicted peak of the smallest plan, where the budget is too small; else None.
+    """
+
+    def __init__(self, message: str, needed_bytes: int | None = None) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
 
 
 @dataclass(frozen=True)
@@ -71,6 +86,8 @@ class Settings:
         warmup: Steps before them.
         threads: Threads of every process; None for what its libraries take.
         seed: Seed of texts and random weights.
+        isa: What torch is held to, such as `avx2`; empty for all that the processor has.
+        patience_s: Seconds of steps after which no more are begun; see `Request`.
 
     Raises:
         BenchmarkError: A value is out of range.
@@ -89,6 +106,8 @@ class Settings:
     warmup: int = 1
     threads: int | None = None
     seed: int = 0
+    isa: str = ""
+    patience_s: float | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -102,6 +121,7 @@ class Settings:
             raise BenchmarkError(f"--{error}") from error
         if self.engine not in ENGINES:
             raise BenchmarkError(f"--engine {self.engine} is not known; {' or '.join(ENGINES)}")
+        check_isa(self.isa)
         demand_between(
             {
                 "steps": (1, self.steps, 1_000_000),
@@ -121,15 +141,19 @@ class Benchmark:
 
     Args:
         settings: What is asked for.
+        like: A benchmark of the same base, opened already; None: none is.
 
     Raises:
         BenchmarkError: No such base, or one that does not take such texts.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, like: "Benchmark | None" = None) -> None:
         self.settings = settings
-        self.base = find_base(settings.base, settings.is_random, settings.bits, settings.seed)
-        self._words = label_words(self.base)
+        if like is None:
+            self.base = find_base(settings.base, settings.is_random, settings.bits, settings.seed)
+            self._words = label_words(self.base)
+        else:
+            self.base, self._words = like.base, like._words
         longest = self.base.shape.positions - settings.spec.prompt_tokens
         if not MASK_POSITION < settings.tokens <= longest:
             raise BenchmarkError(
@@ -144,10 +168,8 @@ class Benchmark:
             BenchmarkError: It refuses the base, the adapter or the budget.
         """
         cap_bytes = self.settings.cap_bytes
-        dropped = drop_page_cache([self.base.weights, *library_files()]) if cap_bytes else None
-        request = self._request(self.settings.engine, self.base.folder)
-        command = [sys.executable, "-m", "profiling.benchmarks.training_child", request.to_json()]
-        return self._run(request, command, dropped, listen)
+        dropped = self.drop_caches(self.settings.engine) if cap_bytes else None
+        return self._run(self.settings.engine, dropped, listen)
 
     def prepare(self, name: str) -> None:
         """Make a peer's checkpoint, if it is not there, before anything is measured.
@@ -163,17 +185,50 @@ class Benchmark:
         Raises:
             BenchmarkError: Its libraries are missing, or its checkpoint cannot be made.
         """
-        request = self._request(name, self._checkpoint(name))
-        asked = request.to_json()
-        module = (
-            "profiling.benchmarks.training_child"
-            if name == TORCH_FLOAT32
-            else "profiling.peers.torch_peers"
+        return self._run(name, None, listen)
+
+    def launch(
+        self,
+        name: str,
+        work: Work = "train",
+        cap_bytes: int | None = None,
+        listen: Callable[[Line], None] = silent,
+    ) -> Child:
+        """One process of our engine or of a peer, run to its end.
+
+        Args:
+            name: Our engine's, or a peer's.
+            work: What it does.
+            cap_bytes: Hard cap around it, or None.
+            listen: Called with each of its lines.
+
+        Raises:
+            Refused: Our engine refuses the base, the adapter or the budget.
+            BenchmarkError: A peer's libraries are missing, or its checkpoint cannot be made.
+        """
+        request = self._request(name, self._folder(name), work)
+        mapped = self.base.weights.stat().st_size
+        command = self._command(name, request.to_json())
+        child = run_child(command, cap_bytes, mapped, self._environment(), listen)
+        if (refusal := child.refusal) is not None:
+            raise Refused(refusal["message"], refusal.get("needed_bytes"))
+        return child
+
+    def drop_caches(self, name: str) -> str:
+        """Empty the page cache of what an engine or a peer reads; says what was done."""
+        return drop_page_cache(
+            [*sorted(self._folder(name).glob("*.safetensors")), *library_files()]
         )
-        command = [sys.executable, "-m", module, asked]
+
+    def _folder(self, name: str) -> Path:
+        return self._checkpoint(name) if name in PEERS else self.base.folder
+
+    def _command(self, name: str, asked: str) -> Sequence[str]:
         if name == ORT_TRAINING:
-            command = ort_training.command("profiling.peers.ort_child", asked)
-        return self._run(request, command, None, listen)
+            return ort_training.command("profiling.peers.ort_child", asked)
+        is_ours = name not in PEERS or name == TORCH_FLOAT32
+        module = "benchmarks.training_child" if is_ours else "peers.torch_peers"
+        return [sys.executable, "-m", f"profiling.{module}", asked]
 
     def _checkpoint(self, name: str) -> Path:
         if name == TORCH_FLOAT32:
@@ -183,7 +238,7 @@ class Benchmark:
         words = list(self._words.values())
         return ort_training.find_artifacts(self.base, self.settings.spec, words)
 
-    def _request(self, engine: str, folder: Path) -> Request:
+    def _request(self, engine: str, folder: Path, work: Work) -> Request:
         settings, spec = self.settings, self.settings.spec
         layers = adapted_layers(spec, self.base.shape.layers)
         return Request(
@@ -202,38 +257,33 @@ class Benchmark:
             rank=spec.rank,
             alpha=LORA_ALPHA,
             targets=target_pattern(spec, self.base.architecture, layers),
+            work=work,
+            dtype=nf4_dtype(settings.isa),
+            dtypes=("float32",) if settings.isa else None,
+            patience_s=settings.patience_s,
         )
 
-    def _run(
-        self,
-        request: Request,
-        command: Sequence[str],
-        dropped: str | None,
-        listen: Callable[[Line], None],
-    ) -> TrainingRun:
-        machine, is_ours = asdict(this_machine()), request.engine not in PEERS
+    def _run(self, name: str, dropped: str | None, listen: Callable[[Line], None]) -> TrainingRun:
+        machine, is_ours = asdict(this_machine()), name not in PEERS
         gemm = gemm_flops_per_s(self.settings.threads)
         cap_bytes = self.settings.cap_bytes if is_ours else None
-        mapped = self.base.weights.stat().st_size
-        child = run_child(command, cap_bytes, mapped, self._environment(), listen)
-        if child.refusal is not None:
-            raise BenchmarkError(child.refusal)
+        child = self.launch(name, "train", cap_bytes, listen)
         done, settings = child.done, self.settings
         steps = [line for line in child.lines if line["event"] == "step"]
         seconds = [line["elapsed_s"] for line in steps if not line["is_warmup"]]
         cap = asdict(child.cap) | {"asked_bytes": cap_bytes, "page_cache": dropped}
         return TrainingRun(
-            engine=request.engine,
+            engine=name,
             base=settings.base,
             bits=self.base.bits,
-            batch=request.batch,
-            tokens=request.tokens,
-            adapter="all weights" if request.engine == "full" else str(settings.spec),
+            batch=settings.batch,
+            tokens=settings.tokens,
+            adapter="all weights" if name == "full" else str(settings.spec),
             outcome=child.outcome,
             plan=done.get("plan"),
             stepped_down_from=done.get("stepped_down_from"),
             predicted_peak_bytes=done.get("predicted_peak_bytes"),
-            **_peaks(child),
+            **peaks(child),
             sample_interval_s=INTERVAL_S,
             cgroup_limit_bytes=child.cap.limit_bytes,
             cgroup_peak_bytes=child.cap.peak_bytes,
@@ -241,7 +291,7 @@ class Benchmark:
             step_s=spread(seconds),
             steps_s=seconds,
             losses=[line["loss"] for line in steps],
-            warmup=request.warmup,
+            warmup=settings.warmup,
             untrained=done.get("untrained", []),
             trained_tensors=done.get("trained_tensors"),
             predicted_parts=done.get("predicted_parts"),
@@ -258,7 +308,13 @@ class Benchmark:
     def _environment(self) -> Mapping[str, str]:
         threads = self.settings.threads
         counts = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-        return OFFLINE | counts
+        return OFFLINE | counts | held_to(self.settings.isa)
+
+
+def nf4_dtype(isa: str = "") -> str:
+    """What the recipe nf4 computes in: bfloat16 where that is fast, else float32."""
+    fast = () if isa else fast_dtypes(platform.machine(), flags_here())
+    return "bfloat16" if "bfloat16" in fast else "float32"
 
 
 def peers_here() -> tuple[list[str], list[str]]:
@@ -268,7 +324,7 @@ def peers_here() -> tuple[list[str], list[str]]:
     return names, [f"peer {ORT_TRAINING} is left out: {reason}"] if reason else []
 
 
-def _peaks(child: Child) -> dict[str, Any]:
+def peaks(child: Child) -> dict[str, Any]:
     """What the child read of itself and what was seen from outside, whichever is higher."""
     loading, stepping, done = child.loading, child.stepping, child.done
     names = ("peak_rss_bytes", "load_peak_rss_bytes")

@@ -1,6 +1,7 @@
-"""Our engine's side of `profile train`: one process that plans, trains and says what it took.
+"""Our engine's side: one process that plans, trains or labels, and says what it took.
 
-It opens the engine as a client does, budget and all.
+It opens the engine as a client does, budget and all. Texts to label go through the tokenizer and
+the engine's own reading, as a device's do.
 
     python -m profiling.benchmarks.training_child '{"engine": "torch", ...}'
 """
@@ -9,15 +10,22 @@ import sys
 from dataclasses import asdict
 from hashlib import sha256
 
+import numpy as np
+
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import open_base
 from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
+from edge_client.engine.opening import engine_name, runtime_bytes
 from edge_client.errors import WrongInput
-from edge_client.planning.sizes import parse_budget
+from edge_client.planning.plan import Workload
+from edge_client.planning.planner import options
+from edge_client.planning.resources import read_facts
+from edge_client.planning.sizes import BudgetError, parse_budget
 from edge_client.planning.step_cost import step_flops
 from edge_client.planning.torch_memory import parts
 from edge_client.texts.batches import Batch
+from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Training
 from edge_client.wire.tensors import AdapterState
@@ -42,8 +50,25 @@ def open_for(request: Request) -> Engine:
         parse_adapter(request.adapter),
         Training(batch=request.batch, tokens=request.tokens),
         parse_budget(request.memory_budget),
-        dtypes=("float32",) if is_float32 else None,
+        dtypes=("float32",) if is_float32 else request.dtypes,
     )
+
+
+def smallest_plan_bytes(request: Request) -> int:
+    """Predicted peak of the smallest plan for a request; estimated."""
+    base, name = open_base(request.base), engine_name(request.engine.removesuffix("-float32"))
+    work = Workload(
+        base.shape,
+        base.bits,
+        parse_adapter(request.adapter),
+        request.batch,
+        request.tokens,
+        len(request.words),
+        name,
+    )
+    facts = read_facts(runtime=runtime_bytes(name))
+    found = options(work, facts.runtime_bytes, facts.nominal)
+    return min(option.predicted_peak_bytes for option in found)
 
 
 def train(request: Request, engine: Engine) -> None:
@@ -68,8 +93,20 @@ def train(request: Request, engine: Engine) -> None:
         if request.warmup + request.steps > 1
         else [],  # a LoRA's first factor has no gradient before the second has moved
         trained_tensors=len(ended),
+        trained_parameters=sum(tensor.size for tensor in engine.adapter().values()),
         **measured,
     )
+
+
+def label(request: Request, engine: Engine) -> None:
+    """Give texts the label words' log-probabilities, batch by batch, and tell the parent."""
+    tokens = engine.encoder.tokens
+    texts = [
+        [Example(tokens.text_of(np.tile(ids, 2))) for ids in row.ids]  # twice: cut to the length
+        for row in random_texts(request)
+    ]
+    measured = run_steps(request, texts, lambda batch: float(engine.predict(batch).mean()))
+    tell("done", plan=asdict(engine.option.plan), budget_bytes=engine.budget_bytes, **measured)
 
 
 def _fingerprints(state: AdapterState) -> dict[str, str]:
@@ -80,7 +117,10 @@ if __name__ == "__main__":
     asked = read_request(sys.argv[1])
     try:
         opened = open_for(asked)
+    except BudgetError as error:
+        tell("refused", message=str(error), needed_bytes=smallest_plan_bytes(asked))
+        raise SystemExit(2) from error
     except WrongInput as error:
         tell("refused", message=str(error))
         raise SystemExit(2) from error
-    train(asked, opened)
+    {"train": train, "label": label}[asked.work](asked, opened)

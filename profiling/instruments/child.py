@@ -46,9 +46,9 @@ class Child:
         return next((line for line in self.lines if line["event"] == "done"), {})
 
     @property
-    def refusal(self) -> str | None:
-        """Why it would not start: wrong input."""
-        return next((line["message"] for line in self.lines if line["event"] == "refused"), None)
+    def refusal(self) -> Line | None:
+        """Why it would not start, wrong input, as `message`; None if it did."""
+        return next((line for line in self.lines if line["event"] == "refused"), None)
 
 
 def silent(_line: Line) -> None: ...

@@ -1,20 +1,23 @@
 """What every child process of the training benchmark does alike: its request, texts and clock.
 
 A child gets a `Request` as one JSON argument and answers with JSON lines on stdout: `ready` when it
-is loaded, a `step` after each step, `done` with everything. It imports nothing of the engine it is
-compared with, so that neither side pays for the other.
+is loaded, a `step` after each step (or batch that was labelled), `done` with everything. It imports
+nothing of the engine it is compared with, so that neither side pays for the other.
 """
 
 import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from edge_client.metering.memory import peak_rss_bytes, reset_peak_rss
 
+Work = Literal["train", "label"]
+T = TypeVar("T")
+FEWEST_STEPS = 3  # that count, however long they take
 MASK_POSITION = 3
 FIRST_WORD = 5  # ids below are specials in most vocabularies
 
@@ -39,6 +42,11 @@ class Request:
         rank: LoRA's, for peers.
         alpha: LoRA's, for peers.
         targets: Regular expression of the linears that carry LoRA, for peers.
+        work: `train`, or `label`: the label words' log-probabilities of each batch, nothing else.
+        dtype: What the recipe nf4 computes in; the other peers compute in float32.
+        dtypes: What our engine may compute in; None: whatever is fast here.
+        patience_s: Seconds of steps that count after which no further one is begun, once there
+            are three; None: all are taken.
     """
 
     engine: str
@@ -56,6 +64,10 @@ class Request:
     rank: int
     alpha: int
     targets: str
+    work: Work = "train"
+    dtype: str = "bfloat16"
+    dtypes: tuple[str, ...] | None = None
+    patience_s: float | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -101,25 +113,41 @@ def tell(event: str, **fields: Any) -> None:
 
 
 def run_steps(
-    request: Request, texts: Sequence[Texts], step: Callable[[Texts], float]
+    request: Request,
+    texts: Sequence[T],
+    step: Callable[[T], float],
+    joules: Callable[[], float | None] = lambda: None,
 ) -> dict[str, Any]:
     """Take the steps, tell the parent of each, and return the peaks for the last line.
 
     A peak is counted twice: over the process's life, and from the first step on.
+
+    Args:
+        request: How many steps, and for how long.
+        texts: What each step is given, warm-up included.
+        step: Takes one and returns its loss.
+        joules: An energy meter's reading; None where there is no such instrument.
     """
     load_peak = peak_rss_bytes()
     is_reset = reset_peak_rss()
     tell("ready", load_peak_rss_bytes=load_peak)
+    counted_s = 0.0
     for index, row in enumerate(texts):
-        start = time.perf_counter()
+        counted = index - request.warmup
+        is_late = request.patience_s is not None and counted_s >= request.patience_s
+        if is_late and counted >= FEWEST_STEPS:
+            break
+        energy, start = joules(), time.perf_counter()
         loss = step(row)
-        elapsed = time.perf_counter() - start
+        elapsed, after = time.perf_counter() - start, joules()
+        counted_s += elapsed if counted >= 0 else 0.0
         tell(
             "step",
             index=index,
-            is_warmup=index < request.warmup,
+            is_warmup=counted < 0,
             loss=loss,
             elapsed_s=elapsed,
+            energy_j=None if energy is None or after is None else after - energy,
             peak_rss_bytes=peak_rss_bytes(),
         )
     steps_peak = peak_rss_bytes()

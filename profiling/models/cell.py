@@ -5,12 +5,14 @@ from cells alone (`from_record`).
 """
 
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from profiling.records.record import Better, Conditions, Figure, Plain, Record
 
+DONE = "done"
 GIB = 1 << 30
 BOARDS = (8 * GIB, 4 * GIB, 2 * GIB, GIB)  # memory of boards, largest first
 METHODS = ("full", "peft", "nf4", "torch", "onnx")  # others' recipes first, then our engines
@@ -64,6 +66,9 @@ class Cell:
         proofs: One run on that board (ends), one on the next smaller (killed or refused).
         plan: Our plan, or None.
         is_unstable: Whether steps spread by more than 15 % (interquartile range over median).
+        needed_bytes: Predicted peak of the smallest plan where the budget is too small; estimated.
+        asked: How it was measured: steps, warm-up, threads and patience; cells of other settings
+            are measured again.
     """
 
     base: str
@@ -88,12 +93,38 @@ class Cell:
     proofs: tuple[Proof, ...] = ()
     plan: dict[str, Any] | None = field(default=None, repr=False)
     is_unstable: bool = False
+    needed_bytes: int | None = None
+    asked: dict[str, Plain] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_done(self) -> bool:
+        return self.outcome == DONE
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the same would come out again: it was measured, or refused for its budget."""
+        return self.is_done or self.needed_bytes is not None
+
+    @property
+    def name(self) -> str:
+        """The row and the way, in a few words."""
+        return f"{last_part(self.base)}, {self.way}"
+
+    @property
+    def way(self) -> str:
+        """How it is trained, in a few words."""
+        return f"{self.method} {self.budget}".strip()
 
     @property
     def subject(self) -> dict[str, Plain]:
         """What tells this cell from others."""
         names = ("base", "method", "budget", "isa", "batch", "tokens", "adapter")
         return {name: getattr(self, name) for name in names}
+
+
+def last_part(base: str) -> str:
+    """A base's name without the folders above it."""
+    return Path(base).name or base
 
 
 def to_record(cell: Cell, conditions: Conditions, session: str) -> Record:

@@ -1,14 +1,15 @@
-"""What a user would copy today, each in a process of its own: the peers of `profile train`.
+"""What a user would copy today, each in a process of its own: peers that train, or only label.
 
     full                 every weight trained, AdamW, float32
     peft                 PEFT LoRA, float32
     peft-checkpointing   the same, every layer's activations recomputed in backward
-    nf4                  bitsandbytes nf4 linears, PEFT LoRA, checkpointing, bfloat16 autocast, and
-                         the language-model head at the mask alone
+    nf4                  bitsandbytes nf4 linears, PEFT LoRA, checkpointing, bfloat16 autocast where
+                         the processor is fast at it, and the language-model head at the mask alone
 
 The first three call the model as Hugging Face made it, whose head answers at every position. nf4 is
 the peer to beat and gets what helps it: a checkpoint that is quantized already, the head at the
-mask, no dropout. All hold the weights of our own base, so first losses must agree.
+mask, no dropout. All hold the weights of our own base, so first losses must agree. Labelling is
+the same model in `eval` and without gradients.
 
     python -m profiling.peers.torch_peers '{"engine": "nf4", ...}'
 """
@@ -44,7 +45,7 @@ class Recipe:
     Attributes:
         is_lora: PEFT's LoRA, else every weight.
         is_checkpointed: Each layer's activations are recomputed in backward.
-        is_nf4: bitsandbytes' linears, bfloat16 autocast, head at the mask.
+        is_nf4: bitsandbytes' linears, autocast to the request's dtype, head at the mask.
     """
 
     is_lora: bool = True
@@ -68,14 +69,17 @@ class Peer:
     """
 
     def __init__(self, request: Request) -> None:
-        self._recipe = RECIPES[request.engine]
+        self._recipe, is_training = RECIPES[request.engine], request.work == "train"
         self._words = list(request.word_ids)
         self._model = AutoModelForMaskedLM.from_pretrained(request.base, dtype=torch.float32)
+        self.dtype = request.dtype if self._recipe.is_nf4 else "float32"
+        if self.dtype == "float32" and self._recipe.is_nf4:
+            _compute_in_float32(self._model)
         if self._recipe.is_lora:
             _add_lora(self._model, request)
-        if self._recipe.is_checkpointed:
+        if self._recipe.is_checkpointed and is_training:
             _checkpoint(self._model)
-        self._model.train()
+        self._model.train(is_training)
         self._trained = dict(_trained(self._model))
         lr = LORA_LR if self._recipe.is_lora else FULL_LR
         self._optimizer = torch.optim.AdamW(self._trained.values(), lr=lr, weight_decay=0.0)
@@ -83,13 +87,16 @@ class Peer:
     def step(self, texts: Texts) -> float:
         """One AdamW step; returns the loss before it."""
         self._optimizer.zero_grad(set_to_none=True)
-        is_nf4 = self._recipe.is_nf4
-        with torch.autocast("cpu", torch.bfloat16) if is_nf4 else nullcontext():
-            logits = self._mask_logits(texts)[:, self._words]
-        loss = functional.cross_entropy(logits.float(), torch.from_numpy(texts.labels))
+        logits = self._word_logits(texts)
+        loss = functional.cross_entropy(logits, torch.from_numpy(texts.labels))
         loss.backward()
         self._optimizer.step()
         return float(loss.detach())
+
+    @torch.no_grad()
+    def label(self, texts: Texts) -> float:
+        """Log-probabilities of the label words; returns their mean."""
+        return float(functional.log_softmax(self._word_logits(texts), dim=-1).mean())
 
     def untrained(self) -> list[str]:
         """Trained tensors to which the last step's gradient did not reach."""
@@ -100,6 +107,17 @@ class Peer:
     def trained_tensors(self) -> int:
         """How many tensors are trained."""
         return len(self._trained)
+
+    @property
+    def trained_parameters(self) -> int:
+        """How many numbers they hold."""
+        return sum(tensor.numel() for tensor in self._trained.values())
+
+    def _word_logits(self, texts: Texts) -> Tensor:
+        """Logits of the label words at the masks, float32, (batch, words)."""
+        is_mixed = self.dtype != "float32"
+        with torch.autocast("cpu", getattr(torch, self.dtype)) if is_mixed else nullcontext():
+            return self._mask_logits(texts)[:, self._words].float()
 
     def _mask_logits(self, texts: Texts) -> Tensor:
         """Logits at the masks, (batch, vocabulary)."""
@@ -126,6 +144,14 @@ def head_of(model: Any) -> Callable[[Tensor], Tensor]:
         return logits
 
     return distilbert
+
+
+def _compute_in_float32(model: Any) -> None:
+    """Undo the type that the checkpoint names, and the 16-bit kernels of bitsandbytes' own."""
+    for module in model.modules():
+        if hasattr(module, "compute_dtype"):
+            module.compute_dtype = torch.float32
+            module.support_avx512bf16_for_cpu = False
 
 
 def _add_lora(model: Any, request: Request) -> None:
@@ -157,6 +183,13 @@ def _trained(model: Any) -> Iterator[tuple[str, Tensor]]:
             yield name, parameter
 
 
+def label(request: Request) -> None:
+    """Label the texts and tell the parent."""
+    peer = Peer(request)
+    measured = run_steps(request, random_texts(request), peer.label)
+    tell("done", dtype=peer.dtype, threads=torch.get_num_threads(), **measured)
+
+
 def train(request: Request) -> None:
     """Take the steps and tell the parent."""
     peer = Peer(request)
@@ -167,10 +200,13 @@ def train(request: Request) -> None:
         predicted_peak_bytes=None,
         untrained=peer.untrained() if request.warmup + request.steps > 1 else [],
         trained_tensors=peer.trained_tensors,
+        trained_parameters=peer.trained_parameters,
+        dtype=peer.dtype,
         threads=torch.get_num_threads(),
         **measured,
     )
 
 
 if __name__ == "__main__":
-    train(read_request(sys.argv[1]))
+    asked = read_request(sys.argv[1])
+    {"train": train, "label": label}[asked.work](asked)

@@ -1,0 +1,147 @@
+"""`smidgen profile models`: which model fits which board, and what training it there takes."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from edge_client.outputs import check_out_file
+from edge_client.planning.sizes import parse_size
+from edge_client.tables import show, span, tell
+from profiling.benchmarks.report import machine_notes
+from profiling.commands.options import AdapterOption, JsonOption, ThreadsOption, TokensOption
+from profiling.instruments.child import terminable
+from profiling.instruments.isa import ISAS
+from profiling.instruments.machine import this_machine
+from profiling.models.cell import BUDGETS, METHODS, Cell
+from profiling.models.measure import Asked, settings_of
+from profiling.models.report import models_tables, twice_table, verdict
+from profiling.models.rows import BASES, draw, pick_bases, pick_cells
+from profiling.models.run import FILE, Follow, read_kept, run, to_do
+
+
+def models(
+    base: Annotated[
+        list[str] | None,
+        typer.Option(help="One more row: a pack, folder or hub name; may be repeated."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help=f"This row alone; may be repeated: {', '.join(BASES)}, or a --base."),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help=f"This way to train alone; may be repeated: {', '.join(METHODS)}."),
+    ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Memory budget of our engines; may be repeated; by default {', '.join(BUDGETS)}."
+        ),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Texts in a step, 1 or more.")] = Cell.batch,
+    tokens: TokensOption = Cell.tokens,
+    adapter: AdapterOption = Cell.adapter,
+    isa: Annotated[
+        str,
+        typer.Option(help=f"Hold torch to an older processor's instructions: {', '.join(ISAS)}."),
+    ] = "",
+    steps: Annotated[
+        int, typer.Option(help="Steps to measure; fewer, but three, where they take long.")
+    ] = Asked.steps,
+    warmup: Annotated[
+        int, typer.Option(help="Steps to take before measuring, 0 or more.")
+    ] = Asked.warmup,
+    threads: ThreadsOption = None,
+    sample: Annotated[
+        int | None, typer.Option(help="Measure only so many cells, drawn by --seed.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Which cells --sample draws.")] = 0,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure each cell twice and show both side by side.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help=f"Folder of {FILE}; the same command goes on where it was stopped."),
+    ] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Measure which model fits which board, and what training and labelling take; takes long."""
+    path = None if out is None else out / FILE
+    if path is not None:
+        check_out_file("--out", path)
+    asked = Asked(steps=steps, warmup=warmup, threads=threads)
+    like = Cell("", "", isa=isa, batch=batch, tokens=tokens, adapter=adapter)
+    settings_of(
+        replace(like, method="torch"), asked
+    )  # values out of range are refused before hours of work
+    for text in budget or ():
+        parse_size("--budget", text)
+    with terminable():
+        bases = pick_bases(base or [], only or [])
+        cells = draw(pick_cells(like, bases, method or [], budget or []), sample, seed)
+        if note := read_kept(path).note:
+            print(f"smidgen profile: {note}", file=sys.stderr)
+        times = 2 if again else 1
+        with _bar(cells, to_do(cells, asked, path, times)) as (follow, finished):
+            measured = []
+            for found in run(cells, asked, path, follow, times):
+                measured.append(found)
+                finished(len(measured))
+    _print(measured, json_output)
+
+
+def _print(measured: Sequence[Sequence[Cell]], is_json: bool) -> None:
+    is_twice = any(len(found) > 1 for found in measured)
+    if is_json:
+        result: dict[str, Any] = {"cells": [asdict(found[-1]) for found in measured]}
+        if is_twice:
+            result["twice"] = [
+                {"cells": [asdict(cell) for cell in found], "verdict": verdict(*found)}
+                for found in measured
+            ]
+        print(json.dumps(result))
+        return
+    show(*models_tables([found[-1] for found in measured]))
+    if is_twice:
+        print()
+        show(twice_table(measured))
+    machine = asdict(this_machine())
+    tell(machine_notes(machine, ()))
+
+
+@contextmanager
+def _bar(
+    cells: Sequence[Cell], to_do: Sequence[int]
+) -> Iterator[tuple[Follow, Callable[[int], None]]]:
+    """A bar on stderr: how many cells are done, what is done now, and about how long is left."""
+    columns = (
+        BarColumn(16),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[left]}"),
+        TextColumn("{task.description}"),
+    )
+    began = time.monotonic()
+    done_before = sum(not count for count in to_do)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=len(cells), completed=done_before, left="")
+
+        def follow(place: int, text: str) -> None:
+            progress.update(task, description=f"{cells[place].name}: {text}")
+
+        def finished(count: int) -> None:
+            done, left = sum(to_do[:count]), sum(to_do[count:])
+            spent_s = time.monotonic() - began
+            about = f"about {span(spent_s / done * left)} left" if done and left else ""
+            later = sum(not times for times in to_do[count:])
+            progress.update(task, completed=count + later, left=about)
+
+        yield follow, finished

@@ -1,0 +1,206 @@
+"""One cell, measured: a process that trains, one that only labels, and its runs on boards.
+
+    cell = measure(Cell("roberta-base", "torch", "512M"), Asked())
+
+What cannot be had here, or does not fit, is a result: the cell says so in its outcome.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from math import prod
+from typing import Any
+
+from edge_client.bases.base import Base
+from edge_client.planning.sizes import AUTO
+from edge_client.tables import size
+from profiling.benchmarks.training import Benchmark, Refused, Settings, peaks
+from profiling.benchmarks.training_run import spread
+from profiling.instruments.bases import BenchmarkError
+from profiling.instruments.child import Child, Line
+from profiling.instruments.stepping import Work
+from profiling.models.boards import can_prove, few_cores, prove
+from profiling.models.cell import DONE, PEERS, Cell, Proof
+from profiling.models.rows import is_random
+
+NOT_HERE = "not available here"
+UNSTABLE = 0.15  # interquartile range over median
+FLOAT32_BYTES = 4
+PROOF_STEPS = 2  # the second holds the optimizer's state from its beginning
+LABELLED_BATCHES = 4
+NEEDS = {
+    "full": ("torch", "transformers"),
+    "peft": ("torch", "transformers", "peft"),
+    "nf4": ("torch", "transformers", "peft", "bitsandbytes"),
+}
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How cells are measured.
+
+    Attributes:
+        steps: Steps that count.
+        warmup: Steps before them.
+        patience_s: Seconds of steps after which no more are begun, once there are three.
+        threads: Threads of every process; None for what its libraries take.
+        seed: Seed of texts and random weights.
+    """
+
+    steps: int = 5
+    warmup: int = 1
+    patience_s: float = 40.0
+    threads: int | None = None
+    seed: int = 0
+
+
+def settings_of(cell: Cell, asked: Asked) -> Settings:
+    """A cell as the training benchmark is asked for it.
+
+    Raises:
+        BenchmarkError: A value is out of range.
+    """
+    is_peer = cell.method in PEERS
+    return Settings(
+        base=cell.base,
+        is_random=is_random(cell.base),
+        engine="torch" if is_peer else cell.method,
+        batch=cell.batch,
+        tokens=cell.tokens,
+        adapter="lora:8" if cell.method == "full" else cell.adapter,
+        memory_budget=cell.budget or AUTO,
+        isa=cell.isa,
+        **asdict(asked),
+    )
+
+
+def measure(cell: Cell, asked: Asked, say: Say = lambda text: None) -> Cell:
+    """Measure a cell; whatever comes of it is in the cell that is returned.
+
+    Args:
+        cell: What is wanted.
+        asked: How it is measured.
+        say: Told what is done just now.
+    """
+    cell = replace(cell, asked=asdict(asked))
+    missing = _missing(cell)
+    if missing:
+        return replace(cell, outcome=f"{NOT_HERE}: {missing}")
+    try:
+        say("looking for the base")
+        benchmark = Benchmark(settings_of(cell, asked))
+        cell = replace(cell, parameters=count_parameters(benchmark.base))
+        if cell.method in PEERS:
+            say("making its checkpoint")
+            benchmark.prepare(cell.method)
+        return _measured(cell, benchmark, say)
+    except Refused as refusal:
+        return _refused(cell, refusal)
+    except BenchmarkError as error:
+        return replace(cell, outcome=str(error))
+
+
+def _measured(cell: Cell, benchmark: Benchmark, say: Say) -> Cell:
+    cell = _trained(cell, _launch(benchmark, cell, "train", say))
+    labelling = _shorter(benchmark, LABELLED_BATCHES, warmup=1)
+    cell = _labelled(cell, _launch(labelling, cell, "label", say))
+    if not cell.is_done or not can_prove():
+        return cell
+    short = _shorter(benchmark, PROOF_STEPS, warmup=0)
+
+    def attempt(board_bytes: int) -> Proof:
+        say(f"a run on a board of {size(board_bytes)}")
+        return _on_board(short, cell, board_bytes)
+
+    board, proofs = prove(cell.peak_rss_bytes or 0, attempt)
+    return replace(cell, board_bytes=board, proofs=proofs)
+
+
+def _shorter(benchmark: Benchmark, steps: int, warmup: int) -> Benchmark:
+    return Benchmark(replace(benchmark.settings, steps=steps, warmup=warmup), benchmark)
+
+
+def _launch(benchmark: Benchmark, cell: Cell, work: Work, say: Say) -> Child:
+    verb = {"train": "step", "label": "batch to label"}[work]
+
+    def listen(line: Line) -> None:
+        if line["event"] == "step":
+            say(f"{verb} {line['index'] + 1} took {line['elapsed_s']:.1f} s")
+
+    say({"train": "starting to train", "label": "starting to label"}[work])
+    return benchmark.launch(cell.method, work, listen=listen)
+
+
+def _trained(cell: Cell, child: Child) -> Cell:
+    done, found = child.done, peaks(child)
+    steps_s = counted(child)
+    around = spread(steps_s)
+    energies = [line["energy_j"] for line in _steps(child) if line["energy_j"] is not None]
+    trained = done.get("trained_parameters")
+    plan: dict[str, Any] | None = done.get("plan")
+    return replace(
+        cell,
+        outcome=child.outcome,
+        dtype=plan["dtype"] if plan else done.get("dtype"),
+        trained_parameters=trained,
+        round_bytes=None if trained is None else FLOAT32_BYTES * trained,
+        peak_rss_bytes=found["peak_rss_bytes"] or None,
+        peak_anon_bytes=found["peak_anon_bytes"] or None,
+        steps_s=steps_s,
+        step_j=tuple(energies) if energies and len(energies) == len(steps_s) else None,
+        plan=plan,
+        is_unstable=bool(around and around["iqr"] > UNSTABLE * around["median"]),
+    )
+
+
+def _labelled(cell: Cell, child: Child) -> Cell:
+    return replace(
+        cell,
+        texts_per_s=tuple(cell.batch / elapsed_s for elapsed_s in counted(child)),
+        label_peak_rss_bytes=peaks(child)["peak_rss_bytes"] or None,
+    )
+
+
+def _steps(child: Child) -> list[Line]:
+    return [line for line in child.lines if line["event"] == "step" and not line["is_warmup"]]
+
+
+def counted(child: Child) -> tuple[float, ...]:
+    """Seconds of the steps that count."""
+    return tuple(line["elapsed_s"] for line in _steps(child))
+
+
+def _on_board(benchmark: Benchmark, cell: Cell, board_bytes: int) -> Proof:
+    dropped = benchmark.drop_caches(cell.method)
+    try:
+        with few_cores():
+            child = benchmark.launch(cell.method, "train", board_bytes)
+    except BenchmarkError as error:
+        return Proof(board_bytes, is_done=False, outcome=str(error))
+    cap, outcome = child.cap, child.outcome
+    note = f"{cap.note}; {dropped}"
+    return Proof(board_bytes, outcome == DONE, outcome, cap.peak_bytes, note)
+
+
+def _missing(cell: Cell) -> str:
+    """Why a cell cannot be measured here; empty if it can."""
+    if cell.isa and cell.method == "onnx":
+        return f"ONNX Runtime has no switch that holds it to {cell.isa}"
+    absent = [name for name in NEEDS.get(cell.method, ()) if find_spec(name) is None]
+    if absent:
+        return f"it needs {', '.join(absent)}; pip install 'smidgen[peers]'"
+    return ""
+
+
+def _refused(cell: Cell, refusal: Refused) -> Cell:
+    if refusal.needed_bytes is None:
+        return replace(cell, outcome=str(refusal))
+    outcome = f"does not fit: needs {size(refusal.needed_bytes)} at least"
+    return replace(cell, outcome=outcome, needed_bytes=refusal.needed_bytes)
+
+
+def count_parameters(base: Base) -> int:
+    """Numbers in a base's tensors, each once."""
+    with base.open_weights() as weights:
+        return sum(prod(weights.shape(name)) for name in weights.names)

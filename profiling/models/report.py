@@ -1,0 +1,155 @@
+"""The models table for people: one small table for each base, and cells measured twice."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from statistics import median
+
+from edge_client.tables import Column, Table, seconds, size, sizes
+from profiling.models.cell import GIB, Cell, last_part
+from profiling.models.measure import UNSTABLE
+
+CLOSE_MEMORY = 0.03
+NOTES = (
+    "full, peft, nf4: what others run (full fine-tuning; PEFT LoRA; 4-bit LoRA of bitsandbytes and "
+    "PEFT); torch, onnx: ours, within that --memory-budget",
+    "peak: of resident memory over the process's life (VmHWM); anon: of its part that belongs to "
+    "no file, sampled; step: median; label peak: VmHWM of a process that only labels",
+    "board: the smallest of 8, 4, 2 and 1 GiB, proved by a run in a hard memory group of that size "
+    "on two cores (a real board's system takes some of it), and one in the next smaller that did "
+    "not end",
+)
+
+
+def models_tables(cells: Sequence[Cell]) -> list[Table]:
+    """A table for each base; the notes are below the last."""
+    groups = [list(group) for _, group in groupby(cells, key=lambda cell: cell.base)]
+    return [_table(group, is_last=group is groups[-1]) for group in groups]
+
+
+def _table(cells: Sequence[Cell], is_last: bool) -> Table:
+    names = ("peak_rss_bytes", "peak_anon_bytes", "label_peak_rss_bytes")
+    told = sizes([getattr(cell, name) for cell in cells for name in names])
+    columns = [
+        *(Column("method", "word"), Column("type", "word")),
+        *(Column("peak"), Column("anon"), Column("step"), Column("texts/s"), Column("label peak")),
+        Column("board"),
+        *(Column("trained", optional=2), Column("round", optional=3)),
+        Column("J/step", optional=1),
+    ]
+    rows = []
+    for place, cell in enumerate(cells):
+        peak, anon, labelling = told[place * len(names) : (place + 1) * len(names)]
+        rows.append(
+            [
+                cell.way,
+                cell.dtype or "-",
+                peak,
+                anon,
+                seconds(_median(cell.steps_s)) + ("?" if cell.is_unstable else ""),
+                _rate(_median(cell.texts_per_s)),
+                labelling,
+                board_text(cell),
+                count_text(cell.trained_parameters),
+                size(cell.round_bytes),
+                _rate(_median(cell.step_j or ())),
+            ]
+        )
+    return Table(columns, rows, title(cells[0]), _notes(cells) + (list(NOTES) if is_last else []))
+
+
+def title(cell: Cell) -> str:
+    """Base, texts and adapter."""
+    held = f", held to {cell.isa}" if cell.isa else ""
+    texts = f"{cell.batch} x {cell.tokens} tokens{held}"
+    return f"{last_part(cell.base)}, {count_text(cell.parameters)} parameters, {texts}"
+
+
+def _notes(cells: Sequence[Cell]) -> list[str]:
+    """What did not end, and why; what was not proved."""
+    notes = [f"{cell.way}: {cell.outcome}" for cell in cells if not cell.is_done]
+    if any(cell.is_unstable for cell in cells):
+        notes.append(f"?: steps spread by more than {100 * UNSTABLE:.0f} % of their median")
+    if any(cell.is_done and not cell.proofs for cell in cells):
+        notes.append("not proved: no memory cgroup here (that needs root)")
+    return notes
+
+
+def board_text(cell: Cell) -> str:
+    """The smallest board that a cell fits, in a word or two."""
+    if cell.board_bytes is not None:
+        return f"{cell.board_bytes // GIB} GiB"
+    if not cell.is_done:
+        return "-"
+    return "none" if cell.proofs else "not proved"
+
+
+def count_text(value: int | None) -> str:
+    """A number of parameters; `-` where it is not known."""
+    if value is None:
+        return "-"
+    return f"{value / 1e6:.1f} M" if value >= 1e5 else f"{value / 1e3:.1f} k"
+
+
+def twice_table(pairs: Sequence[Sequence[Cell]]) -> Table:
+    """Cells measured twice, side by side."""
+    columns = [
+        *(Column("cell", "text"), Column("peak"), Column("again"), Column("differs")),
+        *(Column("step"), Column("again"), Column("differs"), Column("", "word")),
+    ]
+    rows = []
+    for first, again in pairs:
+        peaks = sizes([first.peak_rss_bytes, again.peak_rss_bytes])
+        steps = [_median(cell.steps_s) for cell in (first, again)]
+        rows.append(
+            [
+                first.name,
+                *peaks,
+                _percent(memory_change(first, again)),
+                *map(seconds, steps),
+                _percent(step_change(first, again)),
+                verdict(first, again),
+            ]
+        )
+    notes = [
+        "ok: peaks within 3 % and median steps within 15 %; unstable: memory agrees, but a step's "
+        "seconds spread or moved by more than 15 %",
+        *(f"{a.name}: {a.outcome}; {b.outcome}" for a, b in pairs if not (a.is_done and b.is_done)),
+    ]
+    return Table(columns, rows, "measured twice", notes)
+
+
+def verdict(first: Cell, again: Cell) -> str:
+    """How two measurements of one cell agree, in a word."""
+    memory, step = memory_change(first, again), step_change(first, again)
+    if not (first.is_done and again.is_done):
+        return "same" if first.outcome == again.outcome else "differs"
+    if memory is None or abs(memory) > CLOSE_MEMORY:
+        return "memory differs"
+    is_stable = not (first.is_unstable or again.is_unstable)
+    return "ok" if is_stable and step is not None and abs(step) <= UNSTABLE else "unstable"
+
+
+def memory_change(first: Cell, again: Cell) -> float | None:
+    """(again - first) / first of the peaks."""
+    return _change(first.peak_rss_bytes, again.peak_rss_bytes)
+
+
+def step_change(first: Cell, again: Cell) -> float | None:
+    """(again - first) / first of the median steps."""
+    return _change(_median(first.steps_s), _median(again.steps_s))
+
+
+def _change(first: float | None, again: float | None) -> float | None:
+    return again / first - 1 if first and again else None
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:+.1f} %"
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

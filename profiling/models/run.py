@@ -1,0 +1,142 @@
+"""The cells of a table, one after the other; a file of records keeps what was measured.
+
+A cell is on disk as soon as it is done. One that was done with these libraries on this machine with
+these settings is not measured again, so that a table that was stopped goes on.
+
+    for cell in run(cells, Asked(), Path("results/models.jsonl"), follow):
+        print(cell.name, cell.board_bytes)
+    cells = read_cells(Path("results/models.jsonl"))
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from profiling.benchmarks.conditions import conditions
+from profiling.instruments.bases import BenchmarkError, find_base
+from profiling.models.cell import Cell, from_record, to_record
+from profiling.models.measure import Asked, measure
+from profiling.models.rows import is_random
+from profiling.records.file import append, read_records
+from profiling.records.record import Conditions, Record, new_session
+
+FILE = "models.jsonl"
+Follow = Callable[[int, str], None]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a file held before.
+
+    Attributes:
+        records: Of cells, in the order they were measured.
+        note: What was left out, in one line; empty where nothing was.
+    """
+
+    records: tuple[Record, ...] = ()
+    note: str = ""
+
+
+def read_kept(path: Path | None) -> Kept:
+    """Records of cells in a file; none without a file.
+
+    Raises:
+        RecordError: It holds something else.
+    """
+    if path is None or not path.is_file():
+        return Kept()
+    found = read_records(path)
+    return Kept(tuple(row for row in found.records if row.kind == "model"), found.note)
+
+
+def read_cells(path: Path) -> list[Cell]:
+    """The cells of a file, of one thing measured twice the newer; in the file's order.
+
+    Raises:
+        RecordError: It cannot be read.
+    """
+    newest = {record.key: record for record in read_records(path).records if record.kind == "model"}
+    return [from_record(record) for record in newest.values()]
+
+
+def run(
+    cells: Sequence[Cell],
+    asked: Asked,
+    path: Path | None = None,
+    follow: Follow = lambda place, text: None,
+    times: int = 1,
+) -> Iterator[list[Cell]]:
+    """Measure what is not in the file yet; all cells come out in order.
+
+    Args:
+        cells: What is wanted.
+        asked: How it is measured.
+        path: File of records to read and to write on, or None.
+        follow: Told the place of the cell that is measured and what is done just now.
+        times: How often each is measured.
+
+    Yields:
+        Of each cell, the last `times` measurements, the newest last.
+
+    Raises:
+        RecordError: The file holds something else.
+    """
+    session, kept = new_session(), read_kept(path).records
+    for place, cell in enumerate(cells):
+        found = _found(cell, asked, kept)
+        while len(found) < times:
+            found.append(measure(cell, asked, partial(follow, place)))
+            if path is not None:
+                where = replace(_conditions(cell, asked), plan=found[-1].plan)
+                append(path, [to_record(found[-1], where, session)])
+        yield found[-times:]
+
+
+def to_do(
+    cells: Sequence[Cell], asked: Asked, path: Path | None = None, times: int = 1
+) -> list[int]:
+    """How often each cell is still to be measured."""
+    kept = read_kept(path).records
+    return [max(0, times - len(_found(cell, asked, kept))) for cell in cells]
+
+
+def _found(cell: Cell, asked: Asked, kept: Sequence[Record]) -> list[Cell]:
+    """Measurements of a cell that need not be made again, the newest last."""
+    same = [record for record in kept if record.subject == cell.subject]
+    if not same:
+        return []
+    key = _key(cell, asked, _conditions(cell, asked))
+    found = []
+    for record in same:
+        done = from_record(record)
+        how = msgspec.convert(done.asked or asdict(Asked()), Asked)
+        if done.is_final and _key(done, how, record.conditions) == key:
+            found.append(done)
+    return found
+
+
+def _key(cell: Cell, asked: Asked, where: Conditions) -> str:
+    """Equal for measurements that may stand for each other."""
+    same: dict[str, Any] = asdict(where)
+    del same["plan"], same["load_1m"]
+    if is_random(cell.base):  # its name and the seed say all of it
+        del same["base_id"]
+    return json.dumps([cell.subject, asdict(asked), same], sort_keys=True)
+
+
+def _conditions(cell: Cell, asked: Asked) -> Conditions:
+    return conditions(_base_id(cell.base, asked.seed), None, asked.seed, cell.isa)
+
+
+@cache
+def _base_id(base: str, seed: int) -> str:
+    """SHA-256 of a base; empty where it cannot be had."""
+    try:
+        return find_base(base, is_random(base), None, seed).base_id
+    except BenchmarkError:
+        return ""
