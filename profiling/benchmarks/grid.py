@@ -13,10 +13,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from profiling.benchmarks.conditions import conditions
 from profiling.benchmarks.training import Benchmark, Settings
 from profiling.instruments.bases import BenchmarkError, is_shape
 from profiling.instruments.child import DONE
 from profiling.instruments.machine import this_machine, versions
+from profiling.records.file import append, read_records
+from profiling.records.record import Figure, Record, new_session
 
 SHAPES = ("bert-base", "roberta-base", "roberta-large", "albert-base", "xlm-roberta-base")
 GRID_BITS, BATCHES = (4, 8, 16), (1, 4, 8)
@@ -108,8 +111,9 @@ def run_grid(
         listen: Called with a case's number before it is run.
 
     Raises:
-        BenchmarkError: The file is none of a grid's.
+        RecordError: The file holds something else.
     """
+    session = new_session()
     done = [case for case in read_cases(path) if case.outcome == DONE]
     known = {_key(case.settings, case.machine, case.versions): case for case in done}
     for number, settings in enumerate(cases):
@@ -117,8 +121,7 @@ def run_grid(
         if case is None:
             listen(number, settings)
             case = _run(settings)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(case)) + "\n")
+            append(path, [to_record(case, session)])
         yield case
 
 
@@ -149,20 +152,50 @@ def _run(settings: Settings) -> Case:
     )
 
 
+def to_record(case: Case, session: str) -> Record:
+    """A case as it is kept.
+
+    Args:
+        case: What came out.
+        session: Names the command that wrote it.
+    """
+    told = asdict(case)
+    settings, machine, libraries = (told.pop(name) for name in ("settings", "machine", "versions"))
+    where = conditions(
+        "", case.plan, settings["seed"], settings["isa"], machine=machine, libraries=libraries
+    )
+    return Record(
+        "grid", settings, dict(_figures(case)), where, case.outcome, session, details=told
+    )
+
+
+def _figures(case: Case) -> Iterator[tuple[str, Figure]]:
+    if case.predicted_peak_bytes:
+        predicted = (float(case.predicted_peak_bytes),)
+        yield "predicted_peak_bytes", Figure(predicted, "planner's formulas", source="estimated")
+    if case.peak_rss_bytes:
+        yield "peak_rss_bytes", Figure((float(case.peak_rss_bytes),), "VmHWM")
+    if case.peak_anon_bytes:
+        yield "peak_anon_bytes", Figure((float(case.peak_anon_bytes),), "RssAnon, sampled")
+    if case.step_s:
+        yield "step_s", Figure((case.step_s,), "clock")
+
+
+def from_record(record: Record) -> Case:
+    """The case that a record was made of."""
+    where = record.conditions
+    machine = where.machine | {"load_1m": where.load_1m}
+    return Case(
+        settings=dict(record.subject), machine=machine, versions=where.versions, **record.details
+    )
+
+
 def read_cases(path: Path) -> list[Case]:
     """Cases that were done; a last line cut short by a crash is not counted.
 
     Raises:
-        BenchmarkError: The file holds something else.
+        RecordError: The file holds something else.
     """
     if not path.is_file():
         return []
-    text = path.read_text(encoding="utf-8")
-    rows = text.splitlines()
-    if not text.endswith("\n") and rows:
-        path.write_text("".join(f"{row}\n" for row in rows[:-1]), encoding="utf-8")
-        rows.pop()
-    try:
-        return [Case(**json.loads(row)) for row in rows]
-    except (ValueError, TypeError) as error:
-        raise BenchmarkError(f"{path} is not a grid of this version; move it away") from error
+    return [from_record(record) for record in read_records(path).records if record.kind == "grid"]

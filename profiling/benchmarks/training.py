@@ -122,6 +122,8 @@ class Settings:
         if self.engine not in ENGINES:
             raise BenchmarkError(f"--engine {self.engine} is not known; {' or '.join(ENGINES)}")
         check_isa(self.isa)
+        if self.isa and self.engine == "onnx":
+            raise BenchmarkError(f"--isa {self.isa}: ONNX Runtime has no such switch; torch has")
         demand_between(
             {
                 "steps": (1, self.steps, 1_000_000),

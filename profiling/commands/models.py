@@ -17,9 +17,14 @@ from edge_client.outputs import check_out_file
 from edge_client.planning.sizes import parse_size
 from edge_client.tables import show, span, tell
 from profiling.benchmarks.report import machine_notes
-from profiling.commands.options import AdapterOption, JsonOption, ThreadsOption, TokensOption
+from profiling.commands.options import (
+    AdapterOption,
+    IsaOption,
+    JsonOption,
+    ThreadsOption,
+    TokensOption,
+)
 from profiling.instruments.child import terminable
-from profiling.instruments.isa import ISAS
 from profiling.instruments.machine import this_machine
 from profiling.models.cell import BUDGETS, METHODS, Cell
 from profiling.models.measure import Asked, settings_of
@@ -50,10 +55,7 @@ def models(
     batch: Annotated[int, typer.Option(help="Texts in a step, 1 or more.")] = Cell.batch,
     tokens: TokensOption = Cell.tokens,
     adapter: AdapterOption = Cell.adapter,
-    isa: Annotated[
-        str,
-        typer.Option(help=f"Hold torch to an older processor's instructions: {', '.join(ISAS)}."),
-    ] = "",
+    isa: IsaOption = "",
     steps: Annotated[
         int, typer.Option(help="Steps to measure; fewer, but three, where they take long.")
     ] = Asked.steps,

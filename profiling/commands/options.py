@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from profiling.instruments.isa import ISAS
+
 BudgetOption = Annotated[
     str,
     typer.Option(
@@ -25,6 +27,12 @@ ThreadsOption = Annotated[
 ]
 SeedOption = Annotated[
     int, typer.Option("--seed", help="Seed of texts and random weights; equal seeds, equal texts.")
+]
+IsaOption = Annotated[
+    str,
+    typer.Option(
+        "--isa", help=f"Hold torch to an older processor's instructions: {', '.join(ISAS)}."
+    ),
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.")

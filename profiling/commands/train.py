@@ -14,10 +14,12 @@ from edge_client.planning.sizes import AUTO, parse_size
 from edge_client.tables import show, tell
 from profiling.benchmarks.report import named, ratio_notes, train_notes, train_table
 from profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
+from profiling.benchmarks.training_record import TRAIN_FILE, to_record
 from profiling.benchmarks.training_run import ratios
 from profiling.commands.options import (
     AdapterOption,
     BudgetOption,
+    IsaOption,
     JsonOption,
     SeedOption,
     ThreadsOption,
@@ -26,6 +28,8 @@ from profiling.commands.options import (
 )
 from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import Line, terminable
+from profiling.records.file import append, read_records
+from profiling.records.record import new_session
 
 
 def train_steps(
@@ -68,14 +72,19 @@ def train_steps(
     ] = None,
     threads: ThreadsOption = None,
     seed: SeedOption = 0,
+    isa: IsaOption = "",
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write train.json in; by default nothing is.")
+        Path | None,
+        typer.Option(help=f"Folder of {TRAIN_FILE}, to which a record of each process is added."),
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Train a few steps in a fresh process: seconds, peak memory, and what was predicted."""
-    if out is not None:
-        check_out_file("--out", out / "train.json")
+    path = None if out is None else out / TRAIN_FILE
+    if path is not None:
+        check_out_file("--out", path)
+        if path.is_file():
+            read_records(path)  # to add to; what is no file of records is refused
     with terminable():
         settings = Settings(
             base=base,
@@ -91,6 +100,7 @@ def train_steps(
             warmup=warmup,
             threads=threads,
             seed=seed,
+            isa=isa,
         )
         names = _peer_names(peers, peer or [], settings)
         with working("looking for the base") as say:
@@ -104,7 +114,9 @@ def train_steps(
         found = ratios(runs[0], runs[1:])
         rows = [run.to_json() for run in runs]
         result = {"runs": rows, "ratios": found} if names else rows[0]
-        _write(out, "train.json", json.dumps(result, indent=2))
+        if path is not None:
+            session = new_session()
+            append(path, [to_record(run, settings, session) for run in runs])
     if json_output:
         print(json.dumps(result))
     else:
@@ -137,9 +149,3 @@ def _follow(say: Callable[[str], None], name: str) -> Callable[[Line], None]:
 
     say(f"{name}: starting")
     return listen
-
-
-def _write(out: Path | None, name: str, text: str) -> None:
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / name).write_text(text + "\n", encoding="utf-8")

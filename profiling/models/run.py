@@ -90,9 +90,11 @@ def run(
     for place, cell in enumerate(cells):
         found = _found(cell, asked, kept)
         while len(found) < times:
+            follow(place, "looking for the base")
+            before = _conditions(cell, asked)
             found.append(measure(cell, asked, partial(follow, place)))
             if path is not None:
-                where = replace(_conditions(cell, asked), plan=found[-1].plan)
+                where = replace(before, plan=found[-1].plan)
                 append(path, [to_record(found[-1], where, session)])
         yield found[-times:]
 

@@ -25,6 +25,8 @@ from profiling.instruments.bases import BenchmarkError, find_base, label_words
 from profiling.instruments.child import DONE, KILLED_BY_CAP, run_child
 from profiling.instruments.stepping import Request, random_texts, read_request
 from profiling.peers.ort import ORT_TRAINING
+from profiling.records.file import read_records
+from profiling.records.record import RecordError
 
 MIB = 1 << 20
 # The issue's own names for what a run must say.
@@ -77,13 +79,18 @@ def test_a_run_is_complete(ours: TrainingRun) -> None:
 
 
 @pytest.mark.slow
-def test_with_json_one_run_is_the_record_itself(settings: Settings, tmp_path: Path) -> None:
+def test_with_json_one_run_is_told_whole_and_kept_as_a_record(
+    settings: Settings, tmp_path: Path
+) -> None:
     arguments = ["train", "--base", settings.base, "--tokens", "32", "--steps", "1"]
     arguments += ["--warmup", "0", "--memory-budget", "1G", "--out", str(tmp_path / "out")]
     record = last_line([*arguments, "--json"])
     assert not set(KEYS) - set(record)
     assert set(record["step_s"]) == {"median", "min", "max", "iqr"}
-    assert json.loads((tmp_path / "out" / "train.json").read_text()) == record
+    (kept,) = read_records(tmp_path / "out" / "train.jsonl").records
+    assert kept.kind == "train" and kept.is_peer is False and kept.subject["budget"] == "1G"
+    assert kept.median("peak_rss_bytes") == record["peak_rss_bytes"]
+    assert kept.details["losses"] == record["losses"]
 
 
 def test_a_child_over_its_cap_is_reported_as_killed_by_it() -> None:
@@ -264,7 +271,7 @@ def test_a_sample_of_the_grid_is_drawn_by_the_seed() -> None:
 
 def test_a_file_that_is_no_grid_is_named(tmp_path: Path) -> None:
     (tmp_path / "grid.jsonl").write_text('{"round_index": 1}\n')
-    with pytest.raises(BenchmarkError, match=r"grid\.jsonl is not a grid"):
+    with pytest.raises(RecordError, match=r"grid\.jsonl, line 1: not a record"):
         read_cases(tmp_path / "grid.jsonl")
 
 
