@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from profiling.instruments.machine import this_machine
 from profiling.models.cell import BUDGETS, METHODS, Cell
 from profiling.models.measure import Asked, settings_of
 from profiling.models.report import models_tables, twice_table, verdict
-from profiling.models.rows import BASES, draw, pick_bases, pick_cells
+from profiling.models.rows import BASES, draw, pick_bases, pick_cells, size_of_work
 from profiling.models.run import FILE, Follow, read_kept, run, to_do
 
 
@@ -92,16 +92,17 @@ def models(
         cells = draw(pick_cells(like, bases, method or [], budget or []), sample, seed)
         if note := read_kept(path).note:
             print(f"smidgen profile: {note}", file=sys.stderr)
-        times = 2 if again else 1
+        times, machine = 2 if again else 1, asdict(this_machine())
         with _bar(cells, to_do(cells, asked, path, times)) as (follow, finished):
             measured = []
             for found in run(cells, asked, path, follow, times):
                 measured.append(found)
                 finished(len(measured))
-    _print(measured, json_output)
+    _print(measured, machine, json_output)
 
 
-def _print(measured: Sequence[Sequence[Cell]], is_json: bool) -> None:
+def _print(measured: Sequence[Sequence[Cell]], machine: Mapping[str, Any], is_json: bool) -> None:
+    """Tables, or JSON; `machine` as it was before."""
     is_twice = any(len(found) > 1 for found in measured)
     if is_json:
         result: dict[str, Any] = {"cells": [asdict(found[-1]) for found in measured]}
@@ -116,8 +117,7 @@ def _print(measured: Sequence[Sequence[Cell]], is_json: bool) -> None:
     if is_twice:
         print()
         show(twice_table(measured))
-    machine = asdict(this_machine())
-    tell(machine_notes(machine, ()))
+    tell(machine_notes(machine, [machine["load_1m"]]))
 
 
 @contextmanager
@@ -132,6 +132,8 @@ def _bar(
         TextColumn("{task.description}"),
     )
     began = time.monotonic()
+    weights = {base: size_of_work(base) for base in {cell.base for cell in cells}}
+    work = [times * weights[cell.base] for cell, times in zip(cells, to_do, strict=True)]
     done_before = sum(not count for count in to_do)
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(cells), completed=done_before, left="")
@@ -140,7 +142,7 @@ def _bar(
             progress.update(task, description=f"{cells[place].name}: {text}")
 
         def finished(count: int) -> None:
-            done, left = sum(to_do[:count]), sum(to_do[count:])
+            done, left = sum(work[:count]), sum(work[count:])
             spent_s = time.monotonic() - began
             about = f"about {span(spent_s / done * left)} left" if done and left else ""
             later = sum(not times for times in to_do[count:])

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from math import prod
 from typing import Any
 
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import size
@@ -187,6 +188,9 @@ def _missing(cell: Cell) -> str:
     """Why a cell cannot be measured here; empty if it can."""
     if cell.isa and cell.method == "onnx":
         return f"ONNX Runtime has no switch that holds it to {cell.isa}"
+    spec = parse_adapter(cell.adapter) if cell.method in ("peft", "nf4") else None
+    if spec is not None and (not spec.rank or spec.head):
+        return f"others are measured with LoRA alone, not with {cell.adapter}"
     absent = [name for name in NEEDS.get(cell.method, ()) if find_spec(name) is None]
     if absent:
         return f"it needs {', '.join(absent)}; pip install 'smidgen[peers]'"

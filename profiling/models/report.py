@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from itertools import groupby
 from statistics import median
 
-from edge_client.tables import Column, Table, seconds, size, sizes
+from edge_client.tables import Column, Table, seconds, size
 from profiling.models.cell import GIB, Cell, last_part
 from profiling.models.measure import UNSTABLE
 
+MIB = 1 << 20
 CLOSE_MEMORY = 0.03
 NOTES = (
     "full, peft, nf4: what others run (full fine-tuning; PEFT LoRA; 4-bit LoRA of bitsandbytes and "
@@ -27,8 +28,6 @@ def models_tables(cells: Sequence[Cell]) -> list[Table]:
 
 
 def _table(cells: Sequence[Cell], is_last: bool) -> Table:
-    names = ("peak_rss_bytes", "peak_anon_bytes", "label_peak_rss_bytes")
-    told = sizes([getattr(cell, name) for cell in cells for name in names])
     columns = [
         *(Column("method", "word"), Column("type", "word")),
         *(Column("peak"), Column("anon"), Column("step"), Column("texts/s"), Column("label peak")),
@@ -37,17 +36,16 @@ def _table(cells: Sequence[Cell], is_last: bool) -> Table:
         Column("J/step", optional=1),
     ]
     rows = []
-    for place, cell in enumerate(cells):
-        peak, anon, labelling = told[place * len(names) : (place + 1) * len(names)]
+    for cell in cells:
         rows.append(
             [
                 cell.way,
                 cell.dtype or "-",
-                peak,
-                anon,
+                _mebibytes(cell.peak_rss_bytes),
+                _mebibytes(cell.peak_anon_bytes),
                 seconds(_median(cell.steps_s)) + ("?" if cell.is_unstable else ""),
                 _rate(_median(cell.texts_per_s)),
-                labelling,
+                _mebibytes(cell.label_peak_rss_bytes),
                 board_text(cell),
                 count_text(cell.trained_parameters),
                 size(cell.round_bytes),
@@ -98,12 +96,12 @@ def twice_table(pairs: Sequence[Sequence[Cell]]) -> Table:
     ]
     rows = []
     for first, again in pairs:
-        peaks = sizes([first.peak_rss_bytes, again.peak_rss_bytes])
         steps = [_median(cell.steps_s) for cell in (first, again)]
         rows.append(
             [
                 first.name,
-                *peaks,
+                _mebibytes(first.peak_rss_bytes),
+                _mebibytes(again.peak_rss_bytes),
                 _percent(memory_change(first, again)),
                 *map(seconds, steps),
                 _percent(step_change(first, again)),
@@ -149,6 +147,11 @@ def _percent(value: float | None) -> str:
 
 def _median(values: Sequence[float]) -> float | None:
     return median(values) if values else None
+
+
+def _mebibytes(value: int | None) -> str:
+    """One unit for every peak, and as budgets are typed: a few per cent are seen."""
+    return "-" if value is None else f"{value / MIB:.0f} MiB"
 
 
 def _rate(value: float | None) -> str:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from edge_client.bases.architectures import shape_of
 from edge_client.bases.base import open_base
-from edge_client.bases.random_models import CONFIGS
+from edge_client.bases.random_models import CONFIGS, hub_config
 from edge_client.errors import demand
 from profiling.instruments.bases import BenchmarkError
 from profiling.models.cell import BUDGETS, METHODS, PEERS, Cell
@@ -81,3 +82,9 @@ def draw(cells: Sequence[Cell], sample: int | None, seed: int) -> list[Cell]:
         raise BenchmarkError(f"--sample {sample}: 1 to {len(cells)} cells are there to draw from")
     chosen = random.Random(seed).sample(range(len(cells)), sample)
     return [cells[index] for index in sorted(chosen)]
+
+
+def size_of_work(base: str) -> float:
+    """How much a step on a base computes beside other bases: layers times width squared."""
+    shape = shape_of(hub_config(base)) if is_random(base) else open_base(base).shape
+    return float(shape.layers * shape.hidden**2)
