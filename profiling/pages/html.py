@@ -1,0 +1,47 @@
+"""The page as one HTML file. It loads nothing, and its own rules for browsers forbid it to."""
+
+import base64
+import hashlib
+from pathlib import Path
+
+from edge_client.errors import Failed
+from profiling.pages import charts
+from profiling.pages.contents import Contents
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def render(contents: Contents) -> str:
+    """The page; every word from outside is escaped.
+
+    Raises:
+        Failed: Jinja is not installed.
+    """
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ImportError as error:
+        raise Failed("the HTML page needs Jinja: pip install 'smidgen[profile]'") from error
+    style, script = (_text(name) for name in ("models.css", "sort.js"))
+    room = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined
+    )
+    return room.get_template("models.html.j2").render(
+        page=contents,
+        style=style,
+        script=script,
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+        width=charts.WIDTH,
+        left=charts.LEFT,
+        right=charts.RIGHT,
+        top=charts.TOP,
+    )
+
+
+def _text(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """As a content security policy names what may run."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,219 @@
+"""The page's tables, without knowing whether they become HTML or Markdown.
+
+A column holds measured, published or estimated figures, never two kinds of them; where a table has
+more than one kind, each stands over its columns.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from edge_client.tables import plain, seconds, size
+from profiling.estimates.published import AUG_FEDPROMPT, SETTING, aug_fedprompt
+from profiling.models.cell import Cell, Proof
+from profiling.pages.answers import bases, is_proved
+from profiling.pages.words import (
+    ABSENT,
+    METHOD_NAMES,
+    base_name,
+    board_name,
+    count,
+    is_done,
+    joules,
+    middle,
+    rate,
+    spread,
+    step,
+)
+
+Value = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Head:
+    """A column: its name, and `word`, `text` or nothing for numbers; `group` begins a kind."""
+
+    name: str
+    css: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cell of a sheet: what is read, and what it is sorted by; None: by what is read."""
+
+    text: str
+    css: str = ""
+    value: Value = None
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table with what has to be said of it.
+
+    Attributes:
+        kinds: What kind of figures stands over how many columns; the empty kind over names.
+    """
+
+    title: str
+    columns: Sequence[Head]
+    rows: Sequence[Sequence[Entry]]
+    prose: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    kinds: Sequence[tuple[str, int]] = ()
+    css: str = field(default="")
+
+
+@dataclass(frozen=True)
+class _Column:
+    head: Head
+    text: Callable[[Cell], str]
+    value: Callable[[Cell], Value] = lambda _: None
+
+
+def _bytes(name: str, value: Callable[[Cell], int | None]) -> _Column:
+    return _Column(Head(name), lambda cell: size(value(cell)), lambda cell: value(cell) or "")
+
+
+_CELL_COLUMNS = (
+    _Column(Head("base", "word"), base_name),
+    _Column(
+        Head("method", "word"), lambda cell: METHOD_NAMES.get(cell.method, plain(cell.method))
+    ),
+    _Column(Head("budget"), lambda cell: plain(cell.budget)),
+    _Column(Head("held to", "word"), lambda cell: plain(cell.isa)),
+    _Column(Head("trained", "word"), lambda cell: plain(cell.adapter)),
+    _Column(Head("computed in", "word"), lambda cell: plain(cell.dtype or "")),
+    _Column(
+        Head("parameters"), lambda cell: count(cell.parameters), lambda cell: cell.parameters or ""
+    ),
+    _Column(
+        Head("of them trained"),
+        lambda cell: count(cell.trained_parameters),
+        lambda cell: cell.trained_parameters or "",
+    ),
+    _bytes("sent a round", lambda cell: cell.round_bytes),
+    _bytes("peak memory", lambda cell: cell.peak_rss_bytes),
+    _bytes("anonymous", lambda cell: cell.peak_anon_bytes),
+    _Column(Head("step"), step, lambda cell: middle(cell.steps_s) or ""),
+    _Column(
+        Head("smallest to largest"),
+        lambda cell: spread(cell.steps_s) or "-",
+        lambda cell: max(cell.steps_s, default="") if len(cell.steps_s) > 1 else "",
+    ),
+    _Column(
+        Head("texts labelled a second"),
+        lambda cell: rate(cell.texts_per_s),
+        lambda cell: middle(cell.texts_per_s) or "",
+    ),
+    _bytes("peak while labelling", lambda cell: cell.label_peak_rss_bytes),
+    _Column(Head("a step"), joules, lambda cell: middle(cell.step_j or ()) or ""),
+    _Column(
+        Head("smallest board"),
+        lambda cell: smallest_board(cell),
+        lambda cell: cell.board_bytes or "",
+    ),
+    _Column(Head("runs inside hard limits", "text"), lambda cell: proofs(cell.proofs)),
+    _Column(Head("how it ended", "text"), lambda cell: plain(cell.outcome)),
+)
+_OPTIONAL = ("held to", "a step")
+
+
+def all_cells(cells: Sequence[Cell]) -> Sheet:
+    """Every cell with all its figures; columns that no cell has anything in are left out."""
+    columns = [
+        column
+        for column in _CELL_COLUMNS
+        if column.head.name not in _OPTIONAL
+        or any(column.text(cell) not in ("", "-") for cell in cells)
+    ]
+    rows = [
+        [Entry(column.text(cell), column.head.css, column.value(cell)) for column in columns]
+        for cell in cells
+    ]
+    notes = ["- is a figure that is not available here."]
+    if all(cell.step_j is None for cell in cells):
+        notes.append(f"Joules per step: {ABSENT}; the machine has no power rails to read.")
+    return Sheet(
+        "All cells", [column.head for column in columns], rows, notes=notes, css="cells"
+    )
+
+
+def smallest_board(cell: Cell) -> str:
+    """Such as `2 GiB`, and whether a run proved it."""
+    if cell.board_bytes is None:
+        return "none" if is_done(cell) else "-"
+    return board_name(cell.board_bytes) + ("" if is_proved(cell) else ", not proved")
+
+
+def proofs(found: Sequence[Proof]) -> str:
+    """Each run in a hard group, in a few words."""
+    return "; ".join(
+        f"{board_name(one.board_bytes)}: {plain(one.outcome)}"
+        + (f", charged {size(one.peak_bytes)}" if one.is_done and one.peak_bytes else "")
+        for one in sorted(found, key=lambda one: one.board_bytes)
+    )
+
+
+def beside_the_paper(cells: Sequence[Cell]) -> Sheet | None:
+    """What was measured here beside what the paper prints for a TX2; None where no base is its."""
+    published = aug_fedprompt()
+    rows = []
+    for base in bases(cells):
+        if base not in published:
+            continue
+        own = [cell for cell in cells if cell.base == base and is_done(cell)]
+        full = next((cell for cell in own if cell.method == "full"), None)
+        small = min(
+            (cell for cell in own if cell.peak_rss_bytes),
+            key=lambda cell: cell.peak_rss_bytes or 0,
+            default=None,
+        )
+        paper = published[base]
+        rows.append(
+            [
+                Entry(base, "word"),
+                Entry(size(full.peak_rss_bytes) if full else "-", "group"),
+                Entry(step(full) if full else "-"),
+                Entry(_method(small), "word"),
+                Entry(size(small.peak_rss_bytes) if small else "-"),
+                Entry(step(small) if small else "-"),
+                Entry(f"{paper.memory} GB", "group"),
+                Entry(f"{paper.latency} s"),
+            ]
+        )
+    if not rows:
+        return None
+    columns = [
+        Head("base", "word"),
+        Head("full fine-tuning: peak", "group"),
+        Head("step"),
+        Head("least memory", "word"),
+        Head("peak"),
+        Head("step"),
+        Head("full fine-tuning: memory", "group"),
+        Head("batch"),
+    ]
+    return Sheet(
+        "Beside the published table",
+        columns,
+        rows,
+        prose=[
+            f"{AUG_FEDPROMPT}: {SETTING}. The board trains on its GPU, with a library and a length "
+            "of text that the paper does not name, so its seconds and ours are of different "
+            "machines and do not compare; what a step needs in memory does."
+        ],
+        notes=[
+            "OOM (9.8): the board ran out of memory; the paper measured the figure in brackets on "
+            "a server. Whether its GB are steps of 1000 or 1024 it does not say."
+        ],
+        kinds=[("", 1), ("measured here", 5), ("published, TX2 8 GB", 2)],
+    )
+
+
+def _method(cell: Cell | None) -> str:
+    if cell is None:
+        return "-"
+    name = METHOD_NAMES.get(cell.method, plain(cell.method))
+    return f"{name}, {plain(cell.budget)}" if cell.budget else name
+
+
+__all__ = ["Entry", "Head", "Sheet", "all_cells", "beside_the_paper", "seconds"]
