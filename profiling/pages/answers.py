@@ -98,9 +98,7 @@ def answer(cells: Sequence[Cell], base: str, board_bytes: int) -> Answer:
 
 def grid(cells: Sequence[Cell]) -> list[list[Answer]]:
     """One row per base, one answer per board, both smallest first."""
-    return [
-        [answer(cells, base, board) for board in SMALLEST_FIRST] for base in bases(cells)
-    ]
+    return [[answer(cells, base, board) for board in SMALLEST_FIRST] for base in bases(cells)]
 
 
 def largest(rows: Sequence[Sequence[Answer]], board_bytes: int) -> Answer | None:
@@ -111,4 +109,4 @@ def largest(rows: Sequence[Sequence[Answer]], board_bytes: int) -> Answer | None
         for one in row
         if one.board_bytes == board_bytes and one.why == "proved" and one.cell is not None
     ]
-    return max(found, key=lambda one: one.cell and one.cell.parameters or 0, default=None)
+    return max(found, key=lambda one: (one.cell and one.cell.parameters) or 0, default=None)

@@ -38,6 +38,7 @@ class Tick:
     x: float
     label: str = ""
     is_board: bool = False
+    anchor: str = "middle"
 
 
 @dataclass(frozen=True)
@@ -98,11 +99,16 @@ class Chart:
     rows: tuple[Row, ...] = field(repr=False)
 
 
-def memory_chart(cells: Sequence[Cell]) -> Chart:
-    """Peak memory of training, and of labelling beside it, against the boards' own."""
+def memory_chart(cells: Sequence[Cell], every: Sequence[Cell]) -> Chart:
+    """Peak memory of training, and of labelling beside it, against the boards' own.
+
+    Args:
+        cells: A base's.
+        every: All that stand beside them: all bases have one axis.
+    """
     known = [
         value
-        for cell in cells
+        for cell in every
         for value in (cell.peak_rss_bytes, cell.label_peak_rss_bytes)
         if value
     ]
@@ -120,7 +126,7 @@ def memory_chart(cells: Sequence[Cell]) -> Chart:
 
     boards = sorted(BOARDS)
     ticks = [Tick(place(board), f"{board / GIB:g}", True) for board in boards]
-    ticks[-1] = Tick(ticks[-1].x, board_name(boards[-1]), True)
+    ticks[-1] = Tick(ticks[-1].x, board_name(boards[-1]), True, "start")
     quarter = GIB // 4
     if math.log2(quarter) > low:
         ticks.insert(0, Tick(place(quarter), "256 MiB"))
@@ -189,9 +195,7 @@ def _chart(
             is_spread = cell.is_unstable and kind == "bars"
             value = said(cell) + (f" {UNSTABLE}" if is_spread else "")
         name = short_name(cell)
-        rows.append(
-            Row(y + ROW / 2, name, value, own, whole(cell), found, cell.is_unstable)
-        )
+        rows.append(Row(y + ROW / 2, name, value, own, whole(cell), found, cell.is_unstable))
         y += ROW
     told = "; ".join(f"{row.name}: {row.value}" for row in rows)
     return Chart(kind, title, f"{title}. {told}.", y + BOTTOM, tuple(ticks), tuple(rows))

@@ -43,8 +43,8 @@ def told(conditions: Sequence[Conditions]) -> list[tuple[str, str]]:
         rows.append(
             (
                 "load before a cell",
-                f"{loads[0]:.1f} to {loads[-1]:.1f}, median {middle:.1f} "
-                "(the last minute's; above a few tenths others were at work, and seconds are too)",
+                f"{loads[0]:.1f} to {loads[-1]:.1f}, median {middle:.1f}: the last minute's; "
+                "above a few tenths other programs took time that is in the seconds",
             )
         )
     seeds = _each("seed", [one.seed for one in conditions])

@@ -5,12 +5,13 @@ are made from this alone.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edge_client.tables import plain, seconds, size
+from edge_client.tables import plain, size
 from profiling.models.cell import METHODS, Cell
 from profiling.pages.answers import (
     SMALLEST_FIRST,
     Answer,
     Setting,
+    answer,
     bases,
     grid,
     largest,
@@ -20,18 +21,16 @@ from profiling.pages.answers import (
 )
 from profiling.pages.charts import Chart, label_chart, memory_chart, step_chart
 from profiling.pages.conditions import told
-from profiling.pages.sheets import Sheet, all_cells, beside_the_paper
+from profiling.pages.sheets import Sheet, all_bases, all_cells, beside_the_paper
 from profiling.pages.words import (
     METHOD_NAMES,
     METHODS_TOLD,
-    UNSTABLE,
     base_name,
     board_name,
     count,
     family,
     is_done,
     method_name,
-    middle,
     step,
 )
 from profiling.records.record import Conditions
@@ -42,13 +41,14 @@ INSTRUMENTS = (
     ("anonymous", "highest RssAnon, read from outside every 10 ms; a shorter spike is not seen"),
     ("step", "wall-clock seconds of one optimizer step, warm-up apart: the median, and the "
      "smallest and largest"),
-    ("texts labelled a second", "wall clock over texts that the model gives labels to, in a "
+    ("texts labelled per second", "wall clock over texts that the model gives labels to, in a "
      "process of its own, whose peak is VmHWM too"),
-    ("sent a round", "the trained parameters in float32, as a formula: what a device sends in a "
+    ("sent per round", "the trained parameters in float32, as a formula: what a device sends in a "
      "round before encodings and HTTP"),
     ("smallest board", "found from the peak without a limit, then proved: one run inside a hard "
      "memory group of the board's memory, swap included, on two cores, page cache dropped before, "
      "comes to its end; one inside the next smaller is killed or refused"),
+    *((METHOD_NAMES[name], text) for name, text in METHODS_TOLD.items()),
     ("each cell", "a fresh process, one after the other; random weights of the base's real shape, "
      "which cost what trained ones cost"),
 )  # fmt: skip
@@ -56,11 +56,12 @@ INSTRUMENTS = (
 
 @dataclass(frozen=True)
 class GridCell:
-    """A base on a board: seconds and what takes them, or why there are none."""
+    """A base on a board: seconds and what takes them, or why there are none; others beside it."""
 
     value: str
     method: str
     css: str
+    other: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def contents(cells: Sequence[Cell], conditions: Sequence[Conditions]) -> Content
         _block([cell for cell in cells if setting(cell) == one], one, len(every) > 1)
         for one in every
     ]
-    sheets = (beside_the_paper(cells), all_cells(cells))
+    sheets = (all_bases(cells), beside_the_paper(cells), all_cells(cells))
     return Contents(
         lead=_lead(cells),
         boards=[board_name(board) for board in SMALLEST_FIRST],
@@ -146,9 +147,7 @@ def ordered(cells: Sequence[Cell]) -> list[Cell]:
     """By base, the smallest first; then others' recipes before our engines, budgets falling."""
     order = {base: number for number, base in enumerate(bases(cells))}
     methods = {method: number for number, method in enumerate(METHODS)}
-    return sorted(
-        cells, key=lambda one: (order[one.base], methods.get(one.method, len(METHODS)))
-    )
+    return sorted(cells, key=lambda one: (order[one.base], methods.get(one.method, len(METHODS))))
 
 
 def _lead(cells: Sequence[Cell]) -> list[str]:
@@ -165,11 +164,29 @@ def _lead(cells: Sequence[Cell]) -> list[str]:
     assert best is not None and best.cell is not None
     first = (
         f"The largest base that trains inside {board_name(board)} is "
-        f"{base_name(best.cell)} ({count(best.cell.parameters)} parameters): "
-        f"{method_name(best.cell)}, {step(best.cell)} a step with a peak of "
-        f"{size(best.cell.peak_rss_bytes)}."
+        f"{base_name(best.cell)} ({count(best.cell.parameters)} parameters); "
+        f"{METHOD_NAMES[best.cell.method]} takes {step(best.cell)} per step on this machine, "
+        f"with a peak of {size(best.cell.peak_rss_bytes)}."
     )
-    return [first, *_beside(cells, best.cell)]
+    return [first + _least(cells, best.cell), *_beside(cells, best.cell)]
+
+
+def _least(cells: Sequence[Cell], best: Cell) -> str:
+    """How little memory the same base trains in, where that is less."""
+    own = [
+        cell
+        for cell in cells
+        if cell.base == best.base
+        and setting(cell) == setting(best)
+        and is_done(cell)
+        and cell.peak_rss_bytes
+    ]
+    least = min(own, key=lambda cell: cell.peak_rss_bytes or 0)
+    if least == best:
+        return ""
+    return (
+        f" {method_name(least)} trains it in {size(least.peak_rss_bytes)}, {step(least)} per step."
+    )
 
 
 def _beside(cells: Sequence[Cell], best: Cell) -> list[str]:
@@ -192,12 +209,8 @@ def _block(cells: Sequence[Cell], one: Setting, is_named: bool) -> Block:
             number,
             base_name(own[0]),
             _facts(own),
-            [memory_chart(own), step_chart(own), label_chart(own)],
-            [
-                f"{method_name(cell)}: {plain(cell.outcome)}"
-                for cell in own
-                if not is_done(cell)
-            ],
+            [memory_chart(own, cells), step_chart(own), label_chart(own)],
+            [f"{method_name(cell)}: {plain(cell.outcome)}" for cell in own if not is_done(cell)],
         )
         for number, base in enumerate(bases(cells), start=1)
         if (own := [cell for cell in cells if cell.base == base])
@@ -206,39 +219,53 @@ def _block(cells: Sequence[Cell], one: Setting, is_named: bool) -> Block:
     return Block(
         heading=f", {held}, {one.batch} x {one.tokens}" if is_named else "",
         setting=f"A step is {one.batch} texts of {one.tokens} tokens; {held}.",
-        answers=[_grid_row(row) for row in grid(cells)],
-        notes=_notes(cells),
+        answers=[_grid_row(row, cells) for row in grid(cells)],
+        notes=_notes(),
         bases=parts,
         is_unstable=any(cell.is_unstable for cell in cells),
         is_cut=any(mark is not None and mark.is_cut for mark in marks),
     )
 
 
-def _grid_row(row: Sequence[Answer]) -> GridRow:
-    cells = [_grid_cell(one) for one in row]
+def _grid_row(row: Sequence[Answer], every: Sequence[Cell]) -> GridRow:
+    peers = [cell for cell in every if family(cell) == "peer"]
+    cells = [_grid_cell(one, answer(peers, one.base, one.board_bytes)) for one in row]
     known = [one.cell for one in row if one.cell is not None]
     parameters = count(known[0].parameters) if known else ""
     return GridRow(plain(row[0].base.rstrip("/").rsplit("/", 1)[-1]), parameters, cells)
 
 
-def _grid_cell(one: Answer) -> GridCell:
+def _grid_cell(one: Answer, peer: Answer) -> GridCell:
+    """The fastest, and the fastest of others' recipes where it is not one of them."""
     if one.cell is None:
         return GridCell("", "not measured" if one.why == "unmeasured" else "does not fit", "none")
-    value = seconds(middle(one.cell.steps_s)) + (f" {UNSTABLE}" if one.cell.is_unstable else "")
-    method = METHOD_NAMES.get(one.cell.method, plain(one.cell.method)).removeprefix("smidgen ")
-    name = f"{method} {plain(one.cell.budget)}".strip()
+    name = f"{_brief(one.cell)} {size(one.cell.peak_rss_bytes)}"
+    other = ""
+    if family(one.cell) != "peer" and peer.why != "unmeasured":
+        other = "others: none"
+        if peer.cell is not None:
+            other = f"{_brief(peer.cell)} {_seconds(peer.cell)}"
     if one.why == "unproved":
-        return GridCell(value, f"{name}, not proved", "unproved")
-    return GridCell(value, name, family(one.cell))
+        return GridCell(_seconds(one.cell), f"{name}, not proved", "unproved", other)
+    return GridCell(_seconds(one.cell), name, family(one.cell), other)
 
 
-def _notes(cells: Sequence[Cell]) -> list[str]:
-    used = [name for name in METHODS if any(cell.method == name for cell in cells)]
-    ways = "; ".join(f"{METHOD_NAMES[name]}: {METHODS_TOLD[name]}" for name in used)
+def _brief(cell: Cell) -> str:
+    name = {"full": "full", "peft": "PEFT", "nf4": "nf4"}
+    return name.get(cell.method, plain(cell.method))
+
+
+def _seconds(cell: Cell) -> str:
+    """Without the unit, which stands above the table."""
+    return step(cell).replace(" s", "")
+
+
+def _notes() -> list[str]:
     return [
+        "In each field: median seconds of a step, and by what, with its peak memory; below it the "
+        "fastest of the others' recipes that fits too.",
         "What is proved is memory: a run inside a hard limit of that size came to its end. The "
         "seconds are this machine's, without a limit; a board's processor takes longer.",
-        f"{ways}.",
     ]
 
 
@@ -253,6 +280,6 @@ def _facts(cells: Sequence[Cell]) -> str:
         if cell.trained_parameters and cell.adapter not in seen:
             seen[cell.adapter] = cell
     for name, cell in seen.items():
-        sent = f", {size(cell.round_bytes)} a round" if cell.round_bytes else ""
+        sent = f", {size(cell.round_bytes)} sent per round" if cell.round_bytes else ""
         parts.append(f"{plain(name)}: {count(cell.trained_parameters)} trained{sent}")
     return " · ".join(parts)

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from pathlib import Path
 
 from edge_client.errors import Failed
@@ -9,6 +10,7 @@ from profiling.pages import charts
 from profiling.pages.contents import Contents
 
 TEMPLATES = Path(__file__).parent / "templates"
+UNIT = re.compile(r"(?<=\d) (?=(?:[KMG]i?B|[skMGJ]|MiB|†)(?:\W|$))")
 
 
 def render(contents: Contents) -> str:
@@ -25,6 +27,7 @@ def render(contents: Contents) -> str:
     room = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined
     )
+    room.filters["bound"] = bound
     return room.get_template("models.html.j2").render(
         page=contents,
         style=style,
@@ -36,6 +39,11 @@ def render(contents: Contents) -> str:
         right=charts.RIGHT,
         top=charts.TOP,
     )
+
+
+def bound(text: str) -> str:
+    """A text whose figures stay on the line of their units."""
+    return UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
 def _text(name: str) -> str:

@@ -4,7 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from profiling.pages.contents import Block, Contents
+from profiling.pages.contents import Block, Contents, GridCell
 from profiling.pages.sheets import Sheet
 
 COLUMNS = 100
@@ -52,7 +52,7 @@ def _answers(block: Block, boards: Sequence[str]) -> list[str]:
             escaped(row.name),
             row.parameters or "-",
             *(
-                f"**{one.value}** {escaped(one.method)}" if one.value else escaped(one.method)
+                f"**{one.value}** {escaped(_beside(one))}" if one.value else escaped(one.method)
                 for one in row.cells
             ),
         ]
@@ -62,6 +62,10 @@ def _answers(block: Block, boards: Sequence[str]) -> list[str]:
     heading = f"## The fastest way that fits{escaped(block.heading)}"
     table = _table(head, rows, ["", "r", *("r" for _ in boards)])
     return [heading, escaped(prose), table, *map(escaped, block.notes)]
+
+
+def _beside(cell: GridCell) -> str:
+    return f"{cell.method}; {cell.other}" if cell.other else cell.method
 
 
 def _sheet(sheet: Sheet) -> list[str]:

@@ -7,7 +7,7 @@ more than one kind, each stands over its columns.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from edge_client.tables import plain, seconds, size
+from edge_client.tables import plain, size
 from profiling.estimates.published import AUG_FEDPROMPT, SETTING, aug_fedprompt
 from profiling.models.cell import Cell, Proof
 from profiling.pages.answers import bases, is_proved
@@ -75,22 +75,11 @@ def _bytes(name: str, value: Callable[[Cell], int | None]) -> _Column:
 
 _CELL_COLUMNS = (
     _Column(Head("base", "word"), base_name),
-    _Column(
-        Head("method", "word"), lambda cell: METHOD_NAMES.get(cell.method, plain(cell.method))
-    ),
+    _Column(Head("method", "word"), lambda cell: METHOD_NAMES.get(cell.method, plain(cell.method))),
     _Column(Head("budget"), lambda cell: plain(cell.budget)),
     _Column(Head("held to", "word"), lambda cell: plain(cell.isa)),
     _Column(Head("trained", "word"), lambda cell: plain(cell.adapter)),
     _Column(Head("computed in", "word"), lambda cell: plain(cell.dtype or "")),
-    _Column(
-        Head("parameters"), lambda cell: count(cell.parameters), lambda cell: cell.parameters or ""
-    ),
-    _Column(
-        Head("of them trained"),
-        lambda cell: count(cell.trained_parameters),
-        lambda cell: cell.trained_parameters or "",
-    ),
-    _bytes("sent a round", lambda cell: cell.round_bytes),
     _bytes("peak memory", lambda cell: cell.peak_rss_bytes),
     _bytes("anonymous", lambda cell: cell.peak_anon_bytes),
     _Column(Head("step"), step, lambda cell: middle(cell.steps_s) or ""),
@@ -100,21 +89,48 @@ _CELL_COLUMNS = (
         lambda cell: max(cell.steps_s, default="") if len(cell.steps_s) > 1 else "",
     ),
     _Column(
-        Head("texts labelled a second"),
+        Head("texts labelled per second"),
         lambda cell: rate(cell.texts_per_s),
         lambda cell: middle(cell.texts_per_s) or "",
     ),
     _bytes("peak while labelling", lambda cell: cell.label_peak_rss_bytes),
-    _Column(Head("a step"), joules, lambda cell: middle(cell.step_j or ()) or ""),
+    _Column(Head("energy per step"), joules, lambda cell: middle(cell.step_j or ()) or ""),
     _Column(
         Head("smallest board"),
         lambda cell: smallest_board(cell),
         lambda cell: cell.board_bytes or "",
     ),
-    _Column(Head("runs inside hard limits", "text"), lambda cell: proofs(cell.proofs)),
-    _Column(Head("how it ended", "text"), lambda cell: plain(cell.outcome)),
+    _Column(
+        Head("runs inside hard limits, or why there are no figures", "text"),
+        lambda cell: "; ".join(filter(None, (_why(cell), proofs(cell.proofs)))),
+    ),
 )
-_OPTIONAL = ("held to", "a step")
+_OPTIONAL = ("held to", "energy per step")
+
+
+def all_bases(cells: Sequence[Cell]) -> Sheet:
+    """What each base has to train and to send, by adapter."""
+    adapters = list(dict.fromkeys(cell.adapter for cell in cells if cell.trained_parameters))
+    columns = [Head("base", "word"), Head("parameters")]
+    for adapter in adapters:
+        columns += [Head(f"{plain(adapter)}: trained", "group"), Head("sent per round")]
+    rows = []
+    for base in bases(cells):
+        own = [cell for cell in cells if cell.base == base]
+        whole = max((cell.parameters or 0 for cell in own), default=0)
+        row = [Entry(base_name(own[0])), Entry(count(whole or None), value=whole or "")]
+        for adapter in adapters:
+            one = next((cell for cell in own if cell.adapter == adapter and cell.round_bytes), None)
+            trained = one.trained_parameters if one else None
+            row.append(Entry(count(trained), "group", trained or ""))
+            row.append(Entry(size(one.round_bytes if one else None)))
+        rows.append(row)
+    notes = ["Sent per round: what is trained, in float32, by a formula; encodings make it less."]
+    return Sheet("What is trained, and what a round sends", columns, rows, notes=notes)
+
+
+def _why(cell: Cell) -> str:
+    return "" if is_done(cell) else plain(cell.outcome)
 
 
 def all_cells(cells: Sequence[Cell]) -> Sheet:
@@ -125,16 +141,17 @@ def all_cells(cells: Sequence[Cell]) -> Sheet:
         if column.head.name not in _OPTIONAL
         or any(column.text(cell) not in ("", "-") for cell in cells)
     ]
+    kinds_of_adapter = {cell.adapter for cell in cells if cell.method != "full"}
+    if len(kinds_of_adapter) < 2:
+        columns = [column for column in columns if column.head.name != "trained"]
     rows = [
         [Entry(column.text(cell), column.head.css, column.value(cell)) for column in columns]
         for cell in cells
     ]
     notes = ["- is a figure that is not available here."]
     if all(cell.step_j is None for cell in cells):
-        notes.append(f"Joules per step: {ABSENT}; the machine has no power rails to read.")
-    return Sheet(
-        "All cells", [column.head for column in columns], rows, notes=notes, css="cells"
-    )
+        notes.append(f"Energy per step: {ABSENT}; no power rails could be read.")
+    return Sheet("All cells", [column.head for column in columns], rows, notes=notes, css="cells")
 
 
 def smallest_board(cell: Cell) -> str:
@@ -176,8 +193,8 @@ def beside_the_paper(cells: Sequence[Cell]) -> Sheet | None:
                 Entry(_method(small), "word"),
                 Entry(size(small.peak_rss_bytes) if small else "-"),
                 Entry(step(small) if small else "-"),
-                Entry(f"{paper.memory} GB", "group"),
-                Entry(f"{paper.latency} s"),
+                Entry(paper.memory, "group"),
+                Entry(paper.latency),
             ]
         )
     if not rows:
@@ -189,8 +206,8 @@ def beside_the_paper(cells: Sequence[Cell]) -> Sheet | None:
         Head("least memory", "word"),
         Head("peak"),
         Head("step"),
-        Head("full fine-tuning: memory", "group"),
-        Head("batch"),
+        Head("full fine-tuning: memory, GB", "group"),
+        Head("batch, s"),
     ]
     return Sheet(
         "Beside the published table",
@@ -214,6 +231,3 @@ def _method(cell: Cell | None) -> str:
         return "-"
     name = METHOD_NAMES.get(cell.method, plain(cell.method))
     return f"{name}, {plain(cell.budget)}" if cell.budget else name
-
-
-__all__ = ["Entry", "Head", "Sheet", "all_cells", "beside_the_paper", "seconds"]

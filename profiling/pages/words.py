@@ -112,10 +112,10 @@ def whole(cell: Cell) -> str:
         return f"{method_name(cell)}: {plain(cell.outcome)}"
     parts = [
         f"peak memory {size(cell.peak_rss_bytes)}",
-        f"{step(cell)} a step ({spread(cell.steps_s) or 'one step'})",
+        f"{step(cell)} per step ({spread(cell.steps_s) or 'one step'})",
     ]
     if cell.texts_per_s:
-        parts.append(f"{rate(cell.texts_per_s)} texts labelled a second")
+        parts.append(f"{rate(cell.texts_per_s)} texts labelled per second")
     if cell.label_peak_rss_bytes is not None:
         parts.append(f"peak while labelling {size(cell.label_peak_rss_bytes)}")
     return f"{method_name(cell)}: {', '.join(parts)}"

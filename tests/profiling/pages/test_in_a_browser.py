@@ -1,0 +1,153 @@
+"""The page in headless Chromium: Debian's, by `apt-get install chromium`, driven by playwright."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jinja2")
+pytest.importorskip("playwright")
+
+from playwright.sync_api import sync_playwright
+
+from profiling.pages.models_page import write_pages
+from tests.profiling.pages.made_up import CONDITIONS, cell, cells
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+WIDTHS = {"phone": 360, "desktop": 1280}
+LEGIBLE = 4.5  # WCAG's AA for text of this size
+# Of every text that is shown: its contrast with what lies behind it.
+CONTRASTS = """() => {
+  const parts = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = (rgb) => rgb.slice(0, 3).map((c) => c / 255)
+    .map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const rgb = parts(getComputedStyle(node).backgroundColor);
+      if (rgb.length < 4 || rgb[3] > 0) return rgb;
+    }
+    return [255, 255, 255];
+  };
+  const found = {};
+  for (const node of document.body.querySelectorAll("*:not(script):not(title):not(desc)")) {
+    if (![...node.childNodes].some((c) => c.nodeType === 3 && c.textContent.trim())) continue;
+    const style = getComputedStyle(node);
+    const ink = parts(node.closest("svg") ? style.fill : style.color);
+    const [a, b] = [light(ink), light(behind(node))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const size = parseFloat(style.fontSize) * (node.closest("svg")
+      ? node.closest("svg").getBoundingClientRect().width / 344 : 1);
+    const name = `${node.tagName}.${node.getAttribute("class")}`;
+    const [least, smallest] = found[name] || [99, 99];
+    found[name] = [Math.min(ratio, least), Math.min(size, smallest)];
+  }
+  return found;
+}"""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A page in a browser, and what it did meanwhile."""
+
+    page: Any
+    requests: list[str]
+    complaints: list[str]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with all that may happen, among it a base with a name as long as a path."""
+    long = replace(cell("bert-base", "onnx", "8G"), base="a-base-with-a-name-" + "x" * 120)
+    slow = replace(cell("roberta-base", "nf4"), steps_s=(400.0, 500.0), is_unstable=True)
+    folder = tmp_path_factory.mktemp("page")
+    return write_pages([*cells(), long, slow], [CONDITIONS], folder)[0]
+
+
+def opened(browser: Any, file: Path, width: int, scheme: str, **more: Any) -> Opened:
+    context = browser.new_context(
+        viewport={"width": width, "height": 800}, color_scheme=scheme, **more
+    )
+    page, requests, complaints = context.new_page(), [], []
+    page.on("request", lambda one: requests.append(one.url))
+    page.on("console", lambda one: complaints.append(one.text))
+    page.on("pageerror", lambda one: complaints.append(str(one)))
+    page.goto(file.as_uri())
+    return Opened(page, requests, complaints)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_the_page_is_whole_and_legible(browser: Any, file: Path, width: int, scheme: str) -> None:
+    found = opened(browser, file, width, scheme)
+    assert found.requests == [file.as_uri()] and found.complaints == []
+    assert found.page.evaluate("document.documentElement.scrollWidth") == width
+    sizes = found.page.evaluate(
+        "[...document.querySelectorAll('figure svg')].map(one => one.getBoundingClientRect())"
+        ".map(one => [one.width, one.height])"
+    )
+    assert len(sizes) == 3 * 8 and min(map(min, sizes)) > 50
+    texts = found.page.evaluate(CONTRASTS)
+    assert len(texts) > 15
+    faint = {name: ratio for name, (ratio, _) in texts.items() if ratio < LEGIBLE}
+    assert not faint
+    small = {name: size for name, (_, size) in texts.items() if size < 11}
+    assert not small
+
+
+def test_dark_and_light_have_colours_of_their_own(browser: Any, file: Path) -> None:
+    script = "getComputedStyle(document.body).backgroundColor"
+    shown = [opened(browser, file, 1280, one).page.evaluate(script) for one in ("light", "dark")]
+    assert shown[0] != shown[1]
+
+
+def test_it_is_printed_dark_on_white_whatever_the_screen_shows(browser: Any, file: Path) -> None:
+    page = opened(browser, file, 1280, "dark").page
+    page.emulate_media(media="print", color_scheme="dark")
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == "rgb(255, 255, 255)"
+    assert min(ratio for ratio, _ in page.evaluate(CONTRASTS).values()) >= LEGIBLE
+
+
+def test_the_page_is_whole_without_scripts(browser: Any, file: Path) -> None:
+    page = opened(browser, file, 360, "light", java_script_enabled=False).page
+    assert page.locator("table.cells tbody tr").count() == len(cells()) + 1
+    assert page.locator("figure svg").count() == 24
+
+
+def test_a_column_is_sorted_by_its_figures(browser: Any, file: Path) -> None:
+    page = opened(browser, file, 1280, "light").page
+    head = page.locator("table.cells thead th", has_text="peak memory")
+    place = head.evaluate("one => one.cellIndex")
+    for order in ("ascending", "descending"):
+        head.locator("button").click()
+        assert head.get_attribute("aria-sort") == order
+        values = page.locator("table.cells tbody tr").evaluate_all(
+            f"rows => rows.map(row => row.cells[{place}].dataset.value)"
+        )
+        known = [int(value) for value in values if value]
+        assert known == sorted(known, reverse=order == "descending")
+        assert values[len(known) :] == [""] * (len(values) - len(known))  # unknown ones last
+
+
+def test_tables_and_pictures_say_what_they_are(browser: Any, file: Path) -> None:
+    page = opened(browser, file, 1280, "light").page
+    assert page.locator("th:not([scope])").count() == 0
+    nameless = page.locator("figure svg").evaluate_all(
+        "all => all.filter(one => !one.querySelector('title').textContent"
+        " || !one.querySelector('desc').textContent).length"
+    )
+    assert nameless == 0
+    assert page.locator("figure svg >> text=onnx 256M").count() >= 3  # words, not outlines

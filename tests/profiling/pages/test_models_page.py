@@ -1,0 +1,142 @@
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jinja2")
+
+from profiling.models.cell import GIB, Cell, Proof
+from profiling.pages import markdown
+from profiling.pages.answers import answer, bases, latest, settings
+from profiling.pages.charts import memory_chart, round_steps, step_chart
+from profiling.pages.models_page import write_pages
+from profiling.pages.sheets import all_cells, beside_the_paper
+from tests.profiling.pages.made_up import CONDITIONS, cell, cells
+
+HOSTILE = '<script>alert("x")</script>|`*'
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> dict[str, str]:
+    paths = write_pages(cells(), [CONDITIONS], tmp_path / "out")
+    return {path.name: path.read_text() for path in paths}
+
+
+def test_four_files_hold_the_table(pages: dict[str, str]) -> None:
+    assert set(pages) == {"models.html", "models.md", "models.csv", "models.json"}
+    found = json.loads(pages["models.json"])
+    assert len(found["measured"]) == len(cells())
+    rows = list(csv.DictReader(io.StringIO(pages["models.csv"])))
+    assert len(rows) == len(cells()) and rows[0]["base"] == "albert-base"
+    assert float(rows[0]["steps_s_median"]) > 0
+
+
+def test_what_is_not_available_is_never_zero(pages: dict[str, str]) -> None:
+    refused = [row for row in csv.DictReader(io.StringIO(pages["models.csv"])) if not row["dtype"]]
+    assert refused and {row["peak_rss_bytes"] for row in refused} == {""}
+    assert "Energy per step: not available here" in pages["models.html"]
+
+
+def test_the_page_asks_no_other_host_for_anything(pages: dict[str, str]) -> None:
+    assert not re.findall(r"https?://|@import|url\(", pages["models.html"])
+    assert "default-src 'none'" in pages["models.html"]
+
+
+def test_names_from_outside_are_escaped(tmp_path: Path) -> None:
+    mine = replace(cell("bert-base", "onnx", "512M"), base=HOSTILE, outcome="done")
+    refused = replace(mine, method="torch", outcome=HOSTILE, steps_s=(), budget=HOSTILE)
+    hostile = replace(CONDITIONS, machine={"processor": HOSTILE}, versions={HOSTILE: HOSTILE})
+    paths = {path.suffix: path for path in write_pages([mine, refused], [hostile], tmp_path)}
+    html, text = paths[".html"].read_text(), paths[".md"].read_text()
+    assert "<script>alert" not in html + text
+    assert html.count("<script>") == 1  # the page's own
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in table if "alert" in line}) <= 3
+
+
+def test_markdown_says_a_hostile_name_in_full() -> None:
+    assert "&#60;script&#62;" in markdown.escaped("<script>") and "|" not in markdown.escaped("a|b")
+
+
+def test_prose_of_the_markdown_is_at_most_100_columns_wide(pages: dict[str, str]) -> None:
+    lines = pages["models.md"].splitlines()
+    assert [line for line in lines if len(line) > 100 and not line.startswith("|")] == []
+
+
+def test_the_fastest_that_is_proved_to_fit_is_named() -> None:
+    slow = replace(cell("bert-base", "onnx", "256M"), steps_s=(9.0,))
+    fast = replace(cell("bert-base", "torch", "8G"), steps_s=(1.0,), board_bytes=2 * GIB)
+    proved = replace(fast, proofs=(Proof(2 * GIB, True, "done", GIB),))
+    assert answer([slow, proved], "bert-base", GIB).cell == slow
+    assert answer([slow, proved], "bert-base", 2 * GIB).cell == proved
+
+
+def test_a_peak_alone_proves_nothing() -> None:
+    quick = replace(cell("bert-base", "torch", "8G"), steps_s=(1.0,), proofs=())
+    sure = replace(cell("bert-base", "onnx", "8G"), steps_s=(2.0,))
+    assert answer([quick, sure], "bert-base", 8 * GIB).cell == sure
+    assert answer([quick], "bert-base", 8 * GIB).why == "unproved"
+    unlimited = replace(sure, proofs=(Proof(GIB, True, "done, without a limit", None),))
+    assert answer([unlimited], "bert-base", 8 * GIB).why == "unproved"
+
+
+def test_a_base_that_fits_nothing_and_one_not_measured_are_told_apart() -> None:
+    large = replace(cell("bert-large", "full"), board_bytes=None)
+    killed = Cell("bert-base", "full", outcome="killed by the memory cap")
+    assert answer([large], "bert-large", GIB).why == "none"
+    assert answer([killed], "bert-base", GIB).why == "unmeasured"
+
+
+def test_of_a_cell_measured_twice_the_last_counts() -> None:
+    first = cell("bert-base", "onnx", "8G")
+    again = replace(first, steps_s=(5.0, 5.0))
+    assert latest([first, again]) == [again]
+
+
+def test_bases_stand_by_their_size_and_settings_apart() -> None:
+    held = replace(cell("roberta-large", "onnx", "8G"), isa="avx2")
+    assert bases([held, *cells(("albert-base",))]) == ["albert-base", "roberta-large"]
+    assert [one.isa for one in settings([held, *cells(("albert-base",))])] == ["", "avx2"]
+
+
+def test_published_and_measured_figures_have_columns_of_their_own() -> None:
+    sheet = beside_the_paper(cells())
+    assert sheet is not None
+    assert [kind for kind, _ in sheet.kinds] == ["", "measured here", "published, TX2 8 GB"]
+    assert sum(width for _, width in sheet.kinds) == len(sheet.columns)
+    large = next(row for row in sheet.rows if row[0].text == "roberta-large")
+    assert [entry.text for entry in large[-2:]] == ["OOM (10.4)", "~8.1"]
+
+
+def test_killed_and_refused_cells_say_why() -> None:
+    texts = [" ".join(entry.text for entry in row) for row in all_cells(cells()).rows]
+    assert any("killed by the memory cap" in text for text in texts)
+    assert any("below the smallest plan" in text for text in texts)
+
+
+def test_a_bar_that_would_hide_the_others_is_cut() -> None:
+    own = [cell("bert-base", method) for method in ("full", "peft", "nf4")]
+    own[2] = replace(own[2], steps_s=(300.0, 310.0))
+    marks = [row.mark for row in step_chart(own).rows]
+    assert [mark is not None and mark.is_cut for mark in marks] == [False, False, True]
+
+
+def test_a_chart_of_nothing_is_a_chart() -> None:
+    refused = [Cell("bert-base", "onnx", "256M", outcome="too small")]
+    assert step_chart(refused).rows[0].mark is None
+    assert memory_chart(refused, refused).rows[0].value == "refused"
+
+
+@pytest.mark.parametrize("reach", [0.004, 0.9, 1.0, 7.3, 99.0, 12345.0])
+def test_an_axis_has_few_round_numbers(reach: float) -> None:
+    steps = round_steps(reach)
+    assert steps[0] == 0 and 3 <= len(steps) <= 6 and steps[-1] <= reach * 1.0001
+
+
+def test_no_cells_make_a_page_that_says_so(tmp_path: Path) -> None:
+    paths = write_pages([], [], tmp_path)
+    assert "Nothing has been measured to its end yet." in paths[0].read_text()
