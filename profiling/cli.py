@@ -3,6 +3,7 @@
 import typer
 
 from profiling.commands.compare import compare_records
+from profiling.commands.estimate import estimate_step
 from profiling.commands.gradients import exact_gradients
 from profiling.commands.grid import predicted_peaks
 from profiling.commands.models import models
@@ -31,3 +32,4 @@ app.command("train")(train_steps)
 app.command()(models)
 app.command("grid")(predicted_peaks)
 app.command("gradients")(exact_gradients)
+app.command("estimate")(estimate_step)

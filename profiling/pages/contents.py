@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edge_client.tables import plain, size
+from profiling.estimates.rates import Rates
 from profiling.models.cell import METHODS, Cell
 from profiling.pages.answers import (
     SMALLEST_FIRST,
@@ -21,6 +22,7 @@ from profiling.pages.answers import (
 )
 from profiling.pages.charts import Chart, label_chart, memory_chart, step_chart
 from profiling.pages.conditions import told
+from profiling.pages.elsewhere import elsewhere
 from profiling.pages.sheets import Sheet, all_bases, all_cells, beside_the_paper
 from profiling.pages.words import (
     METHOD_NAMES,
@@ -120,12 +122,15 @@ class Contents:
     instruments: Sequence[tuple[str, str]] = INSTRUMENTS
 
 
-def contents(cells: Sequence[Cell], conditions: Sequence[Conditions]) -> Contents:
+def contents(
+    cells: Sequence[Cell], conditions: Sequence[Conditions], rates: Rates | None
+) -> Contents:
     """Everything the page says.
 
     Args:
         cells: In any order; of one that was measured twice the last counts.
         conditions: Of every record the cells are from.
+        rates: This machine's, measured; without them nothing is estimated.
     """
     cells = ordered(latest(cells))
     every = settings(cells)
@@ -133,7 +138,8 @@ def contents(cells: Sequence[Cell], conditions: Sequence[Conditions]) -> Content
         _block([cell for cell in cells if setting(cell) == one], one, len(every) > 1)
         for one in every
     ]
-    sheets = (all_bases(cells), beside_the_paper(cells), all_cells(cells))
+    estimated = None if rates is None else elsewhere(cells, rates)
+    sheets = (all_bases(cells), beside_the_paper(cells), estimated, all_cells(cells))
     return Contents(
         lead=_lead(cells),
         boards=[board_name(board) for board in SMALLEST_FIRST],

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from profiling.estimates.published import AUG_FEDPROMPT, SETTING, aug_fedprompt
+from profiling.estimates.rates import Rates
 from profiling.models.cell import Cell
 from profiling.pages.answers import bases, grid, setting, settings
 from profiling.pages.words import middle
@@ -52,7 +53,9 @@ def _flat(cell: Cell) -> dict[str, Any]:
     }
 
 
-def as_json(cells: Sequence[Cell], conditions: Sequence[Conditions]) -> str:
+def as_json(
+    cells: Sequence[Cell], conditions: Sequence[Conditions], rates: Rates | None = None
+) -> str:
     """Everything: cells as they were measured, the answers, what is published, the conditions."""
     answers = [
         {
@@ -80,6 +83,7 @@ def as_json(cells: Sequence[Cell], conditions: Sequence[Conditions]) -> str:
             "setting": SETTING,
             "bases": {name: asdict(known[name]) for name in bases(cells) if name in known},
         },
+        "rates": None if rates is None else asdict(rates),
         "conditions": list({json.dumps(asdict(one)): asdict(one) for one in conditions}.values()),
     }
     return json.dumps(body, indent=1) + "\n"

@@ -14,6 +14,7 @@ from edge_client.adapters.spec import TARGETS
 from edge_client.bases.base import open_base
 from edge_client.tables import Column, Table, share
 from edge_client.wire.labelling import Labelling
+from profiling.estimates import fes
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.record import Result, Row, mean_and_spread
 from simulation.papers.aug_fedprompt import AUGMENTED, experiment
@@ -30,11 +31,6 @@ CLIENTS, TEXTS = 32, 1600
 REACHED = 0.98  # of what unpaced labelling ends with, on average over its last evaluations
 LAST = 3
 CACHE_BYTES = 1 << 30
-# FeS's plotting notebooks: seconds of a batch of 4 on a TX2, all weights trained, or biases alone.
-BATCH = 4
-TRAIN_S, READ_S = {"full": 2.0, "bias": 1.0}, {"full": 1.0, "bias": 0.5}
-COMPUTE_W, RADIO_W = 12.0, 4.0
-RADIO_BYTES_PER_S = 1e6  # ours: theirs is not known
 
 EVERYTHING = Labelling(
     infer_every=1,
@@ -162,22 +158,13 @@ def until(result: Result, target: float) -> Spent | None:
 
 
 def fes_seconds(found: Spent, layers: int, kind: str) -> float:
-    """Seconds on a TX2 by FeS's cost model: batches of 4 texts through all layers.
-
-    Args:
-        found: Layer-forwards; a training batch is 3 of them per text and layer.
-        layers: The base's layers.
-        kind: `full` or `bias`: what is trained.
-    """
-    trained = found.training / (3 * layers * BATCH)
-    read = (found.labelling + found.gate) / (layers * BATCH)
-    return trained * TRAIN_S[kind] + read * READ_S[kind]
+    """Seconds on a TX2 by FeS's cost model, of layer-forwards; `full` or `bias` is trained."""
+    return fes.seconds(found.training, found.labelling + found.gate, layers, kind)
 
 
 def fes_kj(found: Spent, layers: int, kind: str) -> float:
     """Kilojoules by the same model: computing, and sending at 1 MB per second."""
-    sending_s = found.traffic_bytes / RADIO_BYTES_PER_S
-    return (COMPUTE_W * fes_seconds(found, layers, kind) + RADIO_W * sending_s) / 1e3
+    return fes.kilojoules(fes_seconds(found, layers, kind), found.traffic_bytes)
 
 
 def cost_table(found: Sequence[Measured]) -> tuple[Table, list[dict[str, Any]]]:

@@ -3,6 +3,7 @@
 Figures 2, 4 and 5 of the paper are drawings; of them only what its text says is known.
 """
 
+from profiling.estimates.published import OUT_OF_MEMORY, TABLE_4
 from simulation.papers.published.figure import Figure, Paper, Setting, read_table
 
 PAPER = Paper("AUG-FedPrompt", "EuroMLSys'23, arXiv:2212.00192, doi 10.1145/3578356.3592575")
@@ -46,16 +47,11 @@ SYSTEM_COST = read_table(
     PAPER,
     "table 4",
     BOARD,
-    """
-             | ALBERT-base | BERT-base | BERT-large | RoBERTa-base | RoBERTa-large
-Memory (GB)  | 3.7         | 5.4       | 9.8        | 5.8          | 10.4
-Latency (s)  | 1.4         | 1.9       | ~7.8       | 2.1          | ~8.1
-Param. (M)   | 11.7        | 109.5     | 334.9      | 124.6        | 355.3
-""",
+    TABLE_4,
     units={"Memory (GB)": "GB", "Latency (s)": "s per batch", "Param. (M)": "million parameters"},
     remarks={
         ("Memory (GB)", model): "out of memory on the board; measured on a central server (note 3)"
-        for model in ("BERT-large", "RoBERTa-large")
+        for model in OUT_OF_MEMORY
     },
 )
 

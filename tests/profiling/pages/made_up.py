@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+from profiling.estimates.rates import Rates
 from profiling.models.cell import BOARDS, BUDGETS, GIB, Cell, Proof
 from profiling.records.record import Conditions
 
 MIB = 1 << 20
+RATES = Rates(flops_per_s=400e9, bytes_per_s=12e9)
 BASES = {  # parameters, LoRA's parameters, GFLOP of a step
     "albert-base": (11_700_000, 294_912, 0.9),
     "distilbert": (66_400_000, 147_456, 0.5),
@@ -60,6 +62,14 @@ def cell(base: str, method: str, budget: str = "") -> Cell:
         peak = min(round(limit * 0.93), runtime + round(2.4 * parameters) + 150 * MIB)
     squeeze = 1.9 if budget == "256M" else 1.4 if budget == "512M" else 1.0
     step = SECONDS[method] * work * squeeze
+    plan = {
+        "dtype": "float32",
+        "micro_batch": 4,
+        "recompute": [],
+        "depth": {"distilbert": 6}.get(base, 24 if "large" in base else 12),
+        "tokens": 256,
+        "is_kept_in_half": False,
+    }
     is_loose = (base, method) == ("bert-large", "peft")
     steps = tuple(step * factor for factor in (0.97, 1.0, 1.04, 1.4 if is_loose else 1.05))
     board, runs = proofs(peak)
@@ -80,6 +90,7 @@ def cell(base: str, method: str, budget: str = "") -> Cell:
         board_bytes=board,
         proofs=runs,
         is_unstable=is_loose,
+        plan=plan if method in ("torch", "onnx") else None,
     )
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("playwright")
 from playwright.sync_api import sync_playwright
 
 from profiling.pages.models_page import write_pages
-from tests.profiling.pages.made_up import CONDITIONS, cell, cells
+from tests.profiling.pages.made_up import CONDITIONS, RATES, cell, cells
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
@@ -73,7 +73,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     long = replace(cell("bert-base", "onnx", "8G"), base="a-base-with-a-name-" + "x" * 120)
     slow = replace(cell("roberta-base", "nf4"), steps_s=(400.0, 500.0), is_unstable=True)
     folder = tmp_path_factory.mktemp("page")
-    return write_pages([*cells(), long, slow], [CONDITIONS], folder)[0]
+    return write_pages([*cells(), long, slow], [CONDITIONS], folder, RATES)[0]
 
 
 def opened(browser: Any, file: Path, width: int, scheme: str, **more: Any) -> Opened:

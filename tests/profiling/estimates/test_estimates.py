@@ -1,0 +1,147 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.layout import checked_shape
+from edge_client.bases.random_models import hub_config
+from edge_client.planning.plan import Plan, Workload
+from edge_client.planning.step_cost import step_flops
+from profiling.estimates import fes
+from profiling.estimates.boards import BOARDS, Board
+from profiling.estimates.published import aug_fedprompt
+from profiling.estimates.rates import (
+    LEAST_BYTES,
+    MOST_BYTES,
+    Rates,
+    array_bytes,
+    kept,
+    largest_cache,
+    measured_once,
+    memory_rate,
+)
+from profiling.estimates.roofline import REACHED, StepWork, estimate, reached, roof_s, step_work
+from tests.command_line import smidgen
+
+STEP = StepWork(flops=1e12, moved_bytes=1e9)
+TX2 = BOARDS["tx2"]
+
+
+def test_peaks_are_what_the_data_sheets_say() -> None:
+    assert TX2.peak_flops_per_s == 64e9
+    assert TX2.peak_bytes_per_s == pytest.approx(59.7e9, rel=1e-3)
+    assert BOARDS["nano"].peak_bytes_per_s == pytest.approx(25.6e9, rel=1e-3)
+    assert BOARDS["orin-nano"].peak_bytes_per_s == pytest.approx(68.3e9, rel=1e-2)
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=list(BOARDS))
+def test_every_board_names_its_sources(board: Board) -> None:
+    assert len(board.sources) > 1 and all(board.sources)
+
+
+def test_a_step_that_reaches_half_the_roof_takes_twice_as_long() -> None:
+    whole, half = estimate(STEP, TX2, 1.0), estimate(STEP, TX2, 0.5)
+    assert half.step_s == 2 * whole.step_s
+    assert whole.step_s == pytest.approx(1e12 / (REACHED * 64e9))
+    assert estimate(STEP, TX2, None).is_bound and not whole.is_bound
+
+
+def test_the_roof_is_made_of_what_takes_longer() -> None:
+    assert estimate(STEP, TX2, 1.0).limit == "products"
+    assert estimate(StepWork(1e9, 1e12), TX2, 1.0).limit == "memory"
+    assert roof_s(StepWork(1e9, 1e12), Rates(1e9, 1e9)) == 1000
+
+
+def test_a_machine_estimates_its_own_step_as_it_measured_it() -> None:
+    here = Rates(REACHED * TX2.peak_flops_per_s, REACHED * TX2.peak_bytes_per_s)
+    assert estimate(STEP, TX2, reached(STEP, 77.0, here)).step_s == pytest.approx(77.0)
+
+
+def test_no_step_reaches_more_than_the_roof() -> None:
+    assert reached(STEP, 1e-3, Rates(1e9, 1e9)) == 1.0
+
+
+def test_every_input_says_how_we_came_by_it() -> None:
+    kinds = {one.name: one.kind for one in estimate(STEP, TX2, 0.7).inputs}
+    assert kinds["of these peaks"] == "assumed" and kinds["peak of products"] == "published"
+    assert kinds["share of the roof"] == "measured"
+
+
+def test_weights_of_fewer_bits_move_fewer_bytes() -> None:
+    shape = checked_shape(hub_config("bert-base"))
+    plan = Plan("float32", 4, (), shape.layers, 256)
+    work = [Workload(shape, bits, parse_adapter("lora:8"), 4, 256) for bits in (4, 8)]
+    four, eight = (step_work(one, plan) for one in work)
+    assert four.flops == eight.flops == step_flops(work[0], plan)
+    assert four.moved_bytes < eight.moved_bytes
+
+
+def test_the_paper_s_table_stands_as_it_is_printed() -> None:
+    table = aug_fedprompt()
+    assert list(table) == [
+        "albert-base",
+        "bert-base",
+        "bert-large",
+        "roberta-base",
+        "roberta-large",
+    ]
+    assert [one.memory for one in table.values()] == [
+        "3.7",
+        "5.4",
+        "OOM (9.8)",
+        "5.8",
+        "OOM (10.4)",
+    ]
+    assert [one.latency for one in table.values()] == ["1.4", "1.9", "~7.8", "2.1", "~8.1"]
+
+
+def test_fes_model_gives_what_its_notebooks_give() -> None:
+    layers = 24
+    batch_trained, batch_read = 3 * layers * fes.BATCH, layers * fes.BATCH
+    assert fes.seconds(batch_trained, 0, layers, "full") == 2.0
+    assert fes.seconds(0, 2 * batch_read, layers, "bias") == 1.0
+    assert fes.kilojoules(10.0, 5e6) == pytest.approx((12 * 10 + 4 * 5) / 1e3)
+
+
+def test_the_arrays_are_larger_than_caches_and_not_too_large() -> None:
+    assert array_bytes(0) == LEAST_BYTES and array_bytes(1 << 40) == MOST_BYTES
+    assert largest_cache(Path("/no/such")) == 0
+    assert memory_rate(repeats=1, cores=1, bytes_=1 << 20) > 1e6
+
+
+def test_rates_are_measured_once_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "rates.json"
+    assert kept(path) is None
+    path.write_text('{"flops_per_s": 2.0, "bytes_per_s": 3.0}')
+    assert measured_once(path) == Rates(2.0, 3.0)
+    path.write_text("half a li")
+    assert kept(path) is None
+
+
+def test_the_command_prints_inputs_formula_and_that_it_is_estimated() -> None:
+    done = smidgen("profile", "estimate", "--base", "roberta-base", "--board", "tx2")
+    assert done.exit_code == 0, done.stderr
+    for word in ("ESTIMATED", "formula:", "published", "assumed", "source:", "64.0 G/s"):
+        assert word in done.stdout
+
+
+def test_the_command_as_json() -> None:
+    done = smidgen("profile", "estimate", "--base", "embedded", "--board", "nano", "--json")
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["source"] == "estimated" and found["is_lower_bound"] and found["step_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--base", "<script>", "--board", "tx2"), "<script>"),
+        (("--base", "embedded", "--board", "pi"), "one of nano"),
+        (("--base", "embedded", "--board", "tx2", "--step-s", "-1"), "seconds above 0"),
+        (("--base", "embedded", "--board", "tx2", "--memory-budget", "2M"), "budget"),
+        (("--base", "embedded", "--board", "tx2", "--bits", "5"), "4, 8 and 16"),
+    ],
+)
+def test_wrong_input_is_one_line(words: tuple[str, ...], told: str) -> None:
+    done = smidgen("profile", "estimate", *words)
+    assert done.exit_code == 2 and told in done.stderr and done.stderr.count("\n") == 1
