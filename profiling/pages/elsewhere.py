@@ -22,6 +22,7 @@ from profiling.pages.sheets import Entry, Head, Sheet
 from profiling.pages.words import base_name, method_name, step
 
 RANDOM_BITS = 4  # of a shape's random weights
+SHOWN = [BOARDS[name] for name in ("nano", "tx2", "xavier-nx", "orin-nano")]  # of equal ones one
 
 
 def elsewhere(cells: Sequence[Cell], rates: Rates) -> Sheet | None:
@@ -31,7 +32,7 @@ def elsewhere(cells: Sequence[Cell], rates: Rates) -> Sheet | None:
         cells: Measured here; a step says what share of this machine's roof it reaches.
         rates: This machine's, measured.
     """
-    least = min(board.memory_bytes for board in BOARDS.values())
+    least = min(board.memory_bytes for board in SHOWN)
     rows = []
     for base in bases(cells):
         own = [cell for cell in cells if cell.plan and cell.dtype == "float32" and not cell.isa]
@@ -40,7 +41,7 @@ def elsewhere(cells: Sequence[Cell], rates: Rates) -> Sheet | None:
         if best is None or work is None:
             continue
         share = reached(work, median(best.steps_s), rates)
-        found = [estimate(work, board, share).step_s for board in BOARDS.values()]
+        found = [estimate(work, board, share).step_s for board in SHOWN]
         rows.append(
             [
                 Entry(base_name(best), "word"),
@@ -53,8 +54,8 @@ def elsewhere(cells: Sequence[Cell], rates: Rates) -> Sheet | None:
         )
     if not rows:
         return None
-    boards = [board.name.removeprefix("Jetson ") for board in BOARDS.values()]
-    sources = sorted({source for board in BOARDS.values() for source in board.sources})
+    boards = [board.name.removeprefix("Jetson ") for board in SHOWN]
+    sources = sorted({source for board in SHOWN for source in board.sources})
     return Sheet(
         "Boards that are not here",
         [
