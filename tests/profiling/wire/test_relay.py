@@ -1,0 +1,130 @@
+"""The relay: its counts are the bytes that were sent, and its delay is distance, not a pause."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from profiling.wire.relay import Exchange, Relay, RelayError, relaying, traffic
+
+MEGABYTES = 3_145_728
+RTT_S = 0.05
+
+
+def answer(connection: socket.socket) -> None:
+    """Answer every request with the bytes of its body, on one connection."""
+    with connection, connection.makefile("rb") as said:
+        while head := said.readline():
+            length = 0
+            while (line := said.readline()) != b"\r\n":
+                name, _, value = line.partition(b":")
+                length = int(value) if name.lower() == b"content-length" else length
+            body = said.read(length)
+            assert head.startswith((b"PUT", b"GET"))
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length + body)
+
+
+@contextmanager
+def echo() -> Iterator[int]:
+    """A server that gives back what it is sent; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:  # closed
+                    return
+                threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.fixture
+def relay(request: pytest.FixtureRequest) -> Iterator[Relay]:
+    rtt_s = getattr(request, "param", 0.0)
+    with echo() as port, relaying("127.0.0.1", port, rtt_s) as running:
+        yield running
+
+
+def counted(relay: Relay, requests: int) -> list[Exchange]:
+    """The exchanges, once the last byte of so many has been seen."""
+    end = time.monotonic() + 5.0
+    while len(found := relay.exchanges()) < requests or not found[-1].bytes_down:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found
+
+
+def test_known_bytes_are_counted_in_each_direction(relay: Relay) -> None:
+    sent = b"PUT /a?b=1 HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"
+    with socket.create_connection(("127.0.0.1", relay.port)) as raw:
+        raw.sendall(sent)
+        came = raw.recv(1000)
+    assert came == b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+    [one] = counted(relay, 1)
+    assert (one.method, one.path) == ("PUT", "/a?b=1")
+    assert (one.bytes_up, one.bytes_down) == (len(sent), len(came))
+
+
+def test_each_request_of_a_connection_is_one_exchange(relay: Relay) -> None:
+    body = bytes(range(256)) * 4096  # a megabyte, in many pieces
+    with httpx.Client(base_url=relay.url) as http:
+        for _ in range(3):
+            assert http.put("/x", content=body).content == body
+        http.get("/y")
+    found = counted(relay, 4)
+    assert [one.path for one in found] == ["/x", "/x", "/x", "/y"]
+    assert found[0].bytes_up == found[1].bytes_up > len(body)
+    assert traffic(found).connections == 1
+
+
+def test_what_is_not_http_is_counted_without_a_request(relay: Relay) -> None:
+    with socket.create_connection(("127.0.0.1", relay.port)) as raw:
+        raw.sendall(b"\x16\x03\x01 not a request")
+        time.sleep(0.2)
+    assert traffic(relay.exchanges()).requests == 0
+    assert traffic(relay.exchanges()).bytes_up == 17
+
+
+@pytest.mark.parametrize("relay", [RTT_S], indirect=True)
+def test_a_body_of_megabytes_takes_one_round_trip_longer_not_one_per_piece(relay: Relay) -> None:
+    with httpx.Client(base_url=relay.url) as http:
+        http.get("/")  # connects
+        spans = []
+        for body in (b"", bytes(MEGABYTES)):
+            start = time.monotonic()
+            assert http.put("/", content=body).content == body
+            spans.append(time.monotonic() - start)
+    assert min(spans) >= RTT_S
+    assert spans[1] - spans[0] < 2 * RTT_S  # as little as copying takes; 12 pieces would be 0.6 s
+
+
+@pytest.mark.parametrize("relay", [RTT_S], indirect=True)
+def test_a_new_connection_takes_a_round_trip_more(relay: Relay) -> None:
+    start = time.monotonic()
+    httpx.get(relay.url)
+    assert time.monotonic() - start >= 2 * RTT_S
+
+
+def test_a_server_that_is_not_there_ends_the_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with relaying("127.0.0.1", port) as relay, pytest.raises(httpx.RemoteProtocolError):
+        httpx.get(relay.url)
+
+
+def test_a_relay_that_was_ended_says_so() -> None:
+    with echo() as port:
+        with relaying("127.0.0.1", port) as relay:
+            pass
+        with pytest.raises(RelayError, match="has ended"):
+            relay.exchanges()
