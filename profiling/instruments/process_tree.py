@@ -28,10 +28,12 @@ class TreeUse:
         cpu_s: User and system time of all, of those that ended as last seen.
         peak_pss_bytes: Highest sample of their resident memory; a page that several of them share
             counts once (Pss).
+        peak_rss_bytes: The same where it counts in each of them (Rss), as `ps` shows it.
     """
 
     cpu_s: float
     peak_pss_bytes: int
+    peak_rss_bytes: int
 
 
 class ProcessTree:
@@ -48,7 +50,7 @@ class ProcessTree:
     def __init__(self, root: int, interval_s: float = INTERVAL_S) -> None:
         self._root, self._interval_s = root, interval_s
         self._cpu_s: dict[psutil.Process, float] = {}
-        self._peak_pss_bytes = 0
+        self._peak_pss_bytes = self._peak_rss_bytes = 0
         self._lock, self._is_over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="process-tree", daemon=True)
         self.left: list[int] = []
@@ -78,7 +80,9 @@ class ProcessTree:
         """What it has used up to now."""
         self._sample()
         with self._lock:
-            return TreeUse(sum(self._cpu_s.values()), self._peak_pss_bytes)
+            return TreeUse(
+                sum(self._cpu_s.values()), self._peak_pss_bytes, self._peak_rss_bytes
+            )
 
     def _watch(self) -> None:
         while not self._is_over.wait(self._interval_s):
@@ -88,8 +92,9 @@ class ProcessTree:
         """Read the tree once; those of it that live."""
         with self._lock:
             alive = [process for process in self._tree() if self._count(process)]
-            pss_bytes = sum(map(_pss_bytes, alive))
-            self._peak_pss_bytes = max(self._peak_pss_bytes, pss_bytes)
+            held = [_resident(process) for process in alive]
+            self._peak_pss_bytes = max(self._peak_pss_bytes, sum(pss for pss, _rss in held))
+            self._peak_rss_bytes = max(self._peak_rss_bytes, sum(rss for _pss, rss in held))
         return alive
 
     def _tree(self) -> list[psutil.Process]:
@@ -114,7 +119,9 @@ class ProcessTree:
         return False
 
 
-def _pss_bytes(process: psutil.Process) -> int:
+def _resident(process: psutil.Process) -> tuple[int, int]:
+    """Proportional and whole resident set of a process; 0 of one that is gone."""
     with suppress(psutil.Error, OSError):
-        return int(process.memory_full_info().pss)
-    return 0
+        held = process.memory_full_info()
+        return int(held.pss), int(held.rss)
+    return 0, 0

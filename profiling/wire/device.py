@@ -1,0 +1,113 @@
+"""A device that computes nothing: the client's own transport and state folder, and 0.01 added.
+
+It does what the client loop does around its engine, with the same calls in the same order: what is
+received is kept, and what is sent lies in the outbox first. Training adds 0.01 to every number; it
+has no texts to evaluate on, and says so at once. It prints one JSON line per piece of work.
+
+    python -m profiling.wire.device '{"url": "http://...", "token": "...", "name": "a", ...}'
+"""
+
+import json
+import math
+import platform
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+from edge_client.client.loop import with_costs
+from edge_client.client.meter import WorkMeter
+from edge_client.client.settings import Settings
+from edge_client.client.state import Answer, ClientState
+from edge_client.client.transport import Coordinator, patiently
+from edge_client.planning.resources import memory_bytes, usable_cores
+from edge_client.wire.messages import PROTOCOL, DeviceFacts, Enrol, Over, Report, Waiting, Work
+from edge_client.wire.tensors import AdapterState, Update, decode_adapter, encode_update
+from profiling.instruments.stepping import tell
+
+ADDED = 0.01  # by every device to every number, in every round
+
+
+def take_part(url: str, token: str, name: str, folder: str) -> None:
+    """Serve a run until it is finished.
+
+    Args:
+        url: Of the coordinator, or of a relay before it.
+        token: Enrolment token.
+        name: The device's own.
+        folder: Its state folder; made.
+    """
+    state = ClientState(Path(folder))
+    with closing(Coordinator(url)) as coordinator:
+        coordinator.terms(token)
+        enrolled = coordinator.enrol(Enrol(PROTOCOL, token, name, _facts()))
+    wait_s = 0.0  # at first, as the client loop does
+    with closing(Coordinator(url, enrolled.device_key)) as coordinator:
+        while True:
+            meter = WorkMeter()
+            have = state.newest()
+            with meter.phase("wait"):
+                given = _next(coordinator, wait_s, have, meter)
+            now_s, wait_s = time.monotonic(), Settings.wait_s
+            if isinstance(given, Over):
+                tell("over", at_s=now_s)
+                return
+            if isinstance(given, Work):
+                adapter = _serve(coordinator, state, given, meter)
+                tell(
+                    "work",
+                    kind=given.kind,
+                    round_index=given.round_index,
+                    at_s=now_s,
+                    done_s=time.monotonic(),
+                    requests=meter.requests,
+                    tensors=len(adapter),
+                    payload_bytes=sum(tensor.nbytes for tensor in adapter.values()),
+                )
+
+
+def _facts() -> DeviceFacts:
+    python = platform.python_version()
+    return DeviceFacts(platform.machine(), usable_cores(), memory_bytes(), python, "")
+
+
+def _next(
+    coordinator: Coordinator, wait_s: float, have: str, meter: WorkMeter
+) -> Work | Waiting | Over:
+    return patiently(lambda: coordinator.next_work(wait_s, have, meter), math.inf)
+
+
+def _serve(
+    coordinator: Coordinator, state: ClientState, work: Work, meter: WorkMeter
+) -> AdapterState:
+    """Do one piece of work; the adapter that came with it."""
+    digest = work.adapter_sha256
+    body = state.adapter(digest)
+    if body is None:
+        with meter.phase("download"):
+            body = patiently(lambda: coordinator.adapter(digest, meter), math.inf)
+        state.keep_adapter(digest, body)
+    adapter = decode_adapter(body)
+    finished = answer(work, adapter)
+    state.keep_finished(finished)
+    report, update = finished.report, finished.update
+    if update is not None:
+        with meter.phase("upload"):
+            patiently(lambda: coordinator.upload(report.work_id, update, meter), math.inf)
+    costs = with_costs(report, meter)
+    patiently(lambda: coordinator.report(costs, meter), math.inf)
+    state.forget_finished(report.work_id)
+    return adapter
+
+
+def answer(work: Work, adapter: AdapterState) -> Answer:
+    """An update of 0.01 everywhere, or an evaluation on no texts."""
+    if work.kind != "train":
+        return Answer(Report(work.work_id, "done", labelled=1), None)
+    delta = {name: (tensor + ADDED) - tensor for name, tensor in adapter.items()}
+    update = encode_update(Update(work.work_id, 1, delta))
+    return Answer(Report(work.work_id, "done", 1, 0.0), update)
+
+
+if __name__ == "__main__":
+    take_part(**json.loads(sys.argv[1]))

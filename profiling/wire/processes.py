@@ -1,0 +1,148 @@
+"""The processes of one measurement by name, each with what it started; none is left behind.
+
+Every process leads a group of its own and writes to a log of its own. Leaving the block, by
+whatever way, ends them all: terminate the groups, wait, kill, and end what has left its group.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from edge_client.errors import Failed
+from profiling.instruments.child import Line
+from profiling.instruments.process_tree import ProcessTree, TreeUse
+
+POLL_S = 0.02
+END_S = 5.0  # what a process has for ending by itself
+
+
+class ProcessError(Failed):
+    """A process ended before its work was done, or never began it."""
+
+
+class Processes:
+    """Running processes; `running` makes it.
+
+    Args:
+        logs: Folder of their output.
+        watched: Ends the watching of their trees.
+    """
+
+    def __init__(self, logs: Path, watched: ExitStack) -> None:
+        self._logs, self._watched = logs, watched
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._trees: dict[str, ProcessTree] = {}
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start a process.
+
+        Args:
+            name: For its log and for messages.
+            command: The program.
+            environment: Set beside this process's own.
+        """
+        with self.log(name).open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+                start_new_session=True,
+            )
+        self._processes[name] = process
+        self._trees[name] = self._watched.enter_context(ProcessTree(process.pid))
+
+    def log(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
+
+    def lines(self, name: str) -> list[Line]:
+        """The JSON objects that a process has printed, each on a line of its own."""
+        found = []
+        for text in self.log(name).read_text(errors="replace").splitlines():
+            with suppress(ValueError):
+                line = json.loads(text)
+                found += [line] if isinstance(line, dict) else []
+        return found
+
+    def said(self, name: str, pattern: str) -> list[str]:
+        """What a pattern finds in a process's log."""
+        return re.findall(pattern, self.log(name).read_text(errors="replace"))
+
+    def use(self, name: str) -> TreeUse:
+        """What a process and all that it started have used so far."""
+        return self._trees[name].take()
+
+    def wait(self, until: Callable[[], bool], within_s: float, what: str) -> None:
+        """Wait for something that the processes do.
+
+        Args:
+            until: Whether it is done.
+            within_s: How long it may take.
+            what: The same in words, such as `the server to listen`.
+
+        Raises:
+            ProcessError: It took too long, or a process failed.
+        """
+        end = time.monotonic() + within_s
+        while not until():
+            self.check()
+            if time.monotonic() > end:
+                raise ProcessError(f"waited {within_s:.0f} s for {what}; {self._last_words()}")
+            time.sleep(POLL_S)
+
+    def is_over(self, name: str) -> bool:
+        return self._processes[name].poll() is not None
+
+    def check(self) -> None:
+        """Raise if a process failed.
+
+        Raises:
+            ProcessError: Names it and quotes its last line.
+        """
+        for name, process in self._processes.items():
+            if process.poll() not in (None, 0):
+                code = process.returncode
+                raise ProcessError(f"{name} ended with code {code}: {self._last_line(name)}")
+
+    def _last_words(self) -> str:
+        return "; ".join(f"{name}: {self._last_line(name)}" for name in self._processes)
+
+    def _last_line(self, name: str) -> str:
+        rows = self.log(name).read_text(errors="replace").strip().splitlines()
+        return rows[-1].strip()[:200] if rows else "it said nothing"
+
+    def stop(self) -> None:
+        """End every process, with its group."""
+        for process in self._processes.values():
+            _signal(process, signal.SIGTERM)
+        end = time.monotonic() + END_S
+        for process in self._processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, end - time.monotonic()))
+        for process in self._processes.values():
+            _signal(process, signal.SIGKILL)  # what is left of its group, too
+            process.wait()
+
+
+@contextmanager
+def running(logs: Path) -> Iterator[Processes]:
+    """Processes that live no longer than this block."""
+    logs.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as watched:
+        started = Processes(logs, watched)
+        try:
+            yield started
+        finally:
+            started.stop()
+
+
+def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

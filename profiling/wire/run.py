@@ -1,0 +1,98 @@
+"""What rounds without compute took: one kind of result for ours and for the peer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from profiling.instruments.process_tree import TreeUse
+
+WARMUP = 1  # rounds that do not count
+
+
+@dataclass(frozen=True)
+class Side:
+    """The processes of the server, or of one client.
+
+    Attributes:
+        cpu_s: Processor time in a round, user and system.
+        peak_pss_bytes: Peak of the processes together, a page that they share counted once.
+        peak_rss_bytes: The same with such a page counted in each, as `ps` shows it.
+    """
+
+    cpu_s: float
+    peak_pss_bytes: int
+    peak_rss_bytes: int
+
+
+@dataclass(frozen=True)
+class WireRun:
+    """Rounds over one distance; all figures measured.
+
+    Attributes:
+        who: `smidgen` or the peer, with its version.
+        rtt_s: Round trip that the relay adds.
+        clients: Clients, all of them in every round.
+        tensors: In how many tensors the adapter's numbers are.
+        payload_bytes: These numbers, which a client gets once and sends once in a round.
+        rounds_s: Seconds of each round, from its beginning to that of the next.
+        training_s: Of each, until the next adapter is there.
+        requests: HTTP requests of a client in a round, by the relay's count.
+        training_requests: Of them for its piece of training.
+        bytes_up: Bytes from a client in a round, by the relay's count.
+        bytes_down: Bytes to it.
+        server: The server's processes.
+        client: One client's, the largest of them.
+        notes: What a reader should know of it.
+    """
+
+    who: str
+    rtt_s: float
+    clients: int
+    tensors: int
+    payload_bytes: int
+    rounds_s: tuple[float, ...]
+    training_s: tuple[float, ...]
+    requests: float
+    training_requests: float
+    bytes_up: float
+    bytes_down: float
+    server: Side
+    client: Side
+    notes: tuple[str, ...] = ()
+
+    @property
+    def p50_s(self) -> float:
+        """Median seconds of a round."""
+        return median(self.rounds_s)
+
+    @property
+    def p95_s(self) -> float:
+        """Seconds that 95 % of the rounds did not exceed."""
+        ordered = sorted(self.rounds_s)
+        return ordered[-(-95 * len(ordered) // 100) - 1]
+
+    @property
+    def framing_up(self) -> float:
+        """What a client sends beside the numbers, as a share of them."""
+        return self.bytes_up / self.payload_bytes - 1
+
+    @property
+    def framing_down(self) -> float:
+        """What it receives beside them."""
+        return self.bytes_down / self.payload_bytes - 1
+
+
+def side(before: Sequence[TreeUse], after: Sequence[TreeUse], rounds: int) -> Side:
+    """What one of several equal trees used in a round: processor time on average, the highest peak.
+
+    Args:
+        before: Each when the rounds began.
+        after: Each at their end.
+        rounds: Rounds in between.
+    """
+    spent_s = sum(use.cpu_s for use in after) - sum(use.cpu_s for use in before)
+    return Side(
+        spent_s / rounds / len(after),
+        max(use.peak_pss_bytes for use in after),
+        max(use.peak_rss_bytes for use in after),
+    )
