@@ -59,8 +59,6 @@ def take_part(url: str, token: str, name: str, folder: str) -> None:
                     kind=given.kind,
                     round_index=given.round_index,
                     at_s=now_s,
-                    done_s=time.monotonic(),
-                    requests=meter.requests,
                     tensors=len(adapter),
                     payload_bytes=sum(tensor.nbytes for tensor in adapter.values()),
                 )

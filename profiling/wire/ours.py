@@ -12,20 +12,19 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from statistics import mean
 
 from edge_client.bases.base import Base
 from profiling.instruments.bases import cache_folder, label_words
 from profiling.instruments.child import Line
 from profiling.wire.processes import Processes, running
-from profiling.wire.relay import Exchange, Relay, relaying, traffic
-from profiling.wire.run import WARMUP, WireRun, side
+from profiling.wire.relay import Exchange, Relay, relaying
+from profiling.wire.run import WARMUP, WireRun, passed, side
 
 WHO = "smidgen"
 SERVER = "coordinator"
 LISTENING = r"listening on http://([\d.]+:\d+)"
 START_S = 60.0  # until the server listens
-UPLOAD = re.compile(r"/v1/work/[^/]+/update$")
+UPLOAD = re.compile(r"/v1/work/([^/]+)/update$")
 ROUND_S = 60.0  # the longest round that is waited for
 
 
@@ -122,7 +121,7 @@ def _run(
     ended = [begins(lines.values(), index, "evaluate") for index in range(2, rounds + 2)]
     over = min(line["at_s"] for rows in lines.values() for line in rows if line["event"] == "over")
     done = [line for rows in lines.values() for line in rows if line.get("kind") == "train"]
-    passed = traffic(whole_rounds(relay.exchanges(), rounds))
+    whole = list(whole_rounds(relay.exchanges(), rounds))
     return WireRun(
         who=WHO,
         rtt_s=rtt_s,
@@ -131,10 +130,8 @@ def _run(
         payload_bytes=done[0]["payload_bytes"],
         rounds_s=tuple(later - earlier for earlier, later in pairwise([*began, over])),
         training_s=tuple(end - begin for begin, end in zip(began, ended, strict=True)),
-        requests=passed.requests / clients / rounds,
-        training_requests=mean(line["requests"] for line in done if line["round_index"] > WARMUP),
-        bytes_up=passed.bytes_up / clients / rounds,
-        bytes_down=passed.bytes_down / clients / rounds,
+        whole=passed(whole, clients * rounds),
+        training=passed(of_training(whole), clients * rounds),
         server=side([before[SERVER]], [after[SERVER]], rounds),
         client=side([before[name] for name in names], [after[name] for name in names], rounds),
     )
@@ -147,14 +144,35 @@ def begins(clients: Iterable[Sequence[Line]], round_index: int, kind: str) -> fl
     return float(min(one["at_s"] for one in named))
 
 
-def whole_rounds(exchanges: Sequence[Exchange], rounds: int) -> Iterator[Exchange]:
-    """Exchanges of the last rounds of each client, as many of each kind as a round has.
+def by_client(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
+    """Exchanges of each connection on which there were uploads: of a client that has enrolled."""
+    numbers = {one.connection for one in exchanges if UPLOAD.match(one.path)}
+    return [[one for one in exchanges if one.connection == number] for number in sorted(numbers)]
 
-    Every round has one upload: from the one before a round's up to the one before the next is as
-    much as a round takes.
+
+def whole_rounds(exchanges: Sequence[Exchange], rounds: int) -> Iterator[Exchange]:
+    """Exchanges of the last rounds of each client, as many of each kind as rounds have.
+
+    Every round has one upload: from the one before the first of these rounds up to the one in the
+    last of them is as much as the rounds take.
     """
-    for connection in sorted({one.connection for one in exchanges}):
-        own = [one for one in exchanges if one.connection == connection]
+    for own in by_client(exchanges):
         uploads = [place for place, one in enumerate(own) if UPLOAD.match(one.path)]
-        if uploads:  # else the one on which it enrolled
-            yield from own[uploads[-rounds - 1] : uploads[-1]]
+        yield from own[uploads[-rounds - 1] : uploads[-1]]
+
+
+def of_training(exchanges: Sequence[Exchange]) -> Iterator[Exchange]:
+    """Those of them that training takes: the poll that gave the work, adapter, upload and report.
+
+    The adapter counts here, though a client that was asked to evaluate it has it by then.
+    """
+    for own in by_client(exchanges):
+        works = {found[1] for one in own if (found := UPLOAD.match(one.path))}
+        # What comes next in time begins this round again: each round has as much of each.
+        after = [*own[1:], own[0]]
+        for one, following in zip(own, after, strict=True):
+            is_poll = one.path.startswith("/v1/work?") and UPLOAD.match(following.path)
+            is_report = any(one.path == f"/v1/work/{work}/report" for work in works)
+            is_adapter = one.path.startswith("/v1/adapters/")
+            if is_poll or is_report or is_adapter or UPLOAD.match(one.path):
+                yield one

@@ -109,14 +109,16 @@ class Processes:
         for name, process in self._processes.items():
             if process.poll() not in (None, 0):
                 code = process.returncode
-                raise ProcessError(f"{name} ended with code {code}: {self._last_line(name)}")
+                raise ProcessError(f"{name} ended with code {code}: {self.last_line(name)}")
 
     def _last_words(self) -> str:
-        return "; ".join(f"{name}: {self._last_line(name)}" for name in self._processes)
+        return "; ".join(f"{name}: {self.last_line(name)}" for name in self._processes)
 
-    def _last_line(self, name: str) -> str:
-        rows = self.log(name).read_text(errors="replace").strip().splitlines()
-        return rows[-1].strip()[:200] if rows else "it said nothing"
+    def last_line(self, name: str) -> str:
+        """What a process said last, frames around it left out."""
+        rows = self.log(name).read_text(errors="replace").splitlines()
+        told = [row.strip(" │") for row in rows if any(letter.isalnum() for letter in row)]
+        return told[-1][:200] if told else "it said nothing"
 
     def stop(self) -> None:
         """End every process, with its group."""

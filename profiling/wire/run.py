@@ -1,10 +1,11 @@
 """What rounds without compute took: one kind of result for ours and for the peer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from profiling.instruments.process_tree import TreeUse
+from profiling.wire.relay import Exchange, traffic
 
 WARMUP = 1  # rounds that do not count
 
@@ -25,6 +26,21 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Passed:
+    """What passed the relay for one client in one round, on average.
+
+    Attributes:
+        requests: HTTP requests.
+        bytes_up: Bytes from the client: lines, headers and bodies.
+        bytes_down: Bytes to it.
+    """
+
+    requests: float
+    bytes_up: float
+    bytes_down: float
+
+
+@dataclass(frozen=True)
 class WireRun:
     """Rounds over one distance; all figures measured.
 
@@ -36,13 +52,10 @@ class WireRun:
         payload_bytes: These numbers, which a client gets once and sends once in a round.
         rounds_s: Seconds of each round, from its beginning to that of the next.
         training_s: Of each, until the next adapter is there.
-        requests: HTTP requests of a client in a round, by the relay's count.
-        training_requests: Of them for its piece of training.
-        bytes_up: Bytes from a client in a round, by the relay's count.
-        bytes_down: Bytes to it.
+        whole: What passed in a round.
+        training: Of it, what training takes: its work, the adapter, the update and the report.
         server: The server's processes.
         client: One client's, the largest of them.
-        notes: What a reader should know of it.
     """
 
     who: str
@@ -52,13 +65,10 @@ class WireRun:
     payload_bytes: int
     rounds_s: tuple[float, ...]
     training_s: tuple[float, ...]
-    requests: float
-    training_requests: float
-    bytes_up: float
-    bytes_down: float
+    whole: Passed
+    training: Passed
     server: Side
     client: Side
-    notes: tuple[str, ...] = ()
 
     @property
     def p50_s(self) -> float:
@@ -71,15 +81,10 @@ class WireRun:
         ordered = sorted(self.rounds_s)
         return ordered[-(-95 * len(ordered) // 100) - 1]
 
-    @property
-    def framing_up(self) -> float:
-        """What a client sends beside the numbers, as a share of them."""
-        return self.bytes_up / self.payload_bytes - 1
-
-    @property
-    def framing_down(self) -> float:
-        """What it receives beside them."""
-        return self.bytes_down / self.payload_bytes - 1
+    def framing(self, passed: Passed) -> tuple[float, float]:
+        """What a client sends and receives beside the numbers, as shares of them."""
+        up, down = passed.bytes_up, passed.bytes_down
+        return up / self.payload_bytes - 1, down / self.payload_bytes - 1
 
 
 def side(before: Sequence[TreeUse], after: Sequence[TreeUse], rounds: int) -> Side:
@@ -96,3 +101,14 @@ def side(before: Sequence[TreeUse], after: Sequence[TreeUse], rounds: int) -> Si
         max(use.peak_pss_bytes for use in after),
         max(use.peak_rss_bytes for use in after),
     )
+
+
+def passed(exchanges: Iterable[Exchange], shares: int) -> Passed:
+    """What exchanges of several clients and rounds come to for one client in one round.
+
+    Args:
+        exchanges: Of all of them.
+        shares: Clients times rounds.
+    """
+    sums = traffic(exchanges)
+    return Passed(sums.requests / shares, sums.bytes_up / shares, sums.bytes_down / shares)

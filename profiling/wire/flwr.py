@@ -1,0 +1,221 @@
+"""The same rounds by Flower's deployment, in an environment of its own and through the same relay.
+
+A SuperLink, a SuperNode for each client and `flwr run`, as its documentation starts them, without
+TLS as ours are here. The app (`profiling.peers.flwr_app`) trains alone: it is never asked to
+evaluate. What the SuperLink knows is in its memory, its default.
+"""
+
+import json
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge_client.wire.tensors import AdapterState
+from profiling.instruments.bases import BenchmarkError, cache_folder
+from profiling.instruments.child import Line
+from profiling.instruments.environments import ROOT
+from profiling.peers.flwr import ADDED, FLWR, QUIET, environment, missing
+from profiling.wire.processes import ProcessError, Processes, running
+from profiling.wire.relay import Relay, relaying
+from profiling.wire.run import WARMUP, WireRun, passed, side
+
+SERVER, RUN = "superlink", "flwr run"
+APP = ROOT / "profiling" / "peers" / "flwr_app.py"
+SAID = "said.jsonl"  # by the app
+START_S = 120.0  # until it listens, and until clients are there
+ROUND_S = 120.0  # the longest round that is waited for
+PROJECT = """
+[project]
+name = "zero-compute"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "smidgen"
+
+[tool.flwr.app.components]
+serverapp = "zero_compute.flwr_app:server"
+clientapp = "zero_compute.flwr_app:client"
+
+[tool.flwr.app.config]
+"""
+
+
+def measure(
+    adapter: AdapterState, clients: int, rounds: int, rtt_s: float, say: Callable[[str], None]
+) -> WireRun:
+    """Take rounds in which every client adds 0.01 to the adapter it got, and FedAvg averages.
+
+    Args:
+        adapter: What the first round starts from.
+        clients: SuperNodes, all of them in every round.
+        rounds: Rounds that count.
+        rtt_s: Round trip that the relay adds.
+        say: Told how far it is.
+
+    Raises:
+        BenchmarkError: There is no environment, or an answer is missing.
+        ProcessError: One of its processes failed, or took too long.
+        RelayError: The relay failed.
+    """
+    if reason := missing():
+        raise BenchmarkError(f"--peer {FLWR}: {reason}")
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="wire-", dir=cache_folder(), ignore_cleanup_errors=True
+        ) as name,
+        running(Path(name) / "logs") as processes,
+    ):
+        ports = free_ports(1 + clients)
+        run = _Deployment(processes, Path(name), ports, clients, rounds + WARMUP)
+        run.serve()
+        with relaying("127.0.0.1", ports[0], rtt_s) as relay:
+            run.start(adapter, relay)
+            return run.measured(adapter, relay, rtt_s, say)
+
+
+class _Deployment:
+    """Its processes, and where they write."""
+
+    def __init__(
+        self, processes: Processes, folder: Path, ports: list[int], clients: int, rounds: int
+    ) -> None:
+        self._processes, self._folder, self._ports = processes, folder, ports
+        self._rounds = rounds
+        self._nodes = [f"supernode-{number + 1}" for number in range(clients)]
+        path = f"{environment() / 'bin'}:/usr/local/bin:/usr/bin:/bin"
+        self._environment = QUIET | {"FLWR_HOME": str(folder / "home"), "PATH": path}
+
+    def _start(self, name: str, program: str, *arguments: str) -> None:
+        command = [str(environment() / "bin" / program), *arguments]
+        self._processes.start(name, command, self._environment)
+
+    def serve(self) -> None:
+        """Start the SuperLink and wait until it listens."""
+        self._start(
+            SERVER,
+            "flower-superlink",
+            *("--insecure", "--port", str(self._ports[0])),
+            "--disable-runtime-dependency-installation",
+        )
+        self._processes.wait(lambda: listens(self._ports[0]), START_S, f"{SERVER} to listen")
+
+    def start(self, adapter: AdapterState, relay: Relay) -> None:
+        """Start the SuperNodes behind the relay, then the run."""
+        for name, port in zip(self._nodes, self._ports[1:], strict=True):
+            where = ("--superlink", f"127.0.0.1:{relay.port}", "--port", str(port))
+            self._start(name, "flower-supernode", "--insecure", *where)
+        app = write_app(self._folder, adapter, len(self._nodes), self._rounds)
+        home = self._folder / "home"
+        home.mkdir(exist_ok=True)
+        link = f'[superlink.bench]\naddress = "127.0.0.1:{self._ports[0]}"\ninsecure = true\n'
+        (home / "config.toml").write_text(f'[superlink]\ndefault = "bench"\n\n{link}')
+        self._start(RUN, FLWR, "run", str(app), "bench", "--stream")
+
+    def measured(
+        self, adapter: AdapterState, relay: Relay, rtt_s: float, say: Callable[[str], None]
+    ) -> WireRun:
+        """Wait until the run is over; what its rounds took."""
+        names = [SERVER, *self._nodes]
+        rounds, clients = self._rounds - WARMUP, len(self._nodes)
+        self._await(WARMUP, START_S)
+        before = [self._processes.use(name) for name in names]
+        for index in range(rounds):
+            say(f"round {index + 1} of {rounds}")
+            self._await(WARMUP + index + 1, 0.0)
+        after = [self._processes.use(name) for name in names]
+        exchanges = relay.exchanges()
+        self._processes.wait(lambda: self._processes.is_over(RUN), START_S, f"{RUN} to end")
+        self._check(adapter)
+        began = [line["at_s"] for line in self._lines("round")][WARMUP:]
+        inside = [one for one in exchanges if began[0] <= one.started_s < began[-1]]
+        spans = tuple(end - start for start, end in pairwise(began))
+        whole = passed(inside, clients * rounds)
+        return WireRun(
+            who=f"{FLWR} {version()}",
+            rtt_s=rtt_s,
+            clients=clients,
+            tensors=len(adapter),
+            payload_bytes=sum(tensor.nbytes for tensor in adapter.values()),
+            rounds_s=spans,
+            training_s=spans,
+            whole=whole,
+            training=whole,
+            server=side(before[:1], after[:1], rounds),
+            client=side(before[1:], after[1:], rounds),
+        )
+
+    def _await(self, rounds: int, more_s: float) -> None:
+        """Wait until so many rounds are done."""
+
+        def is_done() -> bool:
+            if self._processes.is_over(RUN) and not self._lines("done"):
+                raise ProcessError(f"{RUN} ended early: {self._processes.last_line(RUN)}")
+            return len(self._lines("round")) > rounds
+
+        self._processes.wait(is_done, ROUND_S + more_s, f"round {rounds} of {FLWR}")
+
+    def _lines(self, event: str) -> list[Line]:
+        """What the app has said of an event."""
+        with suppress(FileNotFoundError):
+            rows = (self._folder / SAID).read_text().splitlines(keepends=True)
+            lines = [json.loads(row) for row in rows if row.endswith("\n")]
+            return [line for line in lines if line["event"] == event]
+        return []
+
+    def _check(self, adapter: AdapterState) -> None:
+        """Raise if an answer is missing, or what came of them is not their mean."""
+        found = self._lines("done")
+        if not found:
+            raise ProcessError(f"{RUN} ended early: {self._processes.last_line(RUN)}")
+        if found[0]["clients"] != [len(self._nodes)] * self._rounds:
+            raise ProcessError(f"--peer {FLWR}: answers are missing: {found[0]['clients']}")
+        if not np.allclose(found[0]["added"], self._rounds * ADDED, rtol=1e-3):
+            raise ProcessError(f"--peer {FLWR}: its mean is not that of the answers")
+
+
+def write_app(folder: Path, adapter: AdapterState, clients: int, rounds: int) -> Path:
+    """The folder that `flwr run` takes."""
+    app = folder / "app"
+    (app / "zero_compute").mkdir(parents=True)
+    (app / "zero_compute" / "__init__.py").touch()
+    shutil.copy(APP, app / "zero_compute" / APP.name)
+    arrays: dict[str, Any] = dict(adapter)
+    np.savez(folder / "adapter.npz", **arrays)
+    settings = {
+        "clients": clients,
+        "rounds": rounds,
+        "adapter": str(folder / "adapter.npz"),
+        "said": str(folder / SAID),
+    }
+    rows = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    (app / "pyproject.toml").write_text("\n".join([PROJECT.strip(), *rows]) + "\n")
+    return app
+
+
+def version() -> str:
+    """Of the environment's flwr."""
+    found = sorted(environment().glob("lib/python3*/site-packages/flwr-*.dist-info"))
+    return found[0].name.removeprefix("flwr-").removesuffix(".dist-info") if found else "unknown"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now; flwr takes no 0."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+def listens(port: int) -> bool:
+    """Whether anybody takes connections there."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+        return True
+    return False
