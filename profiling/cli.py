@@ -10,6 +10,7 @@ from profiling.commands.models import models
 from profiling.commands.rounds import rounds
 from profiling.commands.train import train_steps
 from profiling.commands.watch import watch
+from profiling.commands.wire import wire
 
 app = typer.Typer(
     help="Tables and charts of what was measured, and benchmarks.",
@@ -33,3 +34,4 @@ app.command()(models)
 app.command("grid")(predicted_peaks)
 app.command("gradients")(exact_gradients)
 app.command("estimate")(estimate_step)
+app.command()(wire)

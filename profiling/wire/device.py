@@ -10,10 +10,12 @@ has no texts to evaluate on, and says so at once. It prints one JSON line per pi
 import json
 import math
 import platform
+import signal
 import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 from edge_client.client.loop import with_costs
 from edge_client.client.meter import WorkMeter
@@ -28,8 +30,8 @@ from profiling.instruments.stepping import tell
 ADDED = 0.01  # by every device to every number, in every round
 
 
-def take_part(url: str, token: str, name: str, folder: str) -> None:
-    """Serve a run until it is finished.
+def take_part(url: str, token: str, name: str, folder: str) -> NoReturn:
+    """Serve a run until it is finished, and then wait to be ended.
 
     Args:
         url: Of the coordinator, or of a relay before it.
@@ -51,7 +53,7 @@ def take_part(url: str, token: str, name: str, folder: str) -> None:
             now_s, wait_s = time.monotonic(), Settings.wait_s
             if isinstance(given, Over):
                 tell("over", at_s=now_s)
-                return
+                signal.pause()  # until it is ended: what it has used is still to be read
             if isinstance(given, Work):
                 adapter = _serve(coordinator, state, given, meter)
                 tell(

@@ -6,6 +6,7 @@ evaluate. What the SuperLink knows is in its memory, its default.
 """
 
 import json
+import os
 import shutil
 import socket
 import tempfile
@@ -68,6 +69,7 @@ def measure(
     """
     if reason := missing():
         raise BenchmarkError(f"--peer {FLWR}: {reason}")
+    load_1m = os.getloadavg()[0]
     with (
         tempfile.TemporaryDirectory(
             prefix="wire-", dir=cache_folder(), ignore_cleanup_errors=True
@@ -79,7 +81,7 @@ def measure(
         run.serve()
         with relaying("127.0.0.1", ports[0], rtt_s) as relay:
             run.start(adapter, relay)
-            return run.measured(adapter, relay, rtt_s, say)
+            return run.measured(adapter, relay, rtt_s, load_1m, say)
 
 
 class _Deployment:
@@ -121,7 +123,12 @@ class _Deployment:
         self._start(RUN, FLWR, "run", str(app), "bench", "--stream")
 
     def measured(
-        self, adapter: AdapterState, relay: Relay, rtt_s: float, say: Callable[[str], None]
+        self,
+        adapter: AdapterState,
+        relay: Relay,
+        rtt_s: float,
+        load_1m: float,
+        say: Callable[[str], None],
     ) -> WireRun:
         """Wait until the run is over; what its rounds took."""
         names = [SERVER, *self._nodes]
@@ -140,7 +147,8 @@ class _Deployment:
         spans = tuple(end - start for start, end in pairwise(began))
         whole = passed(inside, clients * rounds)
         return WireRun(
-            who=f"{FLWR} {version()}",
+            who=FLWR,
+            version=version(),
             rtt_s=rtt_s,
             clients=clients,
             tensors=len(adapter),
@@ -151,6 +159,7 @@ class _Deployment:
             training=whole,
             server=side(before[:1], after[:1], rounds),
             client=side(before[1:], after[1:], rounds),
+            load_1m=load_1m,
         )
 
     def _await(self, rounds: int, more_s: float) -> None:
@@ -182,6 +191,14 @@ class _Deployment:
             raise ProcessError(f"--peer {FLWR}: its mean is not that of the answers")
 
 
+def numbers(adapter: AdapterState) -> AdapterState:
+    """Tensors of an adapter's shapes with random numbers: equal ones would travel as one object."""
+    draw = np.random.Generator(np.random.PCG64(0))
+    return {
+        name: draw.standard_normal(tensor.shape, np.float32) for name, tensor in adapter.items()
+    }
+
+
 def write_app(folder: Path, adapter: AdapterState, clients: int, rounds: int) -> Path:
     """The folder that `flwr run` takes."""
     app = folder / "app"
@@ -204,7 +221,7 @@ def write_app(folder: Path, adapter: AdapterState, clients: int, rounds: int) ->
 def version() -> str:
     """Of the environment's flwr."""
     found = sorted(environment().glob("lib/python3*/site-packages/flwr-*.dist-info"))
-    return found[0].name.removeprefix("flwr-").removesuffix(".dist-info") if found else "unknown"
+    return found[0].name.removeprefix("flwr-").removesuffix(".dist-info") if found else ""
 
 
 def free_ports(count: int) -> list[int]:

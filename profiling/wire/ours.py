@@ -6,45 +6,66 @@ every client trains, and then evaluates what came of it. The first round warms u
 """
 
 import json
-import re
+import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 
+from edge_client.adapters.initial import first_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import Training
+from edge_client.wire.tensors import AdapterState
 from profiling.instruments.bases import cache_folder, label_words
 from profiling.instruments.child import Line
+from profiling.wire.counted import of_training, whole_rounds
 from profiling.wire.processes import Processes, running
-from profiling.wire.relay import Exchange, Relay, relaying
-from profiling.wire.run import WARMUP, WireRun, passed, side
+from profiling.wire.relay import Exchange, relaying
+from profiling.wire.run import WARMUP, Side, WireRun, passed, side
 
 WHO = "smidgen"
 SERVER = "coordinator"
 LISTENING = r"listening on http://([\d.]+:\d+)"
 START_S = 60.0  # until the server listens
-UPLOAD = re.compile(r"/v1/work/([^/]+)/update$")
 ROUND_S = 60.0  # the longest round that is waited for
 
 
-def measure(
-    base: Base, adapter: str, clients: int, rounds: int, rtt_s: float, say: Callable[[str], None]
-) -> WireRun:
+@dataclass(frozen=True)
+class Rounds:
+    """What is measured.
+
+    Attributes:
+        base: Gives the adapter its tensors.
+        adapter: What would be trained, such as `lora:8@q,v`.
+        clients: All of them take part in every round.
+        count: Rounds that count.
+        rtt_s: Round trip that the relay adds.
+    """
+
+    base: Base
+    adapter: str
+    clients: int
+    count: int
+    rtt_s: float
+
+
+def measure(asked: Rounds, say: Callable[[str], None]) -> WireRun:
     """Take rounds in which every client adds 0.01 to the adapter it got.
 
     Args:
-        base: Gives the adapter its tensors.
-        adapter: What would be trained, such as `lora:8@q,v`.
-        clients: Clients, all of them in every round.
-        rounds: Rounds that count.
-        rtt_s: Round trip that the relay adds.
-        say: Told how far it is.
+        asked: Which.
+        say: Told how far they are.
 
     Raises:
         ProcessError: The server or a client failed.
         RelayError: The relay failed.
     """
+    load_1m = os.getloadavg()[0]
     # Not where temporary files are: that may be memory, and an answer is on disk when it counts.
     cache_folder().mkdir(parents=True, exist_ok=True)
     with (
@@ -52,16 +73,18 @@ def measure(
         running(Path(name) / "logs") as processes,
     ):
         folder = Path(name)
-        host, port, token = _serve(processes, folder, base, adapter, clients, rounds + WARMUP)
-        with relaying(host, port, rtt_s) as relay:
-            return _run(processes, folder, relay, token, clients, rounds, rtt_s, say)
+        host, port, token = _serve(processes, folder, asked)
+        with relaying(host, port, asked.rtt_s) as relay:
+            clients = _start_clients(processes, folder, asked.clients, relay.url, token)
+            server, client = _wait(processes, clients, asked, say)
+            exchanges = relay.exchanges()
+        lines = [line for name in clients for line in processes.lines(name)]
+    return _run(asked, lines, exchanges, server, client, load_1m)
 
 
-def _serve(
-    processes: Processes, folder: Path, base: Base, adapter: str, clients: int, rounds: int
-) -> tuple[str, int, str]:
+def _serve(processes: Processes, folder: Path, asked: Rounds) -> tuple[str, int, str]:
     """Start the server with a run; where it listens, and the run's token."""
-    (folder / "run.toml").write_text(run_file(base, adapter, clients, rounds))
+    (folder / "run.toml").write_text(run_file(asked))
     serve = ["smidgen", "coordinator", "serve", "--store", str(folder / "store"), "--port", "0"]
     run = ["--run", str(folder / "run.toml"), "--json"]
     processes.start(SERVER, [sys.executable, "-m", *serve, *run], {})
@@ -70,109 +93,101 @@ def _serve(
     return host, int(port), processes.lines(SERVER)[0]["token"]
 
 
-def run_file(base: Base, adapter: str, clients: int, rounds: int) -> str:
-    """A run's TOML; its task is nobody's, for its texts are never looked at."""
-    task = {"name": "wire", "labels": list(label_words(base)), "patterns": ["{text} [MASK]"]}
-    run = {
-        "name": "wire",
-        "base": str(base.folder.resolve()),
-        "adapter": adapter,
-        "rounds": rounds,
-        "min_clients": clients,
-    }
-    # What JSON calls a string, a number or a list is one in TOML too.
-    rows = [f"{key} = {json.dumps(value)}" for key, value in run.items()]
-    rows += ["[task]", *(f"{key} = {json.dumps(value)}" for key, value in task.items())]
-    return "\n".join(rows) + "\n"
+def _start_clients(
+    processes: Processes, folder: Path, count: int, url: str, token: str
+) -> list[str]:
+    """Start the clients; their names."""
+    names = [f"client-{number + 1}" for number in range(count)]
+    for name in names:
+        request = {"url": url, "token": token, "name": name, "folder": str(folder / name)}
+        command = [sys.executable, "-m", "profiling.wire.device", json.dumps(request)]
+        processes.start(name, command, {})
+    return names
+
+
+def _wait(
+    processes: Processes, clients: Sequence[str], asked: Rounds, say: Callable[[str], None]
+) -> tuple[Side, Side]:
+    """Wait until the run is finished; what the server and a client used in its rounds."""
+
+    def begun() -> int:
+        """Rounds that the first client has trained in."""
+        return sum(line.get("kind") == "train" for line in processes.lines(clients[0]))
+
+    def is_over() -> bool:
+        say(f"round {max(0, begun() - WARMUP)} of {asked.count}")
+        last = [processes.lines(name)[-1:] for name in clients]
+        return all(lines and lines[0]["event"] == "over" for lines in last)
+
+    names = [SERVER, *clients]
+    processes.wait(lambda: begun() >= WARMUP, START_S + ROUND_S, "the first round")
+    before = [processes.use(name) for name in names]
+    processes.wait(is_over, ROUND_S * (asked.count + 1), "the last round")
+    after = [processes.use(name) for name in names]
+    return side(before[:1], after[:1], asked.count), side(before[1:], after[1:], asked.count)
 
 
 def _run(
-    processes: Processes,
-    folder: Path,
-    relay: Relay,
-    token: str,
-    clients: int,
-    rounds: int,
-    rtt_s: float,
-    say: Callable[[str], None],
+    asked: Rounds,
+    lines: Sequence[Line],
+    exchanges: Sequence[Exchange],
+    server: Side,
+    client: Side,
+    load_1m: float,
 ) -> WireRun:
-    names = [f"client-{number + 1}" for number in range(clients)]
-    for name in names:
-        request = {"url": relay.url, "token": token, "name": name, "folder": str(folder / name)}
-        command = [sys.executable, "-m", "profiling.wire.device", json.dumps(request)]
-        processes.start(name, command, {})
-
-    def trained() -> int:
-        """Rounds that the first client has begun."""
-        return sum(line.get("kind") == "train" for line in processes.lines(names[0]))
-
-    processes.wait(lambda: trained() > WARMUP, START_S + ROUND_S, "the first round")
-    before = {name: processes.use(name) for name in (SERVER, *names)}
-
-    def is_over() -> bool:
-        say(f"round {max(0, trained() - WARMUP)} of {rounds}")
-        return all(processes.is_over(name) for name in names)
-
-    processes.wait(is_over, ROUND_S * (rounds + 1), "the last round")
-    processes.check()
-    after = {name: processes.use(name) for name in (SERVER, *names)}
-    lines = {name: processes.lines(name) for name in names}
-    began = [begins(lines.values(), index, "train") for index in range(2, rounds + 2)]
-    ended = [begins(lines.values(), index, "evaluate") for index in range(2, rounds + 2)]
-    over = min(line["at_s"] for rows in lines.values() for line in rows if line["event"] == "over")
-    done = [line for rows in lines.values() for line in rows if line.get("kind") == "train"]
-    whole = list(whole_rounds(relay.exchanges(), rounds))
+    indices = range(WARMUP + 1, WARMUP + 1 + asked.count)
+    began = [begins(lines, index, "train") for index in indices]
+    ended = [begins(lines, index, "evaluate") for index in indices]
+    over = min(line["at_s"] for line in lines if line["event"] == "over")
+    work = next(line for line in lines if line["event"] == "work")
+    whole = list(whole_rounds(exchanges, asked.count))
     return WireRun(
         who=WHO,
-        rtt_s=rtt_s,
-        clients=clients,
-        tensors=done[0]["tensors"],
-        payload_bytes=done[0]["payload_bytes"],
+        version=version(WHO),
+        rtt_s=asked.rtt_s,
+        clients=asked.clients,
+        tensors=work["tensors"],
+        payload_bytes=work["payload_bytes"],
         rounds_s=tuple(later - earlier for earlier, later in pairwise([*began, over])),
         training_s=tuple(end - begin for begin, end in zip(began, ended, strict=True)),
-        whole=passed(whole, clients * rounds),
-        training=passed(of_training(whole), clients * rounds),
-        server=side([before[SERVER]], [after[SERVER]], rounds),
-        client=side([before[name] for name in names], [after[name] for name in names], rounds),
+        whole=passed(whole, asked.clients * asked.count),
+        training=passed(of_training(whole), asked.clients * asked.count),
+        server=server,
+        client=client,
+        load_1m=load_1m,
     )
 
 
-def begins(clients: Iterable[Sequence[Line]], round_index: int, kind: str) -> float:
+def begins(lines: Iterable[Line], round_index: int, kind: str) -> float:
     """When the first client got a round's work of a kind."""
-    work = (line for lines in clients for line in lines if line["event"] == "work")
-    named = [one for one in work if (one["round_index"], one["kind"]) == (round_index, kind)]
-    return float(min(one["at_s"] for one in named))
+    work = (line for line in lines if line["event"] == "work")
+    named = (line for line in work if (line["round_index"], line["kind"]) == (round_index, kind))
+    return float(min(line["at_s"] for line in named))
 
 
-def by_client(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
-    """Exchanges of each connection on which there were uploads: of a client that has enrolled."""
-    numbers = {one.connection for one in exchanges if UPLOAD.match(one.path)}
-    return [[one for one in exchanges if one.connection == number] for number in sorted(numbers)]
+def task_of(base: Base) -> Task:
+    """A task that the base's tokenizer knows the words of; its texts are never looked at."""
+    words = {word: word for word in label_words(base)}
+    return Task("wire", tuple(words), ("{text} [MASK]",), words)
 
 
-def whole_rounds(exchanges: Sequence[Exchange], rounds: int) -> Iterator[Exchange]:
-    """Exchanges of the last rounds of each client, as many of each kind as rounds have.
-
-    Every round has one upload: from the one before the first of these rounds up to the one in the
-    last of them is as much as the rounds take.
-    """
-    for own in by_client(exchanges):
-        uploads = [place for place, one in enumerate(own) if UPLOAD.match(one.path)]
-        yield from own[uploads[-rounds - 1] : uploads[-1]]
+def first_state(base: Base, adapter: str) -> AdapterState:
+    """The adapter that a run starts from."""
+    return first_adapter(base, parse_adapter(adapter), task_of(base), "", 0, Training.tokens)
 
 
-def of_training(exchanges: Sequence[Exchange]) -> Iterator[Exchange]:
-    """Those of them that training takes: the poll that gave the work, adapter, upload and report.
-
-    The adapter counts here, though a client that was asked to evaluate it has it by then.
-    """
-    for own in by_client(exchanges):
-        works = {found[1] for one in own if (found := UPLOAD.match(one.path))}
-        # What comes next in time begins this round again: each round has as much of each.
-        after = [*own[1:], own[0]]
-        for one, following in zip(own, after, strict=True):
-            is_poll = one.path.startswith("/v1/work?") and UPLOAD.match(following.path)
-            is_report = any(one.path == f"/v1/work/{work}/report" for work in works)
-            is_adapter = one.path.startswith("/v1/adapters/")
-            if is_poll or is_report or is_adapter or UPLOAD.match(one.path):
-                yield one
+def run_file(asked: Rounds) -> str:
+    """A run's TOML."""
+    task = task_of(asked.base)
+    run = {
+        "name": "wire",
+        "base": str(asked.base.folder.resolve()),
+        "adapter": asked.adapter,
+        "rounds": asked.count + WARMUP,
+        "min_clients": asked.clients,
+    }
+    said = {"name": task.name, "labels": task.labels, "patterns": task.patterns}
+    # What JSON calls a string, a number or a list is one in TOML too.
+    rows = [f"{key} = {json.dumps(value)}" for key, value in run.items()]
+    rows += ["[task]", *(f"{key} = {json.dumps(value)}" for key, value in said.items())]
+    return "\n".join(rows) + "\n"

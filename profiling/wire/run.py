@@ -45,7 +45,8 @@ class WireRun:
     """Rounds over one distance; all figures measured.
 
     Attributes:
-        who: `smidgen` or the peer, with its version.
+        who: `smidgen` or the peer.
+        version: Its version; empty where it is not known.
         rtt_s: Round trip that the relay adds.
         clients: Clients, all of them in every round.
         tensors: In how many tensors the adapter's numbers are.
@@ -56,9 +57,11 @@ class WireRun:
         training: Of it, what training takes: its work, the adapter, the update and the report.
         server: The server's processes.
         client: One client's, the largest of them.
+        load_1m: Load average before.
     """
 
     who: str
+    version: str
     rtt_s: float
     clients: int
     tensors: int
@@ -69,6 +72,7 @@ class WireRun:
     training: Passed
     server: Side
     client: Side
+    load_1m: float
 
     @property
     def p50_s(self) -> float:

@@ -1,0 +1,122 @@
+"""`smidgen profile wire`: what a round costs when nobody computes, over real HTTP."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.random_models import CONFIGS
+from edge_client.errors import Failed, WrongInput, demand
+from edge_client.outputs import check_out_file
+from edge_client.tables import show, tell
+from profiling.benchmarks.report import machine_notes
+from profiling.commands.options import AdapterOption, JsonOption, working
+from profiling.instruments.bases import BenchmarkError, demand_between, find_base
+from profiling.instruments.child import terminable
+from profiling.instruments.machine import this_machine
+from profiling.peers.flwr import FLWR
+from profiling.records.file import append
+from profiling.records.record import new_session
+from profiling.wire import flwr, ours
+from profiling.wire.report import to_json, to_record, wire_table
+from profiling.wire.run import WireRun
+
+RTTS_MS = (0.0, 50.0)
+MOST_RTT_MS, MOST_CLIENTS, MOST_ROUNDS = 10_000.0, 100, 10_000
+
+
+def wire(
+    clients: Annotated[int, typer.Option(help="Clients, 1 or more, all in every round.")] = 2,
+    rounds: Annotated[
+        int, typer.Option(help="Rounds to measure, 1 or more; one before them warms up.")
+    ] = 20,
+    rtt: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Milliseconds of round trip that the relay adds, 0 or more; may be repeated. By "
+            "default 0 and 50."
+        ),
+    ] = None,
+    base: Annotated[
+        str,
+        typer.Option(
+            help="What gives the adapter its tensors: a shape, a pack, a folder or `embedded`."
+        ),
+    ] = "roberta-large",
+    adapter: AdapterOption = "lora:8@q,v",
+    peer: Annotated[
+        str, typer.Option(help=f"`{FLWR}`: its deployment beside ours, through the same relay.")
+    ] = "",
+    peer_rounds: Annotated[
+        int, typer.Option(help="Rounds of the peer to measure, 1 or more; each takes long.")
+    ] = 5,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of wire.jsonl, which grows by a record per run.")
+    ] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Time rounds in which nobody computes: real server, real HTTP, a relay that counts."""
+    demand(peer in ("", FLWR), f"--peer {peer} is not known here; {FLWR}", BenchmarkError)
+    demand_between(
+        {
+            "clients": (1, clients, MOST_CLIENTS),
+            "rounds": (1, rounds, MOST_ROUNDS),
+            "peer-rounds": (1, peer_rounds, MOST_ROUNDS),
+        }
+    )
+    rtts_s = [_seconds(value) for value in rtt or RTTS_MS]
+    parse_adapter(adapter)
+    if out is not None:
+        check_out_file("--out", out / "wire.jsonl")
+    runs: list[WireRun] = []
+    stopped: WrongInput | Failed | None = None
+    with terminable(), working("looking for the base") as say:
+        found = find_base(base, base in CONFIGS, None, 0)
+        session = new_session()
+        try:
+            asked = [ours.Rounds(found, adapter, clients, rounds, rtt_s) for rtt_s in rtts_s]
+            for run in _runs(asked, peer_rounds if peer else 0, say):
+                runs.append(run)
+                if out is not None:
+                    append(out / "wire.jsonl", [to_record(run, found.base_id, session)])
+        except (WrongInput, Failed) as error:
+            stopped = error  # told after what was measured
+    if runs:
+        _tell(sorted(runs, key=lambda run: rtts_s.index(run.rtt_s)), json_output)
+    if stopped is not None:
+        raise stopped
+
+
+def _seconds(rtt_ms: float) -> float:
+    is_one = math.isfinite(rtt_ms) and 0 <= rtt_ms <= MOST_RTT_MS
+    demand(is_one, f"--rtt {rtt_ms:g}: 0 to {MOST_RTT_MS:g} milliseconds", BenchmarkError)
+    return rtt_ms / 1e3
+
+
+def _runs(
+    asked: Sequence[ours.Rounds], peer_rounds: int, say: Callable[[str], None]
+) -> Iterator[WireRun]:
+    """Ours over every distance, then the peer's, if it has rounds."""
+
+    def about(who: str, rtt_s: float) -> Callable[[str], None]:
+        return lambda said: say(f"{who}, {1e3 * rtt_s:g} ms: {said}")
+
+    for one in asked:
+        yield ours.measure(one, about(ours.WHO, one.rtt_s))
+    for one in asked if peer_rounds else ():
+        numbers = flwr.numbers(ours.first_state(one.base, one.adapter))
+        listen = about(FLWR, one.rtt_s)
+        yield flwr.measure(numbers, one.clients, peer_rounds, one.rtt_s, listen)
+
+
+def _tell(runs: list[WireRun], json_output: bool) -> None:
+    if json_output:
+        print(json.dumps({"runs": [to_json(run) for run in runs]}))
+        return
+    show(wire_table(runs))
+    tell(machine_notes(asdict(this_machine()), [run.load_1m for run in runs]))
