@@ -42,6 +42,7 @@ from edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES
 
 LONGEST_POLL_S = 60.0
 TICK_S = 1.0
+PIECE_BYTES = 1 << 20  # of an adapter that is sent: every piece is a hop to a thread and back
 DRAIN_BYTES = 4 * 1024 * 1024  # read on that far, so that the sender gets to read the refusal
 LOG = logging.getLogger(__name__)
 
@@ -118,7 +119,9 @@ def _add_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         headers = {"ETag": f'"{name}"', "Repr-Digest": digest, "Cache-Control": "immutable"}
         if "range" not in request.headers:
             headers["Content-Digest"] = digest
-        return FileResponse(service.adapter_path(name), headers=headers)
+        response = FileResponse(service.adapter_path(name), headers=headers)
+        response.chunk_size = PIECE_BYTES
+        return response
 
     @app.put("/v1/work/{work_id}/update", response_model=Receipt)
     async def update(
