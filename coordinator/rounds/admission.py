@@ -61,10 +61,16 @@ def check_update(body: bytes, work_id: str, adapter: AdapterState) -> Update:
         raise Refusal(422, f"the update is for work {update.work_id[:64]!r}, sent for {work_id!r}")
     for name, tensor in update.delta.items():
         # A mean of states inside float32's range is inside it: no infinity can reach the adapter.
-        after = np.abs(adapter[name].astype(np.float64) + tensor)
-        if tensor.size and after.max() > FLOAT32_MAX:
+        if _largest(adapter[name]) + _largest(tensor) <= FLOAT32_MAX:
+            continue  # nearly always, and a tenth of the work of adding them up
+        if np.abs(adapter[name].astype(np.float64) + tensor).max() > FLOAT32_MAX:
             raise Refusal(422, f"tensor {name!r} would leave the range of float32")
     return update
+
+
+def _largest(tensor: np.ndarray) -> float:
+    """The largest magnitude in a tensor, in double precision; 0 in an empty one."""
+    return max(float(tensor.max()), -float(tensor.min())) if tensor.size else 0.0
 
 
 def check_report(report: Report, num_labels: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import sqlalchemy as sql
@@ -80,6 +81,7 @@ class Store:
 
     def __init__(self, folder: Path, url: str | None = None) -> None:
         self.blobs = folder / "blobs"
+        self._writing = Lock()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # tokens' hashes, work's secrets
             self.blobs.mkdir(exist_ok=True)
@@ -108,7 +110,8 @@ class Store:
             return SCHEMA_VERSION if version is None else int(version)
 
     def _write(self, *statements: sql.Executable) -> None:
-        with self._engine.begin() as connection:
+        # SQLite lets one write at a time and has the others sleep and look again; a lock wakes them.
+        with self._writing, self._engine.begin() as connection:
             for statement in statements:
                 connection.execute(statement)
 
