@@ -77,6 +77,7 @@ class ClientState:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._adapters, self._outbox = folder / "adapters", folder / "outbox"
+        self._whole = ""  # the adapter that was last seen to be whole
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the texts
             for part in (self._adapters, self._outbox):
@@ -150,16 +151,21 @@ class ClientState:
         """The adapter of this hash, if it was kept whole."""
         path = self._adapters / f"{digest}.st"
         body = path.read_bytes() if path.is_file() else None
-        return body if body is not None and sha256(body) == digest else None
+        if body is None or sha256(body) != digest:
+            return None
+        self._whole = digest
+        return body
 
     def newest(self) -> str:
         """SHA-256 of the adapter that is kept whole, empty for none."""
         names = (path.stem for path in self._adapters.glob("*.st"))
-        return next((name for name in names if self.adapter(name) is not None), "")
+        is_whole = (name for name in names if name == self._whole or self.adapter(name) is not None)
+        return next(is_whole, "")
 
     def keep_adapter(self, digest: str, body: bytes) -> None:
         """Keep the newest adapter; older ones are dropped."""
         write_atomically(self._adapters / f"{digest}.st", body)
+        self._whole = digest
         for path in self._adapters.glob("*.st"):
             if path.stem != digest:
                 path.unlink()
