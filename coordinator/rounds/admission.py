@@ -10,8 +10,9 @@ from edge_client.wire.tensors import (
     AdapterState,
     Update,
     check_same_parameters,
-    content_digest,
     decode_update,
+    digest_header,
+    sha256,
 )
 
 COUNTS = ("num_examples", "labelled", "pseudo_labels", "layer_forwards")
@@ -27,16 +28,21 @@ class Refusal(ValueError):
         self.detail = " ".join(detail.split())[:500]
 
 
-def check_digest(body: bytes, header: str | None) -> None:
+def check_digest(body: bytes, header: str | None) -> str:
     """Refuse a body whose `Content-Digest` (RFC 9530) is missing or not its own.
+
+    Returns:
+        The body's SHA-256, as `wire.tensors.sha256` writes it.
 
     Raises:
         Refusal: 400.
     """
     if header is None:
         raise Refusal(400, "Content-Digest is missing; sha-256 of the body is expected")
-    if content_digest(body) not in [part.strip() for part in header.split(",")]:
+    name = sha256(body)
+    if digest_header(name) not in [part.strip() for part in header.split(",")]:
         raise Refusal(400, "Content-Digest is not the SHA-256 of the body; send it again")
+    return name
 
 
 def check_update(body: bytes, work_id: str, adapter: AdapterState) -> Update:

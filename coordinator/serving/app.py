@@ -5,7 +5,6 @@ in an answer, or in 4xx with one line of detail. Store work runs in threads, wai
 """
 
 import asyncio
-import base64
 import logging
 import re
 import time
@@ -38,7 +37,7 @@ from edge_client.wire.messages import (
     decode,
     encode,
 )
-from edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES
+from edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES, digest_header
 
 LONGEST_POLL_S = 60.0
 TICK_S = 1.0
@@ -115,7 +114,7 @@ def _add_routes(app: FastAPI, service: Service, bells: Bells) -> None:
     def adapter(request: Request, device: Known, name: str) -> Response:
         if not re.fullmatch("[0-9a-f]{64}", name) or not service.is_adapter(name):
             raise Refusal(404, f"no adapter {name[:64]!r}")
-        digest = f"sha-256=:{base64.b64encode(bytes.fromhex(name)).decode()}:"
+        digest = digest_header(name)
         headers = {"ETag": f'"{name}"', "Repr-Digest": digest, "Cache-Control": "immutable"}
         if "range" not in request.headers:
             headers["Content-Digest"] = digest

@@ -205,13 +205,13 @@ class Service:
         self._presence.saw(device, now_s)
         if opened.kind != "train":
             raise Refusal(422, f"work {work_id} asks to {opened.kind}; a report alone is expected")
-        check_digest(body, digest)
+        name = check_digest(body, digest)
         update = check_update(body, work_id, self._adapter(opened.adapter_sha256))
         step = self.run(device.run_id).state.step
         if step is None or work_id not in step.members:
             is_counted = self._ledger.is_counted(work_id)
             return Receipt(is_counted, "" if is_counted else "its step is closed")
-        name = self._store.put(body)
+        self._store.put(body, name)
         answer = Answered(work_id, "done", name, update.num_examples)
         return self._ledger.answer(device.run_id, answer)
 

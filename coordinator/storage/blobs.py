@@ -7,13 +7,18 @@ from pathlib import Path
 from edge_client.wire.tensors import sha256
 
 
-def put_blob(folder: Path, body: bytes) -> str:
+def put_blob(folder: Path, body: bytes, name: str = "") -> str:
     """Write bytes under their SHA-256, durable when this returns; the same bytes twice are one.
 
     Temporary file, fsync, rename, fsync of the folder: after a power cut the name is either
     missing or whole.
+
+    Args:
+        folder: Where blobs lie.
+        body: The bytes.
+        name: Their SHA-256, where it is known.
     """
-    name = sha256(body)
+    name = name or sha256(body)
     path = folder / name
     if not path.exists():
         temporary = folder / f"{name}.{secrets.token_hex(4)}.tmp"

@@ -110,7 +110,7 @@ class Store:
             return SCHEMA_VERSION if version is None else int(version)
 
     def _write(self, *statements: sql.Executable) -> None:
-        # SQLite lets one write at a time and has the others sleep and look again; a lock wakes them.
+        # SQLite lets one write at a time and has others sleep and look again; a lock wakes them.
         with self._writing, self._engine.begin() as connection:
             for statement in statements:
                 connection.execute(statement)
@@ -119,9 +119,9 @@ class Store:
         with self._engine.connect() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
-    def put(self, body: bytes) -> str:
+    def put(self, body: bytes, name: str = "") -> str:
         """Write a blob; durable when this returns. See `blobs.put_blob`."""
-        return put_blob(self.blobs, body)
+        return put_blob(self.blobs, body, name)
 
     def read(self, name: str) -> bytes:
         return read_blob(self.blobs, name)

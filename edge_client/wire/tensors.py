@@ -130,4 +130,9 @@ def sha256(body: bytes) -> str:
 
 def content_digest(body: bytes) -> str:
     """Value of the `Content-Digest` header for a body (RFC 9530)."""
-    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
+    return digest_header(sha256(body))
+
+
+def digest_header(name: str) -> str:
+    """The same for a body whose SHA-256 is known."""
+    return f"sha-256=:{base64.b64encode(bytes.fromhex(name)).decode()}:"
