@@ -14,14 +14,15 @@ import signal
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from edge_client.client.loop import with_costs
-from edge_client.client.meter import WorkMeter
+import edge_client.client.loop  # noqa: F401 - what a client holds in memory, but for an engine
 from edge_client.client.settings import Settings
 from edge_client.client.state import Answer, ClientState
 from edge_client.client.transport import Coordinator, patiently
+from edge_client.metering.work import WorkMeter
 from edge_client.planning.resources import memory_bytes, usable_cores
 from edge_client.wire.messages import PROTOCOL, DeviceFacts, Enrol, Over, Report, Waiting, Work
 from edge_client.wire.tensors import AdapterState, Update, decode_adapter, encode_update
@@ -46,7 +47,7 @@ def take_part(url: str, token: str, name: str, folder: str) -> NoReturn:
     wait_s = 0.0  # at first, as the client loop does
     with closing(Coordinator(url, enrolled.device_key)) as coordinator:
         while True:
-            meter = WorkMeter()
+            meter = WorkMeter(coordinator.traffic)
             have = state.newest()
             with meter.phase("wait"):
                 given = _next(coordinator, wait_s, have, meter)
@@ -81,23 +82,28 @@ def _serve(
     coordinator: Coordinator, state: ClientState, work: Work, meter: WorkMeter
 ) -> AdapterState:
     """Do one piece of work; the adapter that came with it."""
-    digest = work.adapter_sha256
-    body = state.adapter(digest)
-    if body is None:
+    with meter.working():
         with meter.phase("download"):
-            body = patiently(lambda: coordinator.adapter(digest, meter), math.inf)
-        state.keep_adapter(digest, body)
-    adapter = decode_adapter(body)
-    finished = answer(work, adapter)
-    state.keep_finished(finished)
-    report, update = finished.report, finished.update
+            body = _adapter(coordinator, state, work.adapter_sha256, meter)
+        adapter = decode_adapter(body)
+        finished = answer(work, adapter)
+    report, update = replace(finished.report, cost=meter.cost()), finished.update
+    state.keep_finished(Answer(report, update))
     if update is not None:
         with meter.phase("upload"):
             patiently(lambda: coordinator.upload(report.work_id, update, meter), math.inf)
-    costs = with_costs(report, meter)
-    patiently(lambda: coordinator.report(costs, meter), math.inf)
+    report = replace(report, cost=meter.cost())
+    patiently(lambda: coordinator.report(report, meter), math.inf)
     state.forget_finished(report.work_id)
     return adapter
+
+
+def _adapter(coordinator: Coordinator, state: ClientState, digest: str, meter: WorkMeter) -> bytes:
+    body = state.adapter(digest)
+    if body is None:
+        body = patiently(lambda: coordinator.adapter(digest, meter), math.inf)
+        state.keep_adapter(digest, body)
+    return body
 
 
 def answer(work: Work, adapter: AdapterState) -> Answer:
