@@ -30,6 +30,7 @@ from edge_client.wire.messages import (
     Work,
     decode,
     encode,
+    encode_brief,
 )
 from edge_client.wire.tensors import content_digest, sha256
 
@@ -153,7 +154,7 @@ class Coordinator:
     def report(self, report: Report, meter: WorkMeter) -> Receipt:
         """Send a report; the same report may be sent again."""
         path = f"/v1/work/{report.work_id}/report"
-        response = self._ask("POST", path, meter, json=encode(report))
+        response = self._ask("POST", path, meter, json=encode_brief(report))
         return decode(response.content, Receipt)
 
     def _ask(

@@ -16,7 +16,7 @@ docs/privacy.md.
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -322,6 +322,24 @@ class Receipt:
 def encode(message: Any) -> bytes:
     """Encode a message as JSON with sorted keys, so equal messages are equal bytes."""
     return json.dumps(asdict(message), sort_keys=True, separators=(",", ":")).encode()
+
+
+def encode_brief(message: Any) -> bytes:
+    """Encode a message without what has its default; decoding gives an equal message."""
+    return json.dumps(_brief(message), sort_keys=True, separators=(",", ":")).encode()
+
+
+def _brief(value: Any) -> Any:
+    if not is_dataclass(value):
+        return value
+    told = ((part, getattr(value, part.name)) for part in fields(value))
+    return {part.name: _brief(found) for part, found in told if found != _default(part)}
+
+
+def _default(part: Field[Any]) -> Any:
+    if part.default_factory is not MISSING:
+        return part.default_factory()
+    return part.default  # MISSING equals nothing
 
 
 def decode(body: bytes, kind: type[Message]) -> Message:

@@ -117,6 +117,17 @@ def test_a_value_out_of_range_is_told_with_its_place() -> None:
         msgspec.json.decode(body, type=messages.Work)
 
 
+@pytest.mark.parametrize(
+    "report",
+    [REPORT, messages.Report("w", "done"), messages.Report("w", "done", loss=0.0)],
+)
+def test_a_brief_report_leaves_out_defaults_and_says_the_same(report: messages.Report) -> None:
+    brief = messages.encode_brief(report)
+    assert messages.decode(brief, messages.Report) == report
+    assert len(brief) < len(messages.encode(report))
+    assert b"null" not in brief
+
+
 def test_a_report_is_these_bytes_in_protocol_4() -> None:
     assert messages.encode(REPORT) == GOLDEN_REPORT
     assert messages.decode(GOLDEN_REPORT, messages.Report) == REPORT
