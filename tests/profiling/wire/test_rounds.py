@@ -1,0 +1,126 @@
+"""`smidgen profile wire`: a short run of it by real processes, and what it says when it cannot."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from edge_client.bases.base import Base
+from profiling.peers import flwr as flwr_simulation
+from profiling.records.file import read_records
+from profiling.wire.counted import of_training, whole_rounds
+from profiling.wire.ours import Rounds, measure
+from profiling.wire.processes import ProcessError, running
+from profiling.wire.relay import Exchange
+from tests.command_line import smidgen
+from tests.processes import children_of, is_computing
+
+SHORT = ("--clients", "2", "--rounds", "2", "--rtt", "0", "--adapter", "lora:2")
+
+
+def exchange(path: str, bytes_up: int) -> Exchange:
+    return Exchange(0, "GET", path, 0.0, 0.0, bytes_up, 0)
+
+
+ROUND = (
+    exchange("/v1/work/7/update", 1000),
+    exchange("/v1/work/7/report", 100),
+    exchange("/v1/work?wait_s=25&have=a", 10),  # gives the evaluation
+    exchange("/v1/adapters/b", 1),
+    exchange("/v1/work/8/report", 100),
+    exchange("/v1/work?wait_s=25&have=b", 10),  # gives the next training
+)
+
+
+def test_whole_rounds_leave_out_what_came_before_and_after() -> None:
+    before = [exchange("/v1/work?wait_s=0", 9), exchange("/v1/adapters/a", 9)]
+    found = list(whole_rounds([*before, *ROUND, *ROUND, *ROUND, ROUND[0]], rounds=2))
+    assert found == [*ROUND, *ROUND]
+
+
+def test_training_takes_four_requests_of_a_round() -> None:
+    found = [one.path.split("?")[0] for one in of_training([*ROUND, *ROUND])]
+    each = ["/v1/work/7/update", "/v1/work/7/report", "/v1/adapters/b", "/v1/work"]
+    assert found == each * 2
+
+
+@pytest.mark.slow
+def test_a_short_run_counts_requests_and_bytes(tiny_base: Base, tmp_path: Path) -> None:
+    base = ("--base", str(tiny_base.folder))
+    done = smidgen("profile", "wire", *SHORT, *base, "--out", str(tmp_path), "--json")
+    assert done.exit_code == 0, done.stderr
+    [run] = json.loads(done.stdout.splitlines()[-1])["runs"]
+    assert run["whole"]["requests"] == 6 and run["training"]["requests"] == 4
+    assert len(run["rounds_s"]) == 2 and run["tensors"] == 8
+    assert run["whole"]["bytes_up"] > run["training"]["bytes_up"] > run["payload_bytes"]
+    assert min(run["client"]["cpu_s"], run["server"]["peak_pss_bytes"]) > 0
+    [record] = read_records(tmp_path / "wire.jsonl").records
+    assert record.kind == "wire" and not record.is_peer
+    assert record.figures["round_s"].values == tuple(run["rounds_s"])
+
+
+@pytest.mark.slow
+def test_distance_costs_a_round_some_round_trips_and_no_more(tiny_base: Base) -> None:
+    asked = Rounds(tiny_base, "lora:2", clients=2, count=5, rtt_s=0.1)
+    run = measure(asked, lambda _said: None)
+    assert 0.5 <= run.p50_s <= 2.0  # six requests after each other, and what the machine takes
+
+
+@pytest.mark.slow
+def test_our_figures_come_first_where_the_peer_is_missing(
+    tiny_base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(flwr_simulation.VARIABLE, str(tmp_path / "absent"))
+    base = ("--base", str(tiny_base.folder))
+    done = smidgen("profile", "wire", *SHORT, *base, "--peer", "flwr", "--out", str(tmp_path))
+    assert done.exit_code == 2
+    assert "smidgen, 0 ms" in done.stdout
+    assert done.stderr.splitlines()[-1].endswith("scripts/flwr_env makes one")
+    assert len(read_records(tmp_path / "wire.jsonl").records) == 1
+
+
+@pytest.mark.parametrize("rtt", ["nan", "-1", "inf", "99999"])
+def test_a_round_trip_that_cannot_be_is_one_line(rtt: str) -> None:
+    done = smidgen("profile", "wire", "--rtt", rtt)
+    assert done.exit_code == 2 and "0 to 10000 milliseconds" in done.stderr
+
+
+def test_a_process_that_dies_is_named_with_its_last_words(tmp_path: Path) -> None:
+    code = "print('no disk is left'); raise SystemExit(3)"
+    with running(tmp_path) as processes:
+        processes.start("coordinator", [sys.executable, "-c", code], {})
+        with pytest.raises(ProcessError, match="coordinator ended with code 3: no disk is left"):
+            processes.wait(lambda: False, 30.0, "nothing")
+
+
+def test_what_a_process_started_does_not_outlive_the_block(tmp_path: Path) -> None:
+    sleeper = "import subprocess; subprocess.run(['sleep', '60'])"
+    with running(tmp_path) as processes:
+        processes.start("parent", [sys.executable, "-c", sleeper], {})
+        [parent] = [
+            pid for pid in children_of(os.getpid()) if children_of(pid) or is_computing(pid)
+        ]
+        processes.wait(lambda: bool(children_of(parent)), 10.0, "the child")
+        [child] = children_of(parent)
+    assert not is_computing(parent) and not is_computing(child)
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+def test_an_interrupted_run_leaves_nobody_behind(tiny_base: Base) -> None:
+    line = [sys.executable, "-m", "smidgen", "profile", "wire", "--base", str(tiny_base.folder)]
+    process = subprocess.Popen([*line, "--rounds", "10000", "--adapter", "lora:2"])
+    end = time.monotonic() + 60
+    while len(below := children_of(process.pid)) < 4:  # server, relay and two clients
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    process.wait(30)
+    assert not any(is_computing(pid) for pid in below)
