@@ -1,6 +1,11 @@
-"""Frozen weights as they are stored, made dense where they are used, and their two products."""
+"""Frozen weights as they are stored, made dense where they are used, and their two products.
+
+On the processor they are used where they are mapped. A card needs copies: of all of them, or, when
+they are streamed, of one at a time.
+"""
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,15 +14,30 @@ from torch.nn import functional
 from edge_client.bases.quantization import BLOCK, NF4, Stored
 
 
+class Data(NamedTuple):
+    """A weight's stored numbers, and their scales where it has some."""
+
+    values: Tensor
+    scale: Tensor | None
+
+    def to(self, device: torch.device) -> "Data":
+        return Data(self.values.to(device), None if self.scale is None else self.scale.to(device))
+
+
 class Scratch:
-    """Room for one dense weight at a time, kept from one use to the next.
+    """Room for one dense weight at a time, kept from one use to the next; and a card's copies.
 
     Memory that is new to a process is zeroed page by page when it is touched, which costs as much
     as dequantizing into it.
+
+    Attributes:
+        is_streamed: Whether a stored weight is copied to the card at each use, and not kept there.
     """
 
     def __init__(self) -> None:
+        self.is_streamed = False
         self._rooms: dict[torch.dtype, Tensor] = {}
+        self._copies: dict[int, Data] = {}
 
     def take(self, elements: int, dtype: torch.dtype) -> Tensor:
         """An uninitialized array (elements,); overwrites the last one taken of this type."""
@@ -28,8 +48,22 @@ class Scratch:
         self._rooms[dtype] = room
         return room[:elements]
 
+    def copy(self, mapped: Data, device: torch.device) -> Data:
+        """A stored weight on a card; unless it is streamed it stays there until `clear`.
+
+        Args:
+            mapped: Where it is mapped; the caller keeps it, and asks with the same one each time.
+            device: The card.
+        """
+        if self.is_streamed:
+            return mapped.to(device)
+        if id(mapped) not in self._copies:
+            self._copies[id(mapped)] = mapped.to(device)
+        return self._copies[id(mapped)]
+
     def clear(self) -> None:
         self._rooms.clear()
+        self._copies.clear()
 
 
 class FrozenMatrix:
@@ -38,48 +72,62 @@ class FrozenMatrix:
     Args:
         stored: Views on the mapped file.
         device: Where it is used; on the processor nothing is copied.
-        scratch: Where its dense form is made, shared by all matrices of a network.
+        scratch: Where its dense form is made and copies are kept, shared by all matrices of a
+            network.
+
+    Attributes:
+        mapped: The weight as it lies in the file.
     """
 
     def __init__(self, stored: Stored, device: torch.device, scratch: Scratch) -> None:
         self.shape, self.kind = stored.shape, stored.kind
-        data = torch.from_numpy(stored.data)
+        values = torch.from_numpy(stored.data)
         if self.kind == "bfloat16":
-            data = data.view(torch.bfloat16)
-        self.data = data.to(device)
-        self.scale = None if stored.scale is None else torch.from_numpy(stored.scale).to(device)
-        self._scratch = scratch
+            values = values.view(torch.bfloat16)
+        scale = None if stored.scale is None else torch.from_numpy(stored.scale)
+        self.mapped, self._device, self._scratch = Data(values, scale), device, scratch
+
+    def _data(self) -> Data:
+        """Its data where they are used."""
+        is_here = self._device == self.mapped.values.device
+        return self.mapped if is_here else self._scratch.copy(self.mapped, self._device)
 
     def dense(self, dtype: torch.dtype) -> Tensor:
         """The weight in `dtype`, (rows, columns); int8 rows are scaled later.
 
         Valid until another matrix of the same scratch is asked.
         """
+        return self._dense(self._data(), dtype)
+
+    def _dense(self, data: Data, dtype: torch.dtype) -> Tensor:
+        values, scale = data
+        is_on_card = values.device.type != "cpu"
         if self.kind == "nf4":
-            assert self.scale is not None
-            if self.data.is_cuda:
-                return nf4_dense_by_bitsandbytes(self.data, self.scale, dtype)
-            return nf4_dense(self.data, self.scale, dtype, self._scratch)
-        if self.data.dtype == dtype or self.data.is_cuda:
-            return self.data.to(dtype)
-        return self._scratch.take(self.data.numel(), dtype).view(self.shape).copy_(self.data)
+            assert scale is not None
+            if is_on_card:
+                return nf4_dense_by_bitsandbytes(values, scale, dtype)
+            return nf4_dense(values, scale, dtype, self._scratch)
+        if values.dtype == dtype or is_on_card:
+            return values.to(dtype)
+        return self._scratch.take(values.numel(), dtype).view(self.shape).copy_(values)
 
     def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x @ W.T + bias, (..., columns) -> (..., rows)."""
-        bias = None if bias is None else bias.to(x.dtype)
+        bias, data = None if bias is None else bias.to(x.dtype), self._data()
         if self.kind != "int8":
-            return functional.linear(x, self.dense(x.dtype), bias)
-        assert self.scale is not None
-        y = functional.linear(x, self.dense(x.dtype))
-        scale = self.scale.view(-1).to(x.dtype)
+            return functional.linear(x, self._dense(data, x.dtype), bias)
+        assert data.scale is not None
+        y = functional.linear(x, self._dense(data, x.dtype))
+        scale = data.scale.view(-1).to(x.dtype)
         return y.mul_(scale) if bias is None else torch.addcmul(bias, y, scale, out=y)
 
     def times_transposed(self, g: Tensor) -> Tensor:
         """g @ W, (..., rows) -> (..., columns)."""
-        dense = self.dense(g.dtype)
+        data = self._data()
+        dense = self._dense(data, g.dtype)
         if self.kind == "int8":
-            assert self.scale is not None
-            dense.mul_(self.scale.to(g.dtype))  # no second g, as large as the widest states
+            assert data.scale is not None
+            dense.mul_(data.scale.to(g.dtype))  # no second g, as large as the widest states
         return g @ dense
 
 
@@ -120,13 +168,15 @@ def _nf4_table(dtype: torch.dtype) -> Tensor:
 
 
 def nf4_dense_by_bitsandbytes(data: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Like `nf4_dense`, with bitsandbytes' kernel: used on CUDA devices."""
+    """Like `nf4_dense`, with bitsandbytes' kernel: used on CUDA devices.
+
+    In 16 bits it rounds once, `nf4_dense` three times; in float32 both give the same numbers.
+    """
     import bitsandbytes.functional as bitsandbytes  # 110 MB: only where a GPU computes
 
     state = bitsandbytes.QuantState(
         absmax=scale.reshape(-1),
         shape=torch.Size((data.shape[0], 2 * data.shape[1])),
-        code=bitsandbytes.get_4bit_type("nf4", device=data.device),
         blocksize=BLOCK,
         quant_type="nf4",
         dtype=dtype,

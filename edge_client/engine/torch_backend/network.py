@@ -379,6 +379,10 @@ class Network:
         rows = self.frozen.weights.rows(self.frozen.decoder, np.arange(start, end))
         return self._tensor(rows).to(dtype)
 
+    def stream(self, is_streamed: bool) -> None:
+        """On a card: whether stored weights are copied there at each use, and not kept."""
+        self._scratch.is_streamed = is_streamed
+
     def rest(self) -> None:
         self._scratch.clear()
 
