@@ -43,7 +43,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("frozen_prefix",),
         ("backend",),
         ("engine",),
-        ("torch_backend", "onnx_backend"),
+        ("torch_backend", "onnx_backend", "devices"),
         ("opening",),
         ("trainer", "budgeted"),
     ),

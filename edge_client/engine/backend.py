@@ -26,7 +26,10 @@ class Backend(Protocol):
     def layer_forwards(self) -> int: ...
 
     def use(self, ceiling_bytes: int | None) -> None:
-        """Give freed memory back to the kernel inside steps above that many resident bytes."""
+        """Give freed memory back to the kernel inside steps above that many resident bytes.
+
+        On a card: to its driver, after steps that leave more than that reserved.
+        """
 
     def remember(self, prefix: FrozenPrefix | None) -> None:
         """Take the states at the cut from a prefix, in `step` and `read`; None: compute them."""

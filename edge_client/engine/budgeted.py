@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
+from edge_client.engine.devices import find_card, open_guard
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import (
     ENGINES,
@@ -20,10 +21,10 @@ from edge_client.engine.opening import (
 from edge_client.planning.allocator import trim
 from edge_client.planning.budget import Budget
 from edge_client.planning.corrections import Corrections
-from edge_client.planning.guard import Guard
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.plan import Workload
 from edge_client.planning.planner import choose, options
-from edge_client.planning.resources import read_facts
+from edge_client.planning.resources import Resources, read_facts
 from edge_client.planning.sizes import auto_budget
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Training
@@ -40,6 +41,7 @@ def open_within(
     budget_bytes: int | None,
     state: Path | None = None,
     dtypes: Collection[str] | None = None,
+    device: str = CPU,
 ) -> Engine:
     """Plan for this device as it is now, and open an engine by that plan.
 
@@ -49,27 +51,45 @@ def open_within(
         task: Labels and patterns.
         spec: The adapter.
         training: Batch, longest input, learning rate.
-        budget_bytes: Resident bytes this process may reach; None: 60 % of what is available now.
+        budget_bytes: Resident bytes this process may reach, or of a card's memory what may be
+            reserved; None: 60 % of what is available now.
         state: Folder in which measured peaks are remembered.
         dtypes: What may be computed in; None: whatever is fast here.
+        device: What it computes on: `cpu` or `cuda`.
 
     Raises:
         BudgetError: No plan fits.
-        EngineError: The engine's libraries are not installed.
+        EngineError: The engine's libraries are not installed, or there is no such device.
         TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
     """
-    load_engine(kind)  # so that what its libraries take is measured in this process
-    trim()
-    facts = read_facts(runtime=runtime_bytes(engine_name(kind)))
-    allowed = auto_budget(facts.available_bytes) if budget_bytes is None else budget_bytes
+    name, facts = engine_name(kind, device), facts_in_process(kind, device, base.bits)
+    allowed = auto_budget(facts.budgeted_bytes) if budget_bytes is None else budget_bytes
     corrections = Corrections(state / "corrections.json") if state else None
-    work = _workload(kind, base, spec, training, len(task.labels))
-    key = base.base_id, work.engine, str(spec)
+    work = _workload(name, base, spec, training, len(task.labels), facts.device)
+    key = base.base_id, work.computer, str(spec)
     correct = [corrections.corrector(*key)] if corrections else []
     every = options(work, facts.runtime_bytes, facts.nominal, *correct)
     found = [option for option in every if dtypes is None or option.plan.dtype in dtypes]
-    budget = Budget(found, choose(found, allowed), Guard(allowed), corrections, base.base_id)
-    return open_engine(kind, base, task, spec, training, budget.option.plan, budget)
+    guard = open_guard(facts.accelerator, allowed)
+    budget = Budget(found, choose(found, allowed), guard, corrections, base.base_id)
+    return open_engine(kind, base, task, spec, training, budget.option.plan, budget, device)
+
+
+def facts_in_process(kind: str, device: str, bits: int) -> Resources:
+    """What this device has; the engine is loaded, so that what it takes is measured here.
+
+    Args:
+        kind: `torch`, `onnx` or `auto`.
+        device: `cpu` or `cuda`.
+        bits: Of the base's weights.
+
+    Raises:
+        EngineError: The engine's libraries are not installed, or there is no such device.
+    """
+    load_engine(kind, device)
+    card = find_card(device, bits)
+    trim()
+    return read_facts(runtime=runtime_bytes(engine_name(kind, device)), accelerator=card)
 
 
 def check_budget(
@@ -79,8 +99,9 @@ def check_budget(
     training: Training,
     num_labels: int,
     budget_bytes: int | None,
+    device: str = CPU,
 ) -> None:
-    """Check, before there is work, that some plan fits; the engine is not loaded.
+    """Check, before there is work, that some plan fits; on the processor without the engine.
 
     What the engine's libraries take comes from a table while there is plenty. Where it is tight the
     libraries are loaded and it is measured, as it will be when there is work.
@@ -88,14 +109,17 @@ def check_budget(
     Raises:
         AdapterError: The adapter does not fit the base.
         BudgetError: No plan fits.
-        EngineError: The engine's libraries are not installed.
+        EngineError: The engine's libraries are not installed, or there is no such device.
     """
-    name = installed_engine(kind)
-    work = _workload(name, base, spec, training, num_labels)
-    facts = read_facts(runtime=ENGINES[name].runtime_bytes)
-    allowed = auto_budget(facts.available_bytes) if budget_bytes is None else budget_bytes
+    name = installed_engine(kind, device)
+    if device == CPU:
+        facts = read_facts(runtime=ENGINES[name].runtime_bytes)
+    else:
+        facts = facts_in_process(kind, device, base.bits)
+    work = _workload(name, base, spec, training, num_labels, facts.device)
+    allowed = auto_budget(facts.budgeted_bytes) if budget_bytes is None else budget_bytes
     found = options(work, facts.runtime_bytes, facts.nominal)
-    if allowed < PLENTY * min(option.predicted_peak_bytes for option in found):
+    if device == CPU and allowed < PLENTY * min(option.predicted_peak_bytes for option in found):
         load_engine(name)
         trim()
         found = options(work, runtime_bytes(name), facts.nominal)
@@ -103,7 +127,7 @@ def check_budget(
 
 
 def _workload(
-    kind: str, base: Base, spec: AdapterSpec, training: Training, num_labels: int
+    engine: str, base: Base, spec: AdapterSpec, training: Training, num_labels: int, device: str
 ) -> Workload:
-    name = engine_name(kind)
-    return Workload(base.shape, base.bits, spec, training.batch, training.tokens, num_labels, name)
+    batch, tokens = training.batch, training.tokens
+    return Workload(base.shape, base.bits, spec, batch, tokens, num_labels, engine, device)

@@ -28,6 +28,7 @@ from edge_client.errors import WrongInput
 from edge_client.metering.phases import phase
 from edge_client.planning.allocator import trim
 from edge_client.planning.budget import Budget
+from edge_client.planning.cuda.accelerator import DevicePeak
 from edge_client.planning.guard import is_allocation_failure
 from edge_client.planning.plan import Plan
 from edge_client.planning.planner import Option
@@ -106,6 +107,13 @@ class Engine:
         """The bytes this process may take; for an engine with a budget."""
         return self._held.guard.budget_bytes
 
+    def device_peak(self) -> DevicePeak | None:
+        """The highest peak on a CUDA device since the engine was opened; None: it has none.
+
+        Of an engine with a budget.
+        """
+        return self._held.guard.device_peak()
+
     @property
     def _held(self) -> Budget:
         assert self.budget is not None, "the engine was opened without a budget"
@@ -117,7 +125,8 @@ class Engine:
         Args:
             plan: The plan; within a budget, one of the budget's.
             ceiling_bytes: Resident bytes above which memory that was freed inside a step is given
-                back to the kernel; None: it never is. Within a budget each plan has its own.
+                back to the kernel; on a card, reserved bytes above which it is after one. None: it
+                never is. Within a budget each plan has its own.
 
         Raises:
             ValueError: The budget knows no such plan.
@@ -134,7 +143,7 @@ class Engine:
         self._backend.use(ceiling_bytes)
 
     def _take(self, option: Option) -> None:
-        self._compute_by(option.plan, option.memory.ceiling)
+        self._compute_by(option.plan, option.ceiling_bytes)
         self._held.begin(option)
 
     def end_round(self) -> None:

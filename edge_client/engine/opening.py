@@ -11,9 +11,11 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import AdapterSpec, frozen_layers
 from edge_client.bases.architectures import Shape
 from edge_client.bases.base import Base
+from edge_client.engine.devices import check_device
 from edge_client.engine.engine import Engine, EngineError
 from edge_client.planning.allocator import resident_bytes, use_one_arena
 from edge_client.planning.budget import Budget
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.plan import Plan
 from edge_client.planning.resources import resident_bytes_in
 from edge_client.planning.sizes import AUTO
@@ -81,6 +83,7 @@ def open_engine(
     training: Training,
     plan: Plan | None = None,
     budget: Budget | None = None,
+    device: str = CPU,
 ) -> Engine:
     """Build an engine; the modules that compute are imported here and not before.
 
@@ -92,13 +95,14 @@ def open_engine(
         training: Learning rate, longest input.
         plan: How a step is computed; by default in float32, whole and without recomputation.
         budget: Kept within; see `budgeted.open_within`.
+        device: What it computes on: `cpu`, or `cuda` where `devices.find_card` finds one.
 
     Raises:
         AdapterError: No adapter of this kind is known for the base's architecture.
-        EngineError: The engine's libraries are not installed.
+        EngineError: The engine's libraries are not installed, or it is not for this device.
         TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
     """
-    module = load_engine(kind)
+    module = load_engine(kind, device)
     if base.shape.is_decoder:
         raise EngineError(
             f"base {base.name} is a causal language model ({base.architecture}); tasks are asked "
@@ -109,45 +113,49 @@ def open_engine(
     encoder = Encoder(tokens, task, not spec.head, limit, spec.prompt_tokens)
     state = initial_adapter(spec, base, len(task.labels), seed=0)
     words = [] if spec.head else tokens.label_word_ids(task)
-    backend = module.open_backend(base, spec, state, words, training)
+    elsewhere = {} if device == CPU else {"device": device}
+    backend = module.open_backend(base, spec, state, words, training, **elsewhere)
     by = plan or unplanned(base.shape, training, spec.top)
     cut = frozen_layers(spec, base.shape.layers)
     return Engine(backend, encoder, base.shape, by, cut, budget)
 
 
-def engine_name(kind: str) -> str:
-    """The engine that a name means: `auto` is torch if it is installed, else onnx.
+def engine_name(kind: str, device: str = CPU) -> str:
+    """The engine that a name means: `auto` is torch if it is installed or needed, else onnx.
 
     Raises:
-        EngineError: None is known by this name.
+        EngineError: None is known by this name, or none for this device.
     """
+    check_device(device, kind)
     if kind == AUTO:
-        return "torch" if find_spec("torch") else "onnx"
+        return "torch" if device != CPU or find_spec("torch") else "onnx"
     if kind not in ENGINES:
         raise EngineError(f"--engine {kind} is not known; {AUTO}, {' or '.join(ENGINES)}")
     return kind
 
 
-def installed_engine(kind: str) -> str:
+def installed_engine(kind: str, device: str = CPU) -> str:
     """The engine that a name means, without importing it.
 
     Raises:
-        EngineError: None is known by this name, or its libraries are not installed.
+        EngineError: None is known by this name, or none for this device, or its libraries are not
+            installed.
     """
-    name = engine_name(kind)
+    name = engine_name(kind, device)
     row = ENGINES[name]
     if find_spec(row.library) is None:
-        raise EngineError(f"the {name} engine needs {row.library}; {row.install}")
+        install = row.install if device == CPU else "pip install 'smidgen[gpu]'"
+        raise EngineError(f"the {name} engine needs {row.library}; {install}")
     return name
 
 
-def load_engine(kind: str) -> Any:
+def load_engine(kind: str, device: str = CPU) -> Any:
     """Import an engine's backend with all its libraries.
 
     Raises:
-        EngineError: They are not installed.
+        EngineError: They are not installed, or the engine is not for this device.
     """
-    name = installed_engine(kind)
+    name = installed_engine(kind, device)
     use_one_arena()
     return import_module(ENGINES[name].module)
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from edge_client.errors import Failed
 from edge_client.planning.allocator import trim
 from edge_client.planning.corrections import Corrections, Key
-from edge_client.planning.guard import Guard
+from edge_client.planning.guard import PeakGuard
 from edge_client.planning.plan import Plan
 from edge_client.planning.planner import Option, estimate, next_smaller
 from edge_client.planning.sizes import size_text
@@ -33,20 +33,20 @@ class Budget:
     Args:
         found: Every plan there is for this work.
         option: The one chosen.
-        guard: Watches this process's peak.
+        guard: Watches the peak, of this process or on a CUDA device.
         corrections: Where peaks are remembered, or None.
         base_id: SHA-256 of the base, under which they are.
 
     Attributes:
         option: The one in use.
-        guard: Watches this process's peak.
+        guard: Watches the peak.
     """
 
     def __init__(
         self,
         found: Sequence[Option],
         option: Option,
-        guard: Guard,
+        guard: PeakGuard,
         corrections: Corrections | None,
         base_id: str,
     ) -> None:
@@ -119,7 +119,7 @@ class Budget:
             return
         work = self.option.work
         plan = replace(self.option.plan, tokens=min(self._longest, self.option.plan.tokens))
-        key = Key(self._base_id, work.engine, str(work.spec), plan.dtype)
+        key = Key(self._base_id, work.computer, str(work.spec), plan.dtype)
         estimated = estimate(work, plan, self.option.memory.runtime).total
         try:
             self._corrections.record(key, plan, estimated, peak)

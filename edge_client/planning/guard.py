@@ -7,6 +7,9 @@ if guard.is_over(): ...  # the planner's `next_smaller` says what then
 """
 
 from pathlib import Path
+from typing import Protocol
+
+from edge_client.planning.cuda.accelerator import DevicePeak
 
 from edge_client.metering.memory import SELF, peak_rss_bytes, reset_peak_rss
 
@@ -22,6 +25,21 @@ ALLOCATION_FAILED = (
     "bad_alloc",
     "failed to allocate memory",
 )
+
+
+class PeakGuard(Protocol):
+    """What a budget asks of the one that watches; members are those of `Guard`."""
+
+    budget_bytes: int
+
+    def peak_bytes(self) -> int | None: ...
+
+    def reset(self) -> bool: ...
+
+    def is_over(self) -> bool: ...
+
+    def device_peak(self) -> DevicePeak | None:
+        """The highest peak on a CUDA device since the guard was made; None: it watches none."""
 
 
 class Guard:
@@ -65,6 +83,9 @@ class Guard:
     def is_over(self) -> bool:
         """Whether the peak has passed the budget since the last reset."""
         return (self.peak_bytes() or 0) > self.budget_bytes
+
+    def device_peak(self) -> None:
+        """None: it watches the process alone."""
 
 
 def is_allocation_failure(error: BaseException) -> bool:

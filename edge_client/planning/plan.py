@@ -21,6 +21,8 @@ class Plan:
         tokens: Longest input, without a soft prompt's tokens.
         is_kept_in_half: Whether layers' inputs wait for backward in float16 though computed in
             float32 (of the onnx engine, which computes in nothing else).
+        is_streamed: Whether stored weights are copied to the card at each use instead of staying
+            there (of CUDA devices).
     """
 
     dtype: str
@@ -29,6 +31,7 @@ class Plan:
     depth: int
     tokens: int
     is_kept_in_half: bool = False
+    is_streamed: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Workload:
         tokens: Longest input asked for.
         num_labels: Rows of a classification head.
         engine: What computes it, `torch` or `onnx`.
+        device: On what: `cpu`, `cuda`, or `unified`, a CUDA device that shares the processor's
+            memory.
 
     Raises:
         AdapterError: A soft prompt that leaves no room for a text, or top layers that are not
@@ -56,6 +61,7 @@ class Workload:
     tokens: int
     num_labels: int = 2
     engine: str = "torch"
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if self.spec.prompt_tokens >= self.shape.positions:
@@ -64,6 +70,11 @@ class Workload:
                 f"{self.shape.positions} tokens; use a shorter prompt"
             )
         check_top(self.spec, self.shape)
+
+    @property
+    def computer(self) -> str:
+        """The engine and, if it is not the processor, the device: peaks of one are alike."""
+        return self.engine if self.device == "cpu" else f"{self.engine} {self.device}"
 
     @property
     def longest(self) -> int:

@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from edge_client.planning import onnx_memory, torch_memory
+from edge_client.planning.cuda import memory as cuda_memory
+from edge_client.planning.cuda.accelerator import CPU
+from edge_client.planning.cuda.copying import seconds
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.sizes import BudgetError, size_text
-from edge_client.planning.step_cost import Rates, step_seconds
+from edge_client.planning.step_cost import Rates
 from edge_client.planning.torch_memory import MemoryEstimate
 
 FAST_ENOUGH_S = 0.25  # a step below this is not worth 16-bit arithmetic
@@ -40,6 +43,15 @@ class Option:
     predicted_peak_bytes: int
     nominal_step_s: float
 
+    @property
+    def ceiling_bytes(self) -> int:
+        """What may stay held before freed memory is given back, for a peak as predicted.
+
+        Resident bytes of the process between two layers; reserved bytes of a card between steps.
+        """
+        memory = self.memory
+        return memory.ceiling if self.work.device == CPU else memory.total - memory.runtime
+
 
 Correct = Callable[[Plan, int], int]
 
@@ -50,13 +62,15 @@ def as_estimated(plan: Plan, estimated_bytes: int) -> int:
 
 
 def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
-    """Estimate a plan's peak by the formulas of the work's engine.
+    """Estimate a plan's peak by the formulas of the work's engine and device.
 
     Args:
         work: What is trained.
         plan: How.
         runtime_bytes: Resident bytes of the process before the base is opened.
     """
+    if work.device != CPU:
+        return cuda_memory.estimate(work, plan, runtime_bytes)
     formulas = {"torch": torch_memory.estimate, "onnx": onnx_memory.estimate}
     return formulas[work.engine](work, plan, runtime_bytes)
 
@@ -76,14 +90,15 @@ def options(
     for plan in plans(work, tuple(nominal.flops_per_s)):
         memory = estimate(work, plan, runtime_bytes)
         predicted = correct(plan, memory.total)
-        found.append(Option(work, plan, memory, predicted, step_seconds(work, plan, nominal)))
+        found.append(Option(work, plan, memory, predicted, seconds(work, plan, nominal)))
     return sorted(found, key=preference)
 
 
 def plans(work: Workload, dtypes: Sequence[str]) -> Iterator[Plan]:
     """Every plan: dtype x micro-batch x recomputed layers x depth, without repetitions.
 
-    The onnx engine computes in float32 alone, and may keep layers' inputs in half of that.
+    The onnx engine computes in float32 alone, and may keep layers' inputs in half of that. A card
+    may keep the weights or have them streamed.
     """
     is_onnx = work.engine == "onnx"
     for dtype in ("float32",) if is_onnx else dtypes:
@@ -94,6 +109,8 @@ def plans(work: Workload, dtypes: Sequence[str]) -> Iterator[Plan]:
                     yield plan
                     if is_onnx and work.spec.is_in_layers:
                         yield replace(plan, is_kept_in_half=True)
+                    if work.device != CPU:
+                        yield replace(plan, is_streamed=True)
 
 
 def halvings(batch: int) -> list[int]:
@@ -147,6 +164,7 @@ def preference(option: Option) -> tuple[object, ...]:
         not is_exact,
         option.nominal_step_s,
         plan.is_kept_in_half,
+        plan.is_streamed,
         option.memory.total,
         plan.dtype,
         -plan.micro_batch,
@@ -178,6 +196,8 @@ def _size(option: Option) -> tuple[object, ...]:
 
 
 def _remedy(work: Workload) -> str:
+    if work.device != CPU:
+        return "raise it, lower --tokens or use --device cpu"
     if work.engine == "torch" and not work.shape.is_decoder:
         return "raise it or use --engine onnx, which takes less"
     return "raise it, lower --tokens or pack the base with fewer --bits"

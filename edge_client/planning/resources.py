@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.planning.cgroups import cgroup_folders, cgroup_memory, kernel_text
+from edge_client.planning.cuda.accelerator import CPU, Accelerator
 from edge_client.planning.step_cost import Rates, nominal_rates
 
 
@@ -32,7 +33,7 @@ class Resources:
         cgroup_limit_bytes: The tightest memory limit of a control group, or None.
         cpu_dtypes: What the processor computes fast beside float32.
         runtime_bytes: Resident bytes of a process ready to compute, before a base is opened.
-        accelerator: None; no plan is made for one yet.
+        accelerator: The CUDA device that is planned for; None: the processor.
     """
 
     machine: str
@@ -43,15 +44,32 @@ class Resources:
     cgroup_limit_bytes: int | None
     cpu_dtypes: tuple[str, ...]
     runtime_bytes: int
-    accelerator: str | None = None
+    accelerator: Accelerator | None = None
+
+    @property
+    def device(self) -> str:
+        """What plans are made for, as a `Workload` calls it."""
+        return CPU if self.accelerator is None else self.accelerator.device
+
+    @property
+    def budgeted_bytes(self) -> int:
+        """What can be had now of the memory that a budget is of: a card's own, or the machine's."""
+        card = self.accelerator
+        return self.available_bytes if card is None or card.is_unified else card.free_bytes
 
     @property
     def nominal(self) -> Rates:
+        """Typical rates of what computes."""
+        if self.accelerator is not None:
+            return self.accelerator.nominal
         return nominal_rates(self.flags, self.cpu_dtypes, self.cores)
 
 
 def read_facts(
-    runtime: int, root: Path = Path("/"), machine: str = platform.machine()
+    runtime: int,
+    root: Path = Path("/"),
+    machine: str = platform.machine(),
+    accelerator: Accelerator | None = None,
 ) -> Resources:
     """Read what this device has.
 
@@ -59,6 +77,7 @@ def read_facts(
         runtime: Resident bytes of a process ready to compute.
         root: Where `proc` and `sys` lie; another folder in tests.
         machine: Processor architecture.
+        accelerator: The CUDA device that is to compute, if it is not the processor.
     """
     memory, groups = _meminfo(root), list(cgroup_memory(root))
     available = memory.get("MemAvailable", memory.get("MemFree", 0))
@@ -72,6 +91,7 @@ def read_facts(
         cgroup_limit_bytes=min((group.limit_bytes for group in groups), default=None),
         cpu_dtypes=fast_dtypes(machine, flags),
         runtime_bytes=runtime,
+        accelerator=accelerator,
     )
 
 

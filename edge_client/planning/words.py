@@ -1,5 +1,6 @@
 """A plan in words, for people who read a log."""
 
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.planner import Option
 from edge_client.tables import size
 
@@ -13,8 +14,17 @@ def plan_in_words(option: Option) -> str:
     kept = ", layers' inputs kept in float16" if plan.is_kept_in_half else ""
     return (
         f"{at_once}, up to {plan.tokens} tokens each, in {plan.dtype}{kept}; "
-        f"{_layers(option)}; predicted peak {size(option.predicted_peak_bytes)} (estimated)"
+        f"{_layers(option)}; {_weights(option)}"
+        f"predicted peak {size(option.predicted_peak_bytes)} (estimated)"
     )
+
+
+def _weights(option: Option) -> str:
+    """Where a card's weights are; the processor's are mapped."""
+    if option.work.device == CPU:
+        return ""
+    is_streamed = option.plan.is_streamed
+    return "weights copied to the card at each use; " if is_streamed else "weights on the card; "
 
 
 def _layers(option: Option) -> str:

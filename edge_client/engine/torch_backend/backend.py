@@ -16,8 +16,10 @@ from edge_client.bases.base import Base
 from edge_client.engine.backend import AnswerTexts, Backend
 from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.torch_backend.adamw import AdamW
+from edge_client.engine.torch_backend.card import give_back
 from edge_client.engine.torch_backend.network import Network
 from edge_client.engine.watch import Watch
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.plan import Plan
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
@@ -35,6 +37,8 @@ class TorchBackend:
 
     def __init__(self, network: Network, training: Training) -> None:
         self.network, self._training = network, training
+        self._is_on_card = network.device.type != CPU
+        self._ceiling_bytes: int | None = None  # of the card
         self._reference = {name: tensor.shape for name, tensor in network.adapter.items()}
         self._start_optimizer()
 
@@ -47,22 +51,29 @@ class TorchBackend:
         return self.network.layer_forwards
 
     def use(self, ceiling_bytes: int | None) -> None:
-        self.network.frozen.ceiling_bytes = ceiling_bytes
+        if self._is_on_card:
+            self._ceiling_bytes = ceiling_bytes
+        else:
+            self.network.frozen.ceiling_bytes = ceiling_bytes
 
     def remember(self, prefix: FrozenPrefix | None) -> None:
         self.network.prefix = prefix
 
     def step(self, batch: Batch, plan: Plan) -> float:
+        self.network.stream(plan.is_streamed)
         for tensor in self.network.adapter.values():
             tensor.grad = None
         loss = self.network.backward(batch, plan)
         self._optimizer.step()
+        if self._ceiling_bytes is not None:
+            give_back(self._ceiling_bytes)
         return loss
 
     def read(
         self, batch: Batch, plan: Plan, watch: Watch | None, is_quick: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         """The rows that passed all layers, and their log-probabilities; never in int8."""
+        self.network.stream(plan.is_streamed)
         left, logits = self.network.read(batch, plan.dtype, watch)
         return left, torch.log_softmax(logits, dim=-1).cpu().numpy()
 
@@ -70,6 +81,7 @@ class TorchBackend:
         return answer(examples, False)
 
     def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:
+        self.network.stream(plan.is_streamed)
         states = next(islice(self.network.states(batch, plan.dtype), layer, None))
         prompt = self.network.spec.prompt_tokens
         weights = torch.from_numpy(batch.attention).to(states.device).unsqueeze(-1).float()
@@ -94,10 +106,15 @@ class TorchBackend:
 
     def rest(self) -> None:
         self.network.rest()
+        if self._is_on_card:
+            give_back()
 
     def close(self) -> None:
+        self.network.rest()
         self.network.close()
         del self.network, self._optimizer
+        if self._is_on_card:
+            give_back()
 
 
 def open_backend(
@@ -106,6 +123,7 @@ def open_backend(
     state: AdapterState,
     label_words: Sequence[Sequence[int]],
     training: Training,
+    device: str = CPU,
 ) -> Backend:
     """A backend with an adapter in place.
 
@@ -115,5 +133,6 @@ def open_backend(
         state: Its values.
         label_words: Token ids asked for at the mask; empty for a classifier.
         training: Learning rate and weight decay.
+        device: Computed on: `cpu` or `cuda`.
     """
-    return TorchBackend(Network(base, spec, state, label_words), training)
+    return TorchBackend(Network(base, spec, state, label_words, device), training)

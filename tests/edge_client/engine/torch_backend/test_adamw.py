@@ -19,7 +19,11 @@ def frozen_tensors(network: Any) -> list[Any]:
     linears = [linear for layer in network._layers for linear in layer.linears.values()]
     norms = [n for layer in network._layers for n in (layer.attention_norm, layer.output_norm)]
     biases = [part.bias for part in (*linears, *norms) if not part.bias.requires_grad]
-    return [*(linear.matrix.mapped.values for linear in linears), *(n.weight for n in norms), *biases]
+    return [
+        *(linear.matrix.mapped.values for linear in linears),
+        *(n.weight for n in norms),
+        *biases,
+    ]
 
 
 @pytest.mark.parametrize("name", ["lora:2@q,k,v,o,up,down", "bias"])

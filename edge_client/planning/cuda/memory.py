@@ -1,0 +1,90 @@
+"""What a training step takes of a card's memory, by formula.
+
+The torch engine's own moments (`planning.torch_memory`), but that nothing is mapped on a card: the
+stored weights lie there as copies, all of them or one at a time, and a dense weight is new at each
+use. The formulas have not been compared with a card yet; only their parts were, on the processor.
+
+On unified memory the process's own memory is added, since both come out of one store.
+"""
+
+from edge_client.bases.architectures import FAMILIES
+from edge_client.planning.cuda.accelerator import UNIFIED
+from edge_client.planning.plan import Plan, Workload
+from edge_client.planning.torch_memory import (
+    DTYPE_BYTES,
+    TOKEN_BYTES,
+    MemoryEstimate,
+    adapter_bytes,
+    elements,
+    layer_pages,
+    linear_sizes,
+    moments,
+    stored_bytes,
+    table_pages,
+    vector_elements,
+)
+
+# The next two are guesses until somebody has measured.
+FIXED_BYTES = 64 << 20  # cuBLAS's workspace, and what the allocator's segments are rounded up by
+HOLES = 0.15  # reserved for nothing, between what is held
+
+
+def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
+    """Estimate a plan's peak: what torch reserves of the card, its CUDA context left out.
+
+    A smaller micro-batch, more recomputed layers, a smaller depth or streamed weights never give a
+    larger total.
+
+    Args:
+        work: What is trained.
+        plan: How.
+        runtime_bytes: Resident bytes of the process before the base is opened; they count on
+            unified memory alone.
+    """
+    peak = max(moments(work, plan), key=lambda moment: moment.kept + moment.transient)
+    weights, scratch = weight_bytes(work, plan), dense_bytes(work, plan)
+    is_one_store = work.device == UNIFIED
+    holes = round(HOLES * (peak.kept + peak.transient + scratch))
+    return MemoryEstimate(
+        runtime=runtime_bytes if is_one_store else 0,
+        adapter=adapter_bytes(work, plan),
+        vectors=4 * vector_elements(work.shape),
+        scratch=scratch,
+        weights=weights,
+        kept=peak.kept,
+        transient=peak.transient,
+        slack=FIXED_BYTES + holes + (host_bytes(work) if is_one_store else 0),
+    )
+
+
+def host_bytes(work: Workload) -> int:
+    """Estimated bytes that the process adds to its libraries: the tokenizer and mapped pages."""
+    tokenizer = TOKEN_BYTES * work.shape.vocabulary
+    return tokenizer + max(layer_pages(work), table_pages(work))
+
+
+def other_matrices(work: Workload) -> list[tuple[int, int]]:
+    """Sizes of the matrices outside the layers: behind the embeddings, and the head's dense."""
+    shape, found = work.shape, list[tuple[int, int]]()
+    if FAMILIES[shape.architecture].embedding_map:
+        found.append((shape.hidden, shape.embedding))
+    if not shape.is_decoder and not work.spec.head:
+        found.append((shape.embedding, shape.hidden))
+    return found
+
+
+def weight_bytes(work: Workload, plan: Plan) -> int:
+    """Bytes of the stored weights on the card; streamed: of the largest alone."""
+    layer = [stored_bytes(size, work.bits) for size in linear_sizes(work.shape).values()]
+    others = [stored_bytes(size, work.bits) for size in other_matrices(work)]
+    if plan.is_streamed:
+        return max(*layer, *others)
+    return work.shape.stored_layers * sum(layer) + sum(others)
+
+
+def dense_bytes(work: Workload, plan: Plan) -> int:
+    """Bytes of the largest weight in the form it is used in; 0 where it is stored in it."""
+    if (work.bits, plan.dtype) in ((16, "bfloat16"), (32, "float32")):
+        return 0
+    sizes = [*linear_sizes(work.shape).values(), *other_matrices(work)]
+    return max(elements(size) for size in sizes) * DTYPE_BYTES[plan.dtype]
