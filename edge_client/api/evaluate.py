@@ -15,6 +15,7 @@ from edge_client.api.given import Asked, Place, place, place_or_none, task_file
 from edge_client.api.labeller import Answer, Labeller, Left, answers, open_labeller
 from edge_client.bases.base import EMBEDDED
 from edge_client.engine.scores import Confusion, LabelScores
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.texts.dialect import Dialect, find
 from edge_client.texts.examples import Found, every_row, files_of
@@ -53,6 +54,7 @@ def evaluate(
     task: Asked | None = None,
     base: Place = EMBEDDED,
     engine: str = AUTO,
+    device: str = CPU,
     memory_budget: str = AUTO,
     text_column: str = "",
     label_column: str = "",
@@ -70,6 +72,7 @@ def evaluate(
             beside the texts. An export has its own, whose labels one that is named must have.
         base: Folder, hub name or `embedded`.
         engine: `auto`, `torch` or `onnx`.
+        device: `cpu`, or `cuda` for the torch engine on a CUDA device.
         memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
         text_column: Column with the text, or two of a pair, `a,b`; `text` by default.
         label_column: Column with the label; `label` by default.
@@ -81,7 +84,7 @@ def evaluate(
         Failed: The engine could not do it.
     """
     dialect = Dialect(text_column, label_column, delimiter, encoding)
-    scoring = open_scoring(data, adapter, task, base, engine, memory_budget, dialect)
+    scoring = open_scoring(data, adapter, task, base, engine, memory_budget, dialect, device)
     with closing(scoring.labeller.engine):
         return scoring.score()
 
@@ -135,6 +138,7 @@ def open_scoring(
     engine: str,
     memory_budget: str,
     dialect: Dialect,
+    device: str = CPU,
 ) -> Scoring:
     """Look at the texts, then open the adapter; see `evaluate`."""
     folder = place(data)
@@ -144,7 +148,7 @@ def open_scoring(
     own, opened = task_file(folder), place_or_none(adapter)
     is_wanted = opened is None or not is_exported(opened)  # an export has a task of its own
     chosen = task or (own if is_wanted and own.is_file() else None)
-    labeller = open_labeller(opened, chosen, str(base), engine, memory_budget)
+    labeller = open_labeller(opened, chosen, str(base), engine, memory_budget, device)
     return Scoring(labeller, file, dialect, has_id)
 
 

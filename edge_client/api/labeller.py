@@ -15,9 +15,10 @@ from edge_client.adapters.peft_import import read_peft_adapter
 from edge_client.adapters.spec import AdapterSpec, parse_adapter
 from edge_client.api.given import Asked, as_task
 from edge_client.bases.base import Base, open_base
-from edge_client.engine.budgeted import open_within
+from edge_client.engine.budgeted import open_within, ready_engine
 from edge_client.engine.engine import Engine
 from edge_client.errors import demand
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import parse_budget
 from edge_client.texts.examples import Example, Found
 from edge_client.texts.tasks import Task, TaskError
@@ -50,7 +51,12 @@ class Labeller:
 
 
 def open_labeller(
-    adapter: Path | None, task: Asked | None, base: str, engine: str, memory_budget: str
+    adapter: Path | None,
+    task: Asked | None,
+    base: str,
+    engine: str,
+    memory_budget: str,
+    device: str = CPU,
 ) -> Labeller:
     """Open an adapter: exported here, saved by PEFT elsewhere, or none at all (the base alone).
 
@@ -61,19 +67,20 @@ def open_labeller(
         base: As `open_base` takes it.
         engine: `torch`, `onnx` or `auto`.
         memory_budget: As `parse_budget` takes it.
+        device: `cpu` or `cuda`.
 
     Raises:
         AdapterError: No adapter, or one of another base.
         TaskError: It is not known which labels there are, or others are named than an export's.
     """
     demand(adapter is None or adapter.is_dir(), f"--adapter {adapter}: there is no such folder")
-    budget = parse_budget(memory_budget)
+    budget, engine = parse_budget(memory_budget), ready_engine(engine, device)
     if task is None and (adapter is None or not is_exported(adapter)):
         whose = "which labels this adapter has" if adapter else "the base alone"
         raise TaskError(f"give --task task.toml for {whose}, or --adapter with an exported adapter")
     opened = open_base(base)
     chosen, spec, state = _adapter(adapter, task, opened)
-    computer = open_within(engine, opened, chosen, spec, Training(), budget)
+    computer = open_within(engine, opened, chosen, spec, Training(), budget, device=device)
     if state is not None:
         computer.load_adapter(state)
     return Labeller(computer, chosen, spec)

@@ -4,19 +4,24 @@ Nothing is read but the base's header; every figure is estimated.
 """
 
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.api.given import Place, place_or_none, training_of
 from edge_client.bases.base import EMBEDDED, BaseError, open_base
+from edge_client.engine.budgeted import facts_in_process
+from edge_client.engine.devices import measured_card_flops
 from edge_client.engine.opening import engine_name, runtime_bytes
 from edge_client.planning.corrections import Corrections
+from edge_client.planning.cuda.accelerator import CPU, CUDA, Accelerator
+from edge_client.planning.cuda.copying import seconds
+from edge_client.planning.cuda.memory import host_bytes
 from edge_client.planning.plan import Plan, Workload
-from edge_client.planning.planner import Option, choose, options
-from edge_client.planning.resources import measured_flops, read_facts
+from edge_client.planning.planner import Correct, Option, as_estimated, choose, options
+from edge_client.planning.resources import Resources, measured_flops, read_facts
 from edge_client.planning.sizes import AUTO, auto_budget, parse_budget
-from edge_client.planning.step_cost import Rates, layer_forwards, step_seconds
+from edge_client.planning.step_cost import Rates, layer_forwards
 from edge_client.wire.messages import Training
 
 STATES = Path(".local") / "state" / "smidgen"  # below the user's home
@@ -51,9 +56,12 @@ class Plans:
     Attributes:
         chosen: What `train` and `run_client` would do.
         budget_bytes: Memory they may take.
-        available_bytes: Memory there is now.
+        available_bytes: Memory there is now, of the card if it has its own.
         cgroup_limit_bytes: The limit of this process's control group; None: none.
         options: All ways, the preferred one first.
+        accelerator: The CUDA device whose memory is meant; None: the processor's.
+        process_bytes: What this process takes of the machine's memory beside a card of its own,
+            estimated; None: it is in the plans' peaks.
     """
 
     chosen: Planned
@@ -61,6 +69,8 @@ class Plans:
     available_bytes: int
     cgroup_limit_bytes: int | None
     options: tuple[Planned, ...] = field(repr=False)
+    accelerator: Accelerator | None = None
+    process_bytes: int | None = None
 
 
 def plan(
@@ -71,6 +81,7 @@ def plan(
     tokens: int = Training.tokens,
     memory_budget: str = AUTO,
     engine: str = AUTO,
+    device: str = CPU,
     bits: int | None = None,
     state: Place | None = None,
 ) -> Plans:
@@ -83,28 +94,63 @@ def plan(
         adapter: Such as `lora:8`, `prompt:8`, `bias`, `head`.
         batch: Texts in one step.
         tokens: Longest input.
-        memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
+        memory_budget: Such as `512M`; `auto`: 60 % of what is available now; on a card of its own
+            of the card's memory.
         engine: `auto`, `torch` or `onnx`.
+        device: `cpu`, or `cuda` for the torch engine on a CUDA device, which has to be there.
         bits: As if the base were packed with 4, 8 or 16 bits.
         state: State folder, whose measured peaks correct the estimates; the usual one if None.
 
     Raises:
         WrongInput: No such base, adapter or engine, or a budget below the smallest plan.
     """
-    asked = parse_budget(memory_budget)
-    work, base_id = _work(str(base), adapter, batch, tokens, bits, engine_name(engine))
-    facts = read_facts(runtime=runtime_bytes(work.engine))
-    budget = auto_budget(facts.available_bytes) if asked is None else asked
+    asked, name = parse_budget(memory_budget), engine_name(engine, device)
+    asked_of, base_id = _work(str(base), adapter, batch, tokens, bits, name)
+    facts = _facts(name, device, asked_of.bits)
+    work = replace(asked_of, device=facts.device)
     corrections = Corrections(state_folder(state) / "corrections.json")
-    correct = corrections.corrector(base_id, work.engine, str(work.spec))
+    correct = corrections.corrector(base_id, work.computer, str(work.spec))
+    flops = measured_flops() if facts.accelerator is None else measured_card_flops()
+    return plans_of(work, facts, asked, flops, correct)
+
+
+def _facts(engine: str, device: str, bits: int) -> Resources:
+    if device == CPU:
+        return read_facts(runtime=runtime_bytes(engine))
+    return facts_in_process(engine, device, bits)
+
+
+def plans_of(
+    work: Workload,
+    facts: Resources,
+    budget_bytes: int | None,
+    flops_per_s: float,
+    correct: Correct = as_estimated,
+) -> Plans:
+    """Every way to do some work on a device, whose facts are given.
+
+    Args:
+        work: What is trained.
+        facts: What the device has.
+        budget_bytes: What may be taken; None: 60 % of what is available.
+        flops_per_s: Rate of its float32 products.
+        correct: What measured peaks change of the estimates.
+
+    Raises:
+        BudgetError: No plan fits.
+    """
+    budget = auto_budget(facts.budgeted_bytes) if budget_bytes is None else budget_bytes
     found = options(work, facts.runtime_bytes, facts.nominal, correct)
-    chosen, rates = choose(found, budget), facts.nominal.scaled(measured_flops())
+    chosen, rates = choose(found, budget), facts.nominal.scaled(flops_per_s)
+    is_own = work.device == CUDA  # the card's memory is not the process's
     return Plans(
         chosen=_planned(chosen, budget, rates),
         budget_bytes=budget,
-        available_bytes=facts.available_bytes,
+        available_bytes=facts.budgeted_bytes,
         cgroup_limit_bytes=facts.cgroup_limit_bytes,
         options=tuple(_planned(option, budget, rates) for option in found),
+        accelerator=facts.accelerator,
+        process_bytes=facts.runtime_bytes + host_bytes(work) if is_own else None,
     )
 
 
@@ -129,7 +175,7 @@ def _planned(option: Option, budget: int, rates: Rates) -> Planned:
     return Planned(
         plan=option.plan,
         predicted_peak_bytes=peak,
-        predicted_step_s=step_seconds(option.work, option.plan, rates),
+        predicted_step_s=seconds(option.work, option.plan, rates),
         layer_forwards=layer_forwards(option.work, option.plan),
         fits=peak <= budget,
         option=option,

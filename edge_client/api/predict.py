@@ -8,6 +8,7 @@ from edge_client.api.given import Asked, Place, place_or_none
 from edge_client.api.labeller import Answer, Labeller, Left, answers, open_labeller
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import demand
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.texts.examples import Example, Found
 
@@ -40,6 +41,7 @@ def predict(
     task: Asked | None = None,
     base: Place = EMBEDDED,
     engine: str = AUTO,
+    device: str = CPU,
     memory_budget: str = AUTO,
 ) -> list[Prediction]:
     """Label texts with an adapter, or with the base alone (zero-shot).
@@ -53,6 +55,7 @@ def predict(
             must have.
         base: Folder, hub name or `embedded`.
         engine: `auto`, `torch` or `onnx`.
+        device: `cpu`, or `cuda` for the torch engine on a CUDA device.
         memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
 
     Raises:
@@ -62,7 +65,7 @@ def predict(
     """
     demand(not isinstance(texts, str), "texts: a list of texts is expected, came one text")
     found = [_found(number, text) for number, text in enumerate(texts, start=1)]
-    labeller = open_labeller(place_or_none(adapter), task, str(base), engine, memory_budget)
+    labeller = open_labeller(place_or_none(adapter), task, str(base), engine, memory_budget, device)
     with closing(labeller.engine):
         lacking = next((f.line for f in found if f.example and not f.example.text_b), 0)
         demand(

@@ -8,7 +8,9 @@ from edge_client.api.given import Place, place, place_or_none
 from edge_client.api.plan import state_folder
 from edge_client.api.train import version
 from edge_client.bases.base import EMBEDDED, open_base
+from edge_client.engine.budgeted import ready_engine
 from edge_client.errors import Failed, demand
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size
 from edge_client.texts.dialect import Dialect
 from edge_client.texts.examples import check_folder
@@ -40,6 +42,7 @@ def run_client(
     *,
     base: Place = EMBEDDED,
     engine: str = AUTO,
+    device: str = CPU,
     memory_budget: str = AUTO,
     state: Place | None = None,
     name: str = "",
@@ -63,6 +66,7 @@ def run_client(
         token: Enrolment token; needed once.
         base: Folder, hub name or `embedded`; the run's base.
         engine: `auto`, `torch` or `onnx`.
+        device: `cpu`, or `cuda` for the torch engine on a CUDA device.
         memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
         state: State folder; `~/.local/state/smidgen/NAME` by default.
         name: The device's name; the host's by default.
@@ -86,6 +90,7 @@ def run_client(
     name = name or socket.gethostname()
     check_name(name, is_folder=state is None)
     demand(patience >= 0, f"--patience {patience}: seconds, 0 or more, are expected")
+    engine = ready_engine(engine, device)  # before anybody is asked
     texts, folder = place(data), place_or_none(out)
     if folder is not None:
         check_adapter_folder("--out", folder)
@@ -99,6 +104,7 @@ def run_client(
         dialect=dialect,
         base=open_base(str(base)),
         engine=engine,
+        device=device,
         budget_bytes=parse_budget(memory_budget),
         cache_bytes=parse_cache_size(cache_size),
         version=version(),

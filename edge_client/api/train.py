@@ -19,12 +19,13 @@ from edge_client.adapters.spec import AdapterSpec, parse_adapter
 from edge_client.api.given import Asked, Place, place, task_for, training_of
 from edge_client.api.plan import ADAPTER
 from edge_client.bases.base import EMBEDDED, Base, open_base
-from edge_client.engine.budgeted import open_within
+from edge_client.engine.budgeted import open_within, ready_engine
 from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import Evaluation, Trained, evaluate
 from edge_client.engine.trainer import train as train_round
 from edge_client.errors import demand
 from edge_client.metering.memory import peak_rss_bytes
+from edge_client.planning.cuda.accelerator import CPU, DevicePeak
 from edge_client.planning.plan import Plan
 from edge_client.planning.sizes import AUTO, parse_budget
 from edge_client.planning.words import plan_in_words
@@ -52,8 +53,10 @@ class TrainedAdapter:
         accuracy_after: The same after training.
         test_examples: Test texts.
         plan: How a step was computed.
-        predicted_peak_bytes: What the plan was estimated to take.
+        predicted_peak_bytes: What the plan was estimated to take; of a card its memory.
         peak_rss_bytes: Most memory of this process, measured.
+        device: What it was trained on, `cpu` or `cuda`.
+        device_peak: Most memory of the CUDA device, measured by torch; None without one.
     """
 
     folder: Path
@@ -65,6 +68,8 @@ class TrainedAdapter:
     plan: Plan
     predicted_peak_bytes: int
     peak_rss_bytes: int
+    device: str = CPU
+    device_peak: DevicePeak | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ def train(
     task: Asked | None = None,
     base: Place = EMBEDDED,
     engine: str = AUTO,
+    device: str = CPU,
     memory_budget: str = AUTO,
     adapter: str = ADAPTER,
     prompt_init: str = "",
@@ -122,6 +128,7 @@ def train(
         task: Labels and patterns; by default the task.toml beside the texts.
         base: Folder, hub name or `embedded`.
         engine: `auto`, `torch` or `onnx`.
+        device: `cpu`, or `cuda` for the torch engine on a CUDA device.
         memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
         adapter: Such as `lora:8`, `prompt:8`, `bias`, `head`.
         prompt_init: Text a soft prompt starts from.
@@ -146,20 +153,23 @@ def train(
     check_adapter_folder("--out", folder)
     demand(1 <= rounds <= MOST_ROUNDS, f"--rounds {rounds}: 1 to {MOST_ROUNDS} is expected")
     demand(0 <= seed < 2**63, f"--seed {seed}: 0 to 2^63 - 1 is expected")
+    engine = ready_engine(engine, device)
     budget, spec = parse_budget(memory_budget), _exportable(adapter)
     training, chosen = training_of(epochs, batch, lr, tokens), task_for(task, texts_in)
     texts = _texts(texts_in, chosen, Dialect(text_column, label_column, delimiter, encoding))
     opened = open_base(str(base))
     alone = _Alone(opened, chosen, adapter, texts, training, rounds, seed)
     first = first_adapter(opened, spec, chosen, prompt_init, seed, tokens)
-    with closing(open_within(engine, opened, chosen, spec, training, budget)) as computer:
+    with closing(
+        open_within(engine, opened, chosen, spec, training, budget, device=device)
+    ) as computer:
         computer.load_adapter(first)
         tell(f"plan: {plan_in_words(computer.option)}")
         done = _train(computer, alone, tell)
         origin = Exported(adapter, opened.peft_name, opened.base_id, opened.architecture, chosen)
         body = encode_adapter(computer.adapter())
         write_peft_folder(folder, origin, body, _card(alone, done))
-        return _trained(folder, computer, done)
+        return _trained(folder, computer, done, device)
 
 
 def _exportable(adapter: str) -> AdapterSpec:
@@ -203,7 +213,7 @@ def _card(alone: _Alone, done: _Rounds) -> Card:
     return Card(alone.rounds, 1, accuracies, today, version(), licence_of(alone.base))
 
 
-def _trained(folder: Path, engine: Engine, done: _Rounds) -> TrainedAdapter:
+def _trained(folder: Path, engine: Engine, done: _Rounds, device: str) -> TrainedAdapter:
     before, after = done.before, done.after
     return TrainedAdapter(
         folder=folder,
@@ -215,6 +225,8 @@ def _trained(folder: Path, engine: Engine, done: _Rounds) -> TrainedAdapter:
         plan=engine.plan,
         predicted_peak_bytes=engine.option.predicted_peak_bytes,
         peak_rss_bytes=done.peak_rss_bytes,
+        device=device,
+        device_peak=engine.device_peak(),
     )
 
 

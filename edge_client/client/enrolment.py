@@ -142,7 +142,8 @@ def check_ready(settings: Settings, terms: Terms) -> DataFolder:
     check_texts(settings, folder.read(), is_labelling=terms.labelling is not None)
     spec, work = parse_adapter(terms.adapter_spec), (terms.training, len(terms.task.labels))
     try:
-        check_budget(settings.engine, settings.base, spec, *work, settings.budget_bytes)
+        ours = settings.budget_bytes, settings.device
+        check_budget(settings.engine, settings.base, spec, *work, *ours)
     except BudgetError as error:
         if settings.budget_bytes is not None:
             raise

@@ -273,6 +273,7 @@ class Client:
             work.training,
             self._settings.budget_bytes,
             self._state.folder,
+            device=self._settings.device,
         )
         if self._settings.cache_bytes and frozen_layers(spec, engine.layers):
             engine.remember(self._open_cache())

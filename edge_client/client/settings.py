@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_client.bases.base import Base
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.texts.dialect import PLAIN, Dialect
 
 
@@ -25,6 +26,7 @@ class Settings:
         patience_s: How long the coordinator may be absent at the start; later it is waited for.
         out: Where the finished adapter is written; None: the state folder's `adapter`.
         dialect: How the files of the texts are written down.
+        device: What the engine computes on, `cpu` or `cuda`.
         grace_s: How long failures that may pass by themselves are borne.
     """
 
@@ -41,6 +43,7 @@ class Settings:
     patience_s: float = 10.0
     out: Path | None = None
     dialect: Dialect = PLAIN
+    device: str = CPU
     grace_s: float = 120.0
 
 

@@ -5,14 +5,18 @@ from typing import Annotated
 
 import typer
 
+from edge_client.engine.devices import DEVICE_HELP
 from edge_client.engine.opening import ENGINE_HELP
 
 BaseOption = Annotated[str, typer.Option("--base", help="Folder, hub name, or `embedded`.")]
 EngineOption = Annotated[str, typer.Option("--engine", help=ENGINE_HELP)]
+DeviceOption = Annotated[str, typer.Option("--device", help=DEVICE_HELP)]
 BudgetOption = Annotated[
     str,
     typer.Option(
-        "--memory-budget", help="Such as 512M or 1.5G; auto: 60 % of what is available now."
+        "--memory-budget",
+        help="Such as 512M or 1.5G; auto: 60 % of what is available now. With "
+        "--device cuda, of the card's memory.",
     ),
 ]
 DataOption = Annotated[

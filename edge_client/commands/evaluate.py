@@ -18,6 +18,7 @@ from edge_client.commands.console import (
     BudgetOption,
     DataOption,
     DelimiterOption,
+    DeviceOption,
     EncodingOption,
     EngineOption,
     JsonOption,
@@ -26,6 +27,7 @@ from edge_client.commands.console import (
     shown,
 )
 from edge_client.engine.scores import Confusion, Mistake
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import NARROW, Column, Table, render, share, show
 from edge_client.texts.dialect import Dialect
@@ -47,6 +49,7 @@ def evaluate(
     ] = None,
     base: BaseOption = EMBEDDED,
     engine: EngineOption = AUTO,
+    device: DeviceOption = CPU,
     memory_budget: BudgetOption = AUTO,
     out: Annotated[
         Path | None, typer.Option(help="File for each text's answer, .csv or .jsonl.")
@@ -61,7 +64,7 @@ def evaluate(
     dialect = Dialect(text_column, label_column, delimiter, encoding)
     file = file_of(data)
     check_results(out, file)
-    scoring = open_scoring(data, adapter, task, base, engine, memory_budget, dialect)
+    scoring = open_scoring(data, adapter, task, base, engine, memory_budget, dialect, device)
     with (
         results(out, scoring.labeller.task, is_gold=True, has_id=scoring.has_id) as write,
         progress(is_shown=True) as advance,

@@ -16,6 +16,7 @@ from edge_client.commands.console import (
     BaseOption,
     DataOption,
     DelimiterOption,
+    DeviceOption,
     EncodingOption,
     EngineOption,
     JsonOption,
@@ -23,10 +24,11 @@ from edge_client.commands.console import (
     TaskOption,
     TextColumnOption,
 )
-from edge_client.engine.budgeted import open_within
+from edge_client.engine.budgeted import open_within, ready_engine
 from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import evaluate
 from edge_client.files import write_atomically
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import Column, Table, share, show
 from edge_client.texts.dialect import Dialect
@@ -61,6 +63,7 @@ def patterns(
     task: TaskOption = None,
     base: BaseOption = EMBEDDED,
     engine: EngineOption = AUTO,
+    device: DeviceOption = CPU,
     write: Annotated[
         bool, typer.Option("--write", help="Put the best one first in the task.toml.")
     ] = False,
@@ -76,7 +79,9 @@ def patterns(
     examples = read_folder(data, chosen.labels, dialect).labelled
     if not examples:
         raise TaskError(f"{data} holds no labelled texts to choose a pattern by")
-    scores = score_patterns(partial(_open, base, engine), chosen, examples)
+    scores = score_patterns(
+        partial(_open, base, ready_engine(engine, device), device), chosen, examples
+    )
     if file is not None:
         _write(file, with_first(chosen, scores[0].pattern))
     if json_output:
@@ -148,9 +153,9 @@ def with_first(task: Task, pattern: str) -> Task:
     return replace(task, patterns=(pattern, *others))
 
 
-def _open(base: str, engine: str, task: Task) -> Engine:
+def _open(base: str, engine: str, device: str, task: Task) -> Engine:
     opened, spec = open_base(base), parse_adapter("lora:1")  # whose first values change nothing
-    return open_within(engine, opened, task, spec, Training(), None)
+    return open_within(engine, opened, task, spec, Training(), None, device=device)
 
 
 def _print(scores: Sequence[PatternScore], count: int, file: Path | None) -> None:

@@ -15,7 +15,14 @@ import typer
 from edge_client.api.plan import ADAPTER, Planned, Plans
 from edge_client.api.plan import plan as make_plans
 from edge_client.bases.base import EMBEDDED
-from edge_client.commands.console import BaseOption, BudgetOption, EngineOption, JsonOption
+from edge_client.commands.console import (
+    BaseOption,
+    BudgetOption,
+    DeviceOption,
+    EngineOption,
+    JsonOption,
+)
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.planner import undominated
 from edge_client.planning.sizes import AUTO, size_text
 from edge_client.planning.torch_memory import parts
@@ -30,6 +37,7 @@ def plan(
     tokens: Annotated[int, typer.Option(help="Longest input in tokens.")] = Training.tokens,
     memory_budget: BudgetOption = AUTO,
     engine: EngineOption = AUTO,
+    device: DeviceOption = CPU,
     bits: Annotated[
         int | None, typer.Option(help="As if the base were packed with 4, 8 or 16 bits.")
     ] = None,
@@ -46,6 +54,7 @@ def plan(
         tokens=tokens,
         memory_budget=memory_budget,
         engine=engine,
+        device=device,
         bits=bits,
         state=state,
     )
@@ -80,6 +89,8 @@ def _answer(plans: Plans) -> Mapping[str, Any]:
         "budget_bytes": plans.budget_bytes,
         "available_bytes": plans.available_bytes,
         "cgroup_limit_bytes": plans.cgroup_limit_bytes,
+        "accelerator": None if plans.accelerator is None else asdict(plans.accelerator),
+        "process_bytes": plans.process_bytes,
         "chosen": _row(plans.chosen) | {"parts": dict(parts(memory))},
         "options": [_row(planned) for planned in plans.options],
     }
@@ -116,7 +127,23 @@ def _table(plans: Plans) -> Table:
         ]
         for planned, peak in zip(shown, peaks, strict=True)
     ]
-    names = ("", "dtype", "micro-batch", "recomputed", "depth", "peak", "step", "fits")
-    columns = [Column(name, "word" if name == "dtype" else "number") for name in names]
-    title = f"what a step would take in {size(plans.budget_bytes)} (estimated)"
-    return Table(columns, rows, title, [why(plans)])
+    names = ["", "dtype", "micro-batch", "recomputed", "depth", "peak", "step", "fits"]
+    if plans.accelerator is not None:
+        names.append("weights")
+        for row, planned in zip(rows, shown, strict=True):
+            row.append("copied" if planned.plan.is_streamed else "kept")
+    words = ("dtype", "weights")
+    columns = [Column(name, "word" if name in words else "number") for name in names]
+    where = f" of {plans.accelerator.name}" if plans.accelerator else ""
+    title = f"what a step would take in {size(plans.budget_bytes)}{where} (estimated)"
+    return Table(columns, rows, title, [why(plans), *_beside(plans)])
+
+
+def _beside(plans: Plans) -> list[str]:
+    """What a card's figures leave out."""
+    if plans.process_bytes is None:
+        return []
+    return [
+        f"The process takes about {size(plans.process_bytes)} of the machine's memory beside it; "
+        "the card's CUDA context is in neither figure."
+    ]

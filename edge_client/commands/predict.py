@@ -18,6 +18,7 @@ from edge_client.commands.console import (
     BaseOption,
     BudgetOption,
     DelimiterOption,
+    DeviceOption,
     EncodingOption,
     EngineOption,
     JsonOption,
@@ -25,6 +26,7 @@ from edge_client.commands.console import (
     shown,
 )
 from edge_client.errors import demand
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.texts.dialect import Dialect, find
 from edge_client.texts.examples import Example, Found, every_row, found_in
@@ -51,6 +53,7 @@ def predict(
     ] = None,
     base: BaseOption = EMBEDDED,
     engine: EngineOption = AUTO,
+    device: DeviceOption = CPU,
     memory_budget: BudgetOption = AUTO,
     text_column: TextColumnOption = "",
     delimiter: DelimiterOption = "",
@@ -64,7 +67,7 @@ def predict(
     source = Source(given, file, Dialect(text_column, "", delimiter, encoding))
     source.check()
     check_results(out, file)
-    labeller = open_labeller(adapter, task, base, engine, memory_budget)
+    labeller = open_labeller(adapter, task, base, engine, memory_budget, device)
     pairs = f"{shown(labeller.task.name)} asks of two texts; give --file with text_a and text_b"
     demand(not (given and labeller.needs_pairs), pairs)
     _predict(labeller, source, out, json_output)

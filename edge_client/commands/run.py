@@ -16,6 +16,7 @@ from edge_client.commands.console import (
     BudgetOption,
     DataOption,
     DelimiterOption,
+    DeviceOption,
     EncodingOption,
     EngineOption,
     JsonOption,
@@ -23,6 +24,7 @@ from edge_client.commands.console import (
     TextColumnOption,
 )
 from edge_client.metering.memory import peak_rss_bytes
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ def run(
     ] = "",
     base: BaseOption = EMBEDDED,
     engine: EngineOption = AUTO,
+    device: DeviceOption = CPU,
     memory_budget: BudgetOption = AUTO,
     state: Annotated[
         Path | None, typer.Option(help="State folder; ~/.local/state/smidgen/NAME by default.")
@@ -74,6 +77,7 @@ def run(
             token,
             base=base,
             engine=engine,
+            device=device,
             memory_budget=memory_budget,
             state=state,
             name=name,

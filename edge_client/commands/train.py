@@ -17,6 +17,7 @@ from edge_client.commands.console import (
     BudgetOption,
     DataOption,
     DelimiterOption,
+    DeviceOption,
     EncodingOption,
     EngineOption,
     JsonOption,
@@ -24,6 +25,7 @@ from edge_client.commands.console import (
     TaskOption,
     TextColumnOption,
 )
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import share, size
 from edge_client.wire.messages import Training
@@ -35,6 +37,7 @@ def train_alone(
     task: TaskOption = None,
     base: BaseOption = EMBEDDED,
     engine: EngineOption = AUTO,
+    device: DeviceOption = CPU,
     memory_budget: BudgetOption = AUTO,
     adapter: Annotated[str, typer.Option(help="lora:8, prompt:8, bias, head ...")] = ADAPTER,
     prompt_init: Annotated[str, typer.Option(help="Text a soft prompt starts from.")] = "",
@@ -60,6 +63,7 @@ def train_alone(
         task=task,
         base=base,
         engine=engine,
+        device=device,
         memory_budget=memory_budget,
         adapter=adapter,
         prompt_init=prompt_init,
@@ -92,7 +96,7 @@ def _table(done: TrainedAdapter) -> str:
     facts = {
         "trained on": f"{done.num_examples} texts, loss {done.loss:.3f} in the last pass",
         "accuracy": "not known: no test texts (a test.csv beside the others)",
-        "peak memory": _peak(done.predicted_peak_bytes, done.peak_rss_bytes),
+        "peak memory": _memory(done),
         "written to": str(done.folder),
         "next": f"smidgen client predict --adapter {done.folder} 'a text'",
     }
@@ -101,6 +105,19 @@ def _table(done: TrainedAdapter) -> str:
             f"{share(before)} before, {share(after)} after, on {done.test_examples} test texts"
         )
     return "\n".join(f"{name:<12} {value}" for name, value in facts.items())
+
+
+def _memory(done: TrainedAdapter) -> str:
+    """The peak beside its prediction: of this process, or of the card with the process's after."""
+    card = done.device_peak
+    if card is None:
+        return _peak(done.predicted_peak_bytes, done.peak_rss_bytes)
+    allocated, process = size(card.allocated_bytes), size(done.peak_rss_bytes)
+    if card.is_unified:
+        both = _peak(done.predicted_peak_bytes, card.reserved_bytes + done.peak_rss_bytes)
+        return f"{both} ({process} of it this process's own, {allocated} in the card's tensors)"
+    reserved = _peak(done.predicted_peak_bytes, card.reserved_bytes)
+    return f"on the card {reserved} ({allocated} in tensors); this process {process} measured"
 
 
 def _peak(predicted_bytes: int, measured_bytes: int) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
-from edge_client.engine.devices import find_card, open_guard
+from edge_client.engine.devices import check_device, find_card, open_guard
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import (
     ENGINES,
@@ -73,6 +73,22 @@ def open_within(
     guard = open_guard(facts.accelerator, allowed)
     budget = Budget(found, choose(found, allowed), guard, corrections, base.base_id)
     return open_engine(kind, base, task, spec, training, budget.option.plan, budget, device)
+
+
+def ready_engine(kind: str, device: str) -> str:
+    """The engine that is meant, for a device that is there; told before any other work.
+
+    On the processor nothing is loaded, and a name is checked later, where it is used.
+
+    Raises:
+        EngineError: The device is not known, not there, or the engine does not compute on it.
+    """
+    check_device(device, kind)
+    if device == CPU:
+        return kind
+    load_engine(kind, device)
+    find_card(device, bits=8)  # a base's own bits are tried when it is opened
+    return engine_name(kind, device)
 
 
 def facts_in_process(kind: str, device: str, bits: int) -> Resources:

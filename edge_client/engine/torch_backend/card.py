@@ -131,7 +131,7 @@ class CardGuard:
     def __init__(self, budget_bytes: int, is_unified: bool) -> None:
         self.budget_bytes = budget_bytes
         self._process = Guard(budget_bytes) if is_unified else None
-        self._highest = DevicePeak(0, 0)
+        self._highest = DevicePeak(0, 0, is_unified)
 
     def peak_bytes(self) -> int | None:
         """The peak (measured by torch's allocator); None where the process's is not known."""
@@ -157,6 +157,7 @@ class CardGuard:
         return DevicePeak(
             max(self._highest.allocated_bytes, torch.cuda.max_memory_allocated()),
             max(self._highest.reserved_bytes, torch.cuda.max_memory_reserved()),
+            self._highest.is_unified,
         )
 
 

@@ -28,10 +28,12 @@ class DevicePeak:
     Attributes:
         allocated_bytes: In tensors.
         reserved_bytes: Held from the driver for them; what another process cannot have.
+        is_unified: Whether that memory is the processor's too.
     """
 
     allocated_bytes: int
     reserved_bytes: int
+    is_unified: bool = False
 
 
 @dataclass(frozen=True)
