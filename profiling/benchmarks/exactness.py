@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edge_client.adapters.spec import AdapterError, parse_adapter
+from edge_client.engine.devices import check_device
 from edge_client.engine.opening import ENGINES
+from edge_client.planning.cuda.accelerator import CPU
 from profiling.instruments.bases import (
     OFFLINE,
     BenchmarkError,
@@ -56,6 +58,7 @@ class Question:
         tokens: Tokens of the longest.
         seed: Root seed of texts, adapter and random weights.
         engine: Ours: `torch` or `onnx`.
+        device: What ours computes on, `cpu` or `cuda`; the reference computes on the processor.
 
     Raises:
         BenchmarkError: A value is out of range.
@@ -69,6 +72,7 @@ class Question:
     tokens: int = 32
     seed: int = 0
     engine: str = "torch"
+    device: str = CPU
 
     def __post_init__(self) -> None:
         try:
@@ -79,6 +83,7 @@ class Question:
             raise BenchmarkError(f"--adapter {self.adapter}: compared without a head")
         if self.engine not in ENGINES:
             raise BenchmarkError(f"--engine {self.engine} is not one of {', '.join(ENGINES)}")
+        check_device(self.device, self.engine)
         demand_between(
             {
                 "batch": (1, self.batch, 4096),
@@ -126,12 +131,13 @@ def compare(question: Question, listen: Callable[[Line], None] = silent) -> Comp
         "tokens": question.tokens,
         "seed": question.seed,
         "engine": question.engine,
+        "device": question.device,
         "word_ids": list(label_words(base).values()),
     }
     command = [sys.executable, "-m", "profiling.benchmarks.gradients", json.dumps(request)]
     child = run_child(command, None, 0, OFFLINE, listen)
     if child.outcome != DONE:
-        raise BenchmarkError(child.outcome)
+        raise BenchmarkError(child.refusal or child.outcome)
     rows = [line for line in child.lines if line["event"] == "plan"]
     plans = [PlanError(**{name: row[name] for name in PlanError.__annotations__}) for row in rows]
     plain = next(line["worst_error"] for line in child.lines if line["event"] == "plain")

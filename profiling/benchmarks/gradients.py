@@ -30,7 +30,9 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.peft_folder import peft_config, peft_state
 from edge_client.adapters.spec import AdapterSpec, parse_adapter
 from edge_client.bases.base import Base, open_base
+from edge_client.engine.devices import find_card
 from edge_client.engine.torch_backend.network import Network
+from edge_client.errors import WrongInput
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.planner import depths
 from edge_client.texts.batches import Batch
@@ -289,10 +291,16 @@ def main(argument: str) -> None:
     base, spec = open_base(request["base"]), parse_adapter(request["adapter"])
     words = request["word_ids"]
     batch = random_batch(base, request["batch"], request["tokens"], len(words), request["seed"])
+    try:
+        find_card(request["device"], base.bits)
+    except WrongInput as refused:
+        tell("refused", message=str(refused))
+        raise SystemExit(2) from refused
     worst, error = plain_error(base, spec, batch, words)
     tell("plain", worst_tensor=worst, worst_error=error)
     plans = every_plan(base, spec, request["batch"], request["tokens"])
-    for found in gradient_errors(base, spec, plans, batch, words, request["engine"]):
+    computer = request["engine"], request["device"]
+    for found in gradient_errors(base, spec, plans, batch, words, *computer):
         tell("plan", **found.row())
     tell("done")
 

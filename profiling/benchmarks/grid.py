@@ -15,6 +15,7 @@ from typing import Any
 
 from profiling.benchmarks.conditions import conditions
 from profiling.benchmarks.training import Benchmark, Settings
+from profiling.benchmarks.training_run import measured_peak
 from profiling.instruments.bases import BenchmarkError, is_shape
 from profiling.instruments.child import DONE
 from profiling.instruments.machine import this_machine, versions
@@ -42,6 +43,7 @@ class Case:
         predicted_parts: Where the predicted bytes go, or None.
         machine: Where it ran.
         versions: Versions of Python and the libraries.
+        device_peak: The CUDA device's, measured by torch; None without one.
     """
 
     settings: dict[str, Any]
@@ -54,13 +56,19 @@ class Case:
     predicted_parts: dict[str, int] | None
     machine: dict[str, Any]
     versions: dict[str, str | None]
+    device_peak: dict[str, Any] | None = None
+
+    @property
+    def measured_peak_bytes(self) -> int:
+        """What the prediction is of, measured; 0 where nothing ran."""
+        return measured_peak(self.peak_rss_bytes, self.device_peak)
 
     @property
     def error(self) -> float | None:
         """(predicted - measured) / measured; None where one of them is not known."""
         if self.outcome != "done" or self.predicted_peak_bytes is None:
             return None
-        return self.predicted_peak_bytes / self.peak_rss_bytes - 1
+        return self.predicted_peak_bytes / self.measured_peak_bytes - 1
 
     @property
     def is_close(self) -> bool:
@@ -129,7 +137,8 @@ def _key(
     settings: dict[str, Any], machine: dict[str, Any], libraries: dict[str, str | None]
 ) -> str:
     where = {name: value for name, value in machine.items() if name != "load_1m"}
-    return json.dumps([settings, where, libraries], sort_keys=True)
+    on = {"device": "cpu"}  # of a grid that was begun before there was another
+    return json.dumps([on | settings, where, libraries], sort_keys=True)
 
 
 def _run(settings: Settings) -> Case:
@@ -149,6 +158,7 @@ def _run(settings: Settings) -> Case:
         predicted_parts=run.predicted_parts,
         machine=run.machine,
         versions=run.versions,
+        device_peak=run.device_peak,
     )
 
 

@@ -120,6 +120,14 @@ def train_notes(runs: Sequence[TrainingRun]) -> list[str]:
     if ours.gemm_share is not None and ours.gemm_flops_per_s is not None:
         rate = f"{ours.gemm_flops_per_s / 1e9:.0f} GFLOP/s"
         notes.append(f"rate: {share(ours.gemm_share)} of the {rate} of a plain float32 product")
+    if ours.device_peak is not None:
+        reserved, allocated = (
+            ours.device_peak[f"{name}_bytes"] for name in ("reserved", "allocated")
+        )
+        notes.append(
+            f"card: {size(reserved)} reserved by torch, {size(allocated)} of it in tensors "
+            "(measured); the prediction is of what is reserved"
+        )
     if ours.cap["asked_bytes"]:
         notes.append(f"cap: {ours.cap['note']}")
         notes.append(f"before it: {ours.cap['page_cache']}")
@@ -161,15 +169,17 @@ def grid_table(cases: Sequence[Case]) -> Table:
         Column("step", optional=1),
         Column("plan", "text", optional=2),
     ]
-    notes = ["batch: texts in a step; error: of the prediction, relative to the measured peak RSS"]
+    is_on_card = any(case.device_peak for case in cases)
+    kind = "of the card" if is_on_card else "RSS"
+    notes = ["batch: texts in a step; error: of the prediction, relative to the measured peak"]
     if cases:
         loads = [case.machine["load_1m"] for case in cases]
         notes += machine_notes(cases[0].machine, loads)
-    return Table(columns, rows, "predicted and measured peak RSS", notes, "grid.jsonl")
+    return Table(columns, rows, f"predicted and measured peak {kind}", notes, "grid.jsonl")
 
 
 def _measured(case: Case) -> int | None:
-    return case.peak_rss_bytes or None
+    return case.measured_peak_bytes or None
 
 
 def last_part(base: str) -> str:

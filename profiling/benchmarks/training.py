@@ -22,6 +22,8 @@ from edge_client.adapters.spec import (
     target_pattern,
 )
 from edge_client.engine import opening
+from edge_client.engine.devices import check_device
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.resources import fast_dtypes, flags_here
 from edge_client.planning.sizes import AUTO, BudgetError, parse_budget
 from edge_client.wire.messages import Training
@@ -77,6 +79,7 @@ class Settings:
         is_random: Whether the weights are random.
         bits: Bits of the base's weights; None for its own.
         engine: Ours.
+        device: What it computes on, `cpu` or `cuda`; peers compute on the processor.
         batch: Texts in a step.
         tokens: Tokens of a text.
         adapter: Such as `lora:8`.
@@ -108,6 +111,7 @@ class Settings:
     seed: int = 0
     isa: str = ""
     patience_s: float | None = None
+    device: str = CPU
 
     def __post_init__(self) -> None:
         try:
@@ -124,6 +128,7 @@ class Settings:
         check_isa(self.isa)
         if self.isa and self.engine == "onnx":
             raise BenchmarkError(f"--isa {self.isa}: ONNX Runtime has no such switch; torch has")
+        check_device(self.device, self.engine)
         demand_between(
             {
                 "steps": (1, self.steps, 1_000_000),
@@ -263,6 +268,7 @@ class Benchmark:
             dtype=nf4_dtype(settings.isa),
             dtypes=("float32",) if settings.isa else None,
             patience_s=settings.patience_s,
+            device=settings.device,
         )
 
     def _run(self, name: str, dropped: str | None, listen: Callable[[Line], None]) -> TrainingRun:
@@ -305,6 +311,8 @@ class Benchmark:
             base_id=self.base.base_id,
             machine=machine,
             versions=done.get("versions", versions()),
+            device=settings.device,
+            device_peak=done.get("device_peak"),
         )
 
     def _environment(self) -> Mapping[str, str]:

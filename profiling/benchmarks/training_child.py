@@ -51,6 +51,7 @@ def open_for(request: Request) -> Engine:
         Training(batch=request.batch, tokens=request.tokens),
         parse_budget(request.memory_budget),
         dtypes=("float32",) if is_float32 else request.dtypes,
+        device=request.device,
     )
 
 
@@ -80,6 +81,7 @@ def train(request: Request, engine: Engine) -> None:
         return engine.train_step(batch).loss
 
     measured = run_steps(request, random_texts(request), step)
+    card = engine.device_peak()
     option, ended = engine.option, _fingerprints(engine.adapter())
     tell(
         "done",
@@ -89,6 +91,7 @@ def train(request: Request, engine: Engine) -> None:
         predicted_parts=dict(parts(first.memory)),
         step_flops=step_flops(option.work, option.plan),
         budget_bytes=engine.budget_bytes,
+        device_peak=None if card is None else asdict(card),
         untrained=[name for name in ended if ended[name] == started[name]]
         if request.warmup + request.steps > 1
         else [],  # a LoRA's first factor has no gradient before the second has moved

@@ -1,6 +1,6 @@
 """One process's training, as measured, and how two of them compare."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles
 from typing import Any
@@ -47,6 +47,8 @@ class TrainingRun:
         base_id: The base's identity.
         machine: Where it ran.
         versions: Versions of Python and the libraries it ran with.
+        device: What our engine computed on, `cpu` or `cuda`.
+        device_peak: The CUDA device's peak as `DevicePeak` has it; None without one.
     """
 
     engine: str
@@ -82,6 +84,8 @@ class TrainingRun:
     base_id: str
     machine: dict[str, Any] = field(repr=False)
     versions: dict[str, str | None] = field(repr=False)
+    device: str = "cpu"
+    device_peak: dict[str, Any] | None = None
 
     @property
     def is_done(self) -> bool:
@@ -89,10 +93,10 @@ class TrainingRun:
 
     @property
     def prediction_error(self) -> float | None:
-        """(predicted - measured) / measured peak RSS; None where one of them is not known."""
+        """(predicted - measured) / measured peak; None where one of them is not known."""
         if self.predicted_peak_bytes is None or not self.is_done:
             return None
-        return self.predicted_peak_bytes / self.peak_rss_bytes - 1
+        return self.predicted_peak_bytes / measured_peak(self.peak_rss_bytes, self.device_peak) - 1
 
     @property
     def gemm_share(self) -> float | None:
@@ -104,6 +108,19 @@ class TrainingRun:
     def to_json(self) -> dict[str, Any]:
         more = {"prediction_error": self.prediction_error, "gemm_share": self.gemm_share}
         return asdict(self) | more
+
+
+def measured_peak(rss_bytes: int, device_peak: Mapping[str, Any] | None) -> int:
+    """The peak that a prediction is of: of a card what torch reserved, else the process's.
+
+    Args:
+        rss_bytes: The process's.
+        device_peak: The card's; where it is of unified memory both count.
+    """
+    if device_peak is None:
+        return rss_bytes
+    reserved: int = device_peak["reserved_bytes"]
+    return reserved + (rss_bytes if device_peak["is_unified"] else 0)
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float] | None:

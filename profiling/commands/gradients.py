@@ -9,7 +9,14 @@ import typer
 from edge_client.tables import show, tell
 from profiling.benchmarks.exactness import Question, compare
 from profiling.benchmarks.report import exactness_table, machine_notes
-from profiling.commands.options import AdapterOption, JsonOption, SeedOption, TokensOption, working
+from profiling.commands.options import (
+    AdapterOption,
+    DeviceOption,
+    JsonOption,
+    SeedOption,
+    TokensOption,
+    working,
+)
 from profiling.instruments.child import Line, terminable
 from profiling.instruments.machine import this_machine
 
@@ -28,6 +35,7 @@ def exact_gradients(
     engine: Annotated[str, typer.Option(help="Ours that is compared: torch or onnx.")] = (
         Question.engine
     ),
+    device: DeviceOption = Question.device,
     adapter: AdapterOption = Question.adapter,
     batch: Annotated[int, typer.Option(help="Texts in a step, 1 or more.")] = Question.batch,
     tokens: TokensOption = Question.tokens,
@@ -36,7 +44,7 @@ def exact_gradients(
 ) -> None:
     """Compare every plan's gradients with plain PyTorch + PEFT; exit code 1 if one is not exact."""
     with terminable():
-        question = Question(base, is_random, bits, adapter, batch, tokens, seed, engine)
+        question = Question(base, is_random, bits, adapter, batch, tokens, seed, engine, device)
         with working("looking for the base") as say:
 
             def listen(line: Line) -> None:

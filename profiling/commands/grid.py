@@ -10,9 +10,11 @@ import typer
 
 from edge_client.bases.base import open_base
 from edge_client.bases.random_models import CONFIGS
+from edge_client.engine.budgeted import ready_engine
 from edge_client.engine.opening import ENGINE_HELP
 from edge_client.errors import demand
 from edge_client.outputs import check_out_file
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import show
 from profiling.benchmarks.grid import BATCHES, GRID_BITS, SHAPES, Case, grid, run_grid
@@ -21,6 +23,7 @@ from profiling.benchmarks.training import Settings
 from profiling.commands.options import (
     AdapterOption,
     BudgetOption,
+    DeviceOption,
     JsonOption,
     SeedOption,
     ThreadsOption,
@@ -51,6 +54,7 @@ def predicted_peaks(
         typer.Option(help="Run only so many cases, drawn by --seed; by default all of the grid."),
     ] = None,
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = Settings.engine,
+    device: DeviceOption = CPU,
     tokens: TokensOption = Settings.tokens,
     adapter: AdapterOption = Settings.adapter,
     memory_budget: BudgetOption = AUTO,
@@ -64,12 +68,14 @@ def predicted_peaks(
         common = Settings(
             base="",
             engine=engine,
+            device=device,
             tokens=tokens,
             adapter=adapter,
             memory_budget=memory_budget,
             threads=threads,
             seed=seed,
         )
+        ready_engine(engine, device)
         for name in base or ():
             if name not in CONFIGS:
                 open_base(name)  # every base is there, before hours of work

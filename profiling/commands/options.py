@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from edge_client.engine.devices import DEVICE_HELP
 from profiling.instruments.isa import ISAS
 
 BudgetOption = Annotated[
@@ -14,12 +15,13 @@ BudgetOption = Annotated[
     typer.Option(
         "--memory-budget",
         help="Memory that our plan may take, such as 512M or 1.5G (steps of 1024); auto: 60 % of "
-        "what is available.",
+        "what is available. With --device cuda, of the card's memory.",
     ),
 ]
 AdapterOption = Annotated[
     str, typer.Option("--adapter", help="What is trained: lora:8, lora:8@q,v, prompt:8 or bias.")
 ]
+DeviceOption = Annotated[str, typer.Option("--device", help=DEVICE_HELP)]
 TokensOption = Annotated[int, typer.Option("--tokens", help="Length of each text in tokens.")]
 ThreadsOption = Annotated[
     int | None,

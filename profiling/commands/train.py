@@ -10,6 +10,7 @@ import typer
 
 from edge_client.engine.opening import ENGINE_HELP
 from edge_client.outputs import check_out_file
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_size
 from edge_client.tables import show, tell
 from profiling.benchmarks.report import named, ratio_notes, train_notes, train_table
@@ -19,6 +20,7 @@ from profiling.benchmarks.training_run import ratios
 from profiling.commands.options import (
     AdapterOption,
     BudgetOption,
+    DeviceOption,
     IsaOption,
     JsonOption,
     SeedOption,
@@ -46,6 +48,7 @@ def train_steps(
         ),
     ] = None,
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "torch",
+    device: DeviceOption = CPU,
     batch: Annotated[int, typer.Option(help="Texts in a step, 1 or more.")] = Settings.batch,
     tokens: TokensOption = Settings.tokens,
     adapter: AdapterOption = Settings.adapter,
@@ -91,6 +94,7 @@ def train_steps(
             is_random=is_random,
             bits=bits,
             engine=engine,
+            device=device,
             batch=batch,
             tokens=tokens,
             adapter=adapter,
@@ -135,6 +139,11 @@ def _peer_names(every: bool, chosen: list[str], settings: Settings) -> list[str]
     spec = settings.spec
     if names and (not spec.rank or spec.head):
         raise BenchmarkError(f"peers train LoRA alone; --adapter {settings.adapter} is another")
+    if names and settings.device != CPU:
+        raise BenchmarkError(
+            f"--device {settings.device}: peers compute on the processor; leave --device or the "
+            "peers away"
+        )
     for note in notes:
         print(f"smidgen profile: {note}", file=sys.stderr)
     return names

@@ -80,9 +80,7 @@ class ProcessTree:
         """What it has used up to now."""
         self._sample()
         with self._lock:
-            return TreeUse(
-                sum(self._cpu_s.values()), self._peak_pss_bytes, self._peak_rss_bytes
-            )
+            return TreeUse(sum(self._cpu_s.values()), self._peak_pss_bytes, self._peak_rss_bytes)
 
     def _watch(self) -> None:
         while not self._is_over.wait(self._interval_s):

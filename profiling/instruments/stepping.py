@@ -47,6 +47,7 @@ class Request:
         dtypes: What our engine may compute in; None: whatever is fast here.
         patience_s: Seconds of steps that count after which no further one is begun, once there
             are three; None: all are taken.
+        device: What our engine computes on, `cpu` or `cuda`.
     """
 
     engine: str
@@ -68,6 +69,7 @@ class Request:
     dtype: str = "bfloat16"
     dtypes: tuple[str, ...] | None = None
     patience_s: float | None = None
+    device: str = "cpu"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

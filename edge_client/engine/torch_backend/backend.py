@@ -16,7 +16,7 @@ from edge_client.bases.base import Base
 from edge_client.engine.backend import AnswerTexts, Backend
 from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.torch_backend.adamw import AdamW
-from edge_client.engine.torch_backend.card import give_back
+from edge_client.engine.torch_backend.card import finish, give_back
 from edge_client.engine.torch_backend.network import Network
 from edge_client.engine.watch import Watch
 from edge_client.planning.cuda.accelerator import CPU
@@ -65,8 +65,8 @@ class TorchBackend:
             tensor.grad = None
         loss = self.network.backward(batch, plan)
         self._optimizer.step()
-        if self._ceiling_bytes is not None:
-            give_back(self._ceiling_bytes)
+        if self._is_on_card:
+            finish(self._ceiling_bytes)  # a step is over when it is computed
         return loss
 
     def read(

@@ -161,6 +161,14 @@ class CardGuard:
         )
 
 
+def finish(ceiling_bytes: int | None) -> None:
+    """Wait for what was started; then give back what is cached, above a ceiling if there is one."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    if ceiling_bytes is not None:
+        give_back(ceiling_bytes)
+
+
 def give_back(above_bytes: int = 0) -> None:
     """Give what torch has cached of the card back, if it has reserved more than that."""
     if torch.cuda.memory_reserved() > above_bytes:
