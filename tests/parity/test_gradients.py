@@ -98,6 +98,34 @@ def test_a_cuda_device_gives_the_same_gradients(tiny_base: Base, tmp_path: Path,
         assert error.worst_error <= 1e-4 and not error.zero_tensors, error
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize("adapter", ["lora:4", "prompt:5", "bias"])
+def test_a_cuda_device_gives_the_processors_gradients(
+    tiny_base: Base, tmp_path: Path, bits: int, adapter: str
+) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    source = write_family("roberta", tiny_base, tmp_path / "hf")
+    pack_model(str(source.folder), bits, tmp_path / "pack")
+    base, spec = open_base(str(tmp_path / "pack")), parse_adapter(adapter)
+    state = gradients.random_adapter(spec, base, len(WORDS), seed=1)
+    batch = gradients.random_batch(base, batch=5, tokens=24, labels=4, seed=3)
+    given = base, spec, state, WORDS
+    whole = gradients.every_plan(base, spec, batch=5, tokens=24)[0]
+    with gradients.our_gradients(*given) as processor:
+        loss, wanted = processor(batch, whole)
+    for plan in (whole, replace(whole, recompute=tuple(range(base.shape.layers)))):
+        with gradients.our_gradients(*given, device="cuda") as card:
+            found, ours = card(batch, plan)
+        assert abs(found - loss) <= 1e-4 * loss and ours.keys() == wanted.keys()
+        for name, exact in wanted.items():
+            # Both round in float32, in another order: 1e-5 each from the exact gradient.
+            assert gradients._distance(ours[name], exact) <= 1e-4, name
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_stays_near(tiny_base: Base, tmp_path: Path, dtype: str) -> None:
     base = write_family("roberta", tiny_base, tmp_path)
