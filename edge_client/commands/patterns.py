@@ -74,14 +74,13 @@ def patterns(
     json_output: JsonOption = False,
 ) -> None:
     """Ask this device's labelled texts by each pattern of a task: which one is right most often?"""
+    computer = ready_engine(engine, device)
     chosen, file = task_for(task, data), _own_task_file(task, data) if write else None
     dialect = Dialect(text_column, label_column, delimiter, encoding)
     examples = read_folder(data, chosen.labels, dialect).labelled
     if not examples:
         raise TaskError(f"{data} holds no labelled texts to choose a pattern by")
-    scores = score_patterns(
-        partial(_open, base, ready_engine(engine, device), device), chosen, examples
-    )
+    scores = score_patterns(partial(_open, base, computer, device), chosen, examples)
     if file is not None:
         _write(file, with_first(chosen, scores[0].pattern))
     if json_output:

@@ -25,7 +25,7 @@ from edge_client.planning.torch_memory import (
 )
 
 # The next two are guesses until somebody has measured.
-FIXED_BYTES = 64 << 20  # cuBLAS's workspace, and what the allocator's segments are rounded up by
+FIXED_BYTES = 96 << 20  # cuBLAS's workspaces, and what the allocator's segments are rounded up by
 HOLES = 0.15  # reserved for nothing, between what is held
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base, open_base
+from edge_client.bases.base import EMBEDDED, Base, find_folder, open_base
 from edge_client.bases.packing import pack_model
 from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import Trained, train
@@ -133,6 +133,15 @@ def test_on_a_card_every_plan_gives_the_processors_numbers(
     assert all(row["left"] == 0 for row in rows)  # a closed backend holds nothing of the card
 
 
+@pytest.mark.slow
+def test_what_tensors_take_on_a_card_is_what_the_formula_says() -> None:
+    rows = stood_in(find_folder(EMBEDDED, ()), "lora:4", 4, 64)
+    for row in rows:
+        parts = dict(row["parts"])
+        parts.pop("slack")  # of the allocator and of libraries, which the stand-in has not
+        assert 0.98 < sum(parts.values()) / row["measured"] < 1.25, row
+
+
 # On a card
 
 
@@ -165,9 +174,9 @@ def test_bitsandbytes_kernel_gives_what_our_table_gives(dtype: str) -> None:
     ours = matrices.nf4_dense(data, scale, asked, matrices.Scratch())
     theirs = matrices.nf4_dense_by_bitsandbytes(data.cuda(), scale.cuda(), asked)
     assert theirs.is_cuda and theirs.dtype == asked
-    # In float32 both multiply the same two numbers once. In 16 bits ours rounds the code, the scale
+    # In float32 both multiply the same two numbers once: at most a unit of the last place. In 16 bits ours rounds the code, the scale
     # and their product, the kernel the product alone: up to three half units of the last place.
-    within = {"float32": 1e-7, "bfloat16": 3 * 2**-8, "float16": 3 * 2**-11}[dtype]
+    within = {"float32": 2**-23, "bfloat16": 3 * 2**-8, "float16": 3 * 2**-11}[dtype]
     torch.testing.assert_close(theirs.cpu(), ours, rtol=within, atol=1e-7)
 
 
@@ -184,7 +193,7 @@ def test_training_on_a_card_is_the_processors_training(
     for name, delta in here.delta.items():
         # AdamW divides by a gradient's size: where a gradient is nearly 0 its sign is chance.
         near = np.isclose(there.delta[name], delta, rtol=1e-2, atol=1e-4).mean()
-        assert near > 0.98, (name, near)
+        assert near > 0.95, (name, near)
     peak = on_card.device_peak()
     assert peak is not None and 0 < peak.allocated_bytes <= peak.reserved_bytes
     assert on_processor.device_peak() is None
@@ -219,8 +228,8 @@ def test_what_is_reserved_stays_within_the_prediction(
     peak = engine.device_peak()
     assert peak is not None
     measured = peak.reserved_bytes + (card.Guard(0).peak_bytes() or 0) * peak.is_unified
-    print(f"reserved {measured}, predicted {engine.option.predicted_peak_bytes}")
-    assert measured <= engine.option.predicted_peak_bytes
+    predicted = engine.option.predicted_peak_bytes
+    assert measured <= predicted, f"{measured} bytes reserved, {predicted} predicted"
     engine.close()
 
 
