@@ -155,6 +155,7 @@ def usual(folder: Path, port: int) -> dict[str, dict[str, str]]:
         "coordinator export": {"--store": store, "--out": out},
         "coordinator token": {"--store": store},
         "profile rounds": {"": f"{folder}/rounds.jsonl"},
+        "profile watch": {"--store": store},
         "profile train": {"--base": base, **onnx},
         "profile models": {"--out": out},
         "profile grid": {"--out": out},

@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
 import pytest
 
+from edge_client.metering.memory import PROC, read_memory
 from profiling.instruments.memory_cap import Group, cached_bytes, drop_page_cache, memory_cap
 
 MIB = 1 << 20
@@ -32,8 +32,10 @@ def charged_bytes(stat: Path) -> int:
 
 
 def resident_bytes(pid: int) -> int:
-    """Anonymous and mapped memory of a process: RssAnon, RssFile and RssShmem."""
-    return psutil.Process(pid).memory_info().rss
+    """Anonymous and mapped memory of a process, as a piece of work's meter reads it."""
+    memory = read_memory(PROC / str(pid))
+    assert memory is not None
+    return memory.anon_bytes + memory.file_bytes
 
 
 def test_anonymous_and_mapped_memory_are_what_the_group_is_charged(tmp_path: Path) -> None:
