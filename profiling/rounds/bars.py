@@ -79,7 +79,8 @@ def step_table(step: Step, width: int = NARROW, is_last: bool = True, most: int 
     taken = sum(max(map(cell_len, cells)) for cells in zip(heads, *others, strict=True))
     room = max(NARROWEST, width - taken - len(GAP) * len(columns))
     cell_s = max(piece.work_s for piece in pieces) / max(1, room - WAITING - 1)
-    bars = Column(f"waited{GIVEN}working, {seconds(cell_s)} a letter", "word")
+    scale = seconds(cell_s) if cell_s >= 0.01 else f"{1e3 * cell_s:.1f} ms"
+    bars = Column(f"waited{GIVEN}working, {scale} a letter", "word")
     columns[1:1] = [bars]
     rows = [
         [first, _bar(piece, cell_s, room), *rest]
