@@ -49,7 +49,8 @@ class Cost:
         tcp_down_bytes: Bytes received, by the kernel.
         tcp_retransmitted_bytes: Bytes that the kernel sent more than once.
         requests: HTTP requests answered.
-        connections: TCP connections used; more than one says that it was lost in between.
+        connections: TCP connections opened for this work; 0 where one that was open did, above 1
+            where it was lost in between.
         energy_j: Joules during the work, by a power monitor of the board, the processor's own
             counter, or the battery.
         energy_source: Which of them.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from profiling.records.compare import compare, confidence_apart
 from profiling.records.file import append
-from profiling.records.record import Conditions, Figure, Record
+from profiling.records.record import Conditions, Figure, Plain, Record
 from tests.command_line import smidgen
 
 HERE = Conditions({"processor": "A", "instruction_sets": ["avx2"]}, {"numpy": "2.1"}, "base")
@@ -27,7 +27,7 @@ def record(
         "peak_rss_bytes": Figure((peak,), "VmHWM"),
         "texts_per_s": Figure(tuple(1 / one for one in seconds), "clock", "higher"),
     }
-    subject = {"base": "roberta-base", "engine": engine}
+    subject: dict[str, Plain] = {"base": "roberta-base", "engine": engine}
     return Record("train", subject, figures, conditions, session=session, is_peer=engine == "peft")
 
 

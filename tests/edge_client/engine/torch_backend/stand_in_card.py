@@ -68,7 +68,7 @@ HELD = Held()
 class Card(torch.Tensor):
     """A tensor on the card; `inner` has its numbers."""
 
-    inner: torch.Tensor
+    inner: torch.Tensor  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> "Card":
@@ -85,7 +85,7 @@ class Card(torch.Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return compute(func, args, kwargs or {})
