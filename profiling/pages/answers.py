@@ -4,6 +4,7 @@ A cell counts for a board only if a run inside a hard memory group of that size,
 board's, came to its end. Among those that count the one with the fewest seconds a step is named.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -53,8 +54,9 @@ def setting(cell: Cell) -> Setting:
 
 
 def settings(cells: Iterable[Cell]) -> list[Setting]:
-    """Each once, all that the processor has before what it was held to."""
-    return sorted(dict.fromkeys(map(setting, cells)), key=lambda one: (one.isa != "", one.isa))
+    """Each once: all that the processor has before what it was held to, the most cells first."""
+    found = Counter(map(setting, cells))
+    return sorted(found, key=lambda one: (one.isa != "", -found[one], one.isa))
 
 
 def bases(cells: Iterable[Cell]) -> list[str]:

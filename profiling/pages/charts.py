@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from edge_client.tables import seconds, size
+from edge_client.tables import size
 from profiling.models.cell import BOARDS, GIB, Cell
 from profiling.pages.words import (
     UNSTABLE,
@@ -21,12 +21,14 @@ from profiling.pages.words import (
     is_done,
     rate,
     short_name,
+    step,
     whole,
 )
 
 WIDTH = 344.0
 LEFT, RIGHT = 104.0, 272.0  # the plot; names stand left of it, figures right
 TOP, ROW, GAP, BOTTOM = 26.0, 22.0, 8.0, 6.0
+ROOM = 1.12  # of the plot behind the longest bar, for its spread
 FAR = 3.0  # a bar so many times the next longest is cut, so that others can be seen
 LEAST_BYTES = GIB // 8  # where the axis of memory begins at the latest
 
@@ -50,12 +52,14 @@ class Mark:
         low: Where the least repetition stands, or the second dot; None: not shown.
         high: Where the greatest stands.
         is_cut: Whether the bar goes on beyond the plot.
+        is_over: Whether the greatest repetition lies beyond it.
     """
 
     x: float
     low: float | None = None
     high: float | None = None
     is_cut: bool = False
+    is_over: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,10 +138,8 @@ def memory_chart(cells: Sequence[Cell], every: Sequence[Cell]) -> Chart:
 
 
 def step_chart(cells: Sequence[Cell]) -> Chart:
-    """Median seconds of a step, from the least to the greatest."""
-    return _bars(
-        "Seconds per step", cells, lambda one: one.steps_s, lambda one: seconds(median(one.steps_s))
-    )
+    """Median seconds of a step, from the least to the greatest; what spreads is marked."""
+    return _bars("Seconds per step", cells, lambda one: one.steps_s, step)
 
 
 def label_chart(cells: Sequence[Cell]) -> Chart:
@@ -157,8 +159,8 @@ def _bars(
     said: Callable[[Cell], str],
 ) -> Chart:
     middles = [median(values(cell)) for cell in cells if is_done(cell) and values(cell)]
-    steps = round_steps(_reach(middles))
-    end = max(steps[-1], _reach([max(values(cell)) for cell in cells if values(cell)]) * 1.02)
+    end = _reach(middles) * ROOM
+    steps = round_steps(end)
 
     def place(value: float) -> float:
         return _between(min(value, end) / end)
@@ -170,8 +172,10 @@ def _bars(
         middle = median(found)
         if middle > end:
             return Mark(RIGHT, is_cut=True)
-        ends = (place(min(found)), place(max(found))) if len(found) > 1 else (None, None)
-        return Mark(place(middle), *ends)
+        if len(found) < 2:
+            return Mark(place(middle))
+        is_over = max(found) > end
+        return Mark(place(middle), place(min(found)), place(max(found)), is_over=is_over)
 
     ticks = [Tick(place(step), f"{step:g}") for step in steps]
     return _chart("bars", title, cells, ticks, mark, said)
@@ -192,10 +196,9 @@ def _chart(
         before, found = own, mark(cell)
         value = "-" if is_done(cell) else ended(cell)
         if found is not None:
-            is_spread = cell.is_unstable and kind == "bars"
-            value = said(cell) + (f" {UNSTABLE}" if is_spread else "")
+            value = said(cell)
         name = short_name(cell)
-        rows.append(Row(y + ROW / 2, name, value, own, whole(cell), found, cell.is_unstable))
+        rows.append(Row(y + ROW / 2, name, value, own, whole(cell), found, UNSTABLE in value))
         y += ROW
     told = "; ".join(f"{row.name}: {row.value}" for row in rows)
     return Chart(kind, title, f"{title}. {told}.", y + BOTTOM, tuple(ticks), tuple(rows))

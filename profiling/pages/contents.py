@@ -27,6 +27,7 @@ from profiling.pages.sheets import Sheet, all_bases, all_cells, beside_the_paper
 from profiling.pages.words import (
     METHOD_NAMES,
     METHODS_TOLD,
+    UNSTABLE,
     base_name,
     board_name,
     count,
@@ -223,13 +224,13 @@ def _block(cells: Sequence[Cell], one: Setting, is_named: bool) -> Block:
     ]
     marks = [row.mark for part in parts for chart in part.charts for row in chart.rows]
     return Block(
-        heading=f", {held}, {one.batch} x {one.tokens}" if is_named else "",
+        heading=f", {held}, {one.batch} x {one.tokens} tokens" if is_named else "",
         setting=f"A step is {one.batch} texts of {one.tokens} tokens; {held}.",
         answers=[_grid_row(row, cells) for row in grid(cells)],
-        notes=_notes(),
+        notes=_notes(any(cell.is_unstable for cell in cells)),
         bases=parts,
         is_unstable=any(cell.is_unstable for cell in cells),
-        is_cut=any(mark is not None and mark.is_cut for mark in marks),
+        is_cut=any(mark is not None and (mark.is_cut or mark.is_over) for mark in marks),
     )
 
 
@@ -266,13 +267,15 @@ def _seconds(cell: Cell) -> str:
     return step(cell).replace(" s", "")
 
 
-def _notes() -> list[str]:
-    return [
+def _notes(is_unstable: bool) -> list[str]:
+    notes = [
         "In each field: median seconds of a step, and by what, with its peak memory; below it the "
         "fastest of the others' recipes that fits too.",
         "What is proved is memory: a run inside a hard limit of that size came to its end. The "
         "seconds are this machine's, without a limit; a board's processor takes longer.",
     ]
+    told = f"{UNSTABLE} unstable: repetitions spread by more than 15 % (interquartile range)."
+    return [*notes, told] if is_unstable else notes
 
 
 def _facts(cells: Sequence[Cell]) -> str:

@@ -214,9 +214,9 @@ def beside_the_paper(cells: Sequence[Cell]) -> Sheet | None:
         columns,
         rows,
         prose=[
-            f"{AUG_FEDPROMPT}: {SETTING}. The board trains on its GPU, with a library and a length "
-            "of text that the paper does not name, so its seconds and ours are of different "
-            "machines and do not compare; what a step needs in memory does."
+            f"{AUG_FEDPROMPT}: {SETTING}. The paper names neither the library nor the length of "
+            "the texts, and its board computes on a GPU: its seconds do not compare with ours. "
+            "Memory compares better, and is not the same either."
         ],
         notes=[
             "OOM (9.8): the board ran out of memory; the paper measured the figure in brackets on "

@@ -13,9 +13,10 @@ from profiling.models.cell import GIB, Cell, Proof
 from profiling.pages import markdown
 from profiling.pages.answers import answer, bases, latest, settings
 from profiling.pages.charts import memory_chart, round_steps, step_chart
+from profiling.pages.elsewhere import elsewhere, work_of
 from profiling.pages.models_page import write_pages
 from profiling.pages.sheets import all_cells, beside_the_paper
-from tests.profiling.pages.made_up import CONDITIONS, cell, cells
+from tests.profiling.pages.made_up import CONDITIONS, RATES, cell, cells
 
 HOSTILE = '<script>alert("x")</script>|`*'
 
@@ -103,6 +104,19 @@ def test_bases_stand_by_their_size_and_settings_apart() -> None:
     assert [one.isa for one in settings([held, *cells(("albert-base",))])] == ["", "avx2"]
 
 
+def test_boards_that_are_not_here_have_columns_of_their_own() -> None:
+    sheet = elsewhere(cells(), RATES)
+    assert sheet is not None
+    assert [kind for kind, _ in sheet.kinds] == ["", "measured here", "estimated, seconds per step"]
+    assert sum(width for _, width in sheet.kinds) == len(sheet.columns)
+    assert {row[0].text for row in sheet.rows} == set(bases(cells()))
+
+
+def test_nothing_is_estimated_without_a_plan_in_float32() -> None:
+    assert elsewhere([cell("bert-base", "nf4"), cell("bert-base", "peft")], RATES) is None
+    assert work_of(replace(cell("bert-base", "onnx", "8G"), base="no-such-folder")) is None
+
+
 def test_published_and_measured_figures_have_columns_of_their_own() -> None:
     sheet = beside_the_paper(cells())
     assert sheet is not None
@@ -123,6 +137,15 @@ def test_a_bar_that_would_hide_the_others_is_cut() -> None:
     own[2] = replace(own[2], steps_s=(300.0, 310.0))
     marks = [row.mark for row in step_chart(own).rows]
     assert [mark is not None and mark.is_cut for mark in marks] == [False, False, True]
+
+
+def test_one_slow_repetition_does_not_squeeze_the_axis() -> None:
+    own = [cell("bert-base", method) for method in ("full", "peft")]
+    own[1] = replace(own[1], steps_s=(3.0, 3.1, 80.0))
+    chart = step_chart(own)
+    assert len(chart.ticks) > 2 and chart.ticks[1].x - chart.ticks[0].x > 20
+    mark = chart.rows[1].mark
+    assert mark is not None and mark.is_over and not mark.is_cut
 
 
 def test_a_chart_of_nothing_is_a_chart() -> None:
