@@ -2,6 +2,10 @@
 
 None of these figures was measured by us. A peak is arithmetic on the data sheet: cores x clock x
 operations per cycle, and bytes per transfer x transfers per second.
+
+Read in a copy of the data sheet itself: Xavier NX (DA-09366-001), and the memory of Orin Nano. The
+other clocks and the operations per cycle are as commonly cited from the documents that are named,
+and were not looked up in them; check them there before an estimate decides anything.
 """
 
 from dataclasses import dataclass
@@ -76,8 +80,9 @@ BOARDS = {
         "Jetson Xavier NX 8 GB",
         *(8 * GIB, 6, 1.4e9, 8, 128, 3.2e9, ("asimd", "asimdhp")),
         sources=(
-            "NVIDIA Jetson Xavier NX module data sheet: six Carmel cores at 1.4 GHz, 128-bit "
-            "LPDDR4x at 1600 MHz",
+            "NVIDIA Jetson Xavier NX module data sheet DA-09366-001: six Carmel cores, 128-bit "
+            "LPDDR4x at 1600 MHz; their 1.9 GHz are of two cores, 1.4 GHz of all six in the 15 W "
+            "mode",
             "operations per cycle of a Carmel core are not published: those of a Cortex-A57 are "
             "assumed",
         ),
