@@ -66,9 +66,9 @@ HELD = Held()
 
 
 class Card(torch.Tensor):
-    """A tensor on the card; `inner` has its numbers."""
+    """A tensor on the card; `numbers` computes for it."""
 
-    inner: torch.Tensor  # type: ignore[assignment]
+    numbers: torch.Tensor
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> "Card":
@@ -80,7 +80,7 @@ class Card(torch.Tensor):
             dtype=inner.dtype,
             device=torch.device(NAME, 0),
         )
-        made.inner = inner
+        made.numbers = inner
         HELD.add(inner)
         return made
 
@@ -114,7 +114,7 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     is_here = bool(cards) if asked is None else torch.device(asked).type == NAME
     if not is_here:
         return found
-    known = {id(card.inner): card for card in cards}
+    known = {id(card.numbers): card for card in cards}
 
     def outside(value: Any) -> Any:
         is_tensor = isinstance(value, torch.Tensor)
@@ -125,12 +125,12 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def inside(value: Any) -> Any:
     if isinstance(value, Card):
-        return value.inner
+        return value.numbers
     return torch.device("cpu") if isinstance(value, torch.device) else value
 
 
 def is_same(first: Card, second: Card) -> bool:
-    return first.inner.data_ptr() == second.inner.data_ptr()
+    return first.numbers.data_ptr() == second.numbers.data_ptr()
 
 
 # What the tests ask
