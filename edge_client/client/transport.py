@@ -90,12 +90,14 @@ class Coordinator:
             raise AddressError(f"--coordinator {url!r} is not a URL: {error}") from error
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise AddressError(f"--coordinator {url!r}: http://HOST:PORT or https://HOST expected")
-        headers = {"User-Agent": "smidgen", "Accept-Encoding": "identity", "Accept": "*/*"}
+        headers = {"User-Agent": "smidgen", "Accept-Encoding": "identity"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
         self.url = url
         self.traffic = Traffic()
         self._http = httpx.Client(base_url=url, timeout=timeout_s, headers=headers)
+        for name in ("Accept", "Connection"):  # what they say goes without saying in HTTP/1.1
+            del self._http.headers[name]
 
     def close(self) -> None:
         self._http.close()
