@@ -47,7 +47,7 @@ class Processes:
             command: The program.
             environment: Set beside this process's own.
         """
-        with self.log(name).open("ab") as log:
+        with self.log(name).open("ab") as log, undisturbed():
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -56,7 +56,7 @@ class Processes:
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
                 start_new_session=True,
             )
-        self._processes[name] = process
+            self._processes[name] = process
         self._trees[name] = self._watched.enter_context(ProcessTree(process.pid))
 
     def log(self, name: str) -> Path:
@@ -143,6 +143,21 @@ def running(logs: Path) -> Iterator[Processes]:
             yield started
         finally:
             started.stop()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back: a process that is only half started would be nobody's."""
+    held: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda came, _frame: held.append(came)) for number in signals]
+    try:
+        yield
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+    if held:
+        raise KeyboardInterrupt
 
 
 def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
