@@ -156,8 +156,10 @@ def _trained(cell: Cell, child: Child) -> Cell:
 
 
 def _labelled(cell: Cell, child: Child) -> Cell:
+    is_missed = cell.is_done and child.outcome != DONE
     return replace(
         cell,
+        outcome=f"labelling: {child.outcome}" if is_missed else cell.outcome,
         texts_per_s=tuple(cell.batch / elapsed_s for elapsed_s in counted(child)),
         label_peak_rss_bytes=peaks(child)["peak_rss_bytes"] or None,
     )

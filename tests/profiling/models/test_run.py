@@ -146,7 +146,8 @@ def test_the_whole_command_on_one_tiny_base(tiny_base: Base, tmp_path: Path) -> 
         assert cell["board_bytes"] == GIB and cell["proofs"][0]["is_done"]
     written = (tmp_path / "out" / FILE).read_bytes()
     again = smidgen("profile", "models", *words)
-    assert again.stdout == first.stdout and (tmp_path / "out" / FILE).read_bytes() == written
+    assert json.loads(again.stdout.splitlines()[-1])["cells"] == cells
+    assert (tmp_path / "out" / FILE).read_bytes() == written
 
 
 @pytest.mark.slow
