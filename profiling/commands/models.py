@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from edge_client.errors import WrongInput, demand
 from edge_client.outputs import check_out_file
 from edge_client.planning.sizes import parse_size
 from edge_client.tables import show, span, tell
@@ -24,13 +25,18 @@ from profiling.commands.options import (
     ThreadsOption,
     TokensOption,
 )
+from profiling.estimates.rates import kept, measured_once
 from profiling.instruments.child import terminable
 from profiling.instruments.machine import this_machine
-from profiling.models.cell import BUDGETS, METHODS, Cell
+from profiling.models.cell import BUDGETS, METHODS, Cell, from_record
 from profiling.models.measure import Asked, settings_of
 from profiling.models.report import models_tables, twice_table, verdict
 from profiling.models.rows import BASES, draw, pick_bases, pick_cells, size_of_work
 from profiling.models.run import FILE, Follow, read_kept, run, to_do
+from profiling.pages.html import check_jinja
+from profiling.pages.models_page import write_pages
+
+RATES = "rates.json"
 
 
 def models(
@@ -74,12 +80,26 @@ def models(
         Path | None,
         typer.Option(help=f"Folder of {FILE}; the same command goes on where it was stopped."),
     ] = None,
+    page_only: Annotated[
+        bool,
+        typer.Option("--page-only", help="Measure nothing; write the pages of what --out holds."),
+    ] = False,
     json_output: JsonOption = False,
 ) -> None:
-    """Measure which model fits which board, and what training and labelling take; takes long."""
+    """Measure which model fits which board, and what training and labelling take; takes long.
+
+    With --out it writes models.html (one page that opens offline), .md, .csv and .json beside the
+    records.
+    """
     path = None if out is None else out / FILE
     if path is not None:
         check_out_file("--out", path)
+        check_jinja()
+    if page_only:
+        if out is None:
+            raise WrongInput("--page-only needs --out, a folder that was measured into")
+        _write_pages(out, is_measured=False)
+        return
     asked = Asked(steps=steps, warmup=warmup, threads=threads)
     like = Cell("", "", isa=isa, batch=batch, tokens=tokens, adapter=adapter)
     settings_of(
@@ -99,6 +119,22 @@ def models(
                 measured.append(found)
                 finished(len(measured))
     _print(measured, machine, json_output)
+    if out is not None:
+        _write_pages(out, is_measured=True)
+
+
+def _write_pages(out: Path, is_measured: bool) -> None:
+    """Pages of all that a folder holds; this machine's rates are measured where they are not yet.
+
+    Raises:
+        RecordError: It holds no cell.
+    """
+    records = read_kept(out / FILE).records
+    demand(bool(records), f"{out / FILE} holds no cell yet; the same command without --page-only")
+    rates = measured_once(out / RATES) if is_measured else kept(out / RATES)
+    cells = [from_record(record) for record in records]
+    written = write_pages(cells, [record.conditions for record in records], out, rates)
+    print("written  " + " ".join(str(path) for path in written), file=sys.stderr)
 
 
 def _print(measured: Sequence[Sequence[Cell]], machine: Mapping[str, Any], is_json: bool) -> None:

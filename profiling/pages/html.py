@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from edge_client.errors import Failed
@@ -13,16 +14,25 @@ TEMPLATES = Path(__file__).parent / "templates"
 UNIT = re.compile(r"(?<=\d) (?=(?:[KMG]i?B|[skMGJ]|MiB|†)(?:\W|$))")
 
 
+def check_jinja() -> None:
+    """Look for Jinja before hours of work.
+
+    Raises:
+        Failed: It is not installed.
+    """
+    if find_spec("jinja2") is None:
+        raise Failed("the HTML page needs Jinja: pip install 'smidgen[profile]'")
+
+
 def render(contents: Contents) -> str:
     """The page; every word from outside is escaped.
 
     Raises:
         Failed: Jinja is not installed.
     """
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError as error:
-        raise Failed("the HTML page needs Jinja: pip install 'smidgen[profile]'") from error
+    check_jinja()
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     style, script = (_text(name) for name in ("models.css", "sort.js"))
     room = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined
