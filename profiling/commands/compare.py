@@ -14,9 +14,9 @@ from profiling.records.file import read_records
 from profiling.records.record import RecordError
 
 NOTES = (
-    "before, after: medians; noise: within the tolerance, or repetitions that are not apart; sure: "
-    f"that they are apart (rank sum test, {CONFIDENT:.0%} is asked for), - of a figure measured "
-    "once, which the tolerance decides",
+    "before, after: medians; noise: within the tolerance, or repetitions that are not apart",
+    f"sure: that they are apart (rank sum test, {100 * CONFIDENT:.0f} % is asked for), - of a figure "
+    "measured once, which the tolerance decides",
 )
 
 
