@@ -26,6 +26,7 @@ from profiling.commands.options import (
     TokensOption,
 )
 from profiling.estimates.rates import kept, measured_once
+from profiling.instruments.bases import demand_between
 from profiling.instruments.child import terminable
 from profiling.instruments.machine import this_machine
 from profiling.models.cell import BUDGETS, METHODS, Cell, from_record
@@ -105,6 +106,7 @@ def models(
     settings_of(
         replace(like, method="torch"), asked
     )  # values out of range are refused before hours of work
+    demand_between({"seed": (0, seed, 2**63 - 1)})
     for text in budget or ():
         parse_size("--budget", text)
     with terminable():
