@@ -15,8 +15,8 @@ from profiling.records.record import RecordError
 
 NOTES = (
     "before, after: medians; noise: within the tolerance, or repetitions that are not apart",
-    f"sure: that they are apart (rank sum test, {100 * CONFIDENT:.0f} % is asked for), - of a figure "
-    "measured once, which the tolerance decides",
+    f"sure: that they are apart (rank sum test, {100 * CONFIDENT:.0f} % is asked for), - of a "
+    "figure measured once, which the tolerance decides",
 )
 
 

@@ -8,12 +8,14 @@ nothing of the engine it is compared with, so that neither side pays for the oth
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from edge_client.metering.memory import peak_rss_bytes, reset_peak_rss
+from edge_client.metering.power import EnergyMeter, energy_counter
 
 Work = Literal["train", "label"]
 T = TypeVar("T")
@@ -118,7 +120,6 @@ def run_steps(
     request: Request,
     texts: Sequence[T],
     step: Callable[[T], float],
-    joules: Callable[[], float | None] = lambda: None,
 ) -> dict[str, Any]:
     """Take the steps, tell the parent of each, and return the peaks for the last line.
 
@@ -128,8 +129,18 @@ def run_steps(
         request: How many steps, and for how long.
         texts: What each step is given, warm-up included.
         step: Takes one and returns its loss.
-        joules: An energy meter's reading; None where there is no such instrument.
     """
+    meter = energy_counter()
+    with meter or nullcontext():
+        return _run_steps(request, texts, step, meter)
+
+
+def _run_steps(
+    request: Request, texts: Sequence[T], step: Callable[[T], float], meter: EnergyMeter | None
+) -> dict[str, Any]:
+    def joules() -> float | None:
+        return meter.joules_since_start if meter else None
+
     load_peak = peak_rss_bytes()
     is_reset = reset_peak_rss()
     tell("ready", load_peak_rss_bytes=load_peak)
