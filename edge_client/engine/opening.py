@@ -13,7 +13,7 @@ from edge_client.bases.architectures import Shape
 from edge_client.bases.base import Base
 from edge_client.engine.devices import check_device
 from edge_client.engine.engine import Engine, EngineError
-from edge_client.planning.allocator import resident_bytes, use_one_arena
+from edge_client.planning.allocator import ask_for_large_pages, resident_bytes, use_one_arena
 from edge_client.planning.budget import Budget
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.plan import Plan
@@ -157,6 +157,7 @@ def load_engine(kind: str, device: str = CPU) -> Any:
     """
     name = installed_engine(kind, device)
     use_one_arena()
+    ask_for_large_pages()
     return import_module(ENGINES[name].module)
 
 
