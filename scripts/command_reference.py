@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import typer.main
@@ -96,7 +97,7 @@ def section(words: str, command: Any) -> str:
     arguments = [flags(one) for one in params if one.param_type_name == "argument"]
     usage = " ".join([words, *(f"[{name}]" for name in arguments), "[OPTIONS]"])
     paragraphs = str(command.help or "").strip().split("\n\n")
-    told = "\n\n".join(" ".join(text.split()) for text in paragraphs)
+    told = "\n\n".join(fill(text, 100, break_long_words=False) for text in paragraphs)
     rows = [
         " | ".join((f"`{flags(one)}`", kind(one), default(one), said(one).replace("|", "\\|")))
         for one in params
