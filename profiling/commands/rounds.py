@@ -9,18 +9,20 @@ from typing import Annotated, Any
 import typer
 
 from edge_client.errors import demand
-from edge_client.outputs import OutputError, check_out_file
+from edge_client.outputs import OutputError, check_out_file, new_file
 from edge_client.tables import show
 from edge_client.wire.figures import Row
 from profiling.commands.options import JsonOption
+from profiling.records.record import new_session, to_line
 from profiling.rounds.bars import show_steps
 from profiling.rounds.costs import cost_by_round, read_figures
 from profiling.rounds.picture import draw_rounds, file_title
+from profiling.rounds.records import round_records
 from profiling.rounds.report import rounds_table
 from profiling.rounds.waterfall import Step, steps_of_round
 from profiling.rounds.waterfall_picture import draw_waterfall
 
-PICTURES = (".png", ".svg", ".pdf")
+PICTURES, RECORDS = (".png", ".svg", ".pdf"), ".jsonl"
 
 
 def rounds(
@@ -36,13 +38,17 @@ def rounds(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Chart to write: a .png, .svg or .pdf file.")
+        Path | None,
+        typer.Option(
+            help="Chart to write: a .png, .svg or .pdf file; or .jsonl: all rounds as records for "
+            "`profile compare`."
+        ),
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Show what each round of a run gave and cost; with --round, where one round's time went."""
     if out is not None:
-        check_out_file("--out", out, PICTURES)
+        check_out_file("--out", out, PICTURES if round_index is not None else (*PICTURES, RECORDS))
         demand(out.parent.is_dir(), f"--out {out}: there is no folder {out.parent}", OutputError)
     rows = read_figures(figures)
     if round_index is None:
@@ -55,7 +61,10 @@ def rounds(
 
 def _all_rounds(rows: Sequence[Row], file: Path, out: Path | None, json_output: bool) -> None:
     costs = cost_by_round(rows)
-    if out is not None:
+    if out is not None and out.suffix == RECORDS:
+        with new_file("--out", out) as written:
+            written.writelines(to_line(row) + "\n" for row in round_records(rows, new_session()))
+    elif out is not None:
         draw_rounds(costs, out, file_title(file, costs))
     if json_output:
         print(json.dumps({"rounds": [asdict(cost) for cost in costs]}))

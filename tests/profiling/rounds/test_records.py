@@ -1,0 +1,31 @@
+import json
+from pathlib import Path
+
+from profiling.records.file import read_records
+from tests.command_line import smidgen
+from tests.profiling.rounds.test_costs import figure
+
+
+def test_a_runs_rounds_become_records_that_can_be_compared(tmp_path: Path) -> None:
+    rows = [
+        figure(1, "train", name, phases_s={"train": seconds}, peak_rss_bytes=100, bytes_up=10)
+        for name, seconds in (("a", 1.0), ("b", 3.0))
+    ]
+    rows.append(figure(1, "train", "c", outcome="failed"))
+    (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "records.jsonl"
+    assert smidgen("profile", "rounds", str(tmp_path / "rounds.jsonl"), "--out", str(out))
+    (found,) = read_records(out).records
+    assert found.subject == {"round": 1, "work": "train"}
+    assert found.figures["train_s"].values == (1.0, 3.0)
+    assert found.figures["up_bytes"].instrument == "TCP_INFO"
+    assert found.conditions.machine == {"devices": ["a", "b"]}
+    done = smidgen("profile", "compare", str(out), str(out))
+    assert done.exit_code == 0 and "noise" in done.stdout
+
+
+def test_one_round_is_no_record(tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text(json.dumps(figure(1, "train", "a")) + "\n")
+    out = str(tmp_path / "x.jsonl")
+    done = smidgen("profile", "rounds", str(tmp_path / "r.jsonl"), "--round", "1", "--out", out)
+    assert done.exit_code == 2 and ".png" in done.stderr
