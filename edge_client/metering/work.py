@@ -12,8 +12,9 @@ ten times a second, since the kernel keeps no peak of its anonymous part.
 import resource
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import TypeVar
 
 import psutil
 
@@ -25,6 +26,8 @@ from edge_client.metering.traffic import Traffic
 from edge_client.wire.cost import Cost, Phase
 
 SAMPLE_S = 0.1
+BROKEN = (OSError, ValueError, RuntimeError, psutil.Error)  # a thread that cannot start among them
+T = TypeVar("T")
 
 
 class WorkMeter:
@@ -60,18 +63,31 @@ class WorkMeter:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Watch memory, energy and heat while something is computed inside."""
-        heat, self._energy = read_heat(), energy_counter()
+        """Watch memory, energy and heat while something is computed inside.
+
+        An instrument that breaks is not there; it never costs the work that it measures.
+        """
+        before = _reading(read_heat)
+        with ExitStack() as instruments:
+            with suppress(*BROKEN):
+                instruments.enter_context(self._watching())
+            with suppress(*BROKEN):
+                if (energy := energy_counter()) is not None:
+                    self._energy = instruments.enter_context(energy)
+            yield
+        after, self._pss = _reading(read_heat), _reading(pss_bytes)
+        self._heat = (before, after) if before and after else None
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
         is_over = threading.Event()
         watch = threading.Thread(target=self._watch, args=(is_over,), name="meter", daemon=True)
         watch.start()
         try:
-            with self._energy or nullcontext():
-                yield
+            yield
         finally:
             is_over.set()
             watch.join()
-            self._pss, self._heat = pss_bytes(), (heat, read_heat())
 
     def cost(self) -> Cost:
         """What it has cost up to now."""
@@ -119,6 +135,12 @@ class WorkMeter:
                 self._file = max(self._file or 0, memory.file_bytes)
             if is_over.wait(SAMPLE_S):
                 return
+
+
+def _reading(read: Callable[[], T]) -> T | None:
+    with suppress(*BROKEN):
+        return read()
+    return None
 
 
 def _faults() -> tuple[int, int]:
