@@ -93,8 +93,8 @@ def check_report(report: Report, num_labels: int) -> None:
         value = getattr(report, name) or 0  # null where the device does not say
         if not 0 <= value < 2**53:
             raise Refusal(422, f"{name} is not between 0 and 2^53")
-    if (wrong := report.cost.wrong()) is not None:
-        raise Refusal(422, f"cost.{wrong} is not between 0 and 2^53")
+    if wrong := report.cost.wrong():
+        raise Refusal(422, f"cost.{wrong[0]} is out of its range")
     if report.accuracy is not None and not 0.0 <= report.accuracy <= 1.0:
         raise Refusal(422, f"accuracy {report.accuracy:g} is not between 0 and 1")
     means, told = report.mean_log_probabilities, report.confidences

@@ -77,7 +77,11 @@ class Service:
 
     def _run_of(self, protocol: int, token: str) -> Live:
         if protocol != PROTOCOL:
-            raise Refusal(422, f"protocol {protocol}; this coordinator speaks {PROTOCOL}")
+            raise Refusal(
+                422,
+                f"protocol {protocol}; this coordinator speaks {PROTOCOL}: install the same "
+                "version of smidgen on both sides",
+            )
         run_id = self._store.run_of_token(hash_secret(token))
         if run_id is None:
             raise Refusal(401, "no run has this enrolment token; ask the run's owner for one")

@@ -5,7 +5,7 @@ anything. Secrets are stored as hashes; the journal only grows.
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
@@ -81,13 +81,14 @@ class Store:
 
     def __init__(self, folder: Path, url: str | None = None) -> None:
         self.blobs = folder / "blobs"
-        self._writing = Lock()
+        self._writing: AbstractContextManager[Any] = nullcontext()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # tokens' hashes, work's secrets
             self.blobs.mkdir(exist_ok=True)
             self._engine = sql.create_engine(url or f"sqlite:///{folder / DATABASE}")
             if self._engine.dialect.name == "sqlite":
                 sql.event.listen(self._engine, "connect", _prepare_sqlite)
+                self._writing = Lock()
             METADATA.create_all(self._engine)
             version = self._version()
         except (OSError, SQLAlchemyError) as error:
@@ -110,7 +111,7 @@ class Store:
             return SCHEMA_VERSION if version is None else int(version)
 
     def _write(self, *statements: sql.Executable) -> None:
-        # SQLite lets one write at a time and has others sleep and look again; a lock wakes them.
+        # SQLite lets one write at a time and has others sleep and look again; its lock wakes them.
         with self._writing, self._engine.begin() as connection:
             for statement in statements:
                 connection.execute(statement)

@@ -227,8 +227,10 @@ class Client:
             engine.on_texts = Progress(work, texts_in(work, own.data))
         with meter.phase(work.kind):
             finished = answer(engine, own, work, device_id, notes)
-        if work.kind == "train":
-            engine.end_round()
+            if work.kind == "train":
+                engine.end_round()
+        peak = engine.device_peak()
+        meter.accelerator_peak_bytes = peak.allocated_bytes if peak else None
         return finished
 
     def _adapter(
@@ -321,8 +323,8 @@ class Client:
                         lambda: coordinator.upload(report.work_id, update, meter), math.inf
                     )
                 is_counted = receipt.accepted
-            if work is not None:  # else its cost was counted in an earlier life
-                finished = replace(finished, report=replace(report, cost=meter.cost()))
+            cost = report.cost.delivered(meter.cost()) if work is None else meter.cost()
+            finished = replace(finished, report=replace(report, cost=cost))
             patiently(lambda: coordinator.report(finished.report, meter), math.inf)
             level = logging.INFO if report.outcome == "done" else logging.ERROR
             log.log(level, "%s", in_short(work, finished, is_counted))

@@ -152,6 +152,7 @@ class ClientState:
         path = self._adapters / f"{digest}.st"
         body = path.read_bytes() if path.is_file() else None
         if body is None or sha256(body) != digest:
+            self._whole = "" if self._whole == digest else self._whole
             return None
         self._whole = digest
         return body
@@ -183,7 +184,10 @@ class ClientState:
         for path in sorted(self._outbox.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
             update = path.with_suffix(".st")
             try:
-                report = decode(path.read_bytes(), Report)
+                body = path.read_bytes()
+                if b'"cost":' not in body:
+                    raise WireError("a report of an older protocol")
+                report = decode(body, Report)
             except WireError:
                 path.unlink()
                 continue

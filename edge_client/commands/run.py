@@ -23,7 +23,7 @@ from edge_client.commands.console import (
     LabelColumnOption,
     TextColumnOption,
 )
-from edge_client.metering.memory import peak_rss_bytes
+from edge_client.metering.memory import PeakSpan
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 
@@ -70,6 +70,7 @@ def run(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     failed: NothingDone | None = None
+    span = PeakSpan(is_fresh=False)  # work resets the kernel's peak
     try:
         summary = run_client(
             coordinator,
@@ -92,7 +93,7 @@ def run(
     except NothingDone as error:
         summary, failed = error.summary, error
     if json_output:
-        print(json.dumps(asdict(summary) | {"peak_rss_bytes": peak_rss_bytes()}))
+        print(json.dumps(asdict(summary) | {"peak_rss_bytes": span.peak_bytes()}))
     else:
         print(_in_words(summary))
     if failed is not None:

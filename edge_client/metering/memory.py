@@ -1,7 +1,8 @@
 """The memory of a process as the kernel counts it, and peaks that begin when they are asked to.
 
 VmHWM is one figure for the whole process, and whoever resets it takes it from everybody else. So
-all resets go through `reset_peak_rss`, which first notes the peak for each `PeakSpan` in use.
+all resets go through `reset_peak_rss`, which first notes the peak for each `PeakSpan` in use; the
+engine's guard, which wants the peak since the last reset alone, is none.
 """
 
 from contextlib import suppress
@@ -20,13 +21,13 @@ class Memory:
 
     Attributes:
         peak_rss_bytes: VmHWM, the highest resident set since the process began (or reset it).
-        anon_bytes: RssAnon, private memory without a file behind it, now.
-        file_bytes: RssFile, resident pages of mapped files, now.
+        anon_bytes: RssAnon, private memory without a file behind it, now; None before Linux 4.5.
+        file_bytes: RssFile, resident pages of mapped files, now; likewise.
     """
 
     peak_rss_bytes: int
-    anon_bytes: int
-    file_bytes: int = 0
+    anon_bytes: int | None
+    file_bytes: int | None = None
 
 
 def read_memory(process: Path = SELF) -> Memory | None:
@@ -46,8 +47,7 @@ def read_memory(process: Path = SELF) -> Memory | None:
     kibibytes = {name: int(value.split()[0]) for name, value in fields.items()}
     return Memory(
         kibibytes["VmHWM"] << 10,
-        kibibytes.get("RssAnon", 0) << 10,
-        kibibytes.get("RssFile", 0) << 10,
+        *(kibibytes[name] << 10 if name in kibibytes else None for name in ("RssAnon", "RssFile")),
     )
 
 
@@ -69,13 +69,16 @@ def pss_bytes(process: Path = SELF) -> int | None:
 class PeakSpan:
     """The peak of this process's resident set from here on, whoever resets the kernel's between.
 
+    Args:
+        is_fresh: Whether to forget what was before; else it is of the process's whole life.
+
     Attributes:
         is_own: Whether the kernel let the peak begin here; else it may be an older one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_fresh: bool = True) -> None:
         self._noted = 0
-        self.is_own = reset_peak_rss()
+        self.is_own = is_fresh and reset_peak_rss()
         _spans.add(self)
 
     def peak_bytes(self) -> int:

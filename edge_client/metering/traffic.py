@@ -70,18 +70,15 @@ def read_tcp(opened: socket.socket) -> TcpBytes:
     """What the kernel has counted of one connection up to now.
 
     Raises:
-        OSError: It is closed, or no TCP connection.
+        OSError: It is closed, or not a TCP connection.
     """
     if TCP_INFO is None:
         return TcpBytes(None, None, None, 1)
     raw = opened.getsockopt(socket.IPPROTO_TCP, TCP_INFO, MOST)
     acked = _counter(raw, ACKED)
-    return TcpBytes(
-        None if acked is None else max(0, acked - SYN),
-        _counter(raw, RECEIVED),
-        _counter(raw, SENT_AGAIN),
-        1,
-    )
+    if not acked:  # an older kernel, or one that fills in a part alone
+        return TcpBytes(None, None, None, 1)
+    return TcpBytes(acked - SYN, _counter(raw, RECEIVED), _counter(raw, SENT_AGAIN), 1)
 
 
 def _counter(raw: bytes, place: int) -> int | None:
@@ -100,8 +97,9 @@ class Stream(Protocol):
 class Traffic:
     """The traffic of all connections that an HTTP client opens, lost ones included.
 
-    Its `trace` is httpcore's extension of this name: it learns of each connection when that is
-    made, and reads it when an answer is over or has failed, before anybody closes it.
+    Of a TLS handshake that fails the bytes are lost. Its `trace` is httpcore's extension of this
+    name: it learns of each connection when that is made, and reads it when an answer is over or has
+    failed, before anybody closes it.
     """
 
     def __init__(self) -> None:

@@ -9,11 +9,11 @@ Everything is read from the kernel when it is asked for; while work is done a th
 ten times a second, since the kernel keeps no peak of its anonymous part.
 """
 
+import logging
 import resource
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TypeVar
 
 import psutil
@@ -26,8 +26,9 @@ from edge_client.metering.traffic import Traffic
 from edge_client.wire.cost import Cost, Phase
 
 SAMPLE_S = 0.1
-BROKEN = (OSError, ValueError, RuntimeError, psutil.Error)  # a thread that cannot start among them
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class WorkMeter:
@@ -40,13 +41,15 @@ class WorkMeter:
         payload_up_bytes: Bodies sent.
         payload_down_bytes: Bodies received.
         requests: HTTP requests answered.
+        accelerator_peak_bytes: What the engine says of its GPU; None where it has none.
     """
 
     def __init__(self, traffic: Traffic | None = None) -> None:
         self.payload_up_bytes = self.payload_down_bytes = self.requests = 0
+        self.accelerator_peak_bytes: int | None = None
         self._traffic = traffic or Traffic()
         self._tcp_before = self._traffic.total()
-        self._faults_before, self._disk_before = _faults(), _disk_bytes()
+        self._faults_before, self._disk_before = _faults(), _reading(_disk_bytes)
         self._clock = PhaseClock(self._on_outer)
         self._span = PeakSpan()
         self._peak = self._span.peak_bytes()
@@ -69,11 +72,9 @@ class WorkMeter:
         """
         before = _reading(read_heat)
         with ExitStack() as instruments:
-            with suppress(*BROKEN):
-                instruments.enter_context(self._watching())
-            with suppress(*BROKEN):
-                if (energy := energy_counter()) is not None:
-                    self._energy = instruments.enter_context(energy)
+            _reading(lambda: instruments.enter_context(self._watching()))
+            if (energy := _reading(energy_counter)) is not None:
+                self._energy = _reading(lambda: instruments.enter_context(energy))
             yield
         after, self._pss = _reading(read_heat), _reading(pss_bytes)
         self._heat = (before, after) if before and after else None
@@ -90,16 +91,17 @@ class WorkMeter:
             watch.join()
 
     def cost(self) -> Cost:
-        """What it has cost up to now."""
+        """What it has cost up to now; a figure that cannot be is "not available here"."""
         tcp = self._traffic.total().since(self._tcp_before)
         minor, major = _faults()
-        disk, energy, mode = _disk_bytes(), self._energy, self._heat and self._heat[1].power_mode
-        joules = energy.joules_since_start if energy else None
+        disk, energy = _reading(_disk_bytes), self._energy
+        mode = self._heat[1].power_mode if self._heat else None
+        joules = _reading(lambda: energy.joules_since_start) if energy else None
         temperatures = [heat.hottest_c for heat in self._heat or () if heat.hottest_c is not None]
         return Cost(
             phases_s={name: round(spent, 6) for name, spent in self._clock.wall_s.items()},
             cpu_s={name: round(spent, 6) for name, spent in self._clock.cpu_s.items()},
-            peak_rss_bytes=self._span.peak_bytes(),
+            peak_rss_bytes=self._span.peak_bytes() or None,
             is_peak_of_work=self._span.is_own,
             peak_phase=self._peak_phase,
             peak_anon_bytes=self._anon,
@@ -120,7 +122,8 @@ class WorkMeter:
             hottest_c=max(temperatures, default=None),
             is_throttled=is_throttled(*self._heat) if self._heat else None,
             power_mode=mode.mode_id if mode else None,
-        )
+            accelerator_peak_bytes=self.accelerator_peak_bytes,
+        ).sound()
 
     def _on_outer(self, name: Phase) -> None:
         peak = self._span.peak_bytes()
@@ -131,16 +134,23 @@ class WorkMeter:
         while True:
             memory = read_memory()
             if memory is not None:
-                self._anon = max(self._anon or 0, memory.anon_bytes)
-                self._file = max(self._file or 0, memory.file_bytes)
+                self._anon = _higher(self._anon, memory.anon_bytes)
+                self._file = _higher(self._file, memory.file_bytes)
             if is_over.wait(SAMPLE_S):
                 return
 
 
 def _reading(read: Callable[[], T]) -> T | None:
-    with suppress(*BROKEN):
+    """What an instrument says; None where it breaks, however it does."""
+    try:
         return read()
-    return None
+    except Exception as error:
+        log.debug("an instrument is not available: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _higher(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else max(a, b)
 
 
 def _faults() -> tuple[int, int]:
@@ -149,13 +159,13 @@ def _faults() -> tuple[int, int]:
     return used.ru_minflt, used.ru_majflt
 
 
-def _disk_bytes() -> int | None:
-    """Bytes read from disk for this process so far; None where the kernel does not count."""
-    if not sys.platform.startswith("linux"):
-        return None
-    with suppress(psutil.Error, OSError, NotImplementedError):
-        return int(psutil.Process().io_counters().read_bytes)
-    return None
+def _disk_bytes() -> int:
+    """Bytes read from disk for this process so far.
+
+    Raises:
+        Exception: Of many kinds, by psutil, where the kernel does not count or does not tell.
+    """
+    return int(psutil.Process().io_counters().read_bytes)
 
 
 def _since(now: int | None, before: int | None) -> int | None:

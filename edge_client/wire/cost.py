@@ -3,9 +3,9 @@
 Null says "not available here": the kernel or the board does not tell. It never stands as 0.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import isfinite
-from typing import Literal
+from typing import Any, Literal
 
 Phase = Literal[
     "wait",
@@ -29,7 +29,7 @@ class Cost:
 
     Attributes:
         phases_s: Wall-clock seconds by phase; a phase inside another counts for itself alone, so
-            they add up to the work's time.
+            they add up to the work's time but for the device's own bookkeeping.
         cpu_s: Processor seconds of all the client's threads by phase, counted alike.
         peak_rss_bytes: The process's highest resident set during the whole piece of work, the
             opening of the engine included (VmHWM).
@@ -58,12 +58,13 @@ class Cost:
             degrees Celsius.
         is_throttled: Whether the processor was slowed down by heat or power during the work.
         power_mode: The board's power mode (nvpmodel's number).
-        accelerator_peak_bytes: Highest memory that the library had allocated on a GPU.
+        accelerator_peak_bytes: Highest memory that the library had allocated on a GPU since the
+            engine was opened.
     """
 
     phases_s: dict[Phase, float] = field(default_factory=dict)
     cpu_s: dict[Phase, float] = field(default_factory=dict)
-    peak_rss_bytes: int = 0
+    peak_rss_bytes: int | None = None
     is_peak_of_work: bool = True
     peak_phase: Phase | None = None
     peak_anon_bytes: int | None = None
@@ -96,14 +97,46 @@ class Cost:
         """What was received, likewise."""
         return self.payload_down_bytes if self.tcp_down_bytes is None else self.tcp_down_bytes
 
-    def wrong(self) -> str | None:
-        """The first figure that cannot be, None if all can."""
+    def wrong(self) -> list[str]:
+        """Names of figures that cannot be."""
+        found = []
         for part in fields(self):
             value = getattr(self, part.name)
             values = value.values() if isinstance(value, dict) else [value]
             if not all(_can_be(part.name, one) for one in values):
-                return part.name
-        return None
+                found.append(part.name)
+        return found
+
+    def sound(self) -> "Cost":
+        """Without the figures that cannot be: they are not available."""
+        plain = Cost()
+        return replace(self, **{name: getattr(plain, name) for name in self.wrong()})
+
+    def delivered(self, later: "Cost") -> "Cost":
+        """The cost of work that a later life of the client has delivered.
+
+        Args:
+            later: What delivering cost.
+        """
+        upload: Phase = "upload"
+        spent = [
+            {**of, upload: of.get(upload, 0.0) + more.get(upload, 0.0)}
+            for of, more in ((self.phases_s, later.phases_s), (self.cpu_s, later.cpu_s))
+        ]
+        counts: dict[str, Any] = {
+            name: _sum(getattr(self, name), getattr(later, name)) for name in MOVED
+        }
+        return replace(self, phases_s=spent[0], cpu_s=spent[1], **counts)
+
+
+MOVED = (
+    *("payload_up_bytes", "payload_down_bytes", "requests", "connections"),
+    *("tcp_up_bytes", "tcp_down_bytes", "tcp_retransmitted_bytes"),
+)
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
 
 
 def _can_be(name: str, value: float | str | None) -> bool:

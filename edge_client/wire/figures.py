@@ -50,7 +50,7 @@ def weighted(rows: Sequence[Row], name: str) -> float | None:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class Moved:
     """How rows' traffic is counted: alike for all of them, so that they may be compared.
 
     Attributes:
@@ -69,7 +69,7 @@ class Traffic:
         return int(row["cost"][f"{instrument}_{way}_bytes"])
 
 
-def traffic_of(rows: Iterable[Row]) -> Traffic:
+def traffic_of(rows: Iterable[Row]) -> Moved:
     """How the traffic of these rows can be counted."""
     names = ("tcp_up_bytes", "tcp_down_bytes")
-    return Traffic(all(row["cost"][name] is not None for row in rows for name in names))
+    return Moved(all(row["cost"][name] is not None for row in rows for name in names))

@@ -325,7 +325,10 @@ def encode(message: Any) -> bytes:
 
 
 def encode_brief(message: Any) -> bytes:
-    """Encode a message without what has its default; decoding gives an equal message."""
+    """Encode a message without what has its default; decoding gives an equal message.
+
+    So the defaults of what is sent like this are part of the protocol.
+    """
     return json.dumps(_brief(message), sort_keys=True, separators=(",", ":")).encode()
 
 

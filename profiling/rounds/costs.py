@@ -15,7 +15,7 @@ import msgspec
 
 from edge_client.errors import WrongInput
 from edge_client.wire.cost import Cost, Phase
-from edge_client.wire.figures import Row, Traffic, by_round, counted, traffic_of, weighted
+from edge_client.wire.figures import Moved, Row, by_round, counted, traffic_of, weighted
 
 PHASES: tuple[str, ...] = get_args(Phase)
 
@@ -93,7 +93,7 @@ def cost_by_round(figures: Sequence[Row]) -> list[RoundCost]:
     return [_cost(found, index, moved) for index, found in by_round(figures).items()]
 
 
-def _cost(figures: Sequence[Row], round_index: int, moved: Traffic) -> RoundCost:
+def _cost(figures: Sequence[Row], round_index: int, moved: Moved) -> RoundCost:
     done = [figure for figure in figures if figure["outcome"] == "done"]
     trained = [figure for figure in done if figure["kind"] == "train"]
     labelled = [figure for figure in done if figure["kind"] == "label"]
@@ -115,7 +115,7 @@ def _cost(figures: Sequence[Row], round_index: int, moved: Traffic) -> RoundCost
         phases_s=phases,
         bytes_up=_median_by_device(done, lambda row: moved.bytes_of(row, "up")),
         bytes_down=_median_by_device(done, lambda row: moved.bytes_of(row, "down")),
-        peak_rss_bytes=max((f["cost"]["peak_rss_bytes"] for f in figures), default=0),
+        peak_rss_bytes=max((f["cost"]["peak_rss_bytes"] or 0 for f in figures), default=0),
         failed=len(figures) - len(done),
         is_by_kernel=moved.is_by_kernel,
     )

@@ -124,7 +124,7 @@ def _devices(status: Status, rows: Sequence[Row], now_s: float) -> Table:
                 "never" if seen is None else f"{span(now_s - seen)} ago",
                 _answer(row),
                 seconds(_work_s(row)),
-                size(row["cost"]["peak_rss_bytes"]) if row else "-",
+                size(row["cost"]["peak_rss_bytes"] or None) if row else "-",
             ]
         )
     more = len(devices) - len(cells)

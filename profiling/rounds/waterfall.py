@@ -170,7 +170,7 @@ def _piece(row: Row) -> Piece:
         wait_s=spent.pop(WAIT, 0.0),
         phases_s=spent,
         cpu_s=sum(cost["cpu_s"].get(name, 0.0) for name in spent),
-        peak_rss_bytes=cost["peak_rss_bytes"],
+        peak_rss_bytes=cost["peak_rss_bytes"] or 0,
         peak_phase=cost["peak_phase"],
         is_peak_of_work=cost["is_peak_of_work"],
     )

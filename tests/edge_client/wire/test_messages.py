@@ -65,7 +65,7 @@ GOLDEN_REPORT = (
     b'"cpu_s":{},"disk_read_bytes":null,"energy_j":null,"energy_source":null,"hottest_c":null,'
     b'"is_peak_of_work":true,"is_throttled":null,"major_faults":null,"minor_faults":null,'
     b'"payload_down_bytes":0,"payload_up_bytes":0,"peak_anon_bytes":null,"peak_file_bytes":null,'
-    b'"peak_phase":null,"peak_rss_bytes":0,"phases_s":{"label":0.5},"power_mode":null,'
+    b'"peak_phase":null,"peak_rss_bytes":null,"phases_s":{"label":0.5},"power_mode":null,'
     b'"pss_bytes":null,"requests":0,"tcp_down_bytes":null,"tcp_retransmitted_bytes":null,'
     b'"tcp_up_bytes":7},"failure":null,"is_leaving":false,"labelled":3,"layer_forwards":0,'
     b'"loss":null,"mean_log_probabilities":[],"num_examples":5,"outcome":"done",'
@@ -126,6 +126,13 @@ def test_a_brief_report_leaves_out_defaults_and_says_the_same(report: messages.R
     assert messages.decode(brief, messages.Report) == report
     assert len(brief) < len(messages.encode(report))
     assert b"null" not in brief
+
+
+def test_a_report_travels_as_these_bytes_in_protocol_4() -> None:
+    assert messages.encode_brief(REPORT) == (
+        b'{"cost":{"phases_s":{"label":0.5},"tcp_up_bytes":7},"labelled":3,"num_examples":5,'
+        b'"outcome":"done","pseudo_labels":2,"work_id":"w"}'
+    )
 
 
 def test_a_report_is_these_bytes_in_protocol_4() -> None:

@@ -34,7 +34,7 @@ def charged_bytes(stat: Path) -> int:
 def resident_bytes(pid: int) -> int:
     """Anonymous and mapped memory of a process, as a piece of work's meter reads it."""
     memory = read_memory(PROC / str(pid))
-    assert memory is not None
+    assert memory is not None and memory.anon_bytes is not None and memory.file_bytes is not None
     return memory.anon_bytes + memory.file_bytes
 
 
