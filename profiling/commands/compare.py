@@ -9,14 +9,21 @@ import typer
 from edge_client.errors import demand
 from edge_client.tables import Column, Table, seconds, show, size, tell
 from profiling.commands.options import JsonOption
-from profiling.records.compare import ACROSS, CONFIDENT, Change, Comparison, compare
+from profiling.records.compare import ACROSS, Change, Comparison, compare
 from profiling.records.file import read_records
 from profiling.records.record import RecordError
+from profiling.records.repetitions import CONFIDENT
 
 NOTES = (
     "before, after: medians; noise: within the tolerance, or repetitions that are not apart",
-    f"sure: that they are apart (rank sum test, {100 * CONFIDENT:.0f} % is asked for), - of a "
-    "figure measured once, which the tolerance decides",
+    f"sure: that they are apart (two-sided rank sum test, {100 * CONFIDENT:.0f} % is asked for: "
+    "five repetitions beside five can decide, three beside three cannot), - of a figure measured "
+    "once, which the tolerance decides; it is per figure: of many some are apart by chance",
+)
+NO_SAY = "peer, estimated, published: told as they are, without a say in the exit code"
+RATIOS = (
+    "ours : peer, each beside the peer of its own session, since machines differ; sure: beside "
+    "whichever of the peer's repetitions brings both nearest together"
 )
 
 
@@ -53,17 +60,17 @@ def compare_records(
 
 def comparison_table(found: Comparison) -> Table:
     """One row per figure, what has changed first."""
-    order = {"worse": 0, "better": 1, "noise": 2}
+    order = ("worse", "better", "noise", "peer", "estimated", "published")
     rows = [
         [
             change.record.name + (f" : {change.peer}" if change.peer else ""),
             change.figure,
             *_said(change),
-            f"{100 * change.change:+.1f} %",
+            "-" if change.change is None else f"{100 * change.change:+.1f} %",
             change.verdict,
             "-" if change.confidence is None else f"{100 * change.confidence:.0f} %",
         ]
-        for change in sorted(found.changes, key=lambda change: order[change.verdict])
+        for change in sorted(found.changes, key=lambda change: order.index(change.verdict))
     ]
     columns = [
         Column("what", "text"),
@@ -72,13 +79,18 @@ def comparison_table(found: Comparison) -> Table:
         Column("verdict", "word"),
         Column("sure", optional=1),
     ]
-    ratios = "ours : peer, each beside the peer of its own session, since machines differ"
-    is_ratio = any(change.peer for change in found.changes)
-    return Table(columns, rows, "before and after", (*NOTES, ratios) if is_ratio else NOTES)
+    notes = [*NOTES]
+    if any(change.verdict in order[3:] for change in found.changes):
+        notes.append(NO_SAY)
+    if any(change.peer for change in found.changes):
+        notes.append(RATIOS)
+    return Table(columns, rows, "before and after", tuple(notes))
 
 
 def _said(change: Change) -> tuple[str, str]:
     before, after = change.before, change.after
+    if isinstance(before, str) or isinstance(after, str):
+        return str(before).split(":")[0], str(after).split(":")[0]
     if change.peer:
         return f"{before:.2f} x", f"{after:.2f} x"
     if change.figure.endswith("_bytes"):

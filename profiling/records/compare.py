@@ -2,7 +2,8 @@
 
 Records are of the same thing when kind and subject are equal. Their figures may be held against
 each other if their conditions agree; if machine or libraries do not, only their ratios to a peer
-that was measured in the same session, else nothing at all.
+that was measured in the same session, else nothing at all. What was done before and is not after is
+worse. Peers' own records and figures that were not measured have no say.
 
     found = compare(before, after, tolerance=0.05)
     any(change.verdict == "worse" for change in found.changes)
@@ -10,19 +11,16 @@ that was measured in the same session, else nothing at all.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from math import comb
 from typing import Literal
 
-import numpy as np
+from profiling.records.record import Conditions, Figure, Plain, Record
+from profiling.records.repetitions import CONFIDENT, confidence_apart, confidence_beside
 
-from profiling.records.record import Conditions, Figure, Record
-
-Verdict = Literal["better", "worse", "noise"]
-CONFIDENT = 0.95  # from here on repetitions count as apart; three beside three just reach it
-MOST_ORDERS = 20_000  # of repetitions; with more of them so many are drawn
+Verdict = Literal["better", "worse", "noise", "peer", "estimated", "published"]
 PLACES = ("machine", "versions")  # where they differ, ratios to a peer still tell something
 ACROSS = (*PLACES, "plan", "base_id", "seed", "isa")
+WHO = ("who", "engine", "method")  # of a subject, what tells a peer from ours
+OWN = (*WHO, "budget", "cap_bytes", "adapter")  # what it may have otherwise than ours
 
 
 @dataclass(frozen=True)
@@ -31,23 +29,24 @@ class Change:
 
     Attributes:
         record: What was measured, the later record.
-        figure: Its name.
-        before: Median; of a ratio, to the peer's median.
+        figure: Its name; `outcome` of what came to its end in one of them alone.
+        before: Median; of a ratio, to the peer's median; of an outcome, its words.
         after: The same, later.
-        change: (after - before) / before.
-        verdict: `noise` within the tolerance, or where repetitions are not apart.
-        confidence: That the repetitions are apart, 0 to 1; None of a figure with one alone, which
-            the tolerance decides.
+        change: (after - before) / before; None of an outcome.
+        verdict: `noise` within the tolerance, or where repetitions are not apart; `peer` of a
+            peer's record, `estimated` or `published` of such a figure, however it changed.
+        confidence: That the repetitions are apart, 0 to 1; None where somebody, ours or the peer,
+            has one alone, so that the tolerance decides.
         peer: Whom both are ratios to; empty where they are not.
     """
 
     record: Record
     figure: str
-    before: float
-    after: float
-    change: float
+    before: float | str
+    after: float | str
+    change: float | None
     verdict: Verdict
-    confidence: float | None
+    confidence: float | None = None
     peer: str = ""
 
 
@@ -57,7 +56,7 @@ class Comparison:
 
     Attributes:
         changes: Of the figures that could be compared.
-        refused: One line for each record that could not be, with the reason.
+        refused: One line for each record or figure that could not be, with the reason.
     """
 
     changes: tuple[Change, ...]
@@ -66,6 +65,15 @@ class Comparison:
     @property
     def is_worse(self) -> bool:
         return any(change.verdict == "worse" for change in self.changes)
+
+
+@dataclass(frozen=True)
+class _Peer:
+    """Somebody who was measured beside ours then and now."""
+
+    name: str
+    then: Record
+    now: Record
 
 
 def compare(
@@ -83,29 +91,22 @@ def compare(
         across: Conditions that may differ all the same, of `ACROSS`.
     """
     old, new = _newest(before), _newest(after)
-    changes: list[Change] = []
-    refused = [f"{record.name}: not in both" for key, record in new.items() if key not in old]
+    found: list[Change | str] = []
     for key, now in new.items():
         if key not in old:
             continue
         then = old[key]
         apart = [name for name in differing(then.conditions, now.conditions) if name not in across]
-        hard = [name for name in apart if name not in PLACES]
-        if then.outcome != now.outcome or not now.figures:
-            refused.append(f"{now.name}: {then.outcome} before, {now.outcome} after")
-        elif hard:
-            refused.append(f"{now.name}: another {' and '.join(hard)}")
-        elif not apart:
-            changes += _changes(now, then.figures, now.figures, tolerance, "")
-        elif shared := _shared_peer(then, before, now, after):
-            peer, peer_then, peer_now = shared
-            figures = _ratios(then, peer_then), _ratios(now, peer_now)
-            changes += _changes(now, *figures, tolerance, peer)
-        else:
-            refused.append(
-                f"{now.name}: another {' and '.join(apart)}, and no peer was measured beside both"
-            )
-    return Comparison(tuple(changes), tuple(refused))
+        peer = _shared_peer(then, before, now, after)
+        found += (
+            _changes(then, now, apart, peer, tolerance)
+            if then.is_done and now.is_done
+            else _outcomes(then, now, apart)
+        )
+    found += [f"only in BEFORE: {record.name}" for key, record in old.items() if key not in new]
+    found += [f"only in AFTER: {record.name}" for key, record in new.items() if key not in old]
+    changes = tuple(one for one in found if isinstance(one, Change))
+    return Comparison(changes, tuple(one for one in found if isinstance(one, str)))
 
 
 def differing(a: Conditions, b: Conditions) -> list[str]:
@@ -117,74 +118,95 @@ def _newest(records: Sequence[Record]) -> dict[str, Record]:
     return {record.key: record for record in records}
 
 
-def _shared_peer(
-    then: Record, before: Sequence[Record], now: Record, after: Sequence[Record]
-) -> tuple[str, Record, Record] | None:
-    """A peer that was measured beside both, with what it gave then and now."""
-    old, new = _peers(then, before), _peers(now, after)
-    return next(((name, old[name], new[name]) for name in new if name in old), None)
-
-
-def _peers(ours: Record, records: Sequence[Record]) -> dict[str, Record]:
-    """Peers of the same session on the same base, by what tells them from each other."""
-    told = ("engine", "method")
-    return {
-        " ".join(str(peer.subject[name]) for name in told if name in peer.subject): peer
-        for peer in records
-        if peer.is_peer
-        and peer.session == ours.session
-        and peer.key != ours.key
-        and peer.subject.get("base") == ours.subject.get("base")
-    }
-
-
-def _ratios(ours: Record, peer: Record) -> dict[str, Figure]:
-    found = {}
-    for name, figure in ours.figures.items():
-        beside = peer.figures.get(name)
-        if beside is not None and beside.median:
-            values = tuple(value / beside.median for value in figure.values)
-            found[name] = Figure(values, figure.instrument, figure.better, figure.source)
-    return found
+def _outcomes(then: Record, now: Record, apart: Sequence[str]) -> Iterator[Change | str]:
+    """Of a thing that did not come to its end in both; what has no end tells no plan."""
+    others = [name for name in apart if name != "plan"]
+    if others or then.is_done == now.is_done:
+        where = f", another {' and '.join(others)}" if others else ""
+        yield f"{now.name}: {then.outcome} before, {now.outcome} after{where}"
+        return
+    verdict: Verdict = "peer" if now.is_peer else "better" if now.is_done else "worse"
+    yield Change(now, "outcome", then.outcome, now.outcome, None, verdict)
 
 
 def _changes(
-    record: Record,
-    then: dict[str, Figure],
-    now: dict[str, Figure],
-    tolerance: float,
-    peer: str,
-) -> Iterator[Change]:
-    for name, after in now.items():
-        before = then.get(name)
-        if before is None or not before.median or before.source != after.source:
-            continue
-        change = after.median / before.median - 1
-        is_worse = (change > 0) == (after.better == "lower")
-        confidence = confidence_apart(before.values, after.values)
-        is_noise = abs(change) <= tolerance or (confidence is not None and confidence < CONFIDENT)
-        verdict: Verdict = "noise" if is_noise else "worse" if is_worse else "better"
-        yield Change(record, name, before.median, after.median, change, verdict, confidence, peer)
-
-
-def confidence_apart(before: Sequence[float], after: Sequence[float]) -> float | None:
-    """How sure it is that one set of repetitions is higher than the other, 0.5 to 1.
-
-    One minus the one-sided p-value of a rank sum test (Mann and Whitney 1947), by counting orders.
-    Swapping the sets changes nothing. None where one of them has a single value.
-    """
-    if min(len(before), len(after)) < 2:
-        return None
-    together = np.array([*before, *after])
-    ranks = together.argsort(kind="stable").argsort() + 1.0
-    for value in set(together.tolist()):  # equal values share their places
-        ranks[together == value] = ranks[together == value].mean()
-    count, size = len(before), len(together)
-    if comb(size, count) <= MOST_ORDERS:
-        sums = np.array([ranks[list(rows)].sum() for rows in combinations(range(size), count)])
+    then: Record, now: Record, apart: Sequence[str], peer: _Peer | None, tolerance: float
+) -> Iterator[Change | str]:
+    """Figure by figure, or why not."""
+    others = " and ".join([name for name in apart if name not in PLACES])
+    if others:
+        yield f"{now.name}: another {others}"
+    elif apart and (peer is None or now.is_peer):
+        why = "it is a peer itself" if now.is_peer else "no peer was measured beside both"
+        yield f"{now.name}: another {' and '.join(apart)}, and {why}"
     else:
-        generator = np.random.Generator(np.random.PCG64(0))
-        sums = np.array([generator.permutation(ranks)[:count].sum() for _ in range(MOST_ORDERS)])
-    seen, middle = ranks[:count].sum(), count * (size + 1) / 2
-    as_far = sums >= seen if seen >= middle else sums <= seen
-    return max(0.5, 1.0 - float(as_far.mean()))
+        for name in now.figures | then.figures:
+            found = _change(then, now, name, peer if apart else None, tolerance)
+            yield f"{now.name}, {name}: {found}" if isinstance(found, str) else found
+
+
+def _change(
+    then: Record, now: Record, name: str, peer: _Peer | None, tolerance: float
+) -> Change | str:
+    before, after = then.figures.get(name), now.figures.get(name)
+    if before is None or after is None:
+        return f"only in {'AFTER' if before is None else 'BEFORE'}"
+    if (before.source, before.instrument) != (after.source, after.instrument):
+        return f"{before.source} by {before.instrument}, then {after.source} by {after.instrument}"
+    if before.median == 0 != after.median:
+        return "0 before"
+    old, new = before.median, after.median
+    if peer is None:
+        confidence = confidence_apart(before.values, after.values)
+    else:
+        old_peer, new_peer = peer.then.figures.get(name), peer.now.figures.get(name)
+        if not (old_peer and new_peer and min(*old_peer.values, *new_peer.values) > 0):
+            return f"0 or not measured of {peer.name}"
+        old, new = old / old_peer.median, new / new_peer.median
+        confidence = confidence_beside(
+            before.values, old_peer.values, after.values, new_peer.values
+        )
+    change = new / old - 1 if old else 0.0
+    verdict = _verdict(now, after, change, confidence, tolerance)
+    return Change(now, name, old, new, change, verdict, confidence, peer.name if peer else "")
+
+
+def _verdict(
+    record: Record, figure: Figure, change: float, confidence: float | None, tolerance: float
+) -> Verdict:
+    if record.is_peer:
+        return "peer"
+    if figure.source != "measured":
+        return figure.source
+    if abs(change) <= tolerance or (confidence is not None and confidence < CONFIDENT):
+        return "noise"
+    return "worse" if (change > 0) == (figure.better == "lower") else "better"
+
+
+def _shared_peer(
+    then: Record, before: Sequence[Record], now: Record, after: Sequence[Record]
+) -> _Peer | None:
+    """A peer that was measured beside both, with what it gave then and now."""
+    old, new = _peers(then, before), _peers(now, after)
+    both = [(old[key], peer) for key, peer in new.items() if key in old]
+    return next((_Peer(_who(b), a, b) for a, b in both), None)
+
+
+def _peers(ours: Record, records: Sequence[Record]) -> dict[str, Record]:
+    """Peers that did the same in the same session and came to their end."""
+    return {
+        peer.key: peer
+        for peer in records
+        if peer.is_peer
+        and peer.is_done
+        and (peer.kind, peer.session) == (ours.kind, ours.session)
+        and _task(peer) == _task(ours)
+    }
+
+
+def _task(record: Record) -> dict[str, Plain]:
+    return {name: value for name, value in record.subject.items() if name not in OWN}
+
+
+def _who(peer: Record) -> str:
+    return " ".join(str(peer.subject[name]) for name in WHO if name in peer.subject)

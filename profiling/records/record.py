@@ -108,6 +108,10 @@ class Record:
     schema: int = SCHEMA
 
     @property
+    def is_done(self) -> bool:
+        return self.outcome == "done"
+
+    @property
     def key(self) -> str:
         """Equal for records of the same thing."""
         return json.dumps([self.kind, self.subject], sort_keys=True)
