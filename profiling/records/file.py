@@ -1,15 +1,18 @@
 """Files of records: JSON Lines that only grow, so that a killed benchmark loses one record at most.
 
 A last line that was cut short by a crash is not counted: reading tells it, and appending begins a
-new line after what is whole.
+new line after what is whole. A file of anything else is never written to.
 """
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from profiling.records.record import Record, RecordError, from_line, to_line
+
+START = b'{"conditions":'  # of every record: names are sorted
 
 
 @dataclass(frozen=True)
@@ -48,26 +51,48 @@ def _records(path: Path, rows: list[str], is_whole: bool) -> Iterator[Record]:
         try:
             yield from_line(row)
         except RecordError as error:
-            if number == len(rows) and not is_whole:
+            if number == len(rows) and not is_whole and _is_cut(row):
                 return
             raise RecordError(f"{path}, line {number}: {error}; move the file away") from error
 
 
 def append(path: Path, records: Iterable[Record]) -> None:
-    """Write records behind those that are there, and to disk; a half line in front goes."""
+    """Write records behind those that are there, and to disk; a half line in front goes.
+
+    Raises:
+        RecordError: The file holds something else, which is left as it is.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
-        end = file.seek(0, os.SEEK_END)
-        whole = _whole(path, end)
-        if whole < end:
+        file.seek(0)
+        data = file.read()
+        whole = data.rfind(b"\n") + 1
+        first, last = data[: data.find(b"\n") + 1], data[whole:]
+        is_half = _is_cut(last) and bool(first or last[: len(START)] == START[: len(last)])
+        for line in (first, b"" if is_half else last):
+            _demand_record(path, line)
+        if is_half:
             file.truncate(whole)
+        elif last:
+            file.write(b"\n")
         for record in records:
             file.write(to_line(record).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
 
-def _whole(path: Path, end: int) -> int:
-    """Bytes up to the last newline."""
-    data = path.read_bytes()[:end]
-    return data.rfind(b"\n") + 1
+def _is_cut(line: str | bytes) -> bool:
+    """Whether a line is not whole, as one that a crash cut short."""
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False
+
+
+def _demand_record(path: Path, line: bytes) -> None:
+    try:
+        if line:
+            from_line(line.decode())
+    except (UnicodeDecodeError, RecordError) as error:
+        raise RecordError(f"{path} is not a file of records: {error}; move it away") from error

@@ -36,6 +36,41 @@ def test_appending_takes_the_half_line_away(tmp_path: Path) -> None:
     assert not read_records(path).note
 
 
+def test_a_whole_record_without_its_newline_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(to_line(RECORD))
+    assert read_records(path).records == (RECORD,)
+    append(path, [RECORD])
+    assert read_records(path).records == (RECORD, RECORD)
+
+
+@pytest.mark.parametrize("length", [1, 5, 20, 200])
+def test_a_first_line_cut_short_goes(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(to_line(RECORD)[:length])
+    append(path, [RECORD])
+    assert read_records(path).records == (RECORD,)
+
+
+OTHERS = ("my notes", "my notes\n", "my notes\nmore", '{"theme": 1}', "{}\n", "\xff\xfe", "\n")
+
+
+@pytest.mark.parametrize("text", [*OTHERS, to_line(RECORD) + '\n{"theme": 1}'])
+def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(RecordError, match=r"a\.jsonl is not a file of records"):
+        append(path, [RECORD])
+    assert path.read_bytes() == text.encode("latin-1")
+
+
+def test_a_last_line_of_something_else_is_not_taken_for_a_cut_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(to_line(RECORD) + '\n{"theme": 1}')
+    with pytest.raises(RecordError, match="line 2: not a record"):
+        read_records(path)
+
+
 def test_a_record_of_another_schema_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(to_line(RECORD).replace('"schema":1', '"schema":7') + "\n")
