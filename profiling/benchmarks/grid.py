@@ -13,14 +13,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from profiling.benchmarks.conditions import conditions
 from profiling.benchmarks.training import Benchmark, Settings
 from profiling.benchmarks.training_run import measured_peak
-from profiling.instruments.bases import BenchmarkError, is_shape
+from profiling.instruments.bases import BenchmarkError, find_base, is_shape
 from profiling.instruments.child import DONE
 from profiling.instruments.machine import this_machine, versions
 from profiling.records.file import append, read_records
-from profiling.records.record import Figure, Record, new_session
+from profiling.records.record import Figure, Record, RecordError, new_session
 
 SHAPES = ("bert-base", "roberta-base", "roberta-large", "albert-base", "xlm-roberta-base")
 GRID_BITS, BATCHES = (4, 8, 16), (1, 4, 8)
@@ -44,6 +46,7 @@ class Case:
         machine: Where it ran.
         versions: Versions of Python and the libraries.
         device_peak: The CUDA device's, measured by torch; None without one.
+        base_id: SHA-256 of the base; empty of random weights, whose name and seed say all of it.
     """
 
     settings: dict[str, Any]
@@ -57,6 +60,7 @@ class Case:
     machine: dict[str, Any]
     versions: dict[str, str | None]
     device_peak: dict[str, Any] | None = None
+    base_id: str = ""
 
     @property
     def measured_peak_bytes(self) -> int:
@@ -123,30 +127,54 @@ def run_grid(
     """
     session = new_session()
     done = [case for case in read_cases(path) if case.outcome == DONE]
-    known = {_key(case.settings, case.machine, case.versions): case for case in done}
+    known = {_key(case.settings, case.base_id, case.machine, case.versions): case for case in done}
     for number, settings in enumerate(cases):
-        case = known.get(_key(asdict(settings), asdict(this_machine()), versions()))
+        base_id = _base_id(settings)
+        case = known.get(_key(asdict(settings), base_id, asdict(this_machine()), versions()))
         if case is None:
             listen(number, settings)
-            case = _run(settings)
+            case = _run(settings, base_id)
             append(path, [to_record(case, session)])
         yield case
 
 
 def _key(
-    settings: dict[str, Any], machine: dict[str, Any], libraries: dict[str, str | None]
+    settings: dict[str, Any],
+    base_id: str,
+    machine: dict[str, Any],
+    libraries: dict[str, str | None],
 ) -> str:
     where = {name: value for name, value in machine.items() if name != "load_1m"}
-    on = {"device": "cpu"}  # of a grid that was begun before there was another
-    return json.dumps([on | settings, where, libraries], sort_keys=True)
+    return json.dumps([settings, base_id, where, libraries], sort_keys=True)
 
 
-def _run(settings: Settings) -> Case:
+def _base_id(settings: Settings) -> str:
+    """SHA-256 of a base on disk; empty of a random one, and where it cannot be had."""
+    if settings.is_random:
+        return ""
+    try:
+        return find_base(settings.base, False, settings.bits, settings.seed).base_id
+    except BenchmarkError:
+        return ""
+
+
+def _run(settings: Settings, base_id: str) -> Case:
     try:
         run = Benchmark(settings).ours()
     except BenchmarkError as error:  # a budget too small, say: a result like any other
-        where = asdict(this_machine())
-        return Case(asdict(settings), str(error), None, None, 0, 0, None, None, where, versions())
+        return Case(
+            settings=asdict(settings),
+            outcome=str(error),
+            plan=None,
+            predicted_peak_bytes=None,
+            peak_rss_bytes=0,
+            peak_anon_bytes=0,
+            step_s=None,
+            predicted_parts=None,
+            machine=asdict(this_machine()),
+            versions=versions(),
+            base_id=base_id,
+        )
     return Case(
         settings=asdict(settings),
         outcome=run.outcome,
@@ -159,6 +187,7 @@ def _run(settings: Settings) -> Case:
         machine=run.machine,
         versions=run.versions,
         device_peak=run.device_peak,
+        base_id=base_id,
     )
 
 
@@ -170,10 +199,9 @@ def to_record(case: Case, session: str) -> Record:
         session: Names the command that wrote it.
     """
     told = asdict(case)
-    settings, machine, libraries = (told.pop(name) for name in ("settings", "machine", "versions"))
-    where = conditions(
-        "", case.plan, settings["seed"], settings["isa"], machine=machine, libraries=libraries
-    )
+    settings = told.pop("settings")
+    machine, libraries, base_id = (told.pop(name) for name in ("machine", "versions", "base_id"))
+    where = conditions(base_id, case.plan, settings["seed"], settings["isa"], machine, libraries)
     return Record(
         "grid", settings, dict(_figures(case)), where, case.outcome, session, details=told
     )
@@ -192,12 +220,22 @@ def _figures(case: Case) -> Iterator[tuple[str, Figure]]:
 
 
 def from_record(record: Record) -> Case:
-    """The case that a record was made of."""
+    """The case that a record was made of.
+
+    Raises:
+        RecordError: Its details are not those of a case.
+    """
     where = record.conditions
-    machine = where.machine | {"load_1m": where.load_1m}
-    return Case(
-        settings=dict(record.subject), machine=machine, versions=where.versions, **record.details
-    )
+    told = record.details | {
+        "settings": record.subject,
+        "machine": where.machine | {"load_1m": where.load_1m},
+        "versions": where.versions,
+        "base_id": where.base_id,
+    }
+    try:
+        return msgspec.convert(told, Case)
+    except msgspec.ValidationError as error:
+        raise RecordError(f"the record of {record.name} is not a grid's: {error}") from error
 
 
 def read_cases(path: Path) -> list[Case]:
@@ -208,4 +246,8 @@ def read_cases(path: Path) -> list[Case]:
     """
     if not path.is_file():
         return []
-    return [from_record(record) for record in read_records(path).records if record.kind == "grid"]
+    found = [record for record in read_records(path).records if record.kind == "grid"]
+    try:
+        return [from_record(record) for record in found]
+    except RecordError as error:
+        raise RecordError(f"{path}: {error}; move the file away") from error

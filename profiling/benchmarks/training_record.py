@@ -27,6 +27,7 @@ def to_record(run: TrainingRun, settings: Settings, session: str) -> Record:
         "budget": "" if is_peer else settings.memory_budget,
         "cap_bytes": run.cap["asked_bytes"],
         "threads": run.threads,
+        "device": run.device,
         "isa": settings.isa,
     }
     told = run.to_json()
@@ -52,6 +53,10 @@ def _figures(run: TrainingRun) -> list[tuple[str, Figure]]:
     if run.peak_anon_bytes:
         anon = Figure((float(run.peak_anon_bytes),), "RssAnon, sampled")
         found.append(("peak_anon_bytes", anon))
+    for name in ("reserved_bytes", "allocated_bytes"):
+        if run.device_peak is not None:
+            peak = Figure((float(run.device_peak[name]),), "torch's allocator")
+            found.append((f"card_{name}", peak))
     if run.steps_s:
         found.append(("step_s", Figure(tuple(run.steps_s), "clock")))
     return found

@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,18 @@ pytest.importorskip("torch")
 
 from edge_client.bases.base import Base
 from edge_client.tables import render
-from profiling.benchmarks.grid import Case, grid, read_cases, run_grid
+from profiling.benchmarks.grid import Case, from_record, grid, read_cases, run_grid, to_record
 from profiling.benchmarks.report import grid_table, ratio_notes, train_notes, train_table
 from profiling.benchmarks.training import PEERS, Benchmark, Settings
+from profiling.benchmarks.training_record import to_record as train_record
 from profiling.benchmarks.training_run import TrainingRun, ratios, spread
 from profiling.instruments.bases import BenchmarkError, find_base, label_words
 from profiling.instruments.child import DONE, KILLED_BY_CAP, run_child
+from profiling.instruments.machine import this_machine
 from profiling.instruments.stepping import Request, random_texts, read_request
 from profiling.peers.ort import ORT_TRAINING
-from profiling.records.file import read_records
-from profiling.records.record import RecordError
+from profiling.records.file import append, read_records
+from profiling.records.record import Conditions, Record, RecordError, from_line, to_line
 
 MIB = 1 << 20
 # The issue's own names for what a run must say.
@@ -267,6 +269,29 @@ def test_a_sample_of_the_grid_is_drawn_by_the_seed() -> None:
     assert some == grid(Settings(""), sample=7) and set(some) < set(whole)
     with pytest.raises(BenchmarkError, match="1 to 45"):
         grid(Settings(""), sample=46)
+
+
+def test_a_case_comes_out_of_its_record(settings: Settings) -> None:
+    here, told = asdict(this_machine()), asdict(settings)
+    case = Case(told, "done", None, 9, 8, 7, 0.5, {"a": 9}, here, {"numpy": "2.1"}, None, "sha")
+    record = from_line(to_line(to_record(case, "session")))
+    assert from_record(record) == case and record.conditions.base_id == "sha"
+
+
+def test_a_cards_memory_is_in_the_record_of_its_run(ours: TrainingRun, settings: Settings) -> None:
+    peak = {"reserved_bytes": 9, "allocated_bytes": 7, "is_unified": False}
+    found = train_record(replace(ours, device="cuda", device_peak=peak), settings, "session")
+    assert found.subject["device"] == "cuda"
+    assert (found.median("card_reserved_bytes"), found.median("card_allocated_bytes")) == (9, 7)
+    on_processor = train_record(ours, settings, "session")
+    assert on_processor.key != found.key and "card_reserved_bytes" not in on_processor.figures
+
+
+def test_a_grids_record_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "grid.jsonl"
+    append(path, [Record("grid", {"base": "a"}, {}, Conditions({}, {}), details={"step_s": "x"})])
+    with pytest.raises(RecordError, match=r"grid\.jsonl: the record of a is not a grid's: "):
+        read_cases(path)
 
 
 def test_a_file_that_is_no_grid_is_named(tmp_path: Path) -> None:
