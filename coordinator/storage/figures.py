@@ -1,6 +1,7 @@
 """What rounds cost and gave, from the devices' reports: one row per piece of work.
 
-A row is the report's own fields (measured by the device) with round, kind and device beside them.
+A row is the report's own fields (measured by the device) with run, round, kind and device beside
+them.
 """
 
 import json
@@ -19,7 +20,7 @@ def rows(store: Store, run_id: str) -> list[Row]:
 
 
 def _row(stored: Mapping[str, Any]) -> Row:
-    names = ("round_index", "kind", "attempt", "device_id", "is_late")
+    names = ("run_id", "round_index", "kind", "attempt", "device_id", "is_late")
     return {name: stored[name] for name in names} | dict(stored["report"])
 
 

@@ -1,4 +1,4 @@
-"""What counts in a row of `rounds.jsonl`: a report, with round, kind and device beside its fields.
+"""What counts in a row of `rounds.jsonl`: a report's fields, with run, round, kind and device.
 
 The coordinator writes the rows, `smidgen profile rounds` reads them; both sum them up by these
 rules, so that an answer that came too late counts alike in every table.

@@ -74,7 +74,8 @@ def read_figures(path: Path) -> list[Row]:
     for number, line in enumerate(lines, start=1):
         try:
             figure = json.loads(line)
-            figure["round_index"], figure["kind"], figure["device_id"], figure["outcome"]
+            for name in ("run_id", "round_index", "kind", "device_id", "outcome"):
+                figure[name]
             msgspec.convert(figure["cost"], Cost)
         except (ValueError, KeyError, TypeError) as error:
             raise FiguresError(

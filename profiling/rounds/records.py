@@ -5,14 +5,16 @@ from collections.abc import Iterator, Sequence
 from edge_client.wire.figures import Row, by_round, counted, traffic_of
 from profiling.records.record import Conditions, Figure, Record
 
-KINDS = ("label", "train", "evaluate")
+KINDS, WAIT = ("label", "train", "evaluate"), "wait"
 
 
 def round_records(rows: Sequence[Row], session: str) -> Iterator[Record]:
     """One record for each round and kind of work; work that failed or came late is left out.
 
-    The rows do not say on what machines the devices ran, so their names stand for them: records of
-    other devices do not agree in their conditions.
+    The rows do not say what base and adapter a run has, nor on what machines its devices ran: the
+    run's id and the names of the devices stand for them. So records of two runs do not agree in
+    their conditions; whoever compares them `--across machine` knows that the runs are alike.
+    Waiting (`wait`) is left out: it is the others' time, not the device's.
 
     Args:
         rows: From `rounds.jsonl`.
@@ -26,7 +28,8 @@ def round_records(rows: Sequence[Row], session: str) -> Iterator[Record]:
             if not done:
                 continue
             devices = sorted({row["device_id"] for row in done})
-            phases = sorted({name for row in done for name in row["cost"]["phases_s"]})
+            runs = sorted({row["run_id"] for row in done})
+            phases = sorted({name for row in done for name in row["cost"]["phases_s"]} - {WAIT})
             figures = {
                 f"{name}_s": Figure(
                     tuple(row["cost"]["phases_s"].get(name, 0.0) for row in done), "clock"
@@ -43,6 +46,8 @@ def round_records(rows: Sequence[Row], session: str) -> Iterator[Record]:
                 kind="round",
                 subject={"round": index, "work": kind},
                 figures=figures,
-                conditions=Conditions(machine={"devices": devices}, versions={}),
+                conditions=Conditions(
+                    machine={"run_id": " ".join(runs), "devices": devices}, versions={}
+                ),
                 session=session,
             )

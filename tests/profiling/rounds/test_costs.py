@@ -16,7 +16,7 @@ def figure(round_index: int, kind: str, device_id: str, **more: Any) -> dict[str
     up, down = more.pop("bytes_up", 0), more.pop("bytes_down", 0)
     told = {name: more.pop(name) for name in ("phases_s", "peak_rss_bytes") if name in more}
     cost = asdict(Cost(tcp_up_bytes=up, tcp_down_bytes=down, requests=3, **told))
-    place = {"round_index": round_index, "kind": kind, "device_id": device_id}
+    place = {"run_id": "r1", "round_index": round_index, "kind": kind, "device_id": device_id}
     return place | common | {"cost": cost} | more
 
 

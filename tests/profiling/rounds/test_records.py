@@ -8,7 +8,14 @@ from tests.profiling.rounds.test_costs import figure
 
 def test_a_runs_rounds_become_records_that_can_be_compared(tmp_path: Path) -> None:
     rows = [
-        figure(1, "train", name, phases_s={"train": seconds}, peak_rss_bytes=100, bytes_up=10)
+        figure(
+            1,
+            "train",
+            name,
+            phases_s={"train": seconds, "wait": 9.0},
+            peak_rss_bytes=100,
+            bytes_up=10,
+        )
         for name, seconds in (("a", 1.0), ("b", 3.0))
     ]
     rows.append(figure(1, "train", "c", outcome="failed"))
@@ -19,9 +26,22 @@ def test_a_runs_rounds_become_records_that_can_be_compared(tmp_path: Path) -> No
     assert found.subject == {"round": 1, "work": "train"}
     assert found.figures["train_s"].values == (1.0, 3.0)
     assert found.figures["up_bytes"].instrument == "TCP_INFO"
-    assert found.conditions.machine == {"devices": ["a", "b"]}
+    assert "wait_s" not in found.figures
+    assert found.conditions.machine == {"run_id": "r1", "devices": ["a", "b"]}
     done = smidgen("profile", "compare", str(out), str(out))
     assert done.exit_code == 0 and "noise" in done.stdout
+
+
+def test_two_runs_are_compared_when_they_are_said_to_be_alike(tmp_path: Path) -> None:
+    for run_id in ("r1", "r2"):
+        row = figure(1, "train", "a", run_id=run_id, phases_s={"train": 1.0})
+        (tmp_path / "rounds").write_text(json.dumps(row) + "\n")
+        out = str(tmp_path / f"{run_id}.jsonl")
+        assert smidgen("profile", "rounds", str(tmp_path / "rounds"), "--out", out).exit_code == 0
+    both = [str(tmp_path / "r1.jsonl"), str(tmp_path / "r2.jsonl")]
+    done = smidgen("profile", "compare", *both)
+    assert done.exit_code == 2 and "another machine" in done.stderr
+    assert smidgen("profile", "compare", *both, "--across", "machine").exit_code == 0
 
 
 def test_one_round_is_no_record(tmp_path: Path) -> None:

@@ -21,7 +21,13 @@ def row(device_id: str, phases_s: dict[Phase, float], **more: Any) -> dict[str, 
     """One line of `rounds.jsonl`."""
     costs = {name.removeprefix("cost_"): more.pop(name) for name in list(more) if "cost_" in name}
     cost = Cost(phases_s=phases_s, peak_rss_bytes=300 << 20, peak_phase="train")
-    place = {"round_index": 1, "kind": "train", "attempt": 1, "device_id": device_id}
+    place = {
+        "run_id": "r1",
+        "round_index": 1,
+        "kind": "train",
+        "attempt": 1,
+        "device_id": device_id,
+    }
     said = {"outcome": "done", "failure": None, "is_late": False, "num_examples": 3, "loss": 1.0}
     return place | said | {"pseudo_labels": 0, "cost": asdict(cost) | costs} | more
 
