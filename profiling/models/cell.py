@@ -28,8 +28,12 @@ class Proof:
         board_bytes: The group's limit, memory and swap together.
         is_done: Whether it came to its end.
         outcome: `done`, `killed by the memory cap`, or why it would not start.
-        peak_bytes: The group's highest charge; None where no group could be had.
+        peak_bytes: The group's highest charge; None where the kernel does not tell.
         cap: What enforced the limit, in words.
+        limit_bytes: The group's limit as the kernel had it; None where there was no group, or
+            nobody wrote it down.
+        is_broken: Whether it ended for another reason than its memory, or had no such limit: it
+            says nothing about the board.
     """
 
     board_bytes: int
@@ -37,6 +41,15 @@ class Proof:
     outcome: str
     peak_bytes: int | None = None
     cap: str = ""
+    limit_bytes: int | None = None
+    is_broken: bool = False
+
+    @property
+    def is_hard(self) -> bool:
+        """Whether the limit was the board's; only a group tells a charge."""
+        if self.limit_bytes is None:
+            return self.peak_bytes is not None
+        return self.limit_bytes == self.board_bytes
 
 
 @dataclass(frozen=True)
@@ -62,8 +75,10 @@ class Cell:
         texts_per_s: Texts labelled a second, each repetition.
         label_peak_rss_bytes: VmHWM over the life of the process that labels.
         step_j: Joules of each step; None where there is no instrument.
-        board_bytes: The smallest board it fits, found from the peak and proved; None: none.
-        proofs: One run on that board (ends), one on the next smaller (killed or refused).
+        board_bytes: The smallest board it fits: proved (`is_proved`), or found from the peak alone;
+            None: none, or not known.
+        proofs: One run on that board (ends), one on the next smaller where there is one (killed or
+            refused).
         plan: Our plan, or None.
         is_unstable: Whether steps spread by more than 15 % (interquartile range over median).
         needed_bytes: Predicted peak of the smallest plan where the budget is too small; estimated.
@@ -103,7 +118,22 @@ class Cell:
     @property
     def is_final(self) -> bool:
         """Whether the same would come out again: it was measured, or refused for its budget."""
-        return self.is_done or self.needed_bytes is not None
+        is_whole = self.is_done and not any(proof.is_broken for proof in self.proofs)
+        return is_whole or self.needed_bytes is not None
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether a run inside a hard group of its smallest board came to its end."""
+        return any(
+            proof.is_done and proof.is_hard and proof.board_bytes == self.board_bytes
+            for proof in self.proofs
+        )
+
+    @property
+    def fits_none(self) -> bool:
+        """Whether runs on boards showed that it fits none of them."""
+        is_known = bool(self.proofs) and not any(proof.is_broken for proof in self.proofs)
+        return self.is_done and self.board_bytes is None and is_known
 
     @property
     def name(self) -> str:

@@ -18,9 +18,9 @@ from edge_client.tables import size
 from profiling.benchmarks.training import Benchmark, Refused, Settings, peaks
 from profiling.benchmarks.training_run import spread
 from profiling.instruments.bases import BenchmarkError
-from profiling.instruments.child import Child, Line
+from profiling.instruments.child import KILLED_BY_CAP, Child, Line
 from profiling.instruments.stepping import Work
-from profiling.models.boards import can_prove, few_cores, prove
+from profiling.models.boards import can_prove, few_cores, placed
 from profiling.models.cell import DONE, PEERS, Cell, Proof
 from profiling.models.rows import is_random
 
@@ -106,7 +106,7 @@ def _measured(cell: Cell, benchmark: Benchmark, say: Say) -> Cell:
     cell = _trained(cell, _launch(benchmark, cell, "train", say))
     labelling = _shorter(benchmark, LABELLED_BATCHES, warmup=1)
     cell = _labelled(cell, _launch(labelling, cell, "label", say))
-    if not cell.is_done or not can_prove():
+    if not cell.is_done:
         return cell
     short = _shorter(benchmark, PROOF_STEPS, warmup=0)
 
@@ -114,8 +114,7 @@ def _measured(cell: Cell, benchmark: Benchmark, say: Say) -> Cell:
         say(f"a run on a board of {size(board_bytes)}")
         return _on_board(short, cell, board_bytes)
 
-    board, proofs = prove(cell.peak_rss_bytes or 0, attempt)
-    return replace(cell, board_bytes=board, proofs=proofs)
+    return placed(cell, attempt if can_prove() else None)
 
 
 def _shorter(benchmark: Benchmark, steps: int, warmup: int) -> Benchmark:
@@ -180,10 +179,30 @@ def _on_board(benchmark: Benchmark, cell: Cell, board_bytes: int) -> Proof:
         with few_cores():
             child = benchmark.launch(cell.method, "train", board_bytes)
     except BenchmarkError as error:
-        return Proof(board_bytes, is_done=False, outcome=str(error))
+        is_budget = isinstance(error, Refused) and error.needed_bytes is not None
+        return Proof(board_bytes, is_done=False, outcome=str(error), is_broken=not is_budget)
+    return proof_of(child, board_bytes, dropped)
+
+
+def proof_of(child: Child, board_bytes: int, dropped: str) -> Proof:
+    """What a run says about a board: it came to its end, or its memory killed it, or nothing.
+
+    Args:
+        child: The run.
+        board_bytes: The limit that was asked for.
+        dropped: What was done to the page cache before.
+    """
     cap, outcome = child.cap, child.outcome
-    note = f"{cap.note}; {dropped}"
-    return Proof(board_bytes, outcome == DONE, outcome, cap.peak_bytes, note)
+    is_hard = cap.limit_bytes == board_bytes
+    return Proof(
+        board_bytes,
+        is_done=is_hard and outcome == DONE,
+        outcome=outcome if is_hard else f"without a hard limit: {outcome}",
+        peak_bytes=cap.peak_bytes,
+        cap=f"{cap.note}; {dropped}",
+        limit_bytes=cap.limit_bytes,
+        is_broken=not is_hard or outcome not in (DONE, KILLED_BY_CAP),
+    )
 
 
 def _missing(cell: Cell) -> str:

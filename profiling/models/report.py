@@ -16,8 +16,8 @@ NOTES = (
     "peak: of resident memory over the process's life (VmHWM); anon: of its part that belongs to "
     "no file, sampled; step: median; label peak: VmHWM of a process that only labels",
     "board: the smallest of 8, 4, 2 and 1 GiB, proved by a run in a hard memory group of that size "
-    "on two cores (a real board's system takes some of it), and one in the next smaller that did "
-    "not end",
+    "on two cores (a real board's system takes some of it), and where there is a smaller one, by "
+    "one there that did not end; 1 GiB is the smallest tried",
 )
 
 
@@ -69,16 +69,19 @@ def _notes(cells: Sequence[Cell]) -> list[str]:
         notes.append(f"?: steps spread by more than {100 * UNSTABLE:.0f} % of their median")
     if any(cell.is_done and not cell.proofs for cell in cells):
         notes.append("not proved: no memory cgroup here (that needs root)")
+    for cell in cells:
+        broken = (proof for proof in cell.proofs if proof.is_broken)
+        notes += [f"{cell.way}, {one.board_bytes // GIB} GiB: {one.outcome}" for one in broken]
     return notes
 
 
 def board_text(cell: Cell) -> str:
     """The smallest board that a cell fits, in a word or two."""
-    if cell.board_bytes is not None:
-        return f"{cell.board_bytes // GIB} GiB"
     if not cell.is_done:
         return "-"
-    return "none" if cell.proofs else "not proved"
+    if cell.board_bytes is not None and cell.is_proved:
+        return f"{cell.board_bytes // GIB} GiB"
+    return "none" if cell.fits_none else "not proved"
 
 
 def count_text(value: int | None) -> str:

@@ -38,9 +38,9 @@ class Answer:
     Attributes:
         base: The base.
         board_bytes: The board's memory.
-        why: `proved`; `unproved` where only the uncapped peak says so; `none` where nothing that
-            was measured fits; `unmeasured` where nothing came to its end.
-        cell: The fastest that fits; None of the last two.
+        why: `proved`; `unproved` where only the uncapped peak says so, or nothing does; `none`
+            where nothing that was measured fits; `unmeasured` where nothing came to its end.
+        cell: The fastest that fits; None where nothing is known to.
     """
 
     base: str
@@ -75,14 +75,6 @@ def latest(cells: Iterable[Cell]) -> list[Cell]:
     return list(found.values())
 
 
-def is_proved(cell: Cell) -> bool:
-    """Whether a run inside a hard group of its smallest board came to its end."""
-    return any(
-        proof.is_done and proof.board_bytes == cell.board_bytes and proof.peak_bytes is not None
-        for proof in cell.proofs
-    )
-
-
 def answer(cells: Sequence[Cell], base: str, board_bytes: int) -> Answer:
     """The fastest that fits, of the proved ones if there are any."""
     own = [cell for cell in cells if cell.base == base]
@@ -91,11 +83,18 @@ def answer(cells: Sequence[Cell], base: str, board_bytes: int) -> Answer:
         for cell in own
         if is_done(cell) and cell.board_bytes is not None and cell.board_bytes <= board_bytes
     ]
-    proved = [cell for cell in fitting if is_proved(cell)]
+    proved = [cell for cell in fitting if cell.is_proved]
     if not fitting:
-        return Answer(base, board_bytes, "none" if any(map(is_done, own)) else "unmeasured")
+        return Answer(base, board_bytes, _why_none([cell for cell in own if is_done(cell)]))
     best = min(proved or fitting, key=lambda cell: middle(cell.steps_s) or 0.0)
     return Answer(base, board_bytes, "proved" if proved else "unproved", best)
+
+
+def _why_none(done: Sequence[Cell]) -> Why:
+    """Why none of the cells that came to their end fits."""
+    if not done:
+        return "unmeasured"
+    return "none" if all(cell.is_proved or cell.fits_none for cell in done) else "unproved"
 
 
 def grid(cells: Sequence[Cell]) -> list[list[Answer]]:

@@ -50,11 +50,13 @@ INSTRUMENTS = (
      "round before encodings and HTTP"),
     ("smallest board", "found from the peak without a limit, then proved: one run inside a hard "
      "memory group of the board's memory, swap included, on two cores, page cache dropped before, "
-     "comes to its end; one inside the next smaller is killed or refused"),
+     "comes to its end; one inside the next smaller, where there is a smaller one, is killed or "
+     "refused; 1 GiB is the smallest tried"),
     *((METHOD_NAMES[name], text) for name, text in METHODS_TOLD.items()),
     ("each cell", "a fresh process, one after the other; random weights of the base's real shape, "
      "which cost what trained ones cost"),
 )  # fmt: skip
+WITHOUT = {"unmeasured": "not measured", "none": "does not fit", "unproved": "not proved"}
 
 
 @dataclass(frozen=True)
@@ -245,13 +247,14 @@ def _grid_row(row: Sequence[Answer], every: Sequence[Cell]) -> GridRow:
 def _grid_cell(one: Answer, peer: Answer) -> GridCell:
     """The fastest, and the fastest of others' recipes where it is not one of them."""
     if one.cell is None:
-        return GridCell("", "not measured" if one.why == "unmeasured" else "does not fit", "none")
+        return GridCell("", WITHOUT[one.why], "none")
     name = f"{_brief(one.cell)} {size(one.cell.peak_rss_bytes)}"
     other = ""
     if family(one.cell) != "peer" and peer.why != "unmeasured":
-        other = "others: none"
+        other = f"others: {'not proved' if peer.why == 'unproved' else 'none'}"
         if peer.cell is not None:
-            other = f"{_brief(peer.cell)} {_seconds(peer.cell)}"
+            open_ = "" if peer.why == "proved" else ", not proved"
+            other = f"{_brief(peer.cell)} {_seconds(peer.cell)}{open_}"
     if one.why == "unproved":
         return GridCell(_seconds(one.cell), f"{name}, not proved", "unproved", other)
     return GridCell(_seconds(one.cell), name, family(one.cell), other)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from edge_client.tables import plain, size
 from profiling.estimates.published import AUG_FEDPROMPT, SETTING, aug_fedprompt
 from profiling.models.cell import Cell, Proof
-from profiling.pages.answers import bases, is_proved
+from profiling.pages.answers import bases
 from profiling.pages.words import (
     ABSENT,
     METHOD_NAMES,
@@ -156,9 +156,11 @@ def all_cells(cells: Sequence[Cell]) -> Sheet:
 
 def smallest_board(cell: Cell) -> str:
     """Such as `2 GiB`, and whether a run proved it."""
+    if not is_done(cell):
+        return "-"
     if cell.board_bytes is None:
-        return "none" if is_done(cell) else "-"
-    return board_name(cell.board_bytes) + ("" if is_proved(cell) else ", not proved")
+        return "none" if cell.fits_none else "not proved"
+    return board_name(cell.board_bytes) + ("" if cell.is_proved else ", not proved")
 
 
 def proofs(found: Sequence[Proof]) -> str:

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
-from profiling.models.boards import found_board, prove
-from profiling.models.cell import GIB, Proof
+from profiling.models.boards import found_board, placed, prove
+from profiling.models.cell import GIB, Cell, Proof
 
 
 class Boards:
@@ -17,9 +19,9 @@ class Boards:
 
 
 @pytest.mark.parametrize(
-    ("peak", "expected"), [(1, GIB), (GIB, GIB), (GIB + 1, 2 * GIB), (99 * GIB, 8 * GIB)]
+    ("peak", "expected"), [(1, GIB), (GIB, GIB), (GIB + 1, 2 * GIB), (99 * GIB, None)]
 )
-def test_the_smallest_board_that_holds_a_peak(peak: int, expected: int) -> None:
+def test_the_smallest_board_that_holds_a_peak(peak: int, expected: int | None) -> None:
     assert found_board(peak) == expected
 
 
@@ -39,3 +41,22 @@ def test_what_ends_counts(found: int, least: int, tried: list[int], fits: int | 
     board, proofs = prove(found * GIB, attempt)
     assert attempt.tried == tried and len(proofs) == len(tried)
     assert board == (None if fits is None else fits * GIB)
+
+
+@pytest.mark.parametrize("broken", [1, 2, 4])
+def test_a_run_that_failed_for_another_reason_leaves_the_board_open(broken: int) -> None:
+    boards = Boards(4)
+
+    def attempt(board_bytes: int) -> Proof:
+        proof = boards(board_bytes)
+        return replace(proof, is_broken=board_bytes == broken * GIB)
+
+    board, proofs = prove((broken if broken < 4 else 2) * GIB, attempt)
+    assert board is None and proofs[-1].is_broken and proofs[-1].board_bytes == broken * GIB
+
+
+def test_without_a_hard_group_the_peak_alone_finds_a_board() -> None:
+    cell = Cell("bert-base", "onnx", "512M", peak_rss_bytes=3 * GIB)
+    found = placed(cell, None)
+    assert found.board_bytes == 4 * GIB and not found.proofs and not found.is_proved
+    assert placed(replace(cell, peak_rss_bytes=9 * GIB), None).board_bytes is None

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from edge_client.tables import render
+from profiling.models.boards import placed
 from profiling.models.cell import GIB, Cell, Proof
 from profiling.models.report import models_tables, twice_table, verdict
 
@@ -21,7 +22,7 @@ CELL = Cell(
     texts_per_s=(1.23,),
     label_peak_rss_bytes=777 * MIB,
     board_bytes=2 * GIB,
-    proofs=(Proof(2 * GIB, True, "done"),),
+    proofs=(Proof(2 * GIB, True, "done", limit_bytes=2 * GIB),),
 )
 REFUSED = Cell("xlm-roberta-base", "onnx", "256M", outcome="does not fit: needs 412 MiB at least")
 
@@ -40,8 +41,15 @@ def test_each_base_has_a_table_and_the_notes_come_once() -> None:
     assert [bool(table.notes) for table in tables] == [False, True]
 
 
+def test_a_run_that_failed_on_a_board_is_told() -> None:
+    broken = Proof(GIB, False, "failed with exit code 1: no luck", is_broken=True)
+    (table,) = models_tables([replace(CELL, board_bytes=None, proofs=(*CELL.proofs, broken))])
+    text = render(table)
+    assert "not proved" in text and "torch 512M, 1 GiB: failed with exit code 1" in text
+
+
 def test_without_a_cgroup_a_board_is_not_proved() -> None:
-    (table,) = models_tables([replace(CELL, board_bytes=None, proofs=())])
+    (table,) = models_tables([placed(replace(CELL, proofs=()), None)])
     text = render(table, 80)
     assert "not proved: no memory cgroup here" in text and max(map(len, text.splitlines())) <= 80
 

@@ -9,9 +9,10 @@ import pytest
 
 pytest.importorskip("jinja2")
 
+from profiling.models.boards import placed
 from profiling.models.cell import GIB, Cell, Proof
 from profiling.pages import markdown
-from profiling.pages.answers import answer, bases, latest, settings
+from profiling.pages.answers import answer, bases, grid, latest, settings
 from profiling.pages.charts import memory_chart, round_steps, step_chart
 from profiling.pages.elsewhere import elsewhere, work_of
 from profiling.pages.models_page import write_pages
@@ -85,8 +86,18 @@ def test_a_peak_alone_proves_nothing() -> None:
     assert answer([unlimited], "bert-base", 8 * GIB).why == "unproved"
 
 
+def test_without_a_hard_group_nothing_is_said_not_to_fit(tmp_path: Path) -> None:
+    bare = [placed(replace(one, proofs=()), None) for one in cells() if one.is_done]
+    assert {one.why for row in grid(bare) for one in row} == {"unproved"}
+    paths = {path.suffix: path for path in write_pages(bare, [CONDITIONS], tmp_path)}
+    for name in (".html", ".md"):
+        text = paths[name].read_text()
+        assert "not proved" in text and "does not fit" not in text
+
+
 def test_a_base_that_fits_nothing_and_one_not_measured_are_told_apart() -> None:
-    large = replace(cell("bert-large", "full"), board_bytes=None)
+    too_large = Proof(8 * GIB, False, "killed by the memory cap", 8 * GIB)
+    large = replace(cell("bert-large", "full"), board_bytes=None, proofs=(too_large,))
     killed = Cell("bert-base", "full", outcome="killed by the memory cap")
     assert answer([large], "bert-large", GIB).why == "none"
     assert answer([killed], "bert-base", GIB).why == "unmeasured"
