@@ -13,7 +13,7 @@ SPECIAL = re.compile(r"[&<>|*_`\[\]\\#]")  # as entities: every reader of Markdo
 
 def render(contents: Contents) -> str:
     """The page."""
-    parts = ["# Which model fits which board", *contents.lead]
+    parts = ["# Which model fits which board", *map(escaped, contents.lead)]
     for block in contents.blocks:
         parts += _answers(block, contents.boards)
     for sheet in contents.tables:
