@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
-from profiling.records.record import Better, Conditions, Figure, Plain, Record
+from profiling.records.record import Better, Conditions, Figure, Plain, Record, RecordError
 
 DONE = "done"
+LABELLING = "labelling: "  # before how it ended, where training came to its end
 GIB = 1 << 30
 BOARDS = (8 * GIB, 4 * GIB, 2 * GIB, GIB)  # memory of boards, largest first
 METHODS = ("full", "peft", "nf4", "torch", "onnx")  # others' recipes first, then our engines
@@ -116,6 +117,11 @@ class Cell:
         return self.outcome == DONE
 
     @property
+    def is_trained(self) -> bool:
+        """Whether it trained to its end, whatever came of labelling."""
+        return self.is_done or self.outcome.startswith(LABELLING)
+
+    @property
     def is_final(self) -> bool:
         """Whether the same would come out again: it was measured, or refused for its budget."""
         is_whole = self.is_done and not any(proof.is_broken for proof in self.proofs)
@@ -147,9 +153,16 @@ class Cell:
 
     @property
     def subject(self) -> dict[str, Plain]:
-        """What tells this cell from others."""
+        """What tells this cell from others; threads only where a number was asked for."""
         names = ("base", "method", "budget", "isa", "batch", "tokens", "adapter")
-        return {name: getattr(self, name) for name in names}
+        held: dict[str, Plain] = {} if self.threads is None else {"threads": self.threads}
+        return {name: getattr(self, name) for name in names} | held
+
+    @property
+    def threads(self) -> int | None:
+        """Threads of every process; None for what its libraries take."""
+        found = self.asked.get("threads")
+        return found if isinstance(found, int) else None
 
 
 def last_part(base: str) -> str:
@@ -165,7 +178,7 @@ def to_record(cell: Cell, conditions: Conditions, session: str) -> Record:
         "step_s": _many(cell.steps_s, "clock"),
         "texts_per_s": _many(cell.texts_per_s, "clock", is_higher_better=True),
         "label_peak_rss_bytes": _one(cell.label_peak_rss_bytes, "VmHWM"),
-        "step_j": _many(cell.step_j or (), "power rails"),
+        "step_j": _many(cell.step_j or (), "the machine's energy counter"),
     }
     return Record(
         kind="model",
@@ -180,8 +193,15 @@ def to_record(cell: Cell, conditions: Conditions, session: str) -> Record:
 
 
 def from_record(record: Record) -> Cell:
-    """The cell that a record was made of."""
-    return msgspec.convert(record.details, Cell)
+    """The cell that a record was made of.
+
+    Raises:
+        RecordError: Its details are not a cell's.
+    """
+    try:
+        return msgspec.convert(record.details, Cell)
+    except msgspec.ValidationError as error:
+        raise RecordError(f"{record.name}: not a cell of the models table: {error}") from error
 
 
 def _one(value: int | None, instrument: str) -> Figure | None:

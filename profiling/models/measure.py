@@ -21,7 +21,7 @@ from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import KILLED_BY_CAP, Child, Line
 from profiling.instruments.stepping import Work
 from profiling.models.boards import can_prove, few_cores, placed
-from profiling.models.cell import DONE, PEERS, Cell, Proof
+from profiling.models.cell import DONE, LABELLING, PEERS, Cell, Proof
 from profiling.models.rows import is_random
 
 NOT_HERE = "not available here"
@@ -158,7 +158,7 @@ def _labelled(cell: Cell, child: Child) -> Cell:
     is_missed = cell.is_done and child.outcome != DONE
     return replace(
         cell,
-        outcome=f"labelling: {child.outcome}" if is_missed else cell.outcome,
+        outcome=f"{LABELLING}{child.outcome}" if is_missed else cell.outcome,
         texts_per_s=tuple(cell.batch / elapsed_s for elapsed_s in counted(child)),
         label_peak_rss_bytes=peaks(child)["peak_rss_bytes"] or None,
     )

@@ -56,10 +56,11 @@ def _table(cells: Sequence[Cell], is_last: bool) -> Table:
 
 
 def title(cell: Cell) -> str:
-    """Base, texts and adapter."""
+    """Base, texts, and what the libraries were held to."""
     held = f", held to {cell.isa}" if cell.isa else ""
     texts = f"{cell.batch} x {cell.tokens} tokens{held}"
-    return f"{last_part(cell.base)}, {count_text(cell.parameters)} parameters, {texts}"
+    threads = "" if cell.threads is None else f", threads: {cell.threads}"
+    return f"{last_part(cell.base)}, {count_text(cell.parameters)} parameters, {texts}{threads}"
 
 
 def _notes(cells: Sequence[Cell]) -> list[str]:

@@ -23,7 +23,7 @@ from profiling.models.cell import Cell, from_record, to_record
 from profiling.models.measure import Asked, measure
 from profiling.models.rows import is_random
 from profiling.records.file import append, read_records
-from profiling.records.record import Conditions, Record, new_session
+from profiling.records.record import Conditions, Record, RecordError, new_session
 
 FILE = "models.jsonl"
 Follow = Callable[[int, str], None]
@@ -86,12 +86,13 @@ def run(
     Raises:
         RecordError: The file holds something else.
     """
-    session, kept = new_session(), read_kept(path).records
+    kept, session = read_kept(path).records, ""
     for place, cell in enumerate(cells):
         found = _found(cell, asked, kept)
         while len(found) < times:
             follow(place, "looking for the base")
             before = _conditions(cell, asked)
+            session = session or session_for(kept, before)
             found.append(measure(cell, asked, partial(follow, place)))
             if path is not None:
                 where = replace(before, plan=found[-1].plan)
@@ -109,17 +110,35 @@ def to_do(
 
 def _found(cell: Cell, asked: Asked, kept: Sequence[Record]) -> list[Cell]:
     """Measurements of a cell that need not be made again, the newest last."""
-    same = [record for record in kept if record.subject == cell.subject]
+    cell = replace(cell, asked=asdict(asked))
+    same = [
+        (record, done) for record in kept if (done := from_record(record)).subject == cell.subject
+    ]
     if not same:
         return []
     key = _key(cell, asked, _conditions(cell, asked))
     found = []
-    for record in same:
-        done = from_record(record)
-        how = msgspec.convert(done.asked or asdict(Asked()), Asked)
+    for record, done in same:
+        how = _asked(record, done)
         if done.is_final and _key(done, how, record.conditions) == key:
             found.append(done)
     return found
+
+
+def _asked(record: Record, done: Cell) -> Asked:
+    try:
+        return msgspec.convert(done.asked or asdict(Asked()), Asked)
+    except msgspec.ValidationError as error:
+        raise RecordError(f"{record.name}: not settings of a cell: {error}") from error
+
+
+def session_for(kept: Sequence[Record], here: Conditions) -> str:
+    """The session of a file's last record, which goes on here; a new one on another machine."""
+    if kept and kept[-1].session:
+        last = kept[-1].conditions
+        if (last.machine, last.versions) == (here.machine, here.versions):
+            return kept[-1].session
+    return new_session()
 
 
 def _key(cell: Cell, asked: Asked, where: Conditions) -> str:

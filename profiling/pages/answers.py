@@ -24,11 +24,13 @@ class Setting:
         isa: What the libraries were held to; empty for all that the processor has.
         batch: Texts in a step.
         tokens: Tokens of a text.
+        threads: Threads of every process; None for what its libraries take.
     """
 
     isa: str
     batch: int
     tokens: int
+    threads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,15 @@ class Answer:
 
 
 def setting(cell: Cell) -> Setting:
-    return Setting(cell.isa, cell.batch, cell.tokens)
+    return Setting(cell.isa, cell.batch, cell.tokens, cell.threads)
 
 
 def settings(cells: Iterable[Cell]) -> list[Setting]:
     """Each once: all that the processor has before what it was held to, the most cells first."""
     found = Counter(map(setting, cells))
-    return sorted(found, key=lambda one: (one.isa != "", -found[one], one.isa))
+    return sorted(
+        found, key=lambda one: (one.isa != "", one.threads is not None, -found[one], one.isa)
+    )
 
 
 def bases(cells: Iterable[Cell]) -> list[str]:
@@ -71,7 +75,7 @@ def latest(cells: Iterable[Cell]) -> list[Cell]:
     """Of what was measured twice the last, where the first stood."""
     found: dict[tuple[object, ...], Cell] = {}
     for cell in cells:
-        found[tuple(cell.subject.values())] = cell
+        found[tuple(cell.subject.items())] = cell
     return list(found.values())
 
 

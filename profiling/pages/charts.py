@@ -19,6 +19,7 @@ from profiling.pages.words import (
     ended,
     family,
     is_done,
+    is_trained,
     rate,
     short_name,
     step,
@@ -123,9 +124,9 @@ def memory_chart(cells: Sequence[Cell], every: Sequence[Cell]) -> Chart:
         return _between((math.log2(value) - low) / (high - low))
 
     def mark(cell: Cell) -> Mark | None:
-        if not cell.peak_rss_bytes or not is_done(cell):
+        if not cell.peak_rss_bytes or not is_trained(cell):
             return None
-        label = cell.label_peak_rss_bytes
+        label = cell.label_peak_rss_bytes if is_done(cell) else None
         return Mark(place(cell.peak_rss_bytes), low=place(label) if label else None)
 
     boards = sorted(BOARDS)
@@ -139,7 +140,9 @@ def memory_chart(cells: Sequence[Cell], every: Sequence[Cell]) -> Chart:
 
 def step_chart(cells: Sequence[Cell]) -> Chart:
     """Median seconds of a step, from the least to the greatest; what spreads is marked."""
-    return _bars("Seconds per step", cells, lambda one: one.steps_s, step)
+    return _bars(
+        "Seconds per step", cells, lambda one: one.steps_s if is_trained(one) else (), step
+    )
 
 
 def label_chart(cells: Sequence[Cell]) -> Chart:
@@ -147,7 +150,7 @@ def label_chart(cells: Sequence[Cell]) -> Chart:
     return _bars(
         "Texts labelled per second",
         cells,
-        lambda one: one.texts_per_s,
+        lambda one: one.texts_per_s if is_done(one) else (),
         lambda one: rate(one.texts_per_s),
     )
 
@@ -158,7 +161,7 @@ def _bars(
     values: Callable[[Cell], Sequence[float]],
     said: Callable[[Cell], str],
 ) -> Chart:
-    middles = [median(values(cell)) for cell in cells if is_done(cell) and values(cell)]
+    middles = [median(values(cell)) for cell in cells if values(cell)]
     end = _reach(middles) * ROOM
     steps = round_steps(end)
 
@@ -167,7 +170,7 @@ def _bars(
 
     def mark(cell: Cell) -> Mark | None:
         found = values(cell)
-        if not found or not is_done(cell):
+        if not found:
             return None
         middle = median(found)
         if middle > end:

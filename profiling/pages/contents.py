@@ -213,6 +213,8 @@ def _beside(cells: Sequence[Cell], best: Cell) -> list[str]:
 
 def _block(cells: Sequence[Cell], one: Setting, is_named: bool) -> Block:
     held = f"libraries held to {plain(one.isa)}" if one.isa else "all instruction sets"
+    if one.threads is not None:
+        held += f", threads: {one.threads}"
     parts = [
         BasePart(
             number,

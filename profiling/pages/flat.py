@@ -19,7 +19,8 @@ from profiling.records.record import Conditions
 
 SCHEMA = 1
 _PLAIN = (
-    *("base", "method", "budget", "isa", "batch", "tokens", "adapter", "dtype", "outcome"),
+    *("base", "method", "budget", "isa", "batch", "tokens", "threads", "adapter"),
+    *("dtype", "outcome"),
     *("parameters", "trained_parameters", "round_bytes", "peak_rss_bytes", "peak_anon_bytes"),
 )
 _LISTS = ("steps_s", "texts_per_s", "step_j")
@@ -62,6 +63,7 @@ def as_json(
             "isa": one.isa,
             "batch": one.batch,
             "tokens": one.tokens,
+            "threads": one.threads,
             "base": answer.base,
             "board_bytes": answer.board_bytes,
             "why": answer.why,

@@ -78,6 +78,7 @@ _CELL_COLUMNS = (
     _Column(Head("method", "word"), lambda cell: METHOD_NAMES.get(cell.method, plain(cell.method))),
     _Column(Head("budget"), lambda cell: plain(cell.budget)),
     _Column(Head("held to", "word"), lambda cell: plain(cell.isa)),
+    _Column(Head("threads"), lambda cell: str(cell.threads or "")),
     _Column(Head("trained", "word"), lambda cell: plain(cell.adapter)),
     _Column(Head("computed in", "word"), lambda cell: plain(cell.dtype or "")),
     _bytes("peak memory", lambda cell: cell.peak_rss_bytes),
@@ -105,7 +106,7 @@ _CELL_COLUMNS = (
         lambda cell: "; ".join(filter(None, (_why(cell), proofs(cell.proofs)))),
     ),
 )
-_OPTIONAL = ("held to", "energy per step")
+_OPTIONAL = ("held to", "threads", "energy per step")
 
 
 def all_bases(cells: Sequence[Cell]) -> Sheet:
@@ -150,7 +151,7 @@ def all_cells(cells: Sequence[Cell]) -> Sheet:
     ]
     notes = ["- is a figure that is not available here."]
     if all(cell.step_j is None for cell in cells):
-        notes.append(f"Energy per step: {ABSENT}; no power rails could be read.")
+        notes.append(f"Energy per step: {ABSENT}; no energy counter could be read.")
     return Sheet("All cells", [column.head for column in columns], rows, notes=notes, css="cells")
 
 

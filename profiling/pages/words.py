@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from edge_client.tables import plain, seconds, size
-from profiling.models.cell import GIB, PEERS, Cell
+from profiling.models.cell import GIB, LABELLING, PEERS, Cell
 
 METHOD_NAMES = {
     "full": "full fine-tuning",
@@ -27,6 +27,11 @@ UNSTABLE = "†"  # behind a figure whose repetitions spread
 def is_done(cell: Cell) -> bool:
     """Whether it trained to the end, with steps to show for it."""
     return cell.outcome == "done" and bool(cell.steps_s)
+
+
+def is_trained(cell: Cell) -> bool:
+    """The same, whatever came of labelling."""
+    return cell.is_trained and bool(cell.steps_s)
 
 
 def base_name(cell: Cell) -> str:
@@ -58,7 +63,9 @@ def ended(cell: Cell) -> str:
         return "done"
     if "not available" in cell.outcome or "not installed" in cell.outcome:
         return "not here"
-    return "killed" if "killed" in cell.outcome else "refused"
+    if "killed" in cell.outcome:
+        return "killed"
+    return "failed" if cell.outcome.removeprefix(LABELLING).startswith("failed") else "refused"
 
 
 def board_name(board_bytes: int) -> str:
@@ -108,7 +115,7 @@ def spread(values: Sequence[float]) -> str:
 
 def whole(cell: Cell) -> str:
     """All of a cell in a sentence, for those who hover or listen."""
-    if not is_done(cell):
+    if not is_trained(cell):
         return f"{method_name(cell)}: {plain(cell.outcome)}"
     parts = [
         f"peak memory {size(cell.peak_rss_bytes)}",
@@ -118,4 +125,6 @@ def whole(cell: Cell) -> str:
         parts.append(f"{rate(cell.texts_per_s)} texts labelled per second")
     if cell.label_peak_rss_bytes is not None:
         parts.append(f"peak while labelling {size(cell.label_peak_rss_bytes)}")
+    if not is_done(cell):
+        parts.append(plain(cell.outcome))
     return f"{method_name(cell)}: {', '.join(parts)}"

@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from profiling.benchmarks.conditions import conditions
 from profiling.models.cell import GIB, Cell, Proof, from_record, to_record
-from profiling.records.record import from_line, to_line
+from profiling.records.record import RecordError, from_line, to_line
 
 CELL = Cell(
     "roberta-base",
@@ -33,3 +35,14 @@ def test_what_is_not_there_has_no_figure() -> None:
 def test_a_refused_budget_is_final_and_a_failure_is_not() -> None:
     assert replace(CELL, outcome="does not fit", needed_bytes=9).is_final
     assert not replace(CELL, outcome="failed with exit code 1: no luck").is_final
+
+
+def test_threads_tell_cells_apart_where_a_number_was_asked_for() -> None:
+    assert "threads" not in CELL.subject
+    assert replace(CELL, asked={"threads": 1}).subject == CELL.subject | {"threads": 1}
+
+
+def test_a_record_of_something_else_is_named() -> None:
+    record = to_record(CELL, conditions(), "a")
+    with pytest.raises(RecordError, match=r"roberta-base, .*not a cell of the models table"):
+        from_record(replace(record, details={"base": 3}))

@@ -13,7 +13,7 @@ from edge_client.bases.base import Base
 from profiling.benchmarks.conditions import conditions
 from profiling.models.cell import GIB, Cell, to_record
 from profiling.models.measure import Asked, measure
-from profiling.models.run import FILE, read_cells, read_kept, run, to_do
+from profiling.models.run import FILE, read_cells, read_kept, run, session_for, to_do
 from profiling.records.file import append
 from profiling.records.record import RecordError
 from tests.command_line import smidgen
@@ -75,6 +75,22 @@ def test_what_was_measured_with_these_settings_is_not_measured_again(
     others = [replace(cell, budget="1G"), replace(cell, isa="avx2")]
     assert to_do(others, ASKED, path) == [1, 1]
     assert to_do([cell], replace(ASKED, steps=3), path) == [1]
+
+
+def test_cells_with_other_threads_are_kept_beside_each_other(cell: Cell, tmp_path: Path) -> None:
+    path, others = tmp_path / FILE, Asked(steps=2, warmup=0)
+    keep(path, *(replace(cell, asked=asdict(asked)) for asked in (ASKED, others)))
+    assert len(read_cells(path)) == 2
+    assert to_do([cell], ASKED, path) == to_do([cell], others, path) == [0]
+
+
+def test_the_last_session_goes_on_where_machine_and_versions_agree(cell: Cell) -> None:
+    here = conditions()
+    kept = [to_record(cell, here, "a")]
+    assert session_for(kept, conditions(seed=1)) == "a"
+    assert session_for(kept, replace(here, versions={"numpy": "0"})) != "a"
+    assert session_for(kept, replace(here, machine={"cores": 512})) != "a"
+    assert session_for([], here) != ""
 
 
 def test_what_failed_is_measured_again(cell: Cell, tmp_path: Path) -> None:

@@ -11,15 +11,17 @@ pytest.importorskip("jinja2")
 
 from profiling.models.boards import placed
 from profiling.models.cell import GIB, Cell, Proof
+from profiling.models.report import title
 from profiling.pages import markdown
 from profiling.pages.answers import answer, bases, grid, latest, settings
-from profiling.pages.charts import memory_chart, round_steps, step_chart
+from profiling.pages.charts import label_chart, memory_chart, round_steps, step_chart
 from profiling.pages.elsewhere import elsewhere, work_of
 from profiling.pages.models_page import write_pages
 from profiling.pages.sheets import all_cells, beside_the_paper
 from tests.profiling.pages.made_up import CONDITIONS, RATES, cell, cells
 
 HOSTILE = '<script>alert("x")</script>|`*'
+HOSTILE_BASE = "<img src=x onerror=alert(1)>|`*[x](y)"  # without a slash, so that it stays whole
 
 
 @pytest.fixture
@@ -49,12 +51,13 @@ def test_the_page_asks_no_other_host_for_anything(pages: dict[str, str]) -> None
 
 
 def test_names_from_outside_are_escaped(tmp_path: Path) -> None:
-    mine = replace(cell("bert-base", "onnx", "512M"), base=HOSTILE, outcome="done")
+    mine = replace(cell("bert-base", "onnx", "512M"), base=HOSTILE_BASE)
     refused = replace(mine, method="torch", outcome=HOSTILE, steps_s=(), budget=HOSTILE)
     hostile = replace(CONDITIONS, machine={"processor": HOSTILE}, versions={HOSTILE: HOSTILE})
     paths = {path.suffix: path for path in write_pages([mine, refused], [hostile], tmp_path)}
     html, text = paths[".html"].read_text(), paths[".md"].read_text()
-    assert "<script>alert" not in html + text
+    assert "<script>alert" not in html + text and "<img" not in html + text
+    assert text.splitlines()[2].startswith("The largest base") and "[x](y)" not in text
     assert html.count("<script>") == 1  # the page's own
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in table if "alert" in line}) <= 3
@@ -135,6 +138,29 @@ def test_published_and_measured_figures_have_columns_of_their_own() -> None:
     assert sum(width for _, width in sheet.kinds) == len(sheet.columns)
     large = next(row for row in sheet.rows if row[0].text == "roberta-large")
     assert [entry.text for entry in large[-2:]] == ["OOM (10.4)", "~8.1"]
+
+
+def test_threads_are_told_where_they_were_given(tmp_path: Path) -> None:
+    own = cell("bert-base", "onnx", "8G")
+    one, two = (replace(own, asked={"threads": count}) for count in (1, 2))
+    paths = {path.suffix: path for path in write_pages([one, two], [CONDITIONS], tmp_path)}
+    for name in (".html", ".md"):
+        assert "all instruction sets, threads: 1" in paths[name].read_text()
+    found = list(csv.DictReader(io.StringIO(paths[".csv"].read_text())))
+    assert [row["threads"] for row in found] == ["1", "2"]
+    assert "threads: 1" in title(one) and "threads" not in title(own)
+
+
+def test_a_crash_is_charted_as_failed_and_keeps_what_it_trained() -> None:
+    own = cell("bert-base", "onnx", "8G")
+    crash = "failed with exit code 1: no luck"
+    gone = Cell("bert-base", "torch", "8G", outcome=crash)
+    trained = replace(own, outcome=f"labelling: {crash}", texts_per_s=())
+    rows = [chart([trained, gone]).rows for chart in (step_chart, label_chart)]
+    rows.append(memory_chart([trained, gone], [trained, gone]).rows)
+    assert [row[1].value for row in rows] == ["failed"] * 3
+    assert [row[0].mark is not None for row in rows] == [True, False, True]
+    assert rows[1][0].value == "failed" and crash in rows[0][0].told
 
 
 def test_killed_and_refused_cells_say_why() -> None:
