@@ -25,7 +25,8 @@ from profiling.commands.options import (
     ThreadsOption,
     TokensOption,
 )
-from profiling.estimates.rates import kept, measured_once
+from profiling.estimates.rates import FILE as RATES
+from profiling.estimates.rates import identity, kept, measured_once
 from profiling.instruments.bases import demand_between
 from profiling.instruments.child import terminable
 from profiling.instruments.machine import this_machine
@@ -33,11 +34,10 @@ from profiling.models.cell import BUDGETS, METHODS, Cell, from_record
 from profiling.models.measure import Asked, settings_of
 from profiling.models.report import models_tables, twice_table, verdict
 from profiling.models.rows import BASES, draw, pick_bases, pick_cells, size_of_work
-from profiling.models.run import FILE, Follow, read_kept, run, to_do
+from profiling.models.run import FILE, Follow, of_one_machine, read_kept, run, to_do
+from profiling.pages.conditions import told_left_out
 from profiling.pages.html import check_jinja
 from profiling.pages.models_page import write_pages
-
-RATES = "rates.json"
 
 
 def models(
@@ -126,16 +126,26 @@ def models(
 
 
 def _write_pages(out: Path, is_measured: bool) -> None:
-    """Pages of all that a folder holds; this machine's rates are measured where they are not yet.
+    """Pages of what a folder holds of the machine that was measured last.
+
+    Its rates are measured where it is this machine and they are not kept yet.
 
     Raises:
         RecordError: It holds no cell.
     """
-    records = read_kept(out / FILE).records
-    demand(bool(records), f"{out / FILE} holds no cell yet; the same command without --page-only")
-    rates = measured_once(out / RATES) if is_measured else kept(out / RATES)
+    every = read_kept(out / FILE).records
+    demand(bool(every), f"{out / FILE} holds no cell yet; the same command without --page-only")
+    records, here = of_one_machine(every), asdict(this_machine())
+    machine = records[-1].conditions.machine
+    is_here = is_measured and identity(machine) == identity(here)
+    rates = measured_once(out / RATES, here) if is_here else kept(out / RATES, machine)
     cells = [from_record(record) for record in records]
-    written = write_pages(cells, [record.conditions for record in records], out, rates)
+    left_out = len(every) - len(records)
+    written = write_pages(
+        cells, [record.conditions for record in records], out, rates, left_out=left_out
+    )
+    if left_out:
+        print(f"smidgen profile: {told_left_out(left_out)}", file=sys.stderr)
     print("written  " + " ".join(str(path) for path in written), file=sys.stderr)
 
 

@@ -7,7 +7,8 @@ share of this machine's own roof that it reached.
     estimated = max(flops / product_rate, bytes / memory_rate) / share
 
 Activations are not in the bytes, swapping and heat are not in the formula. Every figure that comes
-out of it is estimated; the inputs say whether they were measured, computed, published or assumed.
+out of it is estimated; the inputs say whether they were measured, computed, published, commonly
+cited or assumed.
 """
 
 from dataclasses import dataclass
@@ -22,12 +23,12 @@ from edge_client.planning.torch_memory import (
     linear_sizes,
     lowest_trained,
 )
-from profiling.estimates.boards import Board
+from profiling.estimates.boards import Board, BoardKind
 from profiling.estimates.rates import Rates
 
-REACHED = 0.5  # of a data sheet's peaks by a plain product and by plain copying; assumed
+REACHED = 0.5  # of a board's peaks by a plain product and by plain copying; assumed
 FORMULA = "max(operations / product rate, bytes / memory rate) / share of the roof"
-Kind = Literal["measured", "computed", "published", "assumed"]
+Kind = Literal["measured", "computed", BoardKind]
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,11 @@ def roof_s(step: StepWork, rates: Rates) -> float:
 
 
 def reached(step: StepWork, measured_s: float, here: Rates) -> float:
-    """The share of this machine's roof that a measured step reached; 1 at most."""
-    return min(1.0, roof_s(step, here) / measured_s)
+    """The share of this machine's roof that a measured step reached.
+
+    Above 1 only where the rates are too low: others were at work while they were measured.
+    """
+    return roof_s(step, here) / measured_s
 
 
 def estimate(step: StepWork, board: Board, share: float | None) -> Estimate:
@@ -126,12 +130,11 @@ def estimate(step: StepWork, board: Board, share: float | None) -> Estimate:
 
 
 def _inputs(step: StepWork, board: Board, share: float | None) -> tuple[Input, ...]:
-    cores = (
-        f"{board.cores} cores x {board.clock_hz / 1e9:g} GHz x {board.flops_per_cycle} per cycle"
-    )
+    cores = f"{board.cores} x {board.clock_hz / 1e9:g} GHz"
+    cycle = f"{board.flops_per_cycle} per core"
     bus = f"{board.memory_bits} bits x {board.transfers_per_s / 1e9:.2f} G transfers per second"
     products, memory = board.peak_flops_per_s / 1e9, board.peak_bytes_per_s / 1e9
-    told: tuple[str, Kind, str] = ("1", "assumed", "no step was measured here")
+    told: tuple[str, Kind, str] = ("1", "assumed", "no step measured here tells it")
     if share is not None:
         told = (f"{share:.2f}", "measured", "a step here, beside this machine's own roof")
     rows: list[tuple[str, str, Kind, str]] = [
@@ -142,8 +145,11 @@ def _inputs(step: StepWork, board: Board, share: float | None) -> tuple[Input, .
             "computed",
             "shape and plan, without activations",
         ),
-        ("peak of products", f"{products:.1f} G/s = {cores}", "published", "data sheet, below"),
-        ("peak of memory", f"{memory:.1f} GB/s = {bus}", "published", "data sheet, below"),
+        ("cores and clock", cores, board.clock_kind, "sources, below"),
+        ("operations per cycle", cycle, board.cycle_kind, "sources, below"),
+        ("memory's bus", bus, board.memory_kind, "sources, below"),
+        ("peak of products", f"{products:.1f} G/s", "computed", "cores x clock x operations"),
+        ("peak of memory", f"{memory:.1f} GB/s", "computed", "bytes of the bus x transfers"),
         (
             "of these peaks",
             f"{100 * REACHED:.0f} %",

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from profiling.benchmarks.conditions import conditions
+from profiling.estimates.rates import identity
 from profiling.instruments.bases import BenchmarkError, find_base
 from profiling.models.cell import Cell, from_record, to_record
 from profiling.models.measure import Asked, measure
@@ -52,6 +53,14 @@ def read_kept(path: Path | None) -> Kept:
         return Kept()
     found = read_records(path)
     return Kept(tuple(row for row in found.records if row.kind == "model"), found.note)
+
+
+def of_one_machine(records: Sequence[Record]) -> tuple[Record, ...]:
+    """The records of the machine that was measured last: seconds of two machines do not compare."""
+    if not records:
+        return ()
+    last = identity(records[-1].conditions.machine)
+    return tuple(one for one in records if identity(one.conditions.machine) == last)
 
 
 def read_cells(path: Path) -> list[Cell]:

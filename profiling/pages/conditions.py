@@ -17,8 +17,18 @@ NAMES = {
 APART = ("load_1m",)  # of a machine: told as a range
 
 
-def told(conditions: Sequence[Conditions]) -> list[tuple[str, str]]:
-    """Name -> what was found, every differing value of it; in words."""
+def told_left_out(count: int) -> str:
+    """Of records of other machines, in one line."""
+    return f"{count} of another machine left out: processor, instruction sets or cores differ"
+
+
+def told(conditions: Sequence[Conditions], left_out: int = 0) -> list[tuple[str, str]]:
+    """Name -> what was found, every differing value of it; in words.
+
+    Args:
+        conditions: Of every record that is shown.
+        left_out: How many records are not, since they are of other machines.
+    """
     fields: dict[str, list[object]] = {name: [] for name in NAMES}
     for one in conditions:
         for name, value in one.machine.items():
@@ -48,7 +58,9 @@ def told(conditions: Sequence[Conditions]) -> list[tuple[str, str]]:
             )
         )
     seeds = _each("seed", [one.seed for one in conditions])
-    return [*rows, ("seed", seeds)] if seeds else rows
+    if seeds:
+        rows.append(("seed", seeds))
+    return [*rows, ("measurements", told_left_out(left_out))] if left_out else rows
 
 
 def _each(name: str, values: Iterable[object]) -> str:

@@ -126,7 +126,10 @@ class Contents:
 
 
 def contents(
-    cells: Sequence[Cell], conditions: Sequence[Conditions], rates: Rates | None
+    cells: Sequence[Cell],
+    conditions: Sequence[Conditions],
+    rates: Rates | None,
+    left_out: int = 0,
 ) -> Contents:
     """Everything the page says.
 
@@ -134,6 +137,7 @@ def contents(
         cells: In any order; of one that was measured twice the last counts.
         conditions: Of every record the cells are from.
         rates: This machine's, measured; without them nothing is estimated.
+        left_out: How many records of other machines are not among them.
     """
     cells = ordered(latest(cells))
     every = settings(cells)
@@ -148,7 +152,7 @@ def contents(
         boards=[board_name(board) for board in SMALLEST_FIRST],
         blocks=blocks,
         tables=[sheet for sheet in sheets if sheet is not None],
-        conditions=told(conditions),
+        conditions=told(conditions, left_out),
     )
 
 

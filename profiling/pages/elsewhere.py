@@ -14,6 +14,7 @@ from edge_client.errors import WrongInput
 from edge_client.planning.plan import Plan, Workload
 from edge_client.tables import seconds
 from profiling.estimates.boards import BOARDS
+from profiling.estimates.rates import FILE as RATES
 from profiling.estimates.rates import Rates
 from profiling.estimates.roofline import FORMULA, REACHED, StepWork, estimate, reached, step_work
 from profiling.models.cell import Cell
@@ -33,14 +34,17 @@ def elsewhere(cells: Sequence[Cell], rates: Rates) -> Sheet | None:
         rates: This machine's, measured.
     """
     least = min(board.memory_bytes for board in SHOWN)
-    rows = []
+    rows, faster = [], []
     for base in bases(cells):
-        own = [cell for cell in cells if cell.plan and cell.dtype == "float32" and not cell.isa]
+        own = [cell for cell in cells if cell.plan and cell.dtype == "float32" and _is_whole(cell)]
         best = answer(own, base, least).cell
         work = work_of(best) if best is not None else None
         if best is None or work is None:
             continue
         share = reached(work, median(best.steps_s), rates)
+        if share > 1:
+            faster.append(base_name(best))
+            continue
         found = [estimate(work, board, share).step_s for board in SHOWN]
         rows.append(
             [
@@ -52,7 +56,7 @@ def elsewhere(cells: Sequence[Cell], rates: Rates) -> Sheet | None:
                 *(Entry(seconds(value), "", value) for value in found[1:]),
             ]
         )
-    if not rows:
+    if not rows and not faster:
         return None
     boards = [board.name.removeprefix("Jetson ") for board in SHOWN]
     sources = sorted({source for board in SHOWN for source in board.sources})
@@ -72,12 +76,22 @@ def elsewhere(cells: Sequence[Cell], rates: Rates) -> Sheet | None:
             f"{FORMULA}. Products and weights of a step are computed from the base's shape and the "
             f"plan; this machine's product rate, {rates.flops_per_s / 1e9:.0f} G/s, and its "
             f"memory's, {rates.bytes_per_s / 1e9:.1f} GB/s, are measured; a board's are "
-            f"{100 * REACHED:.0f} % of its data sheet's peaks, which is assumed. Processors alone "
-            "compute; heat and swapping are not in it."
+            f"{100 * REACHED:.0f} % of its peaks, which is assumed; the peaks are by the sources "
+            "below. Processors alone compute; heat and swapping are not in it."
         ],
-        notes=[f"Sources: {'; '.join(sources)}."],
+        notes=[f"Sources: {'; '.join(sources)}.", *_left_out(faster)],
         kinds=[("", 2), ("measured here", 2), ("estimated, seconds per step", len(boards))],
     )
+
+
+def _left_out(names: Sequence[str]) -> list[str]:
+    """Bases whose step was faster than the roof, so that the roof is wrong."""
+    if not names:
+        return []
+    return [
+        f"Left out: {', '.join(names)}. Their steps were faster than this machine's rates allow: "
+        f"others were at work while the rates were measured. Remove {RATES} and measure again."
+    ]
 
 
 def work_of(cell: Cell) -> StepWork | None:
@@ -89,6 +103,11 @@ def work_of(cell: Cell) -> StepWork | None:
         return step_work(work, msgspec.convert(cell.plan, Plan))
     except (ArchitectureError, WrongInput, msgspec.ValidationError):
         return None
+
+
+def _is_whole(cell: Cell) -> bool:
+    """Whether it had all of the machine, whose rates are of all its cores."""
+    return not cell.isa and cell.threads is None
 
 
 def _shape(base: str) -> tuple[Shape, int]:

@@ -1,6 +1,6 @@
 """The models table as files: Markdown, CSV, JSON, and one HTML page that opens without a network.
 
-    rates = measured_once(Path("models/rates.json"))
+    rates = measured_once(Path("models/rates.json"), asdict(this_machine()))
     write_pages(cells, [record.conditions for record in records], Path("models"), rates)
 
 The HTML page holds its style, its charts and its few lines of script; it loads nothing.
@@ -23,6 +23,7 @@ def write_pages(
     conditions: Sequence[Conditions],
     folder: Path,
     rates: Rates | None = None,
+    left_out: int = 0,
 ) -> list[Path]:
     """Write models.md, models.csv, models.json and models.html.
 
@@ -31,12 +32,13 @@ def write_pages(
         conditions: Of every record the cells are from.
         folder: Made if it is not there; pages that are there are replaced.
         rates: This machine's, measured; without them nothing is estimated.
+        left_out: How many records of other machines are not among them.
 
     Raises:
         Failed: Jinja is not installed; nothing is written.
     """
     cells = ordered(latest(cells))
-    page = contents(cells, conditions, rates)
+    page = contents(cells, conditions, rates, left_out)
     texts = {
         "models.html": html.render(page),
         "models.md": markdown.render(page),

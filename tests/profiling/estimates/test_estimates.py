@@ -26,6 +26,7 @@ from tests.command_line import smidgen
 
 STEP = StepWork(flops=1e12, moved_bytes=1e9)
 TX2 = BOARDS["tx2"]
+HERE = {"processor": "a processor", "instruction_sets": ["avx2"], "cores": 2}
 
 
 def test_peaks_are_what_the_data_sheets_say() -> None:
@@ -58,14 +59,25 @@ def test_a_machine_estimates_its_own_step_as_it_measured_it() -> None:
     assert estimate(STEP, TX2, reached(STEP, 77.0, here)).step_s == pytest.approx(77.0)
 
 
-def test_no_step_reaches_more_than_the_roof() -> None:
-    assert reached(STEP, 1e-3, Rates(1e9, 1e9)) == 1.0
+def test_a_step_above_the_roof_is_told_from_one_on_it() -> None:
+    assert reached(STEP, 500.0, Rates(1e9, 1e9)) == 2.0
 
 
 def test_every_input_says_how_we_came_by_it() -> None:
     kinds = {one.name: one.kind for one in estimate(STEP, TX2, 0.7).inputs}
-    assert kinds["of these peaks"] == "assumed" and kinds["peak of products"] == "published"
+    assert kinds["of these peaks"] == "assumed" and kinds["peak of products"] == "computed"
     assert kinds["share of the roof"] == "measured"
+
+
+def test_only_what_was_looked_up_is_called_published() -> None:
+    kinds = {
+        name: {one.name: one.kind for one in estimate(STEP, board, None).inputs}
+        for name, board in BOARDS.items()
+    }
+    assert kinds["tx2"]["cores and clock"] == kinds["tx2"]["memory's bus"] == "commonly cited"
+    assert kinds["xavier-nx"]["cores and clock"] == "published"
+    assert kinds["xavier-nx"]["operations per cycle"] == "assumed"
+    assert kinds["orin-nano"]["memory's bus"] == "published"
 
 
 def test_weights_of_fewer_bits_move_fewer_bytes() -> None:
@@ -112,17 +124,20 @@ def test_the_arrays_are_larger_than_caches_and_not_too_large() -> None:
 
 def test_rates_are_measured_once_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "rates.json"
-    assert kept(path) is None
-    path.write_text('{"flops_per_s": 2.0, "bytes_per_s": 3.0}')
-    assert measured_once(path) == Rates(2.0, 3.0)
-    path.write_text("half a li")
-    assert kept(path) is None
+    assert kept(path, HERE) is None
+    body = {"flops_per_s": 2.0, "bytes_per_s": 3.0}
+    path.write_text(json.dumps(body | {"machine": HERE}))
+    assert measured_once(path, HERE | {"load_1m": 3.0}) == Rates(2.0, 3.0)
+    assert kept(path, HERE | {"processor": "another"}) is None
+    for text in (json.dumps(body), "half a li"):
+        path.write_text(text)
+        assert kept(path, HERE) is None
 
 
 def test_the_command_prints_inputs_formula_and_that_it_is_estimated() -> None:
     done = smidgen("profile", "estimate", "--base", "roberta-base", "--board", "tx2")
     assert done.exit_code == 0, done.stderr
-    for word in ("ESTIMATED", "formula:", "published", "assumed", "source:", "64.0 G/s"):
+    for word in ("ESTIMATED", "formula:", "commonly cited", "assumed", "source:", "64.0 G/s"):
         assert word in done.stdout
 
 

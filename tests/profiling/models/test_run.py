@@ -13,7 +13,15 @@ from edge_client.bases.base import Base
 from profiling.benchmarks.conditions import conditions
 from profiling.models.cell import GIB, Cell, to_record
 from profiling.models.measure import Asked, measure
-from profiling.models.run import FILE, read_cells, read_kept, run, session_for, to_do
+from profiling.models.run import (
+    FILE,
+    of_one_machine,
+    read_cells,
+    read_kept,
+    run,
+    session_for,
+    to_do,
+)
 from profiling.records.file import append
 from profiling.records.record import RecordError
 from tests.command_line import smidgen
@@ -91,6 +99,24 @@ def test_the_last_session_goes_on_where_machine_and_versions_agree(cell: Cell) -
     assert session_for(kept, replace(here, versions={"numpy": "0"})) != "a"
     assert session_for(kept, replace(here, machine={"cores": 512})) != "a"
     assert session_for([], here) != ""
+
+
+def test_pages_are_of_the_machine_that_was_measured_last(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    here = conditions()
+    board = replace(here, machine=here.machine | {"processor": "a board's"})
+    names = ("other", "one", "two")
+    places = (board, here, here)
+    records = [
+        to_record(Cell(name, "peft", steps_s=(1.0,)), where, "a")
+        for name, where in zip(names, places, strict=True)
+    ]
+    append(tmp_path / FILE, records)
+    assert of_one_machine(records) == tuple(records[1:])
+    result = smidgen("profile", "models", "--page-only", "--out", str(tmp_path))
+    assert result.exit_code == 0 and "1 of another machine left out" in result.stderr
+    found = json.loads((tmp_path / "models.json").read_text())
+    assert [one["base"] for one in found["measured"]] == ["one", "two"]
 
 
 def test_what_failed_is_measured_again(cell: Cell, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("jinja2")
 
+from profiling.estimates.rates import Rates
 from profiling.models.boards import placed
 from profiling.models.cell import GIB, Cell, Proof
 from profiling.models.report import title
@@ -124,6 +125,18 @@ def test_boards_that_are_not_here_have_columns_of_their_own() -> None:
     assert [kind for kind, _ in sheet.kinds] == ["", "measured here", "estimated, seconds per step"]
     assert sum(width for _, width in sheet.kinds) == len(sheet.columns)
     assert {row[0].text for row in sheet.rows} == set(bases(cells()))
+
+
+def test_a_step_above_the_roof_is_left_out_and_told() -> None:
+    slow = Rates(RATES.flops_per_s / 1000, RATES.bytes_per_s)
+    sheet = elsewhere(cells(("bert-base",)), slow)
+    assert sheet is not None and not sheet.rows
+    assert "Left out: bert-base." in sheet.notes[-1]
+
+
+def test_records_of_another_machine_are_counted_on_the_page(tmp_path: Path) -> None:
+    for path in write_pages(cells(("bert-base",)), [CONDITIONS], tmp_path, left_out=3)[:2]:
+        assert "3 of another machine left out" in path.read_text()
 
 
 def test_nothing_is_estimated_without_a_plan_in_float32() -> None:
