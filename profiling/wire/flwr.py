@@ -22,10 +22,10 @@ from edge_client.wire.tensors import AdapterState
 from profiling.instruments.bases import BenchmarkError, cache_folder
 from profiling.instruments.child import Line
 from profiling.instruments.environments import ROOT
+from profiling.instruments.processes import ProcessError, Processes, running
 from profiling.peers.flwr import ADDED, FLWR, QUIET, environment, missing
-from profiling.wire.processes import ProcessError, Processes, running
 from profiling.wire.relay import Relay, relaying
-from profiling.wire.run import WARMUP, WireRun, passed, side
+from profiling.wire.run import SAMPLE_S, WARMUP, WireRun, passed, side
 
 SERVER, RUN = "superlink", "flwr run"
 APP = ROOT / "profiling" / "peers" / "flwr_app.py"
@@ -74,7 +74,7 @@ def measure(
         tempfile.TemporaryDirectory(
             prefix="wire-", dir=cache_folder(), ignore_cleanup_errors=True
         ) as name,
-        running(Path(name) / "logs") as processes,
+        running(Path(name) / "logs", SAMPLE_S) as processes,
     ):
         ports = free_ports(1 + clients)
         run = _Deployment(processes, Path(name), ports, clients, rounds + WARMUP)

@@ -23,10 +23,10 @@ from edge_client.wire.messages import Training
 from edge_client.wire.tensors import AdapterState
 from profiling.instruments.bases import cache_folder, label_words
 from profiling.instruments.child import Line
+from profiling.instruments.processes import Processes, running
 from profiling.wire.counted import of_training, whole_rounds
-from profiling.wire.processes import Processes, running
 from profiling.wire.relay import Exchange, relaying
-from profiling.wire.run import WARMUP, Side, WireRun, passed, side
+from profiling.wire.run import SAMPLE_S, WARMUP, Side, WireRun, passed, side
 
 WHO = "smidgen"
 SERVER = "coordinator"
@@ -70,7 +70,7 @@ def measure(asked: Rounds, say: Callable[[str], None]) -> WireRun:
     cache_folder().mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="wire-", dir=cache_folder()) as name,
-        running(Path(name) / "logs") as processes,
+        running(Path(name) / "logs", SAMPLE_S) as processes,
     ):
         folder = Path(name)
         host, port, token = _serve(processes, folder, asked)

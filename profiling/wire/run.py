@@ -8,6 +8,7 @@ from profiling.instruments.process_tree import TreeUse
 from profiling.wire.relay import Exchange, traffic
 
 WARMUP = 1  # rounds that do not count
+SAMPLE_S = 2.0  # between two samples of memory: looking costs the cores that are measured
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from edge_client.texts.examples import read_folder
 from edge_client.texts.tasks import read_task
 from edge_client.wire.figures import Row
 from profiling.instruments.machine import this_machine
+from profiling.instruments.processes import ProcessError
 from profiling.rounds.costs import (
     RoundCost,
     cost_by_round,
@@ -30,7 +31,7 @@ from profiling.rounds.costs import (
 )
 from profiling.rounds.picture import draw_rounds
 from simulation.demo.alone import Compared, train_alone
-from simulation.demo.processes import Fleet, FleetError, fleet
+from simulation.demo.processes import Fleet, fleet
 from simulation.demo.setting import RUN, Progress, Setting, Step, engine_by_name, prompt_init
 
 SERVER = ("fastapi", "pydantic", "sqlalchemy", "uvicorn")  # of the extra `server`
@@ -115,7 +116,7 @@ def run_demo(setting: Setting, folders: Sequence[Path], progress: Progress) -> R
         progress: Told how far it is.
 
     Raises:
-        FleetError: A process ended before its work was done; quotes its last line.
+        ProcessError: A process ended before its work was done; quotes its last line.
         Unfinished: The same, when the run itself was finished already.
     """
     start = time.monotonic()
@@ -235,7 +236,7 @@ def _tool(command: str, setting: Setting, *arguments: str) -> dict[str, Any]:
     line = [sys.executable, "-m", "smidgen", "coordinator", command, *store, *arguments]
     done = subprocess.run(line, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
-        raise FleetError(done.stderr.strip().splitlines()[-1] if done.stderr else command)
+        raise ProcessError(done.stderr.strip().splitlines()[-1] if done.stderr else command)
     answer: dict[str, Any] = {}
     if "--json" in arguments:
         answer = json.loads(done.stdout.strip().splitlines()[-1])

@@ -1,7 +1,6 @@
 """`smidgen profile wire`: a short run of it by real processes, and what it says when it cannot."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from profiling.peers import flwr as flwr_simulation
 from profiling.records.file import read_records
 from profiling.wire.counted import of_training, whole_rounds
 from profiling.wire.ours import Rounds, measure
-from profiling.wire.processes import ProcessError, running
 from profiling.wire.relay import Exchange
 from tests.command_line import smidgen
 from tests.processes import children_of, is_computing
@@ -90,26 +88,6 @@ def test_our_figures_come_first_where_the_peer_is_missing(
 def test_a_round_trip_that_cannot_be_is_one_line(rtt: str) -> None:
     done = smidgen("profile", "wire", "--rtt", rtt)
     assert done.exit_code == 2 and "0 to 10000 milliseconds" in done.stderr
-
-
-def test_a_process_that_dies_is_named_with_its_last_words(tmp_path: Path) -> None:
-    code = "print('no disk is left'); raise SystemExit(3)"
-    with running(tmp_path) as processes:
-        processes.start("coordinator", [sys.executable, "-c", code], {})
-        with pytest.raises(ProcessError, match="coordinator ended with code 3: no disk is left"):
-            processes.wait(lambda: False, 30.0, "nothing")
-
-
-def test_what_a_process_started_does_not_outlive_the_block(tmp_path: Path) -> None:
-    sleeper = "import subprocess; subprocess.run(['sleep', '60'])"
-    with running(tmp_path) as processes:
-        processes.start("parent", [sys.executable, "-c", sleeper], {})
-        [parent] = [
-            pid for pid in children_of(os.getpid()) if children_of(pid) or is_computing(pid)
-        ]
-        processes.wait(lambda: bool(children_of(parent)), 10.0, "the child")
-        [child] = children_of(parent)
-    assert not is_computing(parent) and not is_computing(child)
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
-"""The processes of one measurement by name, each with what it started; none is left behind.
+"""Processes by name, each with what it started; none is left behind.
 
 Every process leads a group of its own and writes to a log of its own. Leaving the block, by
-whatever way, ends them all: terminate the groups, wait, kill, and end what has left its group.
+whatever way, ends them all: terminate the groups, wait, kill; where they are watched, what has left
+its group is ended too.
 """
 
 import json
@@ -32,15 +33,22 @@ class Processes:
     Args:
         logs: Folder of their output.
         watched: Ends the watching of their trees.
+        every_s: Pause between two samples of their trees; None for no watching.
+
+    Attributes:
+        logs: The same folder; a log is `NAME.log`.
+        running: Those that were started, by name.
     """
 
-    def __init__(self, logs: Path, watched: ExitStack) -> None:
-        self._logs, self._watched = logs, watched
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+    def __init__(self, logs: Path, watched: ExitStack, every_s: float | None) -> None:
+        self.logs, self._watched, self._every_s = logs, watched, every_s
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
         self._trees: dict[str, ProcessTree] = {}
 
-    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start a process.
+    def start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str]
+    ) -> "subprocess.Popen[bytes]":
+        """Start a process; a Ctrl-C in the terminal reaches its owner alone.
 
         Args:
             name: For its log and for messages.
@@ -56,11 +64,14 @@ class Processes:
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
                 start_new_session=True,
             )
-            self._processes[name] = process
-        self._trees[name] = self._watched.enter_context(ProcessTree(process.pid))
+            self.running[name] = process
+        if self._every_s is not None:
+            tree = ProcessTree(process.pid, self._every_s)
+            self._trees[name] = self._watched.enter_context(tree)
+        return process
 
     def log(self, name: str) -> Path:
-        return self._logs / f"{name}.log"
+        return self.logs / f"{name}.log"
 
     def lines(self, name: str) -> list[Line]:
         """The JSON objects that a process has printed, each on a line of its own."""
@@ -76,16 +87,19 @@ class Processes:
         return re.findall(pattern, self.log(name).read_text(errors="replace"))
 
     def use(self, name: str) -> TreeUse:
-        """What a process and all that it started have used so far."""
+        """What a watched process and all that it started have used so far."""
         return self._trees[name].take()
 
-    def wait(self, until: Callable[[], bool], within_s: float, what: str) -> None:
+    def wait(
+        self, until: Callable[[], bool], within_s: float, what: str, every_s: float = POLL_S
+    ) -> None:
         """Wait for something that the processes do.
 
         Args:
             until: Whether it is done.
             within_s: How long it may take.
             what: The same in words, such as `the server to listen`.
+            every_s: Pause between two looks.
 
         Raises:
             ProcessError: It took too long, or a process failed.
@@ -95,10 +109,10 @@ class Processes:
             self.check()
             if time.monotonic() > end:
                 raise ProcessError(f"waited {within_s:.0f} s for {what}; {self._last_words()}")
-            time.sleep(POLL_S)
+            time.sleep(every_s)
 
     def is_over(self, name: str) -> bool:
-        return self._processes[name].poll() is not None
+        return self.running[name].poll() is not None
 
     def check(self) -> None:
         """Raise if a process failed.
@@ -106,13 +120,13 @@ class Processes:
         Raises:
             ProcessError: Names it and quotes its last line.
         """
-        for name, process in self._processes.items():
+        for name, process in self.running.items():
             if process.poll() not in (None, 0):
                 code = process.returncode
                 raise ProcessError(f"{name} ended with code {code}: {self.last_line(name)}")
 
     def _last_words(self) -> str:
-        return "; ".join(f"{name}: {self.last_line(name)}" for name in self._processes)
+        return "; ".join(f"{name}: {self.last_line(name)}" for name in self.running)
 
     def last_line(self, name: str) -> str:
         """What a process said last, frames around it left out."""
@@ -122,23 +136,28 @@ class Processes:
 
     def stop(self) -> None:
         """End every process, with its group."""
-        for process in self._processes.values():
+        for process in self.running.values():
             _signal(process, signal.SIGTERM)
         end = time.monotonic() + END_S
-        for process in self._processes.values():
+        for process in self.running.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, end - time.monotonic()))
-        for process in self._processes.values():
+        for process in self.running.values():
             _signal(process, signal.SIGKILL)  # what is left of its group, too
             process.wait()
 
 
 @contextmanager
-def running(logs: Path) -> Iterator[Processes]:
-    """Processes that live no longer than this block."""
+def running(logs: Path, every_s: float | None = None) -> Iterator[Processes]:
+    """Processes that live no longer than this block.
+
+    Args:
+        logs: Folder of their output; made.
+        every_s: Watch each with all that it starts, with this pause between two samples.
+    """
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as watched:
-        started = Processes(logs, watched)
+        started = Processes(logs, watched, every_s)
         try:
             yield started
         finally:

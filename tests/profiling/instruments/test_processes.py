@@ -1,0 +1,53 @@
+"""Processes by name: what one says last, and that none of them outlives its block."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiling.instruments.processes import ProcessError, running, undisturbed
+from tests.processes import children_of, is_computing
+
+SLEEPER = "import subprocess; subprocess.run(['sleep', '60'])"
+
+
+def test_a_process_that_dies_is_named_with_its_last_words(tmp_path: Path) -> None:
+    code = "print('no disk is left'); raise SystemExit(3)"
+    with running(tmp_path) as processes:
+        processes.start("coordinator", [sys.executable, "-c", code], {})
+        with pytest.raises(ProcessError, match="coordinator ended with code 3: no disk is left"):
+            processes.wait(lambda: False, 30.0, "nothing")
+
+
+@pytest.mark.parametrize("every_s", [None, 0.5], ids=["unwatched", "watched"])
+def test_what_a_process_started_does_not_outlive_the_block(
+    tmp_path: Path, every_s: float | None
+) -> None:
+    with running(tmp_path, every_s) as processes:
+        parent = processes.start("parent", [sys.executable, "-c", SLEEPER], {}).pid
+        processes.wait(lambda: bool(children_of(parent)), 10.0, "the child")
+        [child] = children_of(parent)
+    assert not is_computing(parent) and not is_computing(child)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_process_starts_comes_after_it(number: int) -> None:
+    steps: list[str] = []
+
+    def start() -> None:
+        with undisturbed():
+            os.kill(os.getpid(), number)
+            steps.append("started")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert steps == ["started"]
+
+
+def test_handlers_are_what_they_were_afterwards() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with undisturbed():
+        assert signal.getsignal(signal.SIGINT) != before
+    assert signal.getsignal(signal.SIGINT) == before
