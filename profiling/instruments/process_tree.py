@@ -1,8 +1,9 @@
 """A process and all that it started, watched from outside: processor time and memory.
 
 A process stays known once it was seen, also when its parent has died; what the first one started
-and what is alive at the end is ended. One that comes and goes between two samples is not seen. Ids
-are given out again, so a process is its id and when it began (as psutil tells them apart).
+and what is alive at the end is ended. Of one that comes and goes between two samples no memory is
+seen, and processor time only if its parent waited for it. Ids are given out again, so a process is
+its id and when it began (as psutil tells them apart).
 
     with ProcessTree(process.pid) as tree:
         process.wait()
@@ -25,7 +26,8 @@ class TreeUse:
     """What a tree of processes has used so far.
 
     Attributes:
-        cpu_s: User and system time of all, of those that ended as last seen.
+        cpu_s: User and system time of all: of those that ended as the kernel added it to the one
+            that waited for them, or as last seen, whichever sums up to more; never too much.
         peak_pss_bytes: Highest sample of their resident memory; a page that several of them share
             counts once (Pss).
         peak_rss_bytes: The same where it counts in each of them (Rss), as `ps` shows it.
@@ -50,6 +52,7 @@ class ProcessTree:
     def __init__(self, root: int, interval_s: float = INTERVAL_S) -> None:
         self._root, self._interval_s = root, interval_s
         self._cpu_s: dict[psutil.Process, float] = {}
+        self._waited_s: dict[psutil.Process, float] = {}  # of those that each has waited for
         self._peak_pss_bytes = self._peak_rss_bytes = 0
         self._lock, self._is_over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="process-tree", daemon=True)
@@ -80,7 +83,9 @@ class ProcessTree:
         """What it has used up to now."""
         self._sample()
         with self._lock:
-            return TreeUse(sum(self._cpu_s.values()), self._peak_pss_bytes, self._peak_rss_bytes)
+            seen_s = sum(self._cpu_s.values())
+            told_s = sum(self._cpu_s[process] + more for process, more in self._waited_s.items())
+            return TreeUse(max(seen_s, told_s), self._peak_pss_bytes, self._peak_rss_bytes)
 
     def _watch(self) -> None:
         while not self._is_over.wait(self._interval_s):
@@ -89,6 +94,7 @@ class ProcessTree:
     def _sample(self) -> list[psutil.Process]:
         """Read the tree once; those of it that live."""
         with self._lock:
+            self._waited_s.clear()
             alive = [process for process in self._tree() if self._count(process)]
             held = [_resident(process) for process in alive]
             self._peak_pss_bytes = max(self._peak_pss_bytes, sum(pss for pss, _rss in held))
@@ -109,11 +115,12 @@ class ProcessTree:
         """Keep a process's time; False for one that has ended, waited for or not."""
         with suppress(psutil.NoSuchProcess):
             with process.oneshot():
-                if not process.is_running() or process.status() in ENDED:
+                if not process.is_running():
                     return False
-                times = process.cpu_times()
+                times, has_ended = process.cpu_times(), process.status() in ENDED
             self._cpu_s[process] = times.user + times.system
-            return True
+            self._waited_s[process] = times.children_user + times.children_system
+            return not has_ended
         return False
 
 
