@@ -24,6 +24,7 @@ from edge_client.errors import Failed
 
 PIECE_BYTES = 256 * 1024
 REQUEST = re.compile(rb"([A-Z]+) (\S+) HTTP/1\.[01]\r\n")
+KEY = re.compile(rb"\r\nauthorization: *([^\r]+)\r\n", re.IGNORECASE)
 
 
 class RelayError(Failed):
@@ -38,6 +39,7 @@ class Exchange:
         connection: Number of its connection, from 0.
         method: `GET`, `POST`, ...; empty where a connection does not begin with a request.
         path: What was asked for, query included.
+        key: What the client calls itself by, its `Authorization`; empty where it says none.
         started_s: When its first byte came, by `time.monotonic()`, which all processes share.
         ended_s: When its last byte came so far.
         bytes_up: From the client.
@@ -47,6 +49,7 @@ class Exchange:
     connection: int
     method: str
     path: str
+    key: str
     started_s: float
     ended_s: float
     bytes_up: int = 0
@@ -156,8 +159,10 @@ class Book:
             request = REQUEST.match(piece)
             if request is not None or self._open is None:
                 method, path = request.groups() if request else (b"", b"")
-                words = method.decode("latin-1"), path.decode("latin-1")
-                self._open = Exchange(self._connection, *words, now_s, now_s)
+                head = piece.partition(b"\r\n\r\n")[0] + b"\r\n"
+                key = found[1] if request and (found := KEY.search(head)) else b""
+                words = [word.decode("latin-1") for word in (method, path, key)]
+                self._open = Exchange(self._connection, *words, started_s=now_s, ended_s=now_s)
                 self._exchanges.append(self._open)
         self._open.bytes_up += len(piece)
         self._open.ended_s = now_s
@@ -166,7 +171,7 @@ class Book:
         """Count bytes of the server."""
         now_s = time.monotonic()
         if self._open is None:  # a server that speaks first
-            self._open = Exchange(self._connection, "", "", now_s, now_s)
+            self._open = Exchange(self._connection, "", "", "", now_s, now_s)
             self._exchanges.append(self._open)
         self._open.bytes_down += len(piece)
         self._open.ended_s = now_s

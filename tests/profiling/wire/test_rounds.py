@@ -14,7 +14,7 @@ pytest.importorskip("fastapi")
 from edge_client.bases.base import Base
 from profiling.peers import flwr as flwr_simulation
 from profiling.records.file import read_records
-from profiling.wire.counted import of_training, whole_rounds
+from profiling.wire.counted import CountError, of_training, whole_rounds
 from profiling.wire.ours import Rounds, measure
 from profiling.wire.relay import Exchange
 from tests.command_line import smidgen
@@ -23,30 +23,53 @@ from tests.processes import children_of, is_computing
 SHORT = ("--clients", "2", "--rounds", "2", "--rtt", "0", "--adapter", "lora:2")
 
 
-def exchange(path: str, bytes_up: int) -> Exchange:
-    return Exchange(0, "GET", path, 0.0, 0.0, bytes_up, 0)
+def exchange(path: str, bytes_up: int, connection: int = 0, key: str = "Bearer a") -> Exchange:
+    return Exchange(connection, "GET", path, key, 0.0, 0.0, bytes_up, 0)
 
 
-ROUND = (
-    exchange("/v1/work/7/update", 1000),
-    exchange("/v1/work/7/report", 100),
-    exchange("/v1/work?wait_s=25&have=a", 10),  # gives the evaluation
-    exchange("/v1/adapters/b", 1),
-    exchange("/v1/work/8/report", 100),
-    exchange("/v1/work?wait_s=25&have=b", 10),  # gives the next training
-)
+def a_round(work: int, connection: int = 0, key: str = "Bearer a") -> list[Exchange]:
+    """From one upload up to the next, of a client on a connection."""
+    asked = [
+        (f"/v1/work/{work}/update", 1000),
+        (f"/v1/work/{work}/report", 100),
+        ("/v1/work?wait_s=25&have=a", 10),  # gives the evaluation
+        ("/v1/adapters/b", 1),
+        (f"/v1/work/{work}-evaluate/report", 100),
+        ("/v1/work?wait_s=25&have=b", 10),  # gives the next training
+    ]
+    return [exchange(path, bytes_up, connection, key) for path, bytes_up in asked]
 
 
 def test_whole_rounds_leave_out_what_came_before_and_after() -> None:
     before = [exchange("/v1/work?wait_s=0", 9), exchange("/v1/adapters/a", 9)]
-    found = list(whole_rounds([*before, *ROUND, *ROUND, *ROUND, ROUND[0]], rounds=2))
-    assert found == [*ROUND, *ROUND]
+    every = [*before, *a_round(1), *a_round(2), *a_round(3), a_round(4)[0]]
+    assert list(whole_rounds(every, rounds=2)) == [*a_round(2), *a_round(3)]
+
+
+def test_a_client_that_connects_again_is_one_client() -> None:
+    lost = exchange("/v1/work/2/update", 400, connection=0)  # and sent again
+    first, second = [*a_round(1), lost], [*a_round(2, connection=7), a_round(3, connection=7)[0]]
+    other = [
+        *a_round(11, 1, "Bearer b"),
+        *a_round(12, 1, "Bearer b"),
+        a_round(13, 1, "Bearer b")[0],
+    ]
+    found = list(whole_rounds([*first, *other, *second], rounds=1))
+    assert found == [lost, *a_round(2, connection=7), *a_round(12, 1, "Bearer b")]
+
+
+def test_a_missing_upload_is_one_line() -> None:
+    with pytest.raises(CountError, match="1 uploads of a client, 3 expected; run it again"):
+        list(whole_rounds(a_round(1), rounds=2))
 
 
 def test_training_takes_four_requests_of_a_round() -> None:
-    found = [one.path.split("?")[0] for one in of_training([*ROUND, *ROUND])]
-    each = ["/v1/work/7/update", "/v1/work/7/report", "/v1/adapters/b", "/v1/work"]
-    assert found == each * 2
+    found = [one.path.split("?")[0] for one in of_training([*a_round(7), *a_round(8)])]
+    rest = ["/v1/adapters/b", "/v1/work"]
+    assert found == [
+        *["/v1/work/7/update", "/v1/work/7/report", *rest],
+        *["/v1/work/8/update", "/v1/work/8/report", *rest],
+    ]
 
 
 @pytest.mark.slow
