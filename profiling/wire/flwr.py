@@ -3,6 +3,10 @@
 A SuperLink, a SuperNode for each client and `flwr run`, as its documentation starts them, without
 TLS as ours are here. The app (`profiling.peers.flwr_app`) trains alone: it is never asked to
 evaluate. What the SuperLink knows is in its memory, its default.
+
+An exchange counts for the rounds in which it began, from the end of the warm-up round to that of
+the last one. A message leaves after its round's beginning and is averaged before its end, so none
+of its bytes fall out of that span.
 """
 
 import json
@@ -10,7 +14,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +28,7 @@ from profiling.instruments.child import Line
 from profiling.instruments.environments import ROOT
 from profiling.instruments.processes import ProcessError, Processes, running
 from profiling.peers.flwr import ADDED, FLWR, QUIET, environment, missing
-from profiling.wire.relay import Relay, relaying
+from profiling.wire.relay import Exchange, Relay, relaying
 from profiling.wire.run import SAMPLE_S, WARMUP, WireRun, passed, side
 
 SERVER, RUN = "superlink", "flwr run"
@@ -32,6 +36,7 @@ APP = ROOT / "profiling" / "peers" / "flwr_app.py"
 SAID = "said.jsonl"  # by the app
 START_S = 120.0  # until it listens, and until clients are there
 ROUND_S = 120.0  # the longest round that is waited for
+POLL_S = 0.2  # between two looks for the end of a round, which takes some seconds
 PROJECT = """
 [project]
 name = "zero-compute"
@@ -143,7 +148,7 @@ class _Deployment:
         self._processes.wait(lambda: self._processes.is_over(RUN), START_S, f"{RUN} to end")
         self._check(adapter)
         began = [line["at_s"] for line in self._lines("round")][WARMUP:]
-        inside = [one for one in exchanges if began[0] <= one.started_s < began[-1]]
+        inside = within(exchanges, began[0], began[-1])
         spans = tuple(end - start for start, end in pairwise(began))
         whole = passed(inside, clients * rounds)
         return WireRun(
@@ -170,7 +175,7 @@ class _Deployment:
                 raise ProcessError(f"{RUN} ended early: {self._processes.last_line(RUN)}")
             return len(self._lines("round")) > rounds
 
-        self._processes.wait(is_done, ROUND_S + more_s, f"round {rounds} of {FLWR}")
+        self._processes.wait(is_done, ROUND_S + more_s, f"round {rounds} of {FLWR}", POLL_S)
 
     def _lines(self, event: str) -> list[Line]:
         """What the app has said of an event."""
@@ -189,6 +194,11 @@ class _Deployment:
             raise ProcessError(f"--peer {FLWR}: answers are missing: {found[0]['clients']}")
         if not np.allclose(found[0]["added"], self._rounds * ADDED, rtol=1e-3):
             raise ProcessError(f"--peer {FLWR}: its mean is not that of the answers")
+
+
+def within(exchanges: Iterable[Exchange], start_s: float, end_s: float) -> list[Exchange]:
+    """Exchanges that began in a span."""
+    return [one for one in exchanges if start_s <= one.started_s < end_s]
 
 
 def numbers(adapter: AdapterState) -> AdapterState:
