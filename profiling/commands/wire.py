@@ -20,12 +20,13 @@ from profiling.instruments.bases import BenchmarkError, demand_between, find_bas
 from profiling.instruments.child import terminable
 from profiling.instruments.machine import this_machine
 from profiling.peers.flwr import FLWR
-from profiling.records.file import append
+from profiling.records.file import append, read_records
 from profiling.records.record import new_session
 from profiling.wire import flwr, ours
 from profiling.wire.report import to_json, to_record, wire_table
 from profiling.wire.run import WireRun
 
+WIRE_FILE = "wire.jsonl"
 RTTS_MS = (0.0, 50.0)
 MOST_RTT_MS, MOST_CLIENTS, MOST_ROUNDS = 10_000.0, 100, 10_000
 
@@ -56,7 +57,7 @@ def wire(
         int, typer.Option(help="Rounds of the peer to measure, 1 or more; each takes long.")
     ] = 5,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of wire.jsonl, which grows by a record per run.")
+        Path | None, typer.Option(help=f"Folder of {WIRE_FILE}, which grows by a record per run.")
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
@@ -71,8 +72,11 @@ def wire(
     )
     rtts_s = [_seconds(value) for value in rtt or RTTS_MS]
     parse_adapter(adapter)
-    if out is not None:
-        check_out_file("--out", out / "wire.jsonl")
+    path = None if out is None else out / WIRE_FILE
+    if path is not None:
+        check_out_file("--out", path)
+        if path.is_file():
+            read_records(path)  # to add to; what is no file of records is refused
     runs: list[WireRun] = []
     stopped: WrongInput | Failed | None = None
     with terminable(), working("looking for the base") as say:
@@ -82,8 +86,8 @@ def wire(
             asked = [ours.Rounds(found, adapter, clients, rounds, rtt_s) for rtt_s in rtts_s]
             for run in _runs(asked, peer_rounds if peer else 0, say):
                 runs.append(run)
-                if out is not None:
-                    append(out / "wire.jsonl", [to_record(run, found.base_id, session)])
+                if path is not None:
+                    append(path, [to_record(run, found.base_id, session)])
         except (WrongInput, Failed) as error:
             stopped = error  # told after what was measured
     if runs:
