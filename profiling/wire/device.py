@@ -2,7 +2,7 @@
 
 It does what the client loop does around its engine, with the same calls in the same order: what is
 received is kept, and what is sent lies in the outbox first. Training adds 0.01 to every number; it
-has no texts to evaluate on, and says so at once. It prints one JSON line per piece of work.
+has no texts to evaluate on, and says so at once. It prints a JSON line when it gets work.
 
     python -m profiling.wire.device '{"url": "http://...", "token": "...", "name": "a", ...}'
 """
@@ -56,15 +56,8 @@ def take_part(url: str, token: str, name: str, folder: str) -> NoReturn:
                 tell("over", at_s=now_s)
                 signal.pause()  # until it is ended: what it has used is still to be read
             if isinstance(given, Work):
-                adapter = _serve(coordinator, state, given, meter)
-                tell(
-                    "work",
-                    kind=given.kind,
-                    round_index=given.round_index,
-                    at_s=now_s,
-                    tensors=len(adapter),
-                    payload_bytes=sum(tensor.nbytes for tensor in adapter.values()),
-                )
+                tell("work", kind=given.kind, round_index=given.round_index, at_s=now_s)
+                _serve(coordinator, state, given, meter)
 
 
 def _facts() -> DeviceFacts:
@@ -78,10 +71,8 @@ def _next(
     return patiently(lambda: coordinator.next_work(wait_s, have, meter), math.inf)
 
 
-def _serve(
-    coordinator: Coordinator, state: ClientState, work: Work, meter: WorkMeter
-) -> AdapterState:
-    """Do one piece of work; the adapter that came with it."""
+def _serve(coordinator: Coordinator, state: ClientState, work: Work, meter: WorkMeter) -> None:
+    """Do one piece of work."""
     with meter.working():
         with meter.phase("download"):
             body = _adapter(coordinator, state, work.adapter_sha256, meter)
@@ -95,7 +86,6 @@ def _serve(
     report = replace(report, cost=meter.cost())
     patiently(lambda: coordinator.report(report, meter), math.inf)
     state.forget_finished(report.work_id)
-    return adapter
 
 
 def _adapter(coordinator: Coordinator, state: ClientState, digest: str, meter: WorkMeter) -> bytes:

@@ -2,7 +2,8 @@
 
 `smidgen coordinator serve` is a process with a store on disk, every client a process that speaks
 with the device's transport (`profiling.wire.device`). A round is what a run does in it by default:
-every client trains, and then evaluates what came of it. The first round warms up.
+every client trains, and then evaluates what came of it. The first round warms up: processor time is
+counted from the first `train` of the second one on.
 """
 
 import json
@@ -15,16 +16,20 @@ from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
+from edge_client.client.state import ClientState
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Training
-from edge_client.wire.tensors import AdapterState
+from edge_client.wire.tensors import AdapterState, decode_adapter
 from profiling.instruments.bases import cache_folder, label_words
 from profiling.instruments.child import Line
-from profiling.instruments.processes import Processes, running
+from profiling.instruments.processes import ProcessError, Processes, running
 from profiling.wire.counted import of_training, whole_rounds
+from profiling.wire.device import ADDED
 from profiling.wire.relay import Exchange, relaying
 from profiling.wire.run import SAMPLE_S, WARMUP, Side, WireRun, passed, side
 
@@ -33,6 +38,7 @@ SERVER = "coordinator"
 LISTENING = r"listening on http://([\d.]+:\d+)"
 START_S = 60.0  # until the server listens
 ROUND_S = 60.0  # the longest round that is waited for
+POLL_S = 0.5  # between two looks for the end; what has ended by then uses nothing more
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,9 @@ def measure(asked: Rounds, say: Callable[[str], None]) -> WireRun:
             server, client = _wait(processes, clients, asked, say)
             exchanges = relay.exchanges()
         lines = [line for name in clients for line in processes.lines(name)]
-    return _run(asked, lines, exchanges, server, client, load_1m)
+        adapter = _last_adapter(folder / clients[0])
+    check(asked, adapter)
+    return _run(asked, lines, adapter, exchanges, server, client, load_1m)
 
 
 def _serve(processes: Processes, folder: Path, asked: Rounds) -> tuple[str, int, str]:
@@ -110,19 +118,22 @@ def _wait(
 ) -> tuple[Side, Side]:
     """Wait until the run is finished; what the server and a client used in its rounds."""
 
-    def begun() -> int:
-        """Rounds that the first client has trained in."""
-        return sum(line.get("kind") == "train" for line in processes.lines(clients[0]))
+    def begun(name: str) -> int:
+        """Rounds that a client has begun to train in."""
+        return sum(line.get("kind") == "train" for line in processes.lines(name))
+
+    def is_warm() -> bool:
+        return any(begun(name) > WARMUP for name in clients)
 
     def is_over() -> bool:
-        say(f"round {max(0, begun() - WARMUP)} of {asked.count}")
+        say(f"round {begun(clients[0]) - WARMUP} of {asked.count}")
         last = [processes.lines(name)[-1:] for name in clients]
         return all(lines and lines[0]["event"] == "over" for lines in last)
 
     names = [SERVER, *clients]
-    processes.wait(lambda: begun() >= WARMUP, START_S + ROUND_S, "the first round")
+    processes.wait(is_warm, START_S + ROUND_S, "the first round")
     before = [processes.use(name) for name in names]
-    processes.wait(is_over, ROUND_S * (asked.count + 1), "the last round")
+    processes.wait(is_over, ROUND_S * (asked.count + 1), "the last round", POLL_S)
     after = [processes.use(name) for name in names]
     return side(before[:1], after[:1], asked.count), side(before[1:], after[1:], asked.count)
 
@@ -130,6 +141,7 @@ def _wait(
 def _run(
     asked: Rounds,
     lines: Sequence[Line],
+    adapter: AdapterState,
     exchanges: Sequence[Exchange],
     server: Side,
     client: Side,
@@ -139,15 +151,14 @@ def _run(
     began = [begins(lines, index, "train") for index in indices]
     ended = [begins(lines, index, "evaluate") for index in indices]
     over = min(line["at_s"] for line in lines if line["event"] == "over")
-    work = next(line for line in lines if line["event"] == "work")
     whole = list(whole_rounds(exchanges, asked.count))
     return WireRun(
         who=WHO,
         version=version(WHO),
         rtt_s=asked.rtt_s,
         clients=asked.clients,
-        tensors=work["tensors"],
-        payload_bytes=work["payload_bytes"],
+        tensors=len(adapter),
+        payload_bytes=sum(tensor.nbytes for tensor in adapter.values()),
         rounds_s=tuple(later - earlier for earlier, later in pairwise([*began, over])),
         training_s=tuple(end - begin for begin, end in zip(began, ended, strict=True)),
         whole=passed(whole, asked.clients * asked.count),
@@ -156,6 +167,34 @@ def _run(
         client=client,
         load_1m=load_1m,
     )
+
+
+def _last_adapter(folder: Path) -> AdapterState:
+    """What a client evaluated last, by its state folder."""
+    state = ClientState(folder)
+    body = state.adapter(state.newest())
+    if body is None:
+        raise ProcessError(f"{folder.name} has kept no adapter")
+    return decode_adapter(body)
+
+
+def check(asked: Rounds, last: AdapterState) -> None:
+    """See whether the work was done.
+
+    Args:
+        asked: What was to be done.
+        last: The adapter after its rounds.
+
+    Raises:
+        ProcessError: It is not the first one with 0.01 added in each round.
+    """
+    first = first_state(asked.base, asked.adapter)
+    added = (asked.count + WARMUP) * ADDED
+    is_so = first.keys() == last.keys() and all(
+        np.allclose(last[name] - tensor, added, rtol=1e-3) for name, tensor in first.items()
+    )
+    if not is_so:
+        raise ProcessError(f"{WHO}: its mean is not that of the answers")
 
 
 def begins(lines: Iterable[Line], round_index: int, kind: str) -> float:

@@ -162,7 +162,7 @@ class Book:
                 head = piece.partition(b"\r\n\r\n")[0] + b"\r\n"
                 key = found[1] if request and (found := KEY.search(head)) else b""
                 words = [word.decode("latin-1") for word in (method, path, key)]
-                self._open = Exchange(self._connection, *words, started_s=now_s, ended_s=now_s)
+                self._open = Exchange(self._connection, words[0], words[1], words[2], now_s, now_s)
                 self._exchanges.append(self._open)
         self._open.bytes_up += len(piece)
         self._open.ended_s = now_s

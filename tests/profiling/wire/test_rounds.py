@@ -12,10 +12,12 @@ import pytest
 pytest.importorskip("fastapi")
 
 from edge_client.bases.base import Base
+from profiling.instruments.processes import ProcessError
 from profiling.peers import flwr as flwr_simulation
 from profiling.records.file import read_records
 from profiling.wire.counted import CountError, of_training, whole_rounds
-from profiling.wire.ours import Rounds, measure
+from profiling.wire.device import ADDED
+from profiling.wire.ours import Rounds, check, first_state, measure
 from profiling.wire.relay import Exchange
 from tests.command_line import smidgen
 from tests.processes import children_of, is_computing
@@ -85,6 +87,23 @@ def test_a_short_run_counts_requests_and_bytes(tiny_base: Base, tmp_path: Path) 
     [record] = read_records(tmp_path / "wire.jsonl").records
     assert record.kind == "wire" and not record.is_peer
     assert record.figures["round_s"].values == tuple(run["rounds_s"])
+
+
+def test_what_is_no_file_of_records_is_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "wire.jsonl"
+    file.write_text("notes\nof somebody")
+    done = smidgen("profile", "wire", "--base", "nowhere", "--out", str(tmp_path))
+    assert done.exit_code != 0 and "wire.jsonl, line 1" in done.stderr
+    assert file.read_text() == "notes\nof somebody"
+
+
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_work_that_was_not_done_is_one_line(tiny_base: Base, rounds: int) -> None:
+    asked = Rounds(tiny_base, "lora:2", clients=2, count=2, rtt_s=0.0)  # and one warms up
+    first = first_state(tiny_base, "lora:2")
+    check(asked, {name: tensor + 3 * ADDED for name, tensor in first.items()})
+    with pytest.raises(ProcessError, match="not that of the answers"):
+        check(asked, {name: tensor + rounds * ADDED for name, tensor in first.items()})
 
 
 @pytest.mark.slow
