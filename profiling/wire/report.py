@@ -19,8 +19,8 @@ NOTES = (
     "passes beyond the adapter's numbers in float32, as a share of them.",
     "Processor time: user and system, of all processes of the server or of one client, in a round. "
     "Memory: their peak, with shared pages counted once (Pss) or in every process (Rss), sampled "
-    "every 2 s. A process that lives shorter than that is undercounted, which favours flwr: it starts "
-    "one per message.",
+    "every 2 s. A process that lives shorter than that is undercounted, which favours flwr: it "
+    "starts one per message.",
     "The relay adds distance alone: no slow start, no loss, no limit of bandwidth.",
 )
 
