@@ -28,6 +28,7 @@ SAMPLES_PER_S = 5
 RAILS_OF_ALL = ("VDD_IN", "POM_5V_IN")  # what the others branch off
 # A counter of 2^32 units of 15 microjoules, the smallest there is, begins again after 65 kJ.
 WRAP_CHECK_S = 30.0
+STANDS_STILL_S = 0.1  # a counter moves a thousand times a second, one that a guest is shown never
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class EnergyMeter:
     def __enter__(self) -> "EnergyMeter":
         self._begin()
         with self._lock:
-            self._read()
+            self._is_known = self._read()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="energy", daemon=True)
         self._thread.start()
@@ -116,15 +117,14 @@ class EnergyMeter:
             self._thread.join()
         self._thread = None
         with self._lock:
-            self._read()
+            self._is_known = self._read() and self._is_known
 
     @property
     def joules_since_start(self) -> float | None:
         """Joules up to now, or of the whole block after it; None where it cannot say."""
         with self._lock:
-            if self._thread is not None:
-                self._read()
-            return self._joules if self._is_known and self._samples > 1 else None
+            is_now = self._thread is None or self._read()
+            return self._joules if is_now and self._is_known and self._samples > 1 else None
 
     def energy(self) -> Energy | None:
         """What was used up to now, or in the whole block after it; None where it cannot say."""
@@ -147,8 +147,8 @@ class EnergyMeter:
             with self._lock:
                 self._read()
 
-    def _read(self) -> None:
-        """Take one sample; one that fails makes the gap to the next longer."""
+    def _read(self) -> bool:
+        """Take one sample; one that fails (False) makes the gap to the next longer."""
         now_s = time.monotonic()
         with suppress(OSError, ValueError):
             if self._samples:
@@ -161,6 +161,8 @@ class EnergyMeter:
                 self._first_s = now_s
             self._last_s = now_s
             self._samples += 1
+            return True
+        return False
 
 
 def energy_counter(root: Path = Path("/")) -> EnergyMeter | None:
@@ -181,7 +183,8 @@ class Power:
 
     Args:
         name: Of the instrument.
-        watts: Reads it; None where it cannot say.
+        watts: Reads it; None where it cannot say. Less than 0 is taken as that: what flows back is
+            not what was used.
     """
 
     interval_s = 1 / SAMPLES_PER_S
@@ -191,13 +194,17 @@ class Power:
         self._last: tuple[float, float | None] = (0.0, None)
 
     def start(self, now_s: float) -> None:
-        self._last = now_s, self._watts()
+        self._last = now_s, self._watts_used()
 
     def advance(self, now_s: float) -> float | None:
         then_s, before = self._last
-        now = self._watts()
+        now = self._watts_used()
         self._last = now_s, now
         return None if before is None or now is None else (before + now) / 2 * (now_s - then_s)
+
+    def _watts_used(self) -> float | None:
+        watts = self._watts()
+        return None if watts is None or watts < 0 else watts
 
 
 @dataclass(frozen=True)
@@ -310,8 +317,11 @@ def _battery_watts(folder: Path) -> float:
 class Counter:
     """RAPL: counters of energy, one per processor package.
 
+    It cannot say what was used where none of them moved in `STANDS_STILL_S`, or one began again and
+    its range is not told.
+
     Args:
-        files: Counter in microjoules, and how far it counts before it begins again.
+        files: Counter in microjoules, and how far it counts before it begins again; 0: not told.
     """
 
     name: EnergySource = "rapl"
@@ -319,17 +329,23 @@ class Counter:
 
     def __init__(self, files: Sequence[tuple[Path, int]]) -> None:
         self._files, self._last = files, [0] * len(files)
+        self._moved_s = 0.0
 
     def start(self, now_s: float) -> None:
-        self._last = self._counts()
+        self._last, self._moved_s = self._counts(), now_s
 
     def advance(self, now_s: float) -> float | None:
         before, now = self._last, self._counts()
         self._last = now
-        used = 0
-        for (_file, most), then, count in zip(self._files, before, now, strict=True):
-            used += count - then if count >= then else count - then + most
-        return used * 1e-6
+        if now != before:
+            self._moved_s = now_s
+        used = [
+            count - then if count >= then else count - then + most
+            for (_file, most), then, count in zip(self._files, before, now, strict=True)
+        ]
+        if min(used) < 0 or now_s - self._moved_s > STANDS_STILL_S:
+            return None
+        return sum(used) * 1e-6
 
     def _counts(self) -> list[int]:
         return [int(file.read_text()) for file, _most in self._files]

@@ -98,6 +98,34 @@ def test_a_sample_that_fails_is_a_longer_gap() -> None:
     assert energy.longest_gap_s > 0.35
 
 
+@pytest.mark.parametrize("failed", ["first", "last"])
+def test_a_block_whose_edge_was_not_read_has_no_figure(failed: str) -> None:
+    is_busy = threading.Event()
+
+    def watts() -> float:
+        if is_busy.is_set():
+            raise OSError("busy")
+        return 2.0
+
+    meter = EnergyMeter(Power("ina3221", watts))
+    if failed == "first":
+        is_busy.set()
+    with meter:
+        is_busy.clear()
+        time.sleep(0.45)
+        if failed == "last":
+            is_busy.set()
+            assert meter.joules_since_start is None
+    assert meter.energy() is None and meter.joules_since_start is None
+
+
+def test_power_that_flows_back_is_unknown() -> None:
+    watts = iter([1.0, -2.0, 4.0, 4.0])
+    source = Power("ina3221", lambda: next(watts))
+    source.start(0.0)
+    assert [source.advance(at) for at in (1.0, 2.0, 3.0)] == [None, None, 4.0]
+
+
 def test_power_is_sampled_five_times_a_second(tmp_path: Path) -> None:
     monitors(tmp_path, TX2, "iio")
     energy = metered(tmp_path, 0.9).energy()
@@ -140,6 +168,29 @@ def test_a_counter_that_begins_again_goes_on(tmp_path: Path) -> None:
     counter.start(0.0)
     file.write_text("100")
     assert counter.advance(1.0) == pytest.approx(200e-6)
+
+
+def test_a_counter_that_begins_again_without_a_range_is_unknown(tmp_path: Path) -> None:
+    file = tmp_path / "energy_uj"
+    file.write_text("900")
+    counter = Counter([(file, 0)])
+    counter.start(0.0)
+    file.write_text("100")
+    assert counter.advance(1.0) is None
+    file.write_text("400")
+    assert counter.advance(2.0) == pytest.approx(300e-6)
+
+
+def test_counters_that_stand_still_tell_nothing(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("moves", "stands")]
+    for file in files:
+        file.write_text("900")
+    counter = Counter([(file, 1000) for file in files])
+    counter.start(0.0)
+    assert counter.advance(0.06) == 0.0
+    assert counter.advance(0.12) is None  # however often it was read meanwhile
+    files[0].write_text("950")
+    assert counter.advance(9.0) == pytest.approx(50e-6)
 
 
 def test_a_counter_for_root_alone_gives_no_figure(tmp_path: Path) -> None:
