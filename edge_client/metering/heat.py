@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -27,7 +28,8 @@ COLDEST = -100_000  # thousandths of a degree; -256000 is a Jetson's "switched o
 PROCESSOR_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 SLOWS_THE_PROCESSOR = re.compile(r"cpu(?!.*fan)|^Processor$")
 NVPMODEL = ("usr/sbin/nvpmodel", "usr/bin/nvpmodel")
-ASK_S = 5.0
+STATUS = "var/lib/nvpmodel/status"
+ASK_S, KILL_S = 5.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,6 @@ class Heat:
         zones_c: Degrees Celsius by thermal zone.
         clocks_hz: Present clock of each core that is switched on, by its number.
         limits_hz: Clock that each core may now reach at most.
-        maxima_hz: Clock that each core could reach.
         governor: What chooses clocks, such as `schedutil`; several are joined by a comma.
         throttle_events: How often an x86 processor was slowed down by heat since it started.
         cooling_steps: Highest step of a device that cools by slowing the processor down.
@@ -64,7 +65,6 @@ class Heat:
     zones_c: dict[str, float]
     clocks_hz: dict[int, float]
     limits_hz: dict[int, float]
-    maxima_hz: dict[int, float]
     governor: str | None
     throttle_events: int | None
     cooling_steps: int | None
@@ -76,7 +76,7 @@ class Heat:
 
 
 def read_heat(root: Path = Path("/")) -> Heat:
-    """What the machine says now; takes about a millisecond, but for an `nvpmodel` to be asked.
+    """What the machine says now; takes about a millisecond, but where `nvpmodel` is asked once.
 
     Args:
         root: Where `sys` and `var` lie; another folder in tests.
@@ -86,7 +86,6 @@ def read_heat(root: Path = Path("/")) -> Heat:
         zones_c=_zones_c(root),
         clocks_hz=_clocks_hz(cores, "scaling_cur_freq"),
         limits_hz=_clocks_hz(cores, "scaling_max_freq"),
-        maxima_hz=_clocks_hz(cores, "cpuinfo_max_freq"),
         governor=governor(root),
         throttle_events=_throttle_events(root),
         cooling_steps=_cooling_steps(root),
@@ -98,19 +97,16 @@ def is_throttled(before: Heat, after: Heat) -> bool | None:
     """Whether heat slowed the processor down between two readings; None: the machine cannot say.
 
     The first of these that the machine has decides: an x86's own counter of such events; a device
-    that cools by slowing the processor, at work in one of the two readings; a core that may no
-    longer reach its full clock. The last is also what a power mode does on purpose, so where there
-    is one, the limit must have sunk meanwhile.
+    that cools by slowing the processor, at work in one of the two readings; a core whose limit has
+    sunk meanwhile. A limit that was there before may be its owner's or a power mode's.
     """
     if before.throttle_events is not None and after.throttle_events is not None:
         return after.throttle_events > before.throttle_events
     steps = [heat.cooling_steps for heat in (before, after) if heat.cooling_steps is not None]
     if steps:
         return any(steps)
-    if not after.limits_hz:
-        return None
-    full = before.limits_hz if after.power_mode else after.maxima_hz
-    return any(limit < full.get(core, limit) for core, limit in after.limits_hz.items())
+    both = before.limits_hz.keys() & after.limits_hz.keys()
+    return any(after.limits_hz[core] < before.limits_hz[core] for core in both) if both else None
 
 
 def governor(root: Path = Path("/")) -> str | None:
@@ -121,24 +117,52 @@ def governor(root: Path = Path("/")) -> str | None:
 
 def power_mode(root: Path = Path("/")) -> PowerMode | None:
     """A Jetson's power mode, from what `nvpmodel` has written down, else by asking it."""
-    kept = re.search(r"pmode:(\d+)", text(root / "var/lib/nvpmodel/status"))
+    status = text(root / STATUS)
+    kept = re.search(r"pmode:(\d+)", status)
     if kept is None:
-        return _asked_mode(root)
+        return _asked_mode(root, status)
     mode_id = int(kept[1])
     row = re.compile(rf"<\s*POWER_MODEL\s+ID={mode_id}\s+NAME=(\S+?)\s*>")
     named = row.search(text(root / "etc/nvpmodel.conf"))
-    return PowerMode(mode_id, named[1]) if named else _asked_mode(root) or PowerMode(mode_id, None)
+    if named:
+        return PowerMode(mode_id, named[1])
+    return _asked_mode(root, status) or PowerMode(mode_id, None)
 
 
-def _asked_mode(root: Path) -> PowerMode | None:
+@cache
+def _asked_mode(root: Path, status: str) -> PowerMode | None:
+    """What `nvpmodel` answers; asked once for each status, which it rewrites with every change."""
     tools = [root / tool for tool in NVPMODEL if os.access(root / tool, os.X_OK)]
     with suppress(OSError, subprocess.SubprocessError):
         for tool in tools:
-            done = subprocess.run([tool, "-q"], capture_output=True, text=True, timeout=ASK_S)
-            told = re.search(r"^NV Power Mode:\s*(\S+)\s*\n(\d+)\s*$", done.stdout, re.M)
+            told = re.search(r"^NV Power Mode:\s*(\S+)\s*\n(\d+)\s*$", _answer(tool), re.M)
             if told:
                 return PowerMode(int(told[2]), told[1])
     return None
+
+
+def _answer(tool: Path) -> str:
+    """What a tool says to `-q` within `ASK_S`; one that cannot even be killed is left behind.
+
+    Raises:
+        subprocess.TimeoutExpired: It said nothing.
+    """
+    asked = subprocess.Popen(
+        [tool, "-q"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+    )
+    try:
+        return asked.communicate(timeout=ASK_S)[0]
+    finally:
+        asked.kill()
+        with suppress(subprocess.TimeoutExpired):
+            asked.wait(KILL_S)
+        if asked.stdout:
+            asked.stdout.close()
 
 
 def _zones_c(root: Path) -> dict[str, float]:
@@ -154,9 +178,11 @@ def _zones_c(root: Path) -> dict[str, float]:
 
 
 def _sensors_c() -> dict[str, float]:
+    """Of the processor's own chips; not on every system does psutil have sensors."""
+    read = getattr(psutil, "sensors_temperatures", dict)
     return {
         f"{chip} {one.label}".strip(): float(one.current)
-        for chip, sensors in psutil.sensors_temperatures().items()
+        for chip, sensors in read().items()
         if chip in PROCESSOR_CHIPS
         for one in sensors
     }

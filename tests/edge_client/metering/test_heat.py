@@ -1,9 +1,11 @@
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from edge_client.metering import heat as heat_module
 from edge_client.metering.heat import Heat, PowerMode, is_throttled, power_mode, read_heat
-from edge_client.metering.unified_memory import nvmap_bytes
 from tests.edge_client.metering.boards import cores, put
 
 THERMAL = "sys/class/thermal"
@@ -28,13 +30,13 @@ def test_cores_that_are_off_have_no_clock(tmp_path: Path) -> None:
     cores(tmp_path, {0: (1_200_000, 2_000_000, 2_000_000), 1: (0, 0, 2_000_000)})
     put(tmp_path, {"sys/devices/system/cpu/cpu1/online": 0})
     heat = read_heat(tmp_path)
-    assert heat.clocks_hz == {0: 1.2e9} and heat.maxima_hz == {0: 2e9}
+    assert heat.clocks_hz == {0: 1.2e9} and heat.limits_hz == {0: 2e9}
     assert heat.governor == "schedutil"
 
 
 def test_a_machine_that_tells_nothing_is_unknown(tmp_path: Path) -> None:
     heat = read_heat(tmp_path)
-    assert heat == Heat({}, {}, {}, {}, None, None, None, None)
+    assert heat == Heat({}, {}, {}, None, None, None, None)
     assert heat.hottest_c is None and is_throttled(heat, heat) is None
 
 
@@ -58,17 +60,14 @@ def test_a_cooling_device_at_work_slows_down(tmp_path: Path) -> None:
     assert is_throttled(read_heat(tmp_path), cool) is True
 
 
-@pytest.mark.parametrize(("has_mode", "said"), [(False, True), (True, False)])
-def test_a_power_mode_that_limits_clocks_is_no_heat(
-    tmp_path: Path, has_mode: bool, said: bool
-) -> None:
+def test_a_limit_that_was_there_before_is_no_heat(tmp_path: Path) -> None:
+    unknown = read_heat(tmp_path)
     cores(tmp_path, {0: (1_000_000, 1_200_000, 2_000_000)})
-    if has_mode:
-        put(tmp_path, {"var/lib/nvpmodel/status": "pmode:0001"})
     before = read_heat(tmp_path)
-    assert is_throttled(before, read_heat(tmp_path)) is said
+    assert is_throttled(before, read_heat(tmp_path)) is False
     cores(tmp_path, {0: (800_000, 900_000, 2_000_000)})
     assert is_throttled(before, read_heat(tmp_path)) is True
+    assert is_throttled(unknown, read_heat(tmp_path)) is None
 
 
 def test_a_power_mode_has_the_name_of_its_board(tmp_path: Path) -> None:
@@ -78,18 +77,40 @@ def test_a_power_mode_has_the_name_of_its_board(tmp_path: Path) -> None:
     assert str(power_mode(tmp_path)) == "3 MAXP_ARM"
 
 
+def nvpmodel(root: Path, does: str) -> None:
+    put(root, {"usr/sbin/nvpmodel": f"#!/bin/sh\n{does}"})
+    (root / "usr/sbin/nvpmodel").chmod(0o755)
+
+
 def test_nvpmodel_is_asked_where_it_wrote_nothing_down(tmp_path: Path) -> None:
-    tool = tmp_path / "usr/sbin/nvpmodel"
-    put(tmp_path, {"usr/sbin/nvpmodel": "#!/bin/sh\n[ $1 = -q ] && printf '%s'"})
-    told = "NV Fan Mode:quiet\\nNV Power Mode: 15W\\n2\\n"
-    tool.write_text(f"#!/bin/sh\n[ $# = 1 ] && [ $1 = -q ] && printf '{told}'\n")
-    tool.chmod(0o755)
+    told = r"NV Fan Mode:\351\nNV Power Mode: 15W\n2\n"  # not UTF-8
+    nvpmodel(tmp_path, f"[ $# = 1 ] && [ $1 = -q ] && printf '{told}'")
     assert power_mode(tmp_path) == PowerMode(2, "15W")
-    tool.write_text("#!/bin/sh\nexit 1\n")
-    assert power_mode(tmp_path) is None
 
 
-def test_a_jetson_tells_what_its_gpu_holds(tmp_path: Path) -> None:
-    assert nvmap_bytes(tmp_path) is None
-    put(tmp_path, {"proc/meminfo": "MemTotal: 8000 kB\nNvMapMemUsed:    2048 kB\n"})
-    assert nvmap_bytes(tmp_path) == 2 << 20
+def test_nvpmodel_is_asked_again_where_its_status_has_changed(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    nvpmodel(tmp_path, f"echo >> {asked}; exit 1")
+    assert power_mode(tmp_path) is None and power_mode(tmp_path) is None
+    assert asked.read_text() == "\n"
+    put(tmp_path, {"var/lib/nvpmodel/status": "pmode:0001"})
+    assert power_mode(tmp_path) == power_mode(tmp_path) == PowerMode(1, None)
+    assert asked.read_text() == "\n\n"
+
+
+def test_nvpmodel_that_hangs_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heat_module, "ASK_S", 0.2)
+    nvpmodel(tmp_path, "exec sleep 60")
+    start = time.monotonic()
+    assert power_mode(tmp_path) is None and power_mode(tmp_path) is None
+    assert time.monotonic() - start < 5
+
+
+def test_a_system_whose_sensors_psutil_does_not_know_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(psutil, "sensors_temperatures", raising=False)
+    assert heat_module._sensors_c() == {}
+    assert isinstance(read_heat(), Heat)
