@@ -61,7 +61,7 @@ def test_rounds_are_whole_on_80_columns_and_in_a_pipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("x.txt", "a name that ends in .png or .svg or .pdf is expected"),
+        ("x.txt", "a name that ends in .png or .svg or .pdf or .jsonl is expected"),
         ("none/x.png", "there is no folder"),
         ("", "a name that ends in .png"),
     ],
