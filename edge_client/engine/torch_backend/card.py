@@ -9,6 +9,8 @@ import platform
 import statistics
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 import torch
@@ -16,7 +18,7 @@ import torch
 from edge_client.engine.engine import EngineError
 from edge_client.engine.torch_backend.matrices import nf4_dense_by_bitsandbytes
 from edge_client.planning.cuda.accelerator import CUDA, Accelerator, DevicePeak
-from edge_client.planning.guard import Guard
+from edge_client.planning.guard import Guard, is_allocation_failure
 
 REFUSED = "--device cuda: torch sees no CUDA device here"
 ELSE = "use --device cpu"
@@ -25,8 +27,16 @@ JETSON = (
     "for its JetPack"
 )
 INSTALL = "uninstall it, then pip install 'smidgen[gpu]'"
-# What bitsandbytes raises where it does not fit: torch, its driver, or its own library.
-UNFIT = (ImportError, OSError, RuntimeError, AttributeError)
+CUBLAS_FULL = "CUBLAS_STATUS_ALLOC_FAILED"
+# What torch and bitsandbytes raise where they do not fit each other, the driver or the card.
+UNFIT = (
+    ImportError,
+    OSError,
+    RuntimeError,
+    AttributeError,
+    AssertionError,
+    torch.cuda.DeferredCudaCallError,
+)
 
 
 def find_card(bits: int) -> Accelerator:
@@ -45,11 +55,13 @@ def find_card(bits: int) -> Accelerator:
         said = _first_line(told[0].message) if told else ""
         version, built_for = torch.__version__, torch.version.cuda
         raise EngineError(refusal(version, built_for, platform.machine(), said))
-    properties = torch.cuda.get_device_properties(0)
+    with _in_one_line("the CUDA device", "the CUDA device cannot be used"):
+        properties = torch.cuda.get_device_properties(0)
     _try_product(properties.name)
     if bits == 4:
         _try_nf4(properties.name)
-    free_bytes, total_bytes = torch.cuda.mem_get_info(0)
+    with _in_one_line(properties.name, f"the memory of {properties.name} is not told"):
+        free_bytes, total_bytes = torch.cuda.mem_get_info(0)
     return Accelerator(
         name=properties.name,
         capability=(properties.major, properties.minor),
@@ -81,16 +93,32 @@ def refusal(version: str, built_for: str | None, machine: str, said: str = "") -
     )
 
 
-def _try_product(name: str) -> None:
+@contextmanager
+def _in_one_line(name: str, claim: str, remedy: str = ELSE) -> Iterator[None]:
+    """Let what goes wrong inside end as one line.
+
+    Args:
+        name: The card's.
+        claim: What it means; but memory that ran out is told as that.
+        remedy: What to do.
+
+    Raises:
+        EngineError: Something went wrong inside.
+    """
     try:
+        yield
+    except UNFIT as error:
+        is_full = is_allocation_failure(error) or CUBLAS_FULL in str(error)
+        told = f"{name} is full" if is_full else claim
+        raise EngineError(f"--device cuda: {told}: {_first_line(error)}; {remedy}") from error
+
+
+def _try_product(name: str) -> None:
+    kinds = ", ".join(torch.cuda.get_arch_list())
+    claim = f"torch {torch.__version__} (for {kinds}) does not compute on {name}"
+    with _in_one_line(name, claim):
         ones = torch.ones(16, 16, device=CUDA)
         (ones @ ones).sum().item()
-    except RuntimeError as error:
-        kinds = ", ".join(torch.cuda.get_arch_list())
-        raise EngineError(
-            f"--device cuda: torch {torch.__version__} (for {kinds}) does not compute on {name}: "
-            f"{_first_line(error)}; {ELSE}"
-        ) from error
 
 
 def _try_nf4(name: str) -> None:
@@ -101,14 +129,10 @@ def _try_nf4(name: str) -> None:
             "--device cuda reads a base of 4 bits by bitsandbytes, which is not installed; pip "
             f"install 'smidgen[gpu]', {other}"
         )
-    data = torch.zeros(1, 32, dtype=torch.uint8, device=CUDA)
-    try:
+    with _in_one_line(name, f"bitsandbytes does not compute on {name}", other):
+        data = torch.zeros(1, 32, dtype=torch.uint8, device=CUDA)
         dense = nf4_dense_by_bitsandbytes(data, torch.ones(1, 1, device=CUDA), torch.float32)
         is_right = bool((dense == -1).all())
-    except UNFIT as error:
-        raise EngineError(
-            f"--device cuda: bitsandbytes does not compute on {name}: {_first_line(error)}; {other}"
-        ) from error
     if not is_right:
         raise EngineError(f"--device cuda: bitsandbytes computes wrongly on {name}; {other}")
 

@@ -6,7 +6,9 @@ What is marked `gpu` needs a CUDA device; nobody had one when it was written.
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import pytest
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED, Base, find_folder, open_base
 from edge_client.bases.packing import pack_model
-from edge_client.engine.engine import Engine
+from edge_client.engine.engine import Engine, EngineError
 from edge_client.engine.trainer import Trained, train
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Training
@@ -98,6 +100,63 @@ def test_on_an_arm_board_it_is_said_which_boards_have_no_cuda_for_pytorch(
 def test_what_torch_warned_of_is_passed_on() -> None:
     told = card.refusal("2.13.0", "13.0", "x86_64", "the driver is too old")
     assert "built for CUDA 13.0" in told and "the driver is too old" in told
+
+
+BUSY = "CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCompile with TORCH_USE_CUDA"
+
+
+def fails(error: Exception) -> Callable[..., Any]:
+    def call(*_arguments: object, **_more: object) -> Any:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize("error", [RuntimeError(BUSY), torch.cuda.DeferredCudaCallError(BUSY)])
+def test_a_card_that_another_keeps_for_itself_is_told_in_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", fails(error))
+    with pytest.raises(
+        EngineError, match=r"cannot be used: CUDA error: .*unavailable; use --dev"
+    ) as e:
+        card.find_card(8)
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB."),
+            "A card is full: ",
+        ),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), "A card is full: "),
+        (RuntimeError("CUDA error: no kernel image is available"), "does not compute on A card: "),
+    ],
+)
+def test_a_full_card_is_not_called_one_that_does_not_compute(
+    error: Exception, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = SimpleNamespace(name="A card")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: properties)
+    monkeypatch.setattr(torch, "ones", fails(error))
+    with pytest.raises(EngineError, match=told):
+        card.find_card(8)
+
+
+def test_a_card_that_does_not_tell_its_memory_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ones, properties = torch.ones(16, 16), SimpleNamespace(name="A card")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: properties)
+    monkeypatch.setattr(torch, "ones", lambda *_size, **_more: ones)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", fails(RuntimeError(BUSY)))
+    with pytest.raises(EngineError, match="the memory of A card is not told: CUDA error"):
+        card.find_card(8)
 
 
 # On a card that stands in: see `stand_in_card`
