@@ -24,7 +24,7 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import Evaluation, Trained, evaluate
 from edge_client.engine.trainer import train as train_round
 from edge_client.errors import demand
-from edge_client.metering.memory import peak_rss_bytes
+from edge_client.metering.memory import PeakSpan
 from edge_client.planning.cuda.accelerator import CPU, DevicePeak
 from edge_client.planning.plan import Plan
 from edge_client.planning.sizes import AUTO, parse_budget
@@ -54,7 +54,8 @@ class TrainedAdapter:
         test_examples: Test texts.
         plan: How a step was computed.
         predicted_peak_bytes: What the plan was estimated to take; of a card its memory.
-        peak_rss_bytes: Most memory of this process, measured.
+        peak_rss_bytes: Most memory of this process during the whole call, measured; an older peak
+            where the kernel does not let one begin.
         device: What it was trained on, `cpu` or `cuda`.
         device_peak: Most memory of the CUDA device, measured by torch; None without one.
     """
@@ -87,12 +88,11 @@ class _Alone:
 
 @dataclass(frozen=True)
 class _Rounds:
-    """What training gave: the last round's, the scores around it, and the peak."""
+    """What training gave: the last round's, and the scores around it."""
 
     last: Trained
     before: Evaluation | None
     after: Evaluation | None
-    peak_rss_bytes: int
 
 
 def train(
@@ -149,6 +149,7 @@ def train(
             cannot be written to; found out before training.
         Failed: Training went wrong.
     """
+    span = PeakSpan()
     folder, texts_in = place(out), place(data)
     check_adapter_folder("--out", folder)
     demand(1 <= rounds <= MOST_ROUNDS, f"--rounds {rounds}: 1 to {MOST_ROUNDS} is expected")
@@ -169,7 +170,7 @@ def train(
         origin = Exported(adapter, opened.peft_name, opened.base_id, opened.architecture, chosen)
         body = encode_adapter(computer.adapter())
         write_peft_folder(folder, origin, body, _card(alone, done))
-        return _trained(folder, computer, done, device)
+        return _trained(folder, computer, done, device, span.peak_bytes())
 
 
 def _exportable(adapter: str) -> AdapterSpec:
@@ -189,17 +190,15 @@ def _texts(data: Path, task: Task, dialect: Dialect) -> ClientData:
 
 
 def _train(engine: Engine, alone: _Alone, tell: Tell) -> _Rounds:
-    before, peak = _score(engine, alone.texts), 0
+    before = _score(engine, alone.texts)
     for round_index in range(1, alone.rounds + 1):
         engine.load_adapter(engine.adapter())
         seed = derive_seed(alone.seed, "train", "alone", round_index)
         trained = train_round(engine, alone.texts.labelled, alone.training, seed)
-        peak = max(peak, peak_rss_bytes())
         engine.end_round()
         if alone.rounds > 1:
             tell(f"round {round_index} of {alone.rounds}: loss {trained.loss:.3f}")
-    after = _score(engine, alone.texts)
-    return _Rounds(trained, before, after, max(peak, peak_rss_bytes()))
+    return _Rounds(trained, before, _score(engine, alone.texts))
 
 
 def _score(engine: Engine, texts: ClientData) -> Evaluation | None:
@@ -213,7 +212,9 @@ def _card(alone: _Alone, done: _Rounds) -> Card:
     return Card(alone.rounds, 1, accuracies, today, version(), licence_of(alone.base))
 
 
-def _trained(folder: Path, engine: Engine, done: _Rounds, device: str) -> TrainedAdapter:
+def _trained(
+    folder: Path, engine: Engine, done: _Rounds, device: str, peak_bytes: int
+) -> TrainedAdapter:
     before, after = done.before, done.after
     return TrainedAdapter(
         folder=folder,
@@ -224,7 +225,7 @@ def _trained(folder: Path, engine: Engine, done: _Rounds, device: str) -> Traine
         test_examples=after.num_examples if after else 0,
         plan=engine.plan,
         predicted_peak_bytes=engine.option.predicted_peak_bytes,
-        peak_rss_bytes=done.peak_rss_bytes,
+        peak_rss_bytes=peak_bytes,
         device=device,
         device_peak=engine.device_peak(),
     )
