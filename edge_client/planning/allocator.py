@@ -38,8 +38,8 @@ def ask_for_large_pages() -> None:
     """Let torch ask the kernel for pages of 2 MiB under tensors that are as large.
 
     A step takes and frees its tensors anew, and each page that is new is zeroed at a fault of its
-    own. RoBERTa-base, 4 x 256 tokens, float32, AVX-512: 178,000 faults a step become 54,000, and
-    its seconds 0.90 x, at the same peak. To be called before torch is imported; the user's own
+    own. RoBERTa-base, 4 x 256 tokens, float32, AVX-512: 178,000 faults a step become 54,000, at the
+    same peak (docs/decisions/005-allocator.md). To be called before torch is imported; the user's own
     `THP_MEM_ALLOC_ENABLE` stands.
     """
     os.environ.setdefault(TORCH_LARGE_PAGES, "1")
