@@ -335,6 +335,7 @@ class Counter:
         self._last, self._moved_s = self._counts(), now_s
 
     def advance(self, now_s: float) -> float | None:
+        """See `Source`; None too where no package has moved for longer than one ever stands."""
         before, now = self._last, self._counts()
         self._last = now
         if now != before:

@@ -36,9 +36,9 @@ def round_records(rows: Sequence[Row], session: str) -> Iterator[Record]:
                 )
                 for name in phases
             }
-            figures["peak_rss_bytes"] = Figure(
-                tuple(float(row["cost"]["peak_rss_bytes"]) for row in done), "VmHWM"
-            )
+            peaks = [row["cost"]["peak_rss_bytes"] for row in done]
+            if told := tuple(float(peak) for peak in peaks if peak is not None):
+                figures["peak_rss_bytes"] = Figure(told, "VmHWM")
             for way in ("up", "down"):
                 counts = tuple(float(moved.bytes_of(row, way)) for row in done)
                 figures[f"{way}_bytes"] = Figure(counts, counter)
