@@ -39,8 +39,8 @@ def ask_for_large_pages() -> None:
 
     A step takes and frees its tensors anew, and each page that is new is zeroed at a fault of its
     own. RoBERTa-base, 4 x 256 tokens, float32, AVX-512: 178,000 faults a step become 54,000, at the
-    same peak (docs/decisions/005-allocator.md). To be called before torch is imported; the user's own
-    `THP_MEM_ALLOC_ENABLE` stands.
+    same peak (docs/decisions/005-allocator.md). To be called before torch is imported; the user's
+    own `THP_MEM_ALLOC_ENABLE` stands.
     """
     os.environ.setdefault(TORCH_LARGE_PAGES, "1")
 
