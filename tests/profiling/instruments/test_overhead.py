@@ -58,7 +58,7 @@ def instrumented(root: Path, work: Callable[[], None]) -> tuple[dict[str, float]
 
 @pytest.mark.slow
 def test_all_instruments_together_cost_little_of_a_step(tmp_path: Path) -> None:
-    """At most a hundredth where it is quiet (0.6 % measured); twice that where others compute."""
+    """The device's own at most a hundredth, and the sampler, which looks from outside, another."""
     monitors(tmp_path, TX2, "iio")
     started_s = time.monotonic()
     spent, around, worked = instrumented(tmp_path, step)
@@ -69,5 +69,6 @@ def test_all_instruments_together_cost_little_of_a_step(tmp_path: Path) -> None:
     print(f"per cent of a step: { {name: round(one, 3) for name, one in shares.items()} }; ")
     print(f"before and after a piece of work: {1e3 * around:.1f} ms")
     assert set(spent) == THREADS
-    assert sum(shares.values()) <= 2
-    assert around <= 0.25
+    assert shares["energy"] + shares["meter"] <= 1
+    assert shares["sampler"] <= 1
+    assert around <= 0.05
