@@ -200,6 +200,7 @@ class Benchmark:
         work: Work = "train",
         cap_bytes: int | None = None,
         listen: Callable[[Line], None] = silent,
+        within_s: float | None = None,
     ) -> Child:
         """One process of our engine or of a peer, run to its end.
 
@@ -208,6 +209,7 @@ class Benchmark:
             work: What it does.
             cap_bytes: Hard cap around it, or None.
             listen: Called with each of its lines.
+            within_s: Seconds after which it is ended; None for no limit.
 
         Raises:
             Refused: Our engine refuses the base, the adapter or the budget.
@@ -216,7 +218,7 @@ class Benchmark:
         request = self._request(name, self._folder(name), work)
         mapped = self.base.weights.stat().st_size
         command = self._command(name, request.to_json())
-        child = run_child(command, cap_bytes, mapped, self._environment(), listen)
+        child = run_child(command, cap_bytes, mapped, self._environment(), listen, within_s)
         if (refusal := child.refusal) is not None:
             raise Refused(refusal["message"], refusal.get("needed_bytes"))
         return child

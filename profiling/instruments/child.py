@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from profiling.instruments.memory_cap import CapReport, memory_cap
 from profiling.instruments.sampler import Peaks, Sampler
 
 Line = dict[str, Any]
-DONE, KILLED_BY_CAP = "done", "killed by the memory cap"
+DONE, KILLED_BY_CAP, STOOD_STILL = "done", "killed by the memory cap", "stood still"
 LAST_WORDS = 400  # characters of stderr that are kept
 
 
@@ -27,7 +28,8 @@ class Child:
     """What a child said and what was seen of it.
 
     Attributes:
-        outcome: `done`, `killed by the memory cap`, or how it failed, in one line.
+        outcome: `done`, `killed by the memory cap`, `stood still` (what it needs was read again and
+            again, until the time was up), or how it failed, in one line.
         lines: What it printed, in order.
         loading: Peaks up to its line `ready`.
         stepping: Peaks from there on.
@@ -60,6 +62,7 @@ def run_child(
     mapped_bytes: int,
     environment: Mapping[str, str],
     listen: Callable[[Line], None] = silent,
+    within_s: float | None = None,
 ) -> Child:
     """Run a child that prints one JSON object a line.
 
@@ -69,6 +72,7 @@ def run_child(
         mapped_bytes: Size of the files it maps privately.
         environment: Set beside this process's own.
         listen: Called with each line as it comes.
+        within_s: Seconds after which it is ended; None for no limit.
     """
     lines: list[Line] = []
     loading = stepping = Peaks()
@@ -82,7 +86,7 @@ def run_child(
             env=os.environ | environment,
         )
         try:
-            with Sampler(process.pid) as sampler:
+            with Sampler(process.pid) as sampler, _ended(process, within_s) as is_late:
                 for line in _objects(process):
                     if line["event"] == "ready":
                         loading = sampler.take()
@@ -95,7 +99,28 @@ def run_child(
             process.wait()
         report = cap.report()
         outcome = _outcome(process.returncode, lines, report, _last_words(errors))
+        if is_late.is_set() and outcome != DONE:
+            outcome = STOOD_STILL
     return Child(outcome, lines, loading, stepping, report)
+
+
+@contextmanager
+def _ended(process: "subprocess.Popen[str]", within_s: float | None) -> Iterator[threading.Event]:
+    """Kill a process that takes longer than it may; set where that was done."""
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        process.kill()
+
+    timer = threading.Timer(within_s or 0.0, end)
+    timer.daemon = True
+    if within_s is not None:
+        timer.start()
+    try:
+        yield is_late
+    finally:
+        timer.cancel()
 
 
 def _objects(process: "subprocess.Popen[str]") -> Iterator[Line]:

@@ -18,7 +18,7 @@ from edge_client.tables import size
 from profiling.benchmarks.training import Benchmark, Refused, Settings, peaks
 from profiling.benchmarks.training_run import spread
 from profiling.instruments.bases import BenchmarkError
-from profiling.instruments.child import KILLED_BY_CAP, Child, Line
+from profiling.instruments.child import KILLED_BY_CAP, STOOD_STILL, Child, Line
 from profiling.instruments.stepping import Work
 from profiling.models.boards import can_prove, few_cores, placed
 from profiling.models.cell import DONE, LABELLING, PEERS, Cell, Proof
@@ -28,6 +28,7 @@ NOT_HERE = "not available here"
 UNSTABLE = 0.15  # interquartile range over median
 FLOAT32_BYTES = 4
 PROOF_STEPS = 2  # the second holds the optimizer's state from its beginning
+LOADING_S, SLOWER = 120.0, 10.0  # of a run on a board
 LABELLED_BATCHES = 4
 NEEDS = {
     "full": ("torch", "transformers"),
@@ -177,11 +178,20 @@ def _on_board(benchmark: Benchmark, cell: Cell, board_bytes: int) -> Proof:
     dropped = benchmark.drop_caches(cell.method)
     try:
         with few_cores():
-            child = benchmark.launch(cell.method, "train", board_bytes)
+            child = benchmark.launch(cell.method, "train", board_bytes, within_s=patience_s(cell))
     except BenchmarkError as error:
         is_budget = isinstance(error, Refused) and error.needed_bytes is not None
         return Proof(board_bytes, is_done=False, outcome=str(error), is_broken=not is_budget)
     return proof_of(child, board_bytes, dropped)
+
+
+def patience_s(cell: Cell) -> float:
+    """Seconds that a run on a board may take: ten times its steps without a limit, and two minutes.
+
+    Where memory is short by little, the kernel drops the program's own pages and reads them again,
+    for hours: that is not a board on which one trains.
+    """
+    return LOADING_S + SLOWER * PROOF_STEPS * max(cell.steps_s, default=0.0)
 
 
 def proof_of(child: Child, board_bytes: int, dropped: str) -> Proof:
@@ -201,7 +211,7 @@ def proof_of(child: Child, board_bytes: int, dropped: str) -> Proof:
         peak_bytes=cap.peak_bytes,
         cap=f"{cap.note}; {dropped}",
         limit_bytes=cap.limit_bytes,
-        is_broken=not is_hard or outcome not in (DONE, KILLED_BY_CAP),
+        is_broken=not is_hard or outcome not in (DONE, KILLED_BY_CAP, STOOD_STILL),
     )
 
 

@@ -23,7 +23,7 @@ from profiling.benchmarks.training import PEERS, Benchmark, Settings
 from profiling.benchmarks.training_record import to_record as train_record
 from profiling.benchmarks.training_run import TrainingRun, ratios, spread
 from profiling.instruments.bases import BenchmarkError, find_base, label_words
-from profiling.instruments.child import DONE, KILLED_BY_CAP, run_child
+from profiling.instruments.child import DONE, KILLED_BY_CAP, STOOD_STILL, run_child
 from profiling.instruments.machine import this_machine
 from profiling.instruments.stepping import Request, random_texts, read_request
 from profiling.peers.ort import ORT_TRAINING
@@ -101,6 +101,15 @@ def test_a_child_over_its_cap_is_reported_as_killed_by_it() -> None:
     if child.cap.limit_bytes is None:
         pytest.skip(f"no memory cgroup here: {child.cap.note}")
     assert child.outcome == KILLED_BY_CAP
+
+
+def test_a_child_that_takes_too_long_is_ended_and_said_to_stand_still() -> None:
+    child = run_child([sys.executable, "-c", "input() or print('never')"], None, 0, {}, within_s=30)
+    assert child.outcome.startswith("failed with exit code 1")  # its end of file came before
+    asleep = "import time; time.sleep(600)"
+    assert (
+        run_child([sys.executable, "-c", asleep], None, 0, {}, within_s=0.2).outcome == STOOD_STILL
+    )
 
 
 def test_a_child_that_fails_says_how() -> None:

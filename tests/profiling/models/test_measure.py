@@ -1,10 +1,10 @@
 import pytest
 
-from profiling.instruments.child import KILLED_BY_CAP, Child
+from profiling.instruments.child import KILLED_BY_CAP, STOOD_STILL, Child
 from profiling.instruments.memory_cap import CapReport
 from profiling.instruments.sampler import Peaks
 from profiling.models.cell import DONE, GIB, Cell, Proof
-from profiling.models.measure import proof_of
+from profiling.models.measure import patience_s, proof_of
 
 CRASH = "failed with exit code 1: no luck"
 
@@ -24,6 +24,13 @@ def test_a_limit_is_a_proof_without_a_peak() -> None:
 @pytest.mark.parametrize("outcome", [CRASH, "killed from outside (SIGKILL)"])
 def test_a_crash_says_nothing_about_a_board(outcome: str) -> None:
     assert ended(outcome).is_broken and not ended(KILLED_BY_CAP).is_broken
+
+
+def test_a_run_that_stands_still_on_a_board_does_not_fit_it() -> None:
+    proof = ended(STOOD_STILL)
+    assert not proof.is_done and not proof.is_broken
+    slow, fast = Cell("b", "full", steps_s=(5.0, 9.0)), Cell("b", "full", steps_s=(0.1,))
+    assert patience_s(fast) >= 120 and patience_s(slow) == patience_s(fast) + 20 * 8.9
 
 
 @pytest.mark.parametrize("limit_bytes", [None, 2 * GIB])
