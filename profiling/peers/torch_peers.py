@@ -8,8 +8,9 @@
 
 The first three call the model as Hugging Face made it, whose head answers at every position. nf4 is
 the peer to beat and gets what helps it: a checkpoint that is quantized already, the head at the
-mask, no dropout. All hold the weights of our own base, so first losses must agree. Labelling is
-the same model in `eval` and without gradients.
+mask, no dropout. transformers cannot recompute ALBERT's activations: its recipes keep them. All
+hold the weights of our own base, so first losses must agree. Labelling is the same model in `eval`
+and without gradients.
 
     python -m profiling.peers.torch_peers '{"engine": "nf4", ...}'
 """
@@ -78,7 +79,7 @@ class Peer:
         if self._recipe.is_lora:
             _add_lora(self._model, request)
         if self._recipe.is_checkpointed and is_training:
-            _checkpoint(self._model)
+            recompute(self._model)
         self._model.train(is_training)
         self._trained = dict(_trained(self._model))
         lr = LORA_LR if self._recipe.is_lora else FULL_LR
@@ -173,7 +174,10 @@ def _add_lora(model: Any, request: Request) -> None:
         get_peft_model(model, chosen)  # puts LoRA into the very model
 
 
-def _checkpoint(model: Any) -> None:
+def recompute(model: Any) -> None:
+    """Recompute activations in backward, where the library can: of ALBERT it keeps them all."""
+    if not model.supports_gradient_checkpointing:
+        return
     choice = {"use_reentrant": False}
     if hasattr(model, "activation_checkpointing_enable"):  # transformers 5.20 and later
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=choice)
