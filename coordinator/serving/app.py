@@ -1,48 +1,20 @@
-"""The routes of `edge_client.wire.messages`, and the driver that lets rounds proceed.
-
-Bytes are checked by `wire` and `admission`, not by the web framework: a request from outside ends
-in an answer, or in 4xx with one line of detail. Store work runs in threads, waiting does not.
-"""
+"""The coordinator as an ASGI application, and the driver that lets rounds proceed."""
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Header, Request, Response
+from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse
-from starlette.requests import ClientDisconnect
 
-from coordinator.rounds.admission import Refusal
+from coordinator.serving.device_routes import add_device_routes
+from coordinator.serving.http import add_handlers
 from coordinator.serving.polls import Bells, heard
 from coordinator.serving.service import Service
-from coordinator.storage.keys import bearer
-from coordinator.storage.store import Device
-from edge_client.wire.messages import (
-    MAX_JSON_BYTES,
-    Asking,
-    Enrol,
-    Enrolled,
-    Receipt,
-    Report,
-    Terms,
-    Waiting,
-    WireError,
-    Work,
-    decode,
-    encode,
-)
-from edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES, digest_header
 
-LONGEST_POLL_S = 60.0
 TICK_S = 1.0
-PIECE_BYTES = 1 << 20  # of an adapter that is sent: every piece is a hop to a thread and back
-DRAIN_BYTES = 4 * 1024 * 1024  # read on that far, so that the sender gets to read the refusal
 LOG = logging.getLogger(__name__)
 
 
@@ -60,11 +32,8 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(title="smidgen coordinator", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.bells = bells
     app.state.service = service
-    app.add_exception_handler(Refusal, _refused)
-    app.add_exception_handler(WireError, _no_message)
-    app.add_exception_handler(RequestValidationError, _no_parameters)
-    app.add_exception_handler(ClientDisconnect, _gone)
-    _add_routes(app, service, bells)
+    add_handlers(app)
+    add_device_routes(app, service, bells)
     return app
 
 
@@ -78,139 +47,3 @@ async def drive(service: Service, bells: Bells) -> None:
             LOG.exception("rounds stand still; trying again")
         if not bells.is_stopping:
             await heard(bells.changed, TICK_S)
-
-
-def _add_routes(app: FastAPI, service: Service, bells: Bells) -> None:
-    def device_of(authorization: Annotated[str | None, Header()] = None) -> Device:
-        return service.device_of(bearer(authorization))
-
-    Known = Annotated[Device, Depends(device_of)]
-
-    @app.post("/v1/terms", response_model=Terms, openapi_extra=_takes(Asking))
-    async def terms(request: Request) -> Response:
-        message = decode(await read_body(request, MAX_JSON_BYTES), Asking)
-        return _json(await run_in_threadpool(service.terms, message))
-
-    @app.post("/v1/enrol", response_model=Enrolled, openapi_extra=_takes(Enrol))
-    async def enrol(request: Request) -> Response:
-        message = decode(await read_body(request, MAX_JSON_BYTES), Enrol)
-        enrolled = await run_in_threadpool(service.enrol, message, time.time())
-        return _json(enrolled)
-
-    @app.get("/v1/work", response_model=Work, responses={202: {"model": Waiting}, 410: {}})
-    async def next_work(device: Known, wait_s: float = 0.0, have: str = "") -> Response:
-        wait_s = min(wait_s, LONGEST_POLL_S) if wait_s > 0 else 0.0
-        with bells.bell(device) as bell:
-            given = await run_in_threadpool(service.next_work, device, time.time(), have)
-            bells.changed.set()  # a device that is new may be the one a round waits for
-            if given is None and wait_s and not bells.is_stopping:
-                await heard(bell, wait_s)
-                given = await run_in_threadpool(service.next_work, device, time.time(), have)
-        if given is None:
-            return _json(await run_in_threadpool(service.waiting, device, time.time()), 202)
-        return _json(given, 200 if isinstance(given, Work) else 410)
-
-    @app.get("/v1/adapters/{name}", response_class=FileResponse)
-    def adapter(request: Request, device: Known, name: str) -> Response:
-        if not re.fullmatch("[0-9a-f]{64}", name) or not service.is_adapter(name):
-            raise Refusal(404, f"no adapter {name[:64]!r}")
-        digest = digest_header(name)
-        headers = {"ETag": f'"{name}"', "Repr-Digest": digest, "Cache-Control": "immutable"}
-        if "range" not in request.headers:
-            headers["Content-Digest"] = digest
-        response = FileResponse(service.adapter_path(name), headers=headers)
-        response.chunk_size = PIECE_BYTES
-        return response
-
-    @app.put("/v1/work/{work_id}/update", response_model=Receipt)
-    async def update(
-        request: Request,
-        device: Known,
-        work_id: str,
-        content_digest: Annotated[str | None, Header()] = None,
-    ) -> Response:
-        asked = await run_in_threadpool(service.asked, device, work_id)
-        limit = service.adapter_bytes(asked.opened.adapter_sha256) + MAX_UPDATE_OVERHEAD_BYTES
-        body = await read_body(request, limit)
-        receipt = await run_in_threadpool(
-            service.accept_update, device, work_id, body, content_digest, time.time()
-        )
-        bells.changed.set()
-        return _json(receipt)
-
-    @app.post("/v1/work/{work_id}/report", response_model=Receipt, openapi_extra=_takes(Report))
-    async def report(request: Request, device: Known, work_id: str) -> Response:
-        message = decode(await read_body(request, MAX_JSON_BYTES), Report)
-        if message.work_id != work_id:
-            raise Refusal(422, f"the report is for work {message.work_id[:64]!r}")
-        receipt = await run_in_threadpool(service.accept_report, device, message, time.time())
-        bells.changed.set()
-        return _json(receipt)
-
-    @app.get("/healthz")
-    async def health() -> dict[str, str]:
-        return {"status": "ok"}
-
-    @app.get("/v1/runs/{run_id}")
-    def run(run_id: str) -> dict[str, Any]:
-        live = service.run(run_id)
-        step = live.state.step
-        return {
-            "name": live.config.name,
-            "phase": live.state.phase,
-            "round_index": step.opened.round_index if step else live.state.round_index,
-            "rounds": live.config.rounds,
-            "devices": len(service.alive(run_id, time.time())),
-        }
-
-
-async def read_body(request: Request, limit_bytes: int) -> bytes:
-    """Read a body, keeping at most what is allowed.
-
-    Raises:
-        Refusal: 413, it is longer.
-    """
-    body, length = bytearray(), 0
-    async for chunk in request.stream():
-        length += len(chunk)
-        if length <= limit_bytes:
-            body += chunk
-        elif length > limit_bytes + DRAIN_BYTES:
-            break
-    if length > limit_bytes:
-        raise Refusal(413, f"the body is over {limit_bytes} bytes")
-    return bytes(body)
-
-
-def _takes(kind: type[Any]) -> dict[str, Any]:
-    note = {"type": "object", "description": f"`{kind.__name__}` of edge_client/wire/messages.py"}
-    return {"requestBody": {"content": {"application/json": {"schema": note}}, "required": True}}
-
-
-def _json(message: Any, status: int = 200) -> Response:
-    return Response(encode(message), status, media_type="application/json")
-
-
-def _detail(status: int, detail: str) -> Response:
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    line = " ".join(detail.split())[:500]
-    return JSONResponse({"detail": line}, status_code=status, headers=headers)
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
-    return _detail(error.status, error.detail)
-
-
-async def _no_message(_: Request, error: Exception) -> Response:
-    return _detail(422, str(error))
-
-
-async def _no_parameters(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    return _detail(422, f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
-
-
-async def _gone(_: Request, __: Exception) -> Response:
-    return Response(status_code=400)

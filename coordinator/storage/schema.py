@@ -1,10 +1,9 @@
-"""Tables of the store. Another shape of them, or of the reports, is another `SCHEMA_VERSION`."""
+"""Tables of the store, as the newest revision of `coordinator/storage/migrations` leaves them."""
 
 from typing import Any
 
 import sqlalchemy as sql
 
-SCHEMA_VERSION = 2
 METADATA = sql.MetaData()
 
 
@@ -12,7 +11,10 @@ def _run_column(**options: Any) -> sql.Column[str]:
     return sql.Column("run_id", sql.String, sql.ForeignKey("runs.run_id"), **options)
 
 
-VERSION = sql.Table("schema_version", METADATA, sql.Column("version", sql.Integer, nullable=False))
+def _device_column(**options: Any) -> sql.Column[str]:
+    return sql.Column("device_id", sql.String, sql.ForeignKey("devices.device_id"), **options)
+
+
 RUNS = sql.Table(
     "runs",
     METADATA,
@@ -25,21 +27,46 @@ RUNS = sql.Table(
     sql.Column("adapter_sha256", sql.String, nullable=False),
     sql.Column("secret", sql.String, nullable=False),
 )
+# What lets devices enrol: counted, expiring, revocable; null where there is no such bound.
 TOKENS = sql.Table(
     "tokens",
     METADATA,
-    sql.Column("token_sha256", sql.String, primary_key=True),
-    _run_column(nullable=False),
+    sql.Column("token_id", sql.String, primary_key=True),
+    sql.Column("token_sha256", sql.String, nullable=False, unique=True),
+    sql.Column("created_at_s", sql.Float, nullable=False),
+    sql.Column("expires_at_s", sql.Float),
+    sql.Column("uses", sql.Integer),
+    sql.Column("used", sql.Integer, nullable=False, default=0),
+    sql.Column("revoked_at_s", sql.Float),
+    sql.Column("tags", sql.JSON, nullable=False),
 )
+# `name` is `stem` or `stem-number`. `own_tags` are the device's words, `tags` the operator's.
 DEVICES = sql.Table(
     "devices",
     METADATA,
-    _run_column(primary_key=True),
     sql.Column("device_id", sql.String, primary_key=True),
     sql.Column("key_sha256", sql.String, nullable=False, unique=True),
+    sql.Column("name", sql.String, nullable=False, unique=True),
+    sql.Column("stem", sql.String, nullable=False, index=True),
+    sql.Column("number", sql.Integer, nullable=False),
+    sql.Column("own_tags", sql.JSON, nullable=False),
+    sql.Column("tags", sql.JSON, nullable=False),
     sql.Column("facts", sql.JSON, nullable=False),
+    sql.Column("token_id", sql.String),
     sql.Column("enrolled_at_s", sql.Float, nullable=False),
     sql.Column("last_seen_s", sql.Float),
+    sql.Column("revoked_at_s", sql.Float),
+)
+# How devices stand to runs: `edge_client.wire.fleet.Membership` with its time.
+MEMBERSHIPS = sql.Table(
+    "memberships",
+    METADATA,
+    _run_column(primary_key=True),
+    _device_column(primary_key=True),
+    sql.Column("state", sql.String, nullable=False),
+    sql.Column("failure", sql.String),
+    sql.Column("peak_bytes", sql.Integer),
+    sql.Column("at_s", sql.Float, nullable=False),
 )
 EVENTS = sql.Table(
     "events",
@@ -53,10 +80,32 @@ REPORTS = sql.Table(
     METADATA,
     sql.Column("work_id", sql.String, primary_key=True),
     _run_column(nullable=False, index=True),
-    sql.Column("device_id", sql.String, nullable=False),
+    sql.Column("device_id", sql.String, nullable=False, index=True),
     sql.Column("round_index", sql.Integer, nullable=False),
     sql.Column("attempt", sql.Integer, nullable=False),
     sql.Column("kind", sql.String, nullable=False),
     sql.Column("is_late", sql.Boolean, nullable=False),
     sql.Column("report", sql.JSON, nullable=False),
+)
+# What operators ask of a run: written by commands and by the operator's API, carried out and
+# journaled by the process that serves, oldest first.
+ORDERS = sql.Table(
+    "orders",
+    METADATA,
+    sql.Column("order_id", sql.Integer, primary_key=True, autoincrement=True),
+    _run_column(nullable=False),
+    sql.Column("kind", sql.String, nullable=False),  # pause, resume, stop, extend
+    sql.Column("rounds", sql.Integer),  # of extend
+    sql.Column("asked_at_s", sql.Float, nullable=False),
+    sql.Column("done_at_s", sql.Float),
+)
+# Who may look (viewer) and who may change (operator), by bearer token.
+OPERATORS = sql.Table(
+    "operators",
+    METADATA,
+    sql.Column("operator_id", sql.String, primary_key=True),
+    sql.Column("token_sha256", sql.String, nullable=False, unique=True),
+    sql.Column("role", sql.String, nullable=False),
+    sql.Column("created_at_s", sql.Float, nullable=False),
+    sql.Column("revoked_at_s", sql.Float),
 )

@@ -5,10 +5,9 @@ anything. Secrets are stored as hashes; the journal only grows.
 """
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import sqlalchemy as sql
@@ -16,6 +15,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from coordinator.rounds.events import Event, decode_event, encode_event
 from coordinator.storage.blobs import put_blob, read_blob
+from coordinator.storage.database import Database
 from coordinator.storage.schema import (
     DEVICES,
     EVENTS,
@@ -81,15 +81,11 @@ class Store:
 
     def __init__(self, folder: Path, url: str | None = None) -> None:
         self.blobs = folder / "blobs"
-        self._writing: AbstractContextManager[Any] = nullcontext()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # tokens' hashes, work's secrets
             self.blobs.mkdir(exist_ok=True)
-            self._engine = sql.create_engine(url or f"sqlite:///{folder / DATABASE}")
-            if self._engine.dialect.name == "sqlite":
-                sql.event.listen(self._engine, "connect", _prepare_sqlite)
-                self._writing = Lock()
-            METADATA.create_all(self._engine)
+            self.database = Database(url or f"sqlite:///{folder / DATABASE}")
+            METADATA.create_all(self.database.engine)
             version = self._version()
         except (OSError, SQLAlchemyError) as error:
             raise StoreError(f"cannot open the store {folder}: {_first_line(error)}") from error
@@ -101,24 +97,14 @@ class Store:
             )
 
     def close(self) -> None:
-        self._engine.dispose()
+        self.database.close()
 
     def _version(self) -> int:
-        with self._engine.begin() as connection:
+        with self.database.engine.begin() as connection:
             version = connection.scalar(sql.select(VERSION.c.version))
             if version is None:
                 connection.execute(sql.insert(VERSION).values(version=SCHEMA_VERSION))
             return SCHEMA_VERSION if version is None else int(version)
-
-    def _write(self, *statements: sql.Executable) -> None:
-        # SQLite lets one write at a time and has others sleep and look again; its lock wakes them.
-        with self._writing, self._engine.begin() as connection:
-            for statement in statements:
-                connection.execute(statement)
-
-    def _rows(self, statement: sql.Select[Any]) -> list[Mapping[str, Any]]:
-        with self._engine.connect() as connection:
-            return [dict(row) for row in connection.execute(statement).mappings()]
 
     def put(self, body: bytes, name: str = "") -> str:
         """Write a blob; durable when this returns. See `blobs.put_blob`."""
@@ -133,18 +119,18 @@ class Store:
     def add_run(self, run: Run, token_sha256: str) -> None:
         """Add a run with its first enrolment token."""
         token = sql.insert(TOKENS).values(token_sha256=token_sha256, run_id=run.run_id)
-        self._write(sql.insert(RUNS).values(**asdict(run)), token)
+        self.database.write(sql.insert(RUNS).values(**asdict(run)), token)
 
     def runs(self) -> list[Run]:
         """All runs, oldest first."""
         order = (RUNS.c.created_at_s, RUNS.c.run_id)
-        return [Run(**row) for row in self._rows(sql.select(RUNS).order_by(*order))]
+        return [Run(**row) for row in self.database.rows(sql.select(RUNS).order_by(*order))]
 
     def add_token(self, token_sha256: str, run_id: str) -> None:
-        self._write(sql.insert(TOKENS).values(token_sha256=token_sha256, run_id=run_id))
+        self.database.write(sql.insert(TOKENS).values(token_sha256=token_sha256, run_id=run_id))
 
     def run_of_token(self, token_sha256: str) -> str | None:
-        found = self._rows(sql.select(TOKENS).where(TOKENS.c.token_sha256 == token_sha256))
+        found = self.database.rows(sql.select(TOKENS).where(TOKENS.c.token_sha256 == token_sha256))
         return found[0]["run_id"] if found else None
 
     def add_device(
@@ -153,23 +139,25 @@ class Store:
         """Add a device; False if the run has one of that id, which is left as it is."""
         row = {**asdict(device), "key_sha256": key_sha256, "facts": dict(facts)}
         with suppress(IntegrityError):
-            self._write(sql.insert(DEVICES).values(**row, enrolled_at_s=now_s))
+            self.database.write(sql.insert(DEVICES).values(**row, enrolled_at_s=now_s))
             return True
         return False
 
     def device_of_key(self, key_sha256: str) -> Device | None:
-        found = self._rows(sql.select(DEVICES).where(DEVICES.c.key_sha256 == key_sha256))
+        found = self.database.rows(sql.select(DEVICES).where(DEVICES.c.key_sha256 == key_sha256))
         return Device(found[0]["run_id"], found[0]["device_id"]) if found else None
 
     def devices(self) -> dict[Device, float | None]:
         """When each device was last seen, Unix time; None if it never asked for work."""
-        rows = self._rows(sql.select(DEVICES).order_by(DEVICES.c.run_id, DEVICES.c.device_id))
+        rows = self.database.rows(
+            sql.select(DEVICES).order_by(DEVICES.c.run_id, DEVICES.c.device_id)
+        )
         return {Device(row["run_id"], row["device_id"]): row["last_seen_s"] for row in rows}
 
     def saw(self, device: Device, now_s: float) -> None:
         """Note when a device was last seen."""
         here = (DEVICES.c.run_id == device.run_id) & (DEVICES.c.device_id == device.device_id)
-        self._write(sql.update(DEVICES).where(here).values(last_seen_s=now_s))
+        self.database.write(sql.update(DEVICES).where(here).values(last_seen_s=now_s))
 
     def append(self, run_id: str, seq: int, event: Event) -> None:
         """Append an event to a run's journal; durable when this returns.
@@ -179,18 +167,18 @@ class Store:
         """
         row = {"run_id": run_id, "seq": seq, "payload": encode_event(event)}
         try:
-            self._write(sql.insert(EVENTS).values(**row))
+            self.database.write(sql.insert(EVENTS).values(**row))
         except IntegrityError as error:
             raise StoreError(f"another process writes the journal of run {run_id}") from error
 
     def events(self, run_id: str) -> list[Event]:
         journal = sql.select(EVENTS).where(EVENTS.c.run_id == run_id).order_by(EVENTS.c.seq)
-        return [decode_event(row["payload"]) for row in self._rows(journal)]
+        return [decode_event(row["payload"]) for row in self.database.rows(journal)]
 
     def add_report(self, row: Mapping[str, Any]) -> bool:
         """Add a report's row; False if its work has one, which is left as it is."""
         with suppress(IntegrityError):
-            self._write(sql.insert(REPORTS).values(**row))
+            self.database.write(sql.insert(REPORTS).values(**row))
             return True
         return False
 
@@ -200,14 +188,7 @@ class Store:
         place = sql.case(kinds, value=REPORTS.c.kind, else_=len(kinds))
         order = (REPORTS.c.round_index, place, REPORTS.c.attempt)
         chosen = sql.select(REPORTS).where(REPORTS.c.run_id == run_id)
-        return self._rows(chosen.order_by(*order, REPORTS.c.device_id))
-
-
-def _prepare_sqlite(connection: Any, _record: object) -> None:
-    cursor = connection.cursor()
-    for pragma in ("busy_timeout=10000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+        return self.database.rows(chosen.order_by(*order, REPORTS.c.device_id))
 
 
 def _first_line(error: Exception) -> str:

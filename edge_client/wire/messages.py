@@ -1,17 +1,19 @@
-"""The contract between a device and its coordinator, protocol 4, and its JSON messages.
+"""The contract between a device and its coordinator, protocol 5, and its JSON messages.
 
 Messages are frozen dataclasses that check themselves on both sides; adapters and updates travel as
 safetensors files, never as pickle (`edge_client.wire.tensors`). The device opens every connection:
 
-    POST /v1/terms                    Asking -> Terms         what the run asks, before joining it
-    POST /v1/enrol                    Enrol -> Enrolled       token for a device key
-    GET  /v1/work?wait_s=25&have=SHA  200 Work, 202 Waiting   long poll; 410 Over at the run's end
-    GET  /v1/adapters/{sha256}        safetensors             skipped if the device has it
-    PUT  /v1/work/{work_id}/update    safetensors -> Receipt  the same body twice counts once
-    POST /v1/work/{work_id}/report    Report -> Receipt       figures, or a code of why it failed
+    POST /v1/enrol                     Enrol -> Enrolled     at each start; the first with a token
+    GET  /v1/work?wait_s=25            Next                  long poll: work, an invitation, an end
+    POST /v1/runs/{run_id}/membership  Membership -> Receipt joined, declined, or over and at home
+    GET  /v1/adapters/{sha256}         safetensors           by range; skipped if the device has it
+    HEAD /v1/work/{work_id}/update     Upload-Offset         how much of a cut upload arrived
+    PUT  /v1/work/{work_id}/update     safetensors -> Receipt  whole or from that offset; once
+    POST /v1/work/{work_id}/report     Report -> Receipt     figures, or a code of why it failed
 
-All but the first two carry `Authorization: Bearer DEVICE_KEY`; a body that holds tensors carries
-its SHA-256 as `Content-Digest` (RFC 9530). What of this leaves a device, and what it reveals, is in
+All carry `Authorization: Bearer DEVICE_KEY`, which the device drew itself; a body that holds
+tensors carries the SHA-256 of the whole file as `Repr-Digest` (RFC 9530). A 503 or 429 says in
+`Retry-After` when to come again. What of this leaves a device, and what it reveals, is in
 docs/privacy.md.
 """
 
@@ -26,10 +28,11 @@ from edge_client.texts.tasks import Task
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.cost import Cost
 from edge_client.wire.failures import Failure
+from edge_client.wire.fleet import Terms
 from edge_client.wire.labelling import Labelling
+from edge_client.wire.training import Training
 
-PROTOCOL = 4
-LONGEST_NAME = 64  # characters of a device's name
+PROTOCOL = 5
 MAX_JSON_BYTES = 256 * 1024
 
 Message = TypeVar("Message")
@@ -38,135 +41,6 @@ DOING = {"train": "training", "label": "labelling", "evaluate": "evaluation"}  #
 
 class WireError(Failed):
     """Bytes from outside that are not what the contract says."""
-
-
-@dataclass(frozen=True)
-class DeviceFacts:
-    """What a device says of itself at enrolment; nothing here is checked or trusted.
-
-    Attributes:
-        machine: Processor architecture, such as `aarch64`.
-        cores: Logical processors the client may use.
-        memory_bytes: Physical memory.
-        python: Version of the interpreter.
-        smidgen: Version of the client.
-    """
-
-    machine: str
-    cores: int
-    memory_bytes: int
-    python: str
-    smidgen: str
-
-
-@dataclass(frozen=True)
-class Enrol:
-    """A device asks to join a run.
-
-    Attributes:
-        protocol: Version of this contract the client speaks.
-        token: The run's enrolment token, given to the device by its owner.
-        name: The device's own name, 1 to 64 characters; unique within the run.
-        facts: What the coordinator's list of devices shows.
-    """
-
-    protocol: int
-    token: str
-    name: str
-    facts: DeviceFacts
-
-    def __post_init__(self) -> None:
-        is_name = 0 < len(self.name) <= LONGEST_NAME and self.name.isprintable()
-        demand(is_name, f"name: 1 to {LONGEST_NAME} characters")
-        demand(0 < len(self.token) <= 200, "token: 1 to 200 characters")
-
-
-@dataclass(frozen=True)
-class Training:
-    """How a device trains in one round.
-
-    Attributes:
-        epochs: Passes over the labelled texts.
-        batch: Texts in one optimizer step.
-        lr: AdamW's learning rate.
-        weight_decay: AdamW's decoupled weight decay.
-        tokens: Longest input in tokens, pattern included; longer texts are cut, patterns never.
-    """
-
-    epochs: int = 4
-    batch: int = 8
-    lr: float = 5e-3
-    weight_decay: float = 0.0
-    tokens: int = 128
-
-    def __post_init__(self) -> None:
-        demand(1 <= self.epochs <= 10_000, "epochs: 1 to 10000")
-        demand(1 <= self.batch <= 4096, "batch: 1 to 4096")
-        demand(0.0 < self.lr < 100.0, "lr: above 0 and below 100")
-        demand(0.0 <= self.weight_decay < 1.0, "weight_decay: 0 to below 1")
-        demand(8 <= self.tokens <= 8192, "tokens: 8 to 8192")
-
-
-@dataclass(frozen=True)
-class Asking:
-    """A device asks what a run wants of it, before it joins.
-
-    Attributes:
-        protocol: Version of this contract the client speaks.
-        token: The run's enrolment token.
-    """
-
-    protocol: int
-    token: str
-
-    def __post_init__(self) -> None:
-        demand(0 < len(self.token) <= 200, "token: 1 to 200 characters")
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a run asks of its devices, so that one that cannot take part never joins.
-
-    Attributes:
-        protocol: Version of this contract the coordinator speaks.
-        run_id: The run that the token is for.
-        run_name: What its owner calls it.
-        base_id: SHA-256 of the frozen base the run trains on; the device must hold the same.
-        base_name: What the run's owner calls that base, for messages to people.
-        adapter_spec: The adapter's name, such as `lora:8@q,v`.
-        task: Labels, patterns and verbalizer.
-        training: How to train.
-        rounds: Server steps until the run is finished.
-        min_clients: Devices that the first round waits for.
-        labelling: How devices find and weigh pseudo-labels; null in a run without.
-    """
-
-    protocol: int
-    run_id: str
-    run_name: str
-    base_id: str
-    base_name: str
-    adapter_spec: str
-    task: Task
-    training: Training
-    rounds: int
-    min_clients: int
-    labelling: Labelling | None = None
-
-
-@dataclass(frozen=True)
-class Enrolled:
-    """The coordinator's answer to `Enrol`.
-
-    Attributes:
-        device_id: The name under which the coordinator knows the device in this run.
-        device_key: Secret of the device for every later request; said once, only here.
-        terms: What the run asks.
-    """
-
-    device_id: str
-    device_key: str
-    terms: Terms
 
 
 @dataclass(frozen=True)
@@ -227,10 +101,12 @@ class Work:
 
 @dataclass(frozen=True)
 class Waiting:
-    """There is no work for this device now: what the run waits for.
+    """There is no work for this device now: what the run waits for that it is in.
 
     Attributes:
-        phase: `waiting` for devices, or what others are asked to do.
+        phase: `idle`: no run wants this device; `waiting` for devices; `paused` by the operator;
+            `full`: the coordinator's disk; or what others are asked to do.
+        run_name: The run that this is about; empty where there is none.
         round_index: Round that comes next or is open; 0 is the evaluation before any training.
         rounds: Rounds of the run.
         missing: Devices still needed to begin, or asked and without an answer so far.
@@ -239,30 +115,58 @@ class Waiting:
         names: The missing devices' names, where the run's owner lets devices know them.
     """
 
-    phase: Literal["waiting", "train", "label", "evaluate"]
-    round_index: int
-    rounds: int
-    missing: int
-    asked: int
+    phase: Literal["idle", "waiting", "paused", "full", "train", "label", "evaluate"]
+    run_name: str = ""
+    round_index: int = 0
+    rounds: int = 0
+    missing: int = 0
+    asked: int = 0
     closes_in_s: float | None = None
     names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Over:
-    """The run is finished, and this is what came of it.
+    """A run is finished, and this is what came of it.
 
     Attributes:
-        adapter_sha256: The finished adapter; any device of the run may fetch it.
+        run_id: The run.
+        run_name: What its owner calls it.
+        adapter_sha256: The finished adapter; any device that joined the run may fetch it.
         rounds: Rounds that were trained.
-        devices: Devices that were enrolled.
+        devices: Devices that joined.
         accuracies: Share of right labels over the devices' test texts by round, where evaluated.
+        is_stopped: Whether its operator ended it before its last round.
     """
 
+    run_id: str
+    run_name: str
     adapter_sha256: str
     rounds: int
     devices: int
     accuracies: dict[int, float] = field(default_factory=dict)
+    is_stopped: bool = False
+
+
+@dataclass(frozen=True)
+class Next:
+    """What a device does next: exactly one of these.
+
+    Attributes:
+        work: A piece of work; the same until it is answered.
+        terms: A run wants this device: can it take part? Said once in each life of a client.
+        over: A run that this device was in is finished; said until its adapter is at home.
+        waiting: Nothing now.
+    """
+
+    work: Work | None = None
+    terms: Terms | None = None
+    over: Over | None = None
+    waiting: Waiting | None = None
+
+    def __post_init__(self) -> None:
+        told = (self.work, self.terms, self.over, self.waiting)
+        demand(sum(part is not None for part in told) == 1, "one of work, terms, over, waiting")
 
 
 @dataclass(frozen=True)

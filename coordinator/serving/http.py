@@ -1,0 +1,73 @@
+"""What all routes share: bodies read within a limit, and refusals as one line of detail."""
+
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
+
+from coordinator.rounds.admission import Refusal
+from edge_client.wire.messages import WireError, encode
+
+DRAIN_BYTES = 4 * 1024 * 1024  # read on that far, so that the sender gets to read the refusal
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Let errors end in an answer with one line of detail."""
+    app.add_exception_handler(Refusal, _refused)
+    app.add_exception_handler(WireError, _no_message)
+    app.add_exception_handler(RequestValidationError, _no_parameters)
+    app.add_exception_handler(ClientDisconnect, _gone)
+
+
+async def read_body(request: Request, limit_bytes: int) -> bytes:
+    """Read a body, keeping at most what is allowed.
+
+    Raises:
+        Refusal: 413, it is longer.
+    """
+    body, length = bytearray(), 0
+    async for chunk in request.stream():
+        length += len(chunk)
+        if length <= limit_bytes:
+            body += chunk
+        elif length > limit_bytes + DRAIN_BYTES:
+            break
+    if length > limit_bytes:
+        raise Refusal(413, f"the body is over {limit_bytes} bytes")
+    return bytes(body)
+
+
+def takes(kind: type[Any]) -> dict[str, Any]:
+    note = {"type": "object", "description": f"`{kind.__name__}` of edge_client/wire/messages.py"}
+    return {"requestBody": {"content": {"application/json": {"schema": note}}, "required": True}}
+
+
+def json_of(message: Any, status: int = 200) -> Response:
+    return Response(encode(message), status, media_type="application/json")
+
+
+def _detail(status: int, detail: str) -> Response:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    line = " ".join(detail.split())[:500]
+    return JSONResponse({"detail": line}, status_code=status, headers=headers)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    return _detail(error.status, error.detail)
+
+
+async def _no_message(_: Request, error: Exception) -> Response:
+    return _detail(422, str(error))
+
+
+async def _no_parameters(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    return _detail(422, f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=400)

@@ -1,0 +1,46 @@
+"""One database of a store: reading rows, and writes that are on disk when they return."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+from typing import Any
+
+import sqlalchemy as sql
+
+
+class Database:
+    """Safe to use from several threads.
+
+    Args:
+        url: SQLAlchemy's.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.engine = sql.create_engine(url)
+        self._writing: AbstractContextManager[Any] = nullcontext()
+        if self.engine.dialect.name == "sqlite":
+            sql.event.listen(self.engine, "connect", _prepare_sqlite)
+            self._writing = Lock()
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    def write(self, *statements: sql.Executable) -> int:
+        """Carry out statements in one transaction; the rows that the last one touched."""
+        # SQLite lets one write at a time and has others sleep and look again; its lock wakes them.
+        touched = 0
+        with self._writing, self.engine.begin() as connection:
+            for statement in statements:
+                touched = connection.execute(statement).rowcount
+        return touched
+
+    def rows(self, statement: sql.Select[Any]) -> list[Mapping[str, Any]]:
+        with self.engine.connect() as connection:
+            return [dict(row) for row in connection.execute(statement).mappings()]
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    for pragma in ("busy_timeout=10000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()

@@ -1,0 +1,169 @@
+"""What a device and its coordinator say of each other beside work: who it is, what it may join.
+
+A device belongs to the coordinator, not to a run. It draws its key before anybody hears of it, so
+an enrolment whose answer is lost repeats into the same device; its id follows from the key, and
+seeds from the id. Names and tags are for people.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from edge_client.errors import demand
+from edge_client.texts.tasks import Task
+from edge_client.wire.failures import Failure
+from edge_client.wire.labelling import Labelling
+from edge_client.wire.training import Training
+
+LONGEST_NAME = 64  # characters of a device's name
+MOST_TAGS = 32
+LONGEST_TAG = 64  # characters of a tag's key, and of its value
+
+
+def draw_key() -> str:
+    """A new device's key: 256 random bits, safe in a header and in a shell."""
+    return "k" + secrets.token_urlsafe(32)
+
+
+def device_id_of(key: str) -> str:
+    """The id of the device that holds a key; it does not tell the key."""
+    return "d" + hashlib.sha256(key.encode()).hexdigest()[:20]
+
+
+def check_tags(tags: Mapping[str, str]) -> None:
+    """Refuse tags that are not short printable words.
+
+    Raises:
+        WrongInput: Names the tag.
+    """
+    demand(len(tags) <= MOST_TAGS, f"tags: at most {MOST_TAGS}")
+    for key, value in tags.items():
+        is_key = 0 < len(key) <= LONGEST_TAG and key.isprintable() and "=" not in key
+        demand(is_key, f"tag {key[:LONGEST_TAG]!r}: 1 to {LONGEST_TAG} characters without `=`")
+        is_value = len(value) <= LONGEST_TAG and value.isprintable()
+        demand(is_value, f"tag {key}: its value has at most {LONGEST_TAG} printable characters")
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What a device says of itself each time it starts; nothing here is checked or trusted.
+
+    Attributes:
+        machine: Processor architecture, such as `aarch64`.
+        cores: Logical processors the client may use.
+        memory_bytes: Physical memory.
+        python: Version of the interpreter.
+        smidgen: Version of the client.
+        engine: What it computes with, `onnx` or `torch`.
+        base_id: SHA-256 of the frozen base that it holds.
+        budget_bytes: Memory that training may take; null where the client decides by itself.
+        board: What the firmware calls the board, empty where it has no name.
+        is_on_mains: Whether it runs from the mains; null where nothing tells.
+    """
+
+    machine: str
+    cores: int
+    memory_bytes: int
+    python: str
+    smidgen: str
+    engine: str = ""
+    base_id: str = ""
+    budget_bytes: int | None = None
+    board: str = ""
+    is_on_mains: bool | None = None
+
+
+@dataclass(frozen=True)
+class Enrol:
+    """A device says who it is: once with a token, then at each of its starts.
+
+    Its key comes as `Authorization: Bearer KEY`; a key that is known needs no token, and counts
+    none of a token's uses.
+
+    Attributes:
+        protocol: Version of this contract the client speaks.
+        name: What it calls itself, 1 to 64 characters; the coordinator numbers equal names.
+        facts: What the coordinator's list of devices shows, and runs choose by.
+        token: Enrolment token, given to the device by the coordinator's operator; may be empty.
+        tags: What its owner says of it, such as `site=kitchen`; the operator's own win.
+    """
+
+    protocol: int
+    name: str
+    facts: DeviceFacts
+    token: str = ""
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        is_name = 0 < len(self.name) <= LONGEST_NAME and self.name.isprintable()
+        demand(is_name, f"name: 1 to {LONGEST_NAME} characters")
+        demand(len(self.token) <= 200, "token: at most 200 characters")
+        check_tags(self.tags)
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """The coordinator's answer to `Enrol`.
+
+    Attributes:
+        protocol: Version of this contract the coordinator speaks.
+        device_id: The device's identity, which seeds hang on.
+        name: The name under which people find it at the coordinator.
+    """
+
+    protocol: int
+    device_id: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a run asks of its devices: an invitation, answered by a `Membership`.
+
+    Attributes:
+        run_id: The run.
+        run_name: What its owner calls it.
+        base_id: SHA-256 of the frozen base the run trains on; the device must hold the same.
+        base_name: What the run's owner calls that base, for messages to people.
+        adapter_spec: The adapter's name, such as `lora:8@q,v`.
+        task: Labels, patterns and verbalizer.
+        training: How to train.
+        rounds: Server steps until the run is finished.
+        min_clients: Devices that the first round waits for.
+        labelling: How devices find and weigh pseudo-labels; null in a run without.
+    """
+
+    run_id: str
+    run_name: str
+    base_id: str
+    base_name: str
+    adapter_spec: str
+    task: Task
+    training: Training
+    rounds: int
+    min_clients: int
+    labelling: Labelling | None = None
+
+
+@dataclass(frozen=True)
+class Membership:
+    """How a device stands to a run.
+
+    Attributes:
+        state: `joined`: it can and will take part; `declined`: it cannot, for the reason told;
+            `home`: the run is over and the device has its adapter.
+        failure: Code of why it cannot; of `declined` alone.
+        peak_bytes: Memory that its plan for this run predicts; null where it does not say.
+    """
+
+    state: Literal["joined", "declined", "home"]
+    failure: Failure | None = None
+    peak_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        is_told = (self.state == "declined") == (self.failure is not None)
+        demand(is_told, "failure: a code where the device declines, and only there")
+        is_sane = self.peak_bytes is None or 0 <= self.peak_bytes < 2**53
+        demand(is_sane, "peak_bytes: 0 to 2^53, or null")
