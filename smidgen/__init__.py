@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from edge_client.client.settings import Summary
     from edge_client.texts.tasks import Task
     from edge_client.wire.labelling import Labelling
-    from edge_client.wire.messages import Training
+    from edge_client.wire.training import Training
     from simulation.api import Simulated, simulate
     from simulation.experiments.experiment import Experiment
     from simulation.population.deal import Deal
@@ -109,7 +109,7 @@ _HOMES = {
     "Summary": "edge_client.client.settings",
     "Task": "edge_client.texts.tasks",
     "TrainedAdapter": "edge_client.api.train",
-    "Training": "edge_client.wire.messages",
+    "Training": "edge_client.wire.training",
     "create_run": "coordinator.api.create",
     "evaluate": "edge_client.api.evaluate",
     "export": "coordinator.api.export",

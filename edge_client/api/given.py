@@ -6,7 +6,7 @@ from typing import TypeAlias
 from edge_client.errors import WrongInput
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 
 Place: TypeAlias = str | Path
 Asked: TypeAlias = Task | str | Path  # a task, its file, or the name of a ready-made one

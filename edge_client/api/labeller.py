@@ -22,8 +22,8 @@ from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import parse_budget
 from edge_client.texts.examples import Example, Found
 from edge_client.texts.tasks import Task, TaskError
-from edge_client.wire.messages import Training
 from edge_client.wire.tensors import AdapterState
+from edge_client.wire.training import Training
 
 PIECE_TEXTS, PIECE_CHARACTERS = 256, 1 << 20  # labelled at once
 NAMED = 10  # lines left out that are named

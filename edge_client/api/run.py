@@ -14,7 +14,7 @@ from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size
 from edge_client.texts.dialect import Dialect
 from edge_client.texts.examples import check_folder
-from edge_client.wire.messages import LONGEST_NAME
+from edge_client.wire.fleet import LONGEST_NAME
 
 if TYPE_CHECKING:
     from edge_client.client.settings import Summary

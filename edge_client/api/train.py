@@ -33,9 +33,9 @@ from edge_client.texts.dialect import Dialect
 from edge_client.texts.examples import ClientData, read_folder
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import encode_adapter
+from edge_client.wire.training import Training
 
 ROUNDS, MOST_ROUNDS = 1, 1_000_000
 Tell = Callable[[str], None]

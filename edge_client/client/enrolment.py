@@ -17,7 +17,8 @@ from edge_client.planning.sizes import BudgetError
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
 from edge_client.texts.rows import DataError
-from edge_client.wire.messages import PROTOCOL, DeviceFacts, Enrol, Enrolled, Terms
+from edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Terms
+from edge_client.wire.messages import PROTOCOL
 from edge_client.wire.tensors import sha256
 
 log = logging.getLogger(__name__)

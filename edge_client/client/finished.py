@@ -8,7 +8,8 @@ from edge_client.adapters.card import Card, licence_of
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.client.settings import Settings
 from edge_client.errors import Failed, WrongInput
-from edge_client.wire.messages import Over, Terms
+from edge_client.wire.fleet import Terms
+from edge_client.wire.messages import Over
 
 log = logging.getLogger(__name__)
 

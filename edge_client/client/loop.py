@@ -40,7 +40,8 @@ from edge_client.metering.work import WorkMeter
 from edge_client.planning.words import plan_in_words
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
-from edge_client.wire.messages import Over, Report, Terms, Waiting, WireError, Work
+from edge_client.wire.fleet import Terms
+from edge_client.wire.messages import Over, Report, Waiting, WireError, Work
 from edge_client.wire.tensors import decode_adapter
 
 log = logging.getLogger(__name__)

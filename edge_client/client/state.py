@@ -24,7 +24,8 @@ import msgspec
 
 from edge_client.errors import WrongInput
 from edge_client.files import write_atomically
-from edge_client.wire.messages import Enrolled, Report, WireError, decode, encode
+from edge_client.wire.fleet import Enrolled
+from edge_client.wire.messages import Report, WireError, decode, encode
 from edge_client.wire.tensors import sha256
 
 ROOM_BYTES = 64 << 10

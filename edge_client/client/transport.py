@@ -16,15 +16,13 @@ import httpx
 from edge_client.errors import Failed, WrongInput
 from edge_client.metering.traffic import Traffic
 from edge_client.metering.work import WorkMeter
+from edge_client.wire.fleet import Enrol, Enrolled, Terms
 from edge_client.wire.messages import (
     PROTOCOL,
     Asking,
-    Enrol,
-    Enrolled,
     Over,
     Receipt,
     Report,
-    Terms,
     Waiting,
     WireError,
     Work,

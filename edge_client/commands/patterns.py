@@ -35,7 +35,7 @@ from edge_client.texts.dialect import Dialect
 from edge_client.texts.examples import Example, read_folder
 from edge_client.texts.ready_tasks import READY
 from edge_client.texts.tasks import Task, TaskError, task_toml
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 
 PATTERNS = "patterns, with | between"
 ENOUGH = 8  # texts below which a difference is chance

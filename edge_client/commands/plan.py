@@ -27,7 +27,7 @@ from edge_client.planning.planner import undominated
 from edge_client.planning.sizes import AUTO, size_text
 from edge_client.planning.torch_memory import parts
 from edge_client.tables import Column, Table, seconds, show, size, sizes
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 
 
 def plan(

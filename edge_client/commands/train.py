@@ -28,7 +28,7 @@ from edge_client.commands.console import (
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import share, size
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 
 
 def train_alone(

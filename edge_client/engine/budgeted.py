@@ -27,7 +27,7 @@ from edge_client.planning.planner import choose, options
 from edge_client.planning.resources import Resources, read_facts
 from edge_client.planning.sizes import auto_budget
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 
 PLENTY = 2.0  # times what the smallest plan takes
 

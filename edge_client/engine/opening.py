@@ -22,7 +22,7 @@ from edge_client.planning.sizes import AUTO
 from edge_client.texts.batches import Encoder
 from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Tokens
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 
 
 @dataclass(frozen=True)

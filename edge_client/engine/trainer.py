@@ -11,8 +11,8 @@ from edge_client.errors import Failed
 from edge_client.metering.phases import phase
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Prompt
-from edge_client.wire.messages import Training
 from edge_client.wire.tensors import AdapterState
+from edge_client.wire.training import Training
 
 POOL = 8  # batches among which texts are sorted by length, so that little is padding
 

@@ -26,7 +26,7 @@ from edge_client.engine.devices import check_device
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.resources import fast_dtypes, flags_here
 from edge_client.planning.sizes import AUTO, BudgetError, parse_budget
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 from profiling.benchmarks.training_run import TrainingRun, spread
 from profiling.instruments.bases import (
     OFFLINE,

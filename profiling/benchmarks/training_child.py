@@ -27,8 +27,8 @@ from edge_client.planning.torch_memory import parts
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training
 from edge_client.wire.tensors import AdapterState
+from edge_client.wire.training import Training
 from profiling.instruments.stepping import (
     Request,
     Texts,

@@ -24,7 +24,8 @@ from edge_client.client.state import Answer, ClientState
 from edge_client.client.transport import Coordinator, patiently
 from edge_client.metering.work import WorkMeter
 from edge_client.planning.resources import memory_bytes, usable_cores
-from edge_client.wire.messages import PROTOCOL, DeviceFacts, Enrol, Over, Report, Waiting, Work
+from edge_client.wire.fleet import DeviceFacts, Enrol
+from edge_client.wire.messages import PROTOCOL, Over, Report, Waiting, Work
 from edge_client.wire.tensors import AdapterState, Update, decode_adapter, encode_update
 from profiling.instruments.stepping import tell
 

@@ -23,8 +23,8 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.state import ClientState
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training
 from edge_client.wire.tensors import AdapterState, decode_adapter
+from edge_client.wire.training import Training
 from profiling.instruments.bases import cache_folder, label_words
 from profiling.instruments.child import Line
 from profiling.instruments.processes import ProcessError, Processes, running

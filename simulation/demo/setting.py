@@ -6,7 +6,7 @@ from itertools import cycle
 from pathlib import Path
 
 from edge_client.texts.tasks import read_task
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 
 RUN, ALONE, SCORE = "together", "each alone", "scoring"  # its parts
 

@@ -34,7 +34,7 @@ from edge_client.bases.base import EMBEDDED
 from edge_client.errors import WrongInput
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 from simulation.population.deal import Deal
 
 if sys.version_info >= (3, 11):

@@ -27,8 +27,8 @@ from edge_client.texts.batches import Batch, Encoder
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Tokens
-from edge_client.wire.messages import Training
 from edge_client.wire.tensors import AdapterState, check_same_parameters
+from edge_client.wire.training import Training
 
 ROWS = 32  # texts of full length at once in prediction
 

@@ -19,7 +19,7 @@ from edge_client.metering.memory import peak_rss_bytes
 from edge_client.planning.allocator import resident_bytes, trim
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import PROTOCOL, Report, Training, Work
+from edge_client.wire.messages import PROTOCOL, Report, Work
 from edge_client.wire.tensors import (
     AdapterState,
     Update,
@@ -27,6 +27,7 @@ from edge_client.wire.tensors import (
     encode_adapter,
     encode_update,
 )
+from edge_client.wire.training import Training
 from simulation.datasets.dataset import DataSet
 from simulation.demo.messages import DATA, LABELS, load_messages
 from simulation.experiments.devices import InProcess

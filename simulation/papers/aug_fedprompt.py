@@ -6,7 +6,7 @@ with labels asked per round, FedAvg. The paper trains all weights of RoBERTa-lar
 """
 
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 from simulation.experiments.experiment import FULL, Experiment, ExperimentError
 from simulation.papers.published.aug_fedprompt import (
     ALPHA,

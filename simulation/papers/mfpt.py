@@ -5,7 +5,7 @@ of 1 token by its appendix C (8 fit its count of parameters), all weights; with 
 head, as here, where LoRA r = 8 is on query and value.
 """
 
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 from simulation.datasets.dataset import XNLI_LANGUAGES
 from simulation.experiments.experiment import FULL, Experiment, Paradigm
 from simulation.papers.published.figure import Figure, Table

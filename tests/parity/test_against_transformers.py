@@ -15,8 +15,8 @@ from edge_client.engine.trainer import train
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Tokens
-from edge_client.wire.messages import Training
 from edge_client.wire.tensors import encode_adapter
+from edge_client.wire.training import Training
 from tests.breadth import covering
 from tests.edge_client.engine.engines import KINDS
 

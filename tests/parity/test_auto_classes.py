@@ -14,8 +14,8 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training
 from edge_client.wire.tensors import encode_adapter
+from edge_client.wire.training import Training
 from tests.command_line import smidgen
 from tests.conftest import shared
 from tests.parity.test_against_transformers import TEXTS, full_model_rows

@@ -21,8 +21,8 @@ from edge_client.engine.trainer import train
 from edge_client.planning.plan import Plan
 from edge_client.texts.examples import Example, read_file
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training
 from edge_client.wire.tensors import AdapterState
+from edge_client.wire.training import Training
 from tests.breadth import covering
 from tests.conftest import shared
 from tests.families import ENCODERS, write_family

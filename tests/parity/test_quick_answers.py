@@ -11,7 +11,7 @@ from edge_client.engine.onnx_backend.quick_inference import AGREEMENT, agreement
 from edge_client.engine.opening import open_engine
 from edge_client.texts.examples import read_file
 from edge_client.texts.tasks import read_task
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 from tests.conftest import shared
 from tests.edge_client.engine.engines import needs_int8
 

@@ -23,8 +23,8 @@ from edge_client.planning.plan import Plan
 from edge_client.planning.resources import flags_here, usable_cores
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
-from edge_client.wire.messages import Training
 from edge_client.wire.tensors import AdapterState, check_same_parameters
+from edge_client.wire.training import Training
 
 
 def threads() -> int:

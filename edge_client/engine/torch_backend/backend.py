@@ -23,8 +23,8 @@ from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.plan import Plan
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
-from edge_client.wire.messages import Training
 from edge_client.wire.tensors import AdapterState, check_same_parameters
+from edge_client.wire.training import Training
 
 
 class TorchBackend:

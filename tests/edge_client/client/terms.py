@@ -2,8 +2,10 @@
 
 from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
+from edge_client.wire.fleet import Enrolled, Terms
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import PROTOCOL, Enrolled, Over, Terms, Training
+from edge_client.wire.messages import PROTOCOL, Over
+from edge_client.wire.training import Training
 
 
 def terms_for(

@@ -15,8 +15,9 @@ from edge_client.client.transport import Unreachable
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
+from edge_client.wire.fleet import Terms
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import Asking, Terms, decode, encode
+from edge_client.wire.messages import Asking, decode, encode
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import enrolled_as, terms_for
 

@@ -28,10 +28,11 @@ from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import TokenizerError
 from edge_client.wire.failures import Failure
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import PROTOCOL, Receipt, Report, Training, Work
+from edge_client.wire.messages import PROTOCOL, Receipt, Report, Work
 from edge_client.wire.messages import decode as decoded
 from edge_client.wire.messages import encode as encoded
 from edge_client.wire.tensors import encode_adapter, sha256
+from edge_client.wire.training import Training
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import enrolled_as, over, terms_for
 

@@ -10,9 +10,10 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import PROTOCOL, Receipt, Report, Training, Work, decode
+from edge_client.wire.messages import PROTOCOL, Receipt, Report, Work, decode
 from edge_client.wire.messages import encode as encoded
 from edge_client.wire.tensors import encode_adapter, sha256
+from edge_client.wire.training import Training
 from tests.command_line import Done, smidgen
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import enrolled_as, over, terms_for

@@ -14,7 +14,7 @@ from edge_client.planning.resources import flags_here
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 
 KINDS = [kind for kind, row in ENGINES.items() if find_spec(row.library)]
 SPECS = [

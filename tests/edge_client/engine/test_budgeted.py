@@ -24,7 +24,7 @@ from edge_client.planning.plan import Plan
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.batches import Batch
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 from tests.conftest import shared
 from tests.edge_client.engine.engines import KINDS, TEXTS
 from tests.edge_client.engine.test_watch import Recorder
@@ -182,7 +182,7 @@ from edge_client.engine.budgeted import open_within
 from edge_client.texts.tasks import Task
 from edge_client.texts.examples import Example
 from edge_client.engine.trainer import train
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 
 folder, kind, rows, spare_mib = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 words = ("mail", "power")

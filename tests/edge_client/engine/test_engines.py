@@ -22,8 +22,9 @@ from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
 from edge_client.planning.allocator import is_glibc_linux
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training, WireError
+from edge_client.wire.messages import WireError
 from edge_client.wire.tensors import encode_adapter
+from edge_client.wire.training import Training
 from tests.breadth import first_fast
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS, batch_of, engine_of
 from tests.tiny import write_tiny_base
@@ -266,7 +267,7 @@ from edge_client.engine.opening import load_engine, open_engine
 from edge_client.planning.guard import is_allocation_failure
 from edge_client.texts.tasks import Task
 from edge_client.texts.examples import Example
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 from edge_client.wire.tensors import encode_adapter
 
 words = ("mail", "power")

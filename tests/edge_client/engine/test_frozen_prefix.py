@@ -17,8 +17,8 @@ from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.trainer import train
 from edge_client.texts.batches import Batch
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training
 from edge_client.wire.tensors import encode_adapter
+from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS, batch_of, engine_of
 from tests.tiny import write_tiny_base
 

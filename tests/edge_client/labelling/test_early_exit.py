@@ -28,7 +28,8 @@ from edge_client.labelling.pseudo_labels import text_id
 from edge_client.texts.examples import ClientData, Example, read_file
 from edge_client.texts.ready_tasks import AG_NEWS
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import PROTOCOL, Training, Work
+from edge_client.wire.messages import PROTOCOL, Work
+from edge_client.wire.training import Training
 from tests.breadth import first_fast
 from tests.conftest import shared
 from tests.edge_client.engine.engines import KINDS

@@ -19,7 +19,8 @@ from edge_client.labelling.terms import terms_of
 from edge_client.texts.examples import ClientData, Example
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import PROTOCOL, Training, Work
+from edge_client.wire.messages import PROTOCOL, Work
+from edge_client.wire.training import Training
 
 TASK = Task(
     "two",

@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 
 from edge_client.bases.base import Base
 from edge_client.errors import WrongInput
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 from simulation.demo.demo import Unfinished, check_extras, run_demo
 from simulation.demo.setting import ALONE, RUN, SCORE, Setting, Step
 from tests.edge_client.commands.alone import TASK, write_data

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 from simulation.demo.demo import picture_title
 from simulation.demo.messages import HOMES, write_client_folders
 from simulation.demo.setting import Setting

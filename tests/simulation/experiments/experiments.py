@@ -6,7 +6,7 @@ from typing import Any
 from edge_client.bases.base import Base
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 from simulation.datasets.dataset import DataSet
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.stage import Stage

@@ -18,7 +18,7 @@ from edge_client.engine.onnx_backend.network import Network
 from edge_client.engine.trainer import train
 from edge_client.planning.resources import usable_cores
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import SPECS, TEXTS, batch_of, engine_of
 from tests.tiny import write_tiny_base
 
@@ -30,7 +30,7 @@ from edge_client.engine.budgeted import open_within
 from edge_client.texts.tasks import Task
 from edge_client.texts.examples import Example
 from edge_client.engine.trainer import evaluate, train
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 
 words = ("mail", "power")
 task = Task("hub", words, ("{text} . [MASK] .",), dict(zip(words, words)))
@@ -52,7 +52,7 @@ from edge_client.engine.opening import open_engine
 from edge_client.planning.guard import is_allocation_failure
 from edge_client.texts.tasks import Task
 from edge_client.texts.examples import Example
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 
 words = ("mail", "power")
 task = Task("hub", words, ("{text} . [MASK] .",), dict(zip(words, words)))

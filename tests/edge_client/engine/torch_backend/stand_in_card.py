@@ -32,7 +32,7 @@ from edge_client.planning.cuda.memory import estimate
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.torch_memory import parts
 from edge_client.texts.batches import Batch
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 
 NAME = "card"
 CROSSING = {"aten::_to_copy", "aten::copy_"}  # from one memory to the other
