@@ -109,3 +109,11 @@ OPERATORS = sql.Table(
     sql.Column("created_at_s", sql.Float, nullable=False),
     sql.Column("revoked_at_s", sql.Float),
 )
+# Who is logged in on the page, by the hash of a cookie's secret; ends with its operator.
+SESSIONS = sql.Table(
+    "sessions",
+    METADATA,
+    sql.Column("session_sha256", sql.String, primary_key=True),
+    sql.Column("operator_id", sql.String, sql.ForeignKey("operators.operator_id"), nullable=False),
+    sql.Column("expires_at_s", sql.Float, nullable=False),
+)
