@@ -10,22 +10,19 @@ import random
 import time
 from collections.abc import Callable
 from typing import TypeVar
+from urllib.parse import quote
 
 import httpx
 
 from edge_client.errors import Failed, WrongInput
 from edge_client.metering.traffic import Traffic
 from edge_client.metering.work import WorkMeter
-from edge_client.wire.fleet import Enrol, Enrolled, Terms
+from edge_client.wire.fleet import Enrol, Enrolled, Membership
 from edge_client.wire.messages import (
-    PROTOCOL,
-    Asking,
-    Over,
+    Next,
     Receipt,
     Report,
-    Waiting,
     WireError,
-    Work,
     decode,
     encode,
     encode_brief,
@@ -100,40 +97,27 @@ class Coordinator:
     def close(self) -> None:
         self._http.close()
 
-    def terms(self, token: str) -> Terms:
-        """What the run of an enrolment token asks.
-
-        Raises:
-            Refused: No run has this token, or there is no coordinator of this protocol.
-        """
-        asking = Asking(PROTOCOL, token)
-        response = self._ask("POST", "/v1/terms", WorkMeter(), json=encode(asking))
-        return decode(response.content, Terms)
-
     def enrol(self, request: Enrol) -> Enrolled:
-        """Exchange the enrolment token for a device key."""
+        """Say who this device is; with the same key again it stays the same device."""
         response = self._ask("POST", "/v1/enrol", WorkMeter(), json=encode(request))
         return decode(response.content, Enrolled)
 
-    def next_work(self, wait_s: float, have: str, meter: WorkMeter) -> Work | Waiting | Over:
-        """Wait for work; after `wait_s` seconds without any, what the run waits for.
+    def next_work(self, wait_s: float, meter: WorkMeter) -> Next:
+        """Wait for something to do; after `wait_s` seconds without, what a run waits for.
 
         Args:
             wait_s: How long to wait; 0 asks and comes back at once.
-            have: SHA-256 of the adapter that is here; a run that is over is left with its last one.
             meter: Counts.
         """
         timeout = httpx.Timeout(30.0, read=wait_s + 30.0)
-        path = f"/v1/work?wait_s={wait_s:g}" + (f"&have={have}" if have else "")
-        try:
-            response = self._ask("GET", path, meter, timeout=timeout)
-        except Refused as error:
-            if error.status == 410:
-                return decode(error.body, Over)
-            raise
-        if response.status_code == 202:
-            return decode(response.content, Waiting)
-        return decode(response.content, Work)
+        response = self._ask("GET", f"/v1/work?wait_s={wait_s:g}", meter, timeout=timeout)
+        return decode(response.content, Next)
+
+    def membership(self, run_id: str, membership: Membership) -> Receipt:
+        """Say how this device stands to a run; the same may be said again."""
+        path = f"/v1/runs/{quote(run_id, safe='')}/membership"
+        response = self._ask("POST", path, WorkMeter(), json=encode_brief(membership))
+        return decode(response.content, Receipt)
 
     def adapter(self, digest: str, meter: WorkMeter) -> bytes:
         """Download an adapter by its hash.
