@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -113,19 +113,60 @@ class Resumed:
 
 
 @dataclass(frozen=True)
+class Paused:
+    """Its operator lets the run stand still; answers to work that is open still count."""
+
+    paused_at_s: float
+
+
+@dataclass(frozen=True)
+class Unpaused:
+    """The run goes on; its times move by as long as it stood still."""
+
+    unpaused_at_s: float
+
+
+@dataclass(frozen=True)
+class Extended:
+    """The run gets more rounds; one that was finished goes on.
+
+    Attributes:
+        rounds: Server steps until the run is finished, all in all.
+        extended_at_s: Unix time.
+    """
+
+    rounds: int
+    extended_at_s: float
+
+
+@dataclass(frozen=True)
 class Finished:
-    """All rounds are done and the last adapter is evaluated."""
+    """All rounds are done and the last adapter is evaluated.
+
+    Attributes:
+        finished_at_s: Unix time.
+        is_stopped: Whether its operator ended it before, in the middle of a step or between two.
+    """
 
     finished_at_s: float
+    is_stopped: bool = False
 
 
-Event = StepOpened | Answered | Left | Returned | StepClosed | Resumed | Finished
+Event = (
+    StepOpened
+    | Answered
+    | Left
+    | Returned
+    | StepClosed
+    | Resumed
+    | Paused
+    | Unpaused
+    | Extended
+    | Finished
+)
 
 
-KINDS: dict[str, type[Event]] = {
-    kind.__name__: kind
-    for kind in (StepOpened, Answered, Left, Returned, StepClosed, Resumed, Finished)
-}
+KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def encode_event(event: Event) -> str:

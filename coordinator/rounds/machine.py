@@ -16,13 +16,16 @@ from functools import reduce
 from coordinator.rounds.events import (
     Answered,
     Event,
+    Extended,
     Finished,
     Kind,
     Left,
+    Paused,
     Resumed,
     Returned,
     StepClosed,
     StepOpened,
+    Unpaused,
 )
 from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.selection import candidates, cohort, labellers
@@ -64,7 +67,7 @@ class State:
         round_index: The last closed training round.
         evaluated: The last round whose adapter was evaluated, -1 for none.
         step: The open step.
-        is_finished: Nothing more will be asked.
+        is_finished: Nothing more will be asked, unless it is extended.
         first_sha256: The adapter that the run started from; `adapter_sha256` where not said.
         evaluated_sha256: The adapter of the round `evaluated`; `first_sha256` where not said.
         scores: Round 0 and `evaluated` -> (right, asked) over all answers; none where no device
@@ -76,6 +79,9 @@ class State:
         left: Devices that take no part for now -> why.
         closed_at_s: Unix time at which the last step closed.
         evaluations: How often the adapter of the round `evaluated` was evaluated.
+        paused_at_s: Unix time since which the run stands still; None while it does not.
+        rounds: Rounds that it was extended to; 0: as its configuration says.
+        is_stopped: Whether its operator ended it.
     """
 
     adapter_sha256: str
@@ -93,6 +99,9 @@ class State:
     left: Mapping[str, Failure] = field(default_factory=dict)
     closed_at_s: float = 0.0
     evaluations: int = 0
+    paused_at_s: float | None = None
+    rounds: int = 0
+    is_stopped: bool = False
 
     def __post_init__(self) -> None:
         first = self.first_sha256 or self.adapter_sha256
@@ -100,10 +109,14 @@ class State:
         object.__setattr__(self, "evaluated_sha256", self.evaluated_sha256 or first)
 
     @property
+    def is_paused(self) -> bool:
+        return self.paused_at_s is not None
+
+    @property
     def phase(self) -> str:
-        """`waiting` (for devices), `train`, `label`, `evaluate` or `finished`."""
-        if self.is_finished:
-            return "finished"
+        """`waiting` (for devices), `paused`, `train`, `label`, `evaluate` or `finished`."""
+        if self.is_finished or self.is_paused:
+            return "finished" if self.is_finished else "paused"
         return self.step.opened.kind if self.step else "waiting"
 
 
@@ -128,16 +141,39 @@ def evolve(state: State, event: Event) -> State:
         texts.pop(event.device_id, None)
         return replace(state, left=left, texts=texts)
     if isinstance(event, Finished):
-        return replace(state, step=None, is_finished=True)
+        ended = replace(state, step=None, is_finished=True, is_stopped=event.is_stopped)
+        return replace(ended, paused_at_s=None)
+    if isinstance(event, Extended):
+        return replace(state, rounds=event.rounds, is_finished=False, is_stopped=False)
     if isinstance(event, Resumed):
-        if state.step is None:
-            return state
-        opened = replace(state.step.opened, opened_at_s=event.resumed_at_s)
-        return replace(state, step=replace(state.step, opened=opened))
+        # What a pause is still to add to the deadline counts from here too.
+        since = event.resumed_at_s if state.is_paused and state.step else state.paused_at_s
+        return replace(_opened_at(state, event.resumed_at_s), paused_at_s=since)
+    if isinstance(event, Paused):
+        return state if state.is_paused else replace(state, paused_at_s=event.paused_at_s)
+    if isinstance(event, Unpaused):
+        return _unpaused(state, event.unpaused_at_s)
     if state.step is None or event.adapter_sha256 is None:
         raise ValueError("StepClosed needs an open step and the adapter after it")
     closed = replace(state, closed_at_s=event.closed_at_s)
     return _closed(closed, state.step, event.adapter_sha256)
+
+
+def _opened_at(state: State, at_s: float) -> State:
+    """The open step, if there is one, as if it were opened then."""
+    if state.step is None:
+        return state
+    opened = replace(state.step.opened, opened_at_s=at_s)
+    return replace(state, step=replace(state.step, opened=opened))
+
+
+def _unpaused(state: State, now_s: float) -> State:
+    """Everything that is counted from moves by the pause, so nothing but times has changed."""
+    if state.paused_at_s is None:
+        return state
+    stood_s = max(0.0, now_s - state.paused_at_s)  # a clock may have been set back
+    moved = replace(state, paused_at_s=None, closed_at_s=state.closed_at_s + stood_s)
+    return _opened_at(moved, state.step.opened.opened_at_s + stood_s) if state.step else moved
 
 
 def _left(state: State, event: Left) -> State:
@@ -215,7 +251,7 @@ def decide(
         secret: What unguessable work ids are derived from.
         now_s: Unix time.
     """
-    if state.is_finished:
+    if state.is_finished or state.is_paused:
         return None
     alive = set(alive) - state.left.keys()
     if state.step is None:
@@ -234,6 +270,14 @@ def decide(
     return None
 
 
+def rounds_of(config: Schedule, state: State) -> int:
+    """Rounds until the run is finished, those that it was extended by included.
+
+    What grows over a run's rounds (`keep_in`) goes by the configuration's and then stays.
+    """
+    return state.rounds or config.rounds
+
+
 def devices_needed(config: Schedule, state: State) -> int:
     """Devices that must be there for the next step to open."""
     return config.min_clients if state.round_index == 0 and state.evaluated < 0 else 1
@@ -242,7 +286,7 @@ def devices_needed(config: Schedule, state: State) -> int:
 def _next_step(
     config: Schedule, state: State, alive: Collection[str], secret: str, now_s: float
 ) -> Event | None:
-    is_last = state.round_index == config.rounds
+    is_last = state.round_index >= rounds_of(config, state)
     every = config.evaluate_every
     is_due = state.round_index == 0 or is_last or (every and state.round_index % every == 0)
     if is_due and state.evaluated < state.round_index:

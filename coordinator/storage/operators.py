@@ -1,15 +1,33 @@
 """Who may look at a coordinator (viewer) and who may change it (operator), by bearer token."""
 
 import secrets
+from dataclasses import dataclass
 from typing import Literal
 
 import sqlalchemy as sql
 
 from coordinator.storage.keys import draw_secret, hash_secret
 from coordinator.storage.schema import OPERATORS
-from coordinator.storage.store import Store
+from coordinator.storage.store import Store, StoreError
 
 Role = Literal["operator", "viewer"]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Somebody who was let in.
+
+    Attributes:
+        operator_id: Names them; the token itself is stored as a hash.
+        role: What they may do.
+        created_at_s: Unix time.
+        revoked_at_s: Since when their token no longer counts; None while it does.
+    """
+
+    operator_id: str
+    role: Role
+    created_at_s: float
+    revoked_at_s: float | None = None
 
 
 def add_operator(store: Store, role: Role, now_s: float) -> str:
@@ -23,3 +41,38 @@ def add_operator(store: Store, role: Role, now_s: float) -> str:
     }
     store.database.write(sql.insert(OPERATORS).values(**row))
     return token
+
+
+def operator_of_token(store: Store, token: str) -> Operator | None:
+    """Whose token it is; None if it is nobody's, or revoked."""
+    mine = OPERATORS.c.token_sha256 == hash_secret(token)
+    found = _chosen(store, sql.select(OPERATORS).where(mine, OPERATORS.c.revoked_at_s.is_(None)))
+    return found[0] if found else None
+
+
+def operators(store: Store) -> list[Operator]:
+    """Everybody who was ever let in, the newest first."""
+    order = (OPERATORS.c.created_at_s.desc(), OPERATORS.c.operator_id)
+    return _chosen(store, sql.select(OPERATORS).order_by(*order))
+
+
+def revoke_operator(store: Store, operator_id: str, now_s: float) -> Operator:
+    """Let a token count no longer; more than once is as good as once.
+
+    Raises:
+        StoreError: Nobody has that id.
+    """
+    here = OPERATORS.c.operator_id == operator_id
+    fresh = here & OPERATORS.c.revoked_at_s.is_(None)
+    store.database.write(sql.update(OPERATORS).where(fresh).values(revoked_at_s=now_s))
+    found = _chosen(store, sql.select(OPERATORS).where(here))
+    if not found:
+        raise StoreError(
+            f"no operator {operator_id[:64]!r}; `smidgen coordinator operators list` shows them"
+        )
+    return found[0]
+
+
+def _chosen(store: Store, chosen: "sql.Select[tuple[object, ...]]") -> list[Operator]:
+    names = ("operator_id", "role", "created_at_s", "revoked_at_s")
+    return [Operator(**{name: row[name] for name in names}) for row in store.database.rows(chosen)]

@@ -1,0 +1,117 @@
+"""What operators ask of runs: to create one, and orders to those that are there."""
+
+from typing import Any
+
+from pydantic import Field
+
+from coordinator.operator.schemas import Model, example
+from coordinator.rounds.orders import OrderKind
+
+
+class NewRun(Model):
+    """A run to create, as a run file says it: see docs/examples/run.toml.
+
+    Attributes:
+        task: A ready-made task's name, or a table as in task.toml.
+        name: By default the task's.
+        base: `embedded`, or one that is on the server: a folder or a name in its cache.
+        adapter: What is trained.
+        prompt_init: With `prompt:N`, the text it starts from.
+        training: How a device trains in one round.
+        labelling: How devices label their own texts; null if they do not.
+        devices: Which devices it chooses.
+        rounds: Rounds of training until it is finished.
+        fraction: Share of the devices asked to train in a round.
+        max_cohort: Most devices asked to train in a round; 0 for no cap.
+        min_clients: Devices to wait for before the first round.
+        min_updates: Updates without which no round is closed.
+        deadline_s: Seconds after which a step goes on without late devices.
+        evaluate_every: Rounds between evaluations; 0 for the first and last alone.
+        seed: Root seed.
+        tell_names: Whether waiting devices are told the names of those that are waited for.
+    """
+
+    model_config = example(
+        {"task": "agnews", "name": "news", "adapter": "lora:8@q,v", "rounds": 20, "min_clients": 3}
+    )
+
+    task: str | dict[str, Any]
+    name: str | None = None
+    base: str | None = None
+    adapter: str | None = None
+    prompt_init: str | None = None
+    training: dict[str, Any] | None = None
+    labelling: dict[str, Any] | None = None
+    devices: dict[str, Any] | None = None
+    rounds: int | None = None
+    fraction: float | None = None
+    max_cohort: int | None = None
+    min_clients: int | None = None
+    min_updates: int | None = None
+    deadline_s: float | None = None
+    evaluate_every: int | None = None
+    seed: int | None = None
+    tell_names: bool | None = None
+
+
+class CreatedRun(Model):
+    """A run that was just created, with a token for its devices that is not shown again."""
+
+    model_config = example({"run_id": "r0a1b2c3d4e", "name": "news", "token": "sEcReT"})
+
+    run_id: str
+    name: str
+    token: str
+
+
+ORDER = {
+    "order_id": 7,
+    "run_id": "r0a1b2c3d4e",
+    "kind": "pause",
+    "rounds": None,
+    "asked_at_s": 1790000020.0,
+    "done_at_s": None,
+}
+
+
+class Extend(Model):
+    """More rounds for a run.
+
+    Attributes:
+        rounds: Rounds until it is finished, all in all; more than it has.
+    """
+
+    model_config = example({"rounds": 40})
+
+    rounds: int = Field(ge=1, le=1_000_000)
+
+
+class Order(Model):
+    """What an operator asked of a run.
+
+    Attributes:
+        order_id: Later orders have higher ones.
+        run_id: The run.
+        kind: What is asked.
+        rounds: Of `extend`: rounds until the run is finished.
+        asked_at_s: When it was asked.
+        done_at_s: When the server had carried it out; null until then.
+    """
+
+    model_config = example(ORDER)
+
+    order_id: int
+    run_id: str
+    kind: OrderKind
+    rounds: int | None
+    asked_at_s: float
+    done_at_s: float | None
+
+
+class Orders(Model):
+    """Orders, the newest first."""
+
+    model_config = example({"orders": [ORDER], "next": None})
+
+    orders: list[Order]
+    next: str | None

@@ -1,0 +1,293 @@
+"""Runs, as the operator's API says them."""
+
+from typing import Literal
+
+from coordinator.operator.schemas import ANSWER, Answer, Kind, Model, example
+from edge_client.wire.failures import Failure
+
+Phase = Literal["waiting", "paused", "train", "label", "evaluate", "finished"]
+
+STEP = {
+    "kind": "train",
+    "round_index": 3,
+    "attempt": 1,
+    "opened_at_s": 1790000000.0,
+    "closes_at_s": 1790000600.0,
+    "asked": 3,
+    "answers": 2,
+}
+RUN = {
+    "run_id": "r0a1b2c3d4e",
+    "name": "mail",
+    "created_at_s": 1789990000.0,
+    "phase": "train",
+    "is_stopped": False,
+    "round_index": 2,
+    "rounds": 20,
+    "devices": 3,
+    "here": 3,
+    "needed": 1,
+    "step": STEP,
+    "accuracy": 0.71,
+}
+
+
+class Step(Model):
+    """The open step of a run.
+
+    Attributes:
+        kind: What its devices do.
+        round_index: Of a label step the training round that follows; 0 is the evaluation before
+            any training.
+        attempt: 1-based; a training round with too few updates is tried again.
+        opened_at_s: When it was asked, or the coordinator last came back.
+        closes_at_s: When it stops waiting; stands still while the run is paused.
+        asked: Devices that were asked.
+        answers: Those that have answered, failures too.
+    """
+
+    model_config = example(STEP)
+
+    kind: Kind
+    round_index: int
+    attempt: int
+    opened_at_s: float
+    closes_at_s: float
+    asked: int
+    answers: int
+
+
+class Run(Model):
+    """Where a run stands.
+
+    Attributes:
+        run_id: Its id.
+        name: Its name; no other run of the coordinator has it.
+        created_at_s: When it was created.
+        phase: `waiting` for devices, `paused`, `finished`, or what its open step does.
+        is_stopped: Whether it was ended before its last round; `phase` is `finished` then.
+        round_index: The last round of training that was closed.
+        rounds: Rounds until it is finished.
+        devices: Devices that joined it.
+        here: Those among them that were heard of within two minutes and have not left.
+        needed: Devices that its next step waits for.
+        step: The open step; null between two, and in a run that is finished.
+        accuracy: Of the newest evaluation, over all devices' test texts; null before one.
+    """
+
+    model_config = example(RUN)
+
+    run_id: str
+    name: str
+    created_at_s: float
+    phase: Phase
+    is_stopped: bool
+    round_index: int
+    rounds: int
+    devices: int
+    here: int
+    needed: int
+    step: Step | None
+    accuracy: float | None
+
+
+class Runs(Model):
+    """Runs, the newest first."""
+
+    model_config = example({"runs": [RUN], "next": None})
+
+    runs: list[Run]
+    next: str | None
+
+
+FAILING = {
+    "kind": "train",
+    "round_index": 3,
+    "attempts": 2,
+    "devices": ["pi", "pi-2"],
+    "failures": ["memory"],
+}
+
+
+class Failing(Model):
+    """The newest task that nobody could do: everyone who was asked has failed at it.
+
+    Attributes:
+        kind: What was asked.
+        round_index: In which round.
+        attempts: How often.
+        devices: Names of those that failed.
+        failures: Why.
+    """
+
+    model_config = example(FAILING)
+
+    kind: Kind
+    round_index: int
+    attempts: int
+    devices: list[str]
+    failures: list[Failure]
+
+
+ROUND = {
+    "round_index": 2,
+    "accuracy": 0.71,
+    "loss": 0.48,
+    "pseudo_labels": None,
+    "answers": 6,
+    "failed": 0,
+    "late": 1,
+    "failures": {},
+    "up_bytes": 1234567,
+    "down_bytes": 1234567,
+    "is_by_kernel": True,
+    "phases_s": {"download": 0.4, "train": 31.5, "upload": 1.2},
+}
+
+
+class Round(Model):
+    """What a round gave and cost, over all answers of its devices.
+
+    Attributes:
+        round_index: 0 is the evaluation before any training.
+        accuracy: Share of right labels over all devices' test texts.
+        loss: Mean training loss.
+        pseudo_labels: Texts that devices labelled themselves, before its training.
+        answers: Reports of devices: to train, label and evaluate.
+        failed: Those among them that say so.
+        late: Those that came after their step had closed.
+        failures: How many failed for which reason.
+        up_bytes: Sent by the devices.
+        down_bytes: Received by the devices.
+        is_by_kernel: Whether bytes are TCP's, headers and TLS in them, or bodies alone.
+        phases_s: Seconds by phase, summed over the devices.
+    """
+
+    model_config = example(ROUND)
+
+    round_index: int
+    accuracy: float | None
+    loss: float | None
+    pseudo_labels: int | None
+    answers: int
+    failed: int
+    late: int
+    failures: dict[str, int]
+    up_bytes: int
+    down_bytes: int
+    is_by_kernel: bool
+    phases_s: dict[str, float]
+
+
+class Rounds(Model):
+    """Rounds that somebody has answered in, the newest first."""
+
+    model_config = example({"rounds": [ROUND], "next": "2"})
+
+    rounds: list[Round]
+    next: str | None
+
+
+class RunDetail(Run):
+    """A run with what it is.
+
+    Attributes:
+        base: The frozen base, as its owner named it.
+        base_id: SHA-256 of the base.
+        adapter: What is trained.
+        adapter_sha256: The adapter of the last closed round.
+        labels: Of its task.
+        deadline_s: Seconds after which a step goes on without late devices.
+        fraction: Share of the devices asked to train in a round.
+        min_clients: Devices that the first round waits for.
+        is_labelling: Whether devices label texts of their own.
+        failing: Set while nobody can do what is asked.
+        totals: Of all rounds; its `round_index` is the newest, its accuracy and loss the newest
+            that are known.
+    """
+
+    model_config = example(
+        {
+            **RUN,
+            "base": "embedded",
+            "base_id": "9f" * 32,
+            "adapter": "lora:8@q,v",
+            "adapter_sha256": "8e" * 32,
+            "labels": ["mail", "weather"],
+            "deadline_s": 600.0,
+            "fraction": 1.0,
+            "min_clients": 2,
+            "is_labelling": False,
+            "failing": None,
+            "totals": ROUND,
+        }
+    )
+
+    base: str
+    base_id: str
+    adapter: str
+    adapter_sha256: str
+    labels: list[str]
+    deadline_s: float
+    fraction: float
+    min_clients: int
+    is_labelling: bool
+    failing: Failing | None
+    totals: Round | None
+
+
+MEMBER = {
+    "device_id": "d0123456789abcdef0123",
+    "name": "pi-kitchen",
+    "membership": "joined",
+    "declined": None,
+    "peak_bytes": 180000000,
+    "last_seen_s": 1790000012.0,
+    "is_here": True,
+    "is_revoked": False,
+    "now": "late",
+    "left": None,
+    "last": ANSWER,
+}
+
+
+class Member(Model):
+    """A device as it stands to a run.
+
+    Attributes:
+        device_id: Its id.
+        name: Its name.
+        membership: `joined`, `declined`, or `home`: the run is over and it has the adapter.
+        declined: Why it declined.
+        peak_bytes: Memory that its plan for this run predicts.
+        last_seen_s: When it was last heard of, to within half a minute.
+        is_here: Whether that was within two minutes.
+        is_revoked: Whether its key no longer counts.
+        now: What it owes the open step: `asked`; `late`, where half of those asked have answered
+            and it has not; `done`; `failed`; null where it was not asked.
+        left: Why it takes no part for now.
+        last: Its newest answer in this run.
+    """
+
+    model_config = example(MEMBER)
+
+    device_id: str
+    name: str
+    membership: Literal["joined", "declined", "home"]
+    declined: Failure | None
+    peak_bytes: int | None
+    last_seen_s: float | None
+    is_here: bool
+    is_revoked: bool
+    now: Literal["asked", "late", "done", "failed"] | None
+    left: Failure | None
+    last: Answer | None
+
+
+class Members(Model):
+    """Devices that answered a run's invitation, by name."""
+
+    model_config = example({"devices": [MEMBER], "next": None})
+
+    devices: list[Member]
+    next: str | None

@@ -1,0 +1,108 @@
+"""What the operator's API says and hears, as its OpenAPI document shows it.
+
+Times are Unix seconds, sizes bytes, shares 0 to 1. Every request carries an operator's token, as
+`Authorization: Bearer TOKEN` or as the cookie of the log-in page; a viewer may GET, an operator
+may also change. Refusals are `{"detail": "one line"}`: 401 nobody, 403 not with this role, 404 no
+such thing, 409 not as it stands, 422 no such value.
+
+    GET  /v1/operator/me                            Operator, who asks
+    GET  /v1/operator/runs                          Runs, the newest first
+    POST /v1/operator/runs                          NewRun -> CreatedRun (201)
+    GET  /v1/operator/runs/{run_id}                 RunDetail
+    GET  /v1/operator/runs/{run_id}/rounds          Rounds, the newest first
+    GET  /v1/operator/runs/{run_id}/devices         Members, by name
+    GET  /v1/operator/runs/{run_id}/orders          Orders, the newest first
+    POST /v1/operator/runs/{run_id}/pause           -> Order (202); so resume and stop
+    POST /v1/operator/runs/{run_id}/extend          Extend -> Order (202)
+    GET  /v1/operator/devices?tag=site=kitchen      Devices, by name
+    GET  /v1/operator/devices/{device_id}           DeviceDetail
+    PUT  /v1/operator/devices/{device_id}/tags      Tags -> Device: the operator's tags, all of them
+    POST /v1/operator/devices/{device_id}/revoke    -> Device
+    GET  /v1/operator/tokens                        Tokens, the newest first
+    POST /v1/operator/tokens                        NewToken -> CreatedToken (201)
+    POST /v1/operator/tokens/{token_id}/revoke      -> Token
+    GET  /v1/operator/operators                     Operators; operators alone may read it
+    POST /v1/operator/operators                     NewOperator -> CreatedOperator (201)
+    POST /v1/operator/operators/{operator_id}/revoke  -> Operator
+
+Lists take `?limit=50&after=NEXT`; `next` of an answer is the `after` of the following page, null
+on the last. An order is carried out by the next tick of the server, within a second: its
+`done_at_s` says when, and the run's `phase` shows it.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from edge_client.wire.failures import Failure
+
+Kind = Literal["train", "label", "evaluate"]
+
+
+class Model(BaseModel):
+    """What all of them are: closed, and checked both ways."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def example(of: dict[str, Any]) -> ConfigDict:
+    """A model's settings with what it looks like."""
+    return ConfigDict(extra="forbid", frozen=True, json_schema_extra={"examples": [of]})
+
+
+class Detail(Model):
+    """A refusal."""
+
+    model_config = example({"detail": "an operator's token is expected"})
+
+    detail: str
+
+
+ANSWER = {
+    "run_id": "r0a1b2c3d4e",
+    "run_name": "mail",
+    "kind": "train",
+    "round_index": 2,
+    "attempt": 1,
+    "outcome": "done",
+    "failure": None,
+    "is_late": False,
+    "seconds": 33.1,
+    "up_bytes": 412345,
+    "down_bytes": 411234,
+    "peak_rss_bytes": 205520896,
+}
+
+
+class Answer(Model):
+    """A device's answer to a piece of work.
+
+    Attributes:
+        run_id: The run.
+        run_name: Its name.
+        kind: What was asked.
+        round_index: In which round.
+        attempt: Of which attempt.
+        outcome: `done` or `failed`.
+        failure: Why it failed.
+        is_late: Whether it came after its step had closed.
+        seconds: Of all its phases on the device but waiting.
+        up_bytes: Sent for it.
+        down_bytes: Received for it.
+        peak_rss_bytes: Highest resident memory; null where the device cannot tell.
+    """
+
+    model_config = example(ANSWER)
+
+    run_id: str
+    run_name: str
+    kind: Kind
+    round_index: int
+    attempt: int
+    outcome: Literal["done", "failed"]
+    failure: Failure | None
+    is_late: bool
+    seconds: float
+    up_bytes: int
+    down_bytes: int
+    peak_rss_bytes: int | None

@@ -1,0 +1,56 @@
+"""What an operator asks of a run, and the event that carries it out.
+
+Pure, as the rest of the room: the same order on the same state gives the same event. An order that
+asks for what is so already (a pause of a paused run) or no longer can be is refused in words.
+"""
+
+from typing import Literal
+
+from coordinator.rounds.events import Event, Extended, Finished, Paused, Unpaused
+from coordinator.rounds.machine import State, rounds_of
+from coordinator.rounds.schedule import Schedule
+
+OrderKind = Literal["pause", "resume", "stop", "extend"]
+MOST_ROUNDS = 1_000_000  # as in a run file
+
+
+class OrderError(ValueError):
+    """An order that the run, as it stands, cannot follow; says why and what to do."""
+
+
+def event_of(
+    kind: OrderKind, rounds: int | None, config: Schedule, state: State, now_s: float
+) -> Event:
+    """The event that carries out an order.
+
+    Args:
+        kind: What is asked.
+        rounds: Of `extend`, rounds until the run is finished, all in all.
+        config: The run.
+        state: The run's state.
+        now_s: Unix time.
+
+    Raises:
+        OrderError: It cannot be followed.
+    """
+    if kind == "extend":
+        return _extended(rounds, config, state, now_s)
+    if state.is_finished:
+        ended = "stopped" if state.is_stopped else "finished"
+        raise OrderError(f"it is {ended}; `extend` lets it go on")
+    if kind == "stop":
+        return Finished(now_s, is_stopped=True)
+    if (kind == "pause") == state.is_paused:
+        raise OrderError("it is paused already" if state.is_paused else "it is not paused")
+    return Paused(now_s) if kind == "pause" else Unpaused(now_s)
+
+
+def _extended(rounds: int | None, config: Schedule, state: State, now_s: float) -> Event:
+    # A run that was stopped may go on to where it was to end; another one has that before it.
+    have = state.round_index if state.is_stopped else rounds_of(config, state)
+    if rounds is None or not have < rounds <= MOST_ROUNDS:
+        raise OrderError(
+            f"it has {have} rounds; {'none' if rounds is None else rounds} came as the rounds "
+            f"until it is finished, all in all: {have + 1} to {MOST_ROUNDS} are expected"
+        )
+    return Extended(rounds, now_s)
