@@ -4,7 +4,9 @@
 import { keep, make } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [340, 170, 48, 332, 12, 146];
+const [HEIGHT, LEFT, TOP, BOTTOM] = [180, 52, 12, 154];
+let right = 332; // of the chart that is drawn: as wide as there is room, so that its text is as large
+const drawn = new WeakMap(); // figure -> what it shows
 const MOST_BARS = 48; // more rounds than that share bars
 
 function draw(name, attributes, text = "") {
@@ -23,16 +25,19 @@ export function ticks(most) {
   return Array.from({ length: Math.ceil(most / step - 1e-9) + 1 }, (_, place) => place * step);
 }
 
-function frame(svg, marks, write, first, last) {
+function frame(svg, most, scale, first, last) {
+  const [size, unit] = scale(most);
+  const marks = ticks(most / size).map((mark) => mark * size);
   const top = marks[marks.length - 1];
   const y = (value) => BOTTOM - ((BOTTOM - TOP) * value) / top;
   const x = (index) =>
-    last === first ? (LEFT + RIGHT) / 2 : LEFT + 6 + ((RIGHT - LEFT - 12) * (index - first)) / (last - first);
+    last === first ? (LEFT + right) / 2 : LEFT + 6 + ((right - LEFT - 12) * (index - first)) / (last - first);
   for (const mark of marks) {
-    svg.append(draw("line", { class: "tick", x1: LEFT, x2: RIGHT, y1: y(mark), y2: y(mark) }));
+    svg.append(draw("line", { class: "tick", x1: LEFT, x2: right, y1: y(mark), y2: y(mark) }));
     const at = { class: "axis", x: LEFT - 6, y: y(mark) + 4, "text-anchor": "end" };
-    svg.append(draw("text", at, write(mark)));
+    svg.append(draw("text", at, `${+(mark / size).toPrecision(3)}${unit}`));
   }
+  if (first === undefined) return [x, y]; // bars name their rounds themselves
   const middle = Math.round((first + last) / 2);
   for (const index of new Set([first, ...(last - first > 3 ? [middle] : []), last])) {
     const at = { class: "axis", x: x(index), y: BOTTOM + 16, "text-anchor": "middle" };
@@ -43,8 +48,8 @@ function frame(svg, marks, write, first, last) {
 
 /** A line over the rounds that have the figure. */
 function line(svg, chart, points) {
-  const marks = ticks(chart.most || Math.max(...points.map((point) => point.value)));
-  const [x, y] = frame(svg, marks, chart.tick, points[0].index, points[points.length - 1].index);
+  const most = chart.most || Math.max(...points.map((point) => point.value));
+  const [x, y] = frame(svg, most, chart.scale, points[0].index, points[points.length - 1].index);
   const path = points.map((p, place) => `${place ? "L" : "M"}${x(p.index).toFixed(1)} ${y(p.value).toFixed(1)}`);
   svg.append(draw("path", { class: `line ${chart.css}`, d: path.join("") }));
   const dots = points.length > 40 ? points.slice(-1) : points;
@@ -71,10 +76,9 @@ export function binned(rows, parts, most = MOST_BARS) {
 /** Stacked bars, one for each round; of long runs the mean of neighbouring ones. */
 function bars(svg, chart, rows) {
   const bins = binned(rows, chart.parts);
-  const marks = ticks(Math.max(...bins.map((bin) => bin.values.reduce((a, b) => a + b, 0))));
-  const wide = (RIGHT - LEFT - 8) / bins.length;
-  const [, y] = frame(svg, marks, chart.tick, 0, -1);
-  svg.querySelectorAll("text:not([text-anchor=end])").forEach((text) => text.remove());
+  const most = Math.max(...bins.map((bin) => bin.values.reduce((a, b) => a + b, 0)));
+  const wide = (right - LEFT - 8) / bins.length;
+  const [, y] = frame(svg, most, chart.scale);
   const named = new Set([0, bins.length > 4 ? Math.floor((bins.length - 1) / 2) : 0, bins.length - 1]);
   bins.forEach((bin, place) => {
     const left = LEFT + 4 + wide * place;
@@ -108,19 +112,22 @@ function key(parts) {
 }
 
 function create(chart) {
-  const svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
+  const svg = draw("svg", { role: "img" });
   const figure = make("figure", "", "", make("figcaption"), svg);
   if (chart.parts) figure.append(make("ul", "key"));
   return figure;
 }
 
 function update(figure, chart) {
-  const drawn = JSON.stringify([chart.title, chart.said, chart.rows.length, chart.rows[chart.rows.length - 1], chart.rows[0]]);
-  if (figure.dataset.drawn === drawn && !chart.isNew) return;
-  figure.dataset.drawn = drawn;
+  const width = Math.max(260, figure.clientWidth);
+  const now = JSON.stringify([chart.title, chart.said, width, chart.rows]);
+  if (drawn.get(figure) === now) return;
+  drawn.set(figure, now);
+  right = width - 8;
   figure.querySelector("figcaption").textContent = chart.title;
   const svg = figure.querySelector("svg");
   svg.replaceChildren();
+  svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
   svg.setAttribute("aria-label", `${chart.title}. ${chart.said}`);
   if (chart.parts) {
     const used = chart.parts.filter((part) => chart.rows.some((one) => part.of(one) > 0));

@@ -7,14 +7,13 @@ const STATES = {
   label: ["labelling", "good"],
   evaluate: ["evaluating", "good"],
   paused: ["paused", "stop"],
-  full: ["no disk space", "bad"],
   finished: ["finished", ""],
   stopped: ["stopped", "stop"],
 };
 const DOING = { train: "training", label: "labelling", evaluate: "evaluation" };
 
 /** A run's phase in words, and the class of its colour. */
-export const stateOf = (run) => STATES[run.phase] || [run.phase, ""];
+export const stateOf = (run) => STATES[run.is_stopped ? "stopped" : run.phase] || [run.phase, ""];
 /** What a step does, as a noun. */
 export const doing = (kind) => DOING[kind] || kind;
 
@@ -26,14 +25,18 @@ export function place(step) {
   return `${doing(step.kind)}, ${before}round ${step.round_index}${again}`;
 }
 
-/** Bytes with three digits, by decimal steps. */
+/** The decimal unit for bytes up to `most`: its size and its name. */
+export function bytesScale(most) {
+  const units = [" B", " kB", " MB", " GB", " TB", " PB"];
+  const power = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, most)) / 3)));
+  return [1000 ** power, units[power]];
+}
+
+/** Bytes with three digits. */
 export function bytes(count) {
-  if (count === null || count === undefined) return "";
   if (count < 1000) return `${count} B`;
-  const units = ["kB", "MB", "GB", "TB", "PB"];
-  let [value, unit] = [count, -1];
-  while (value >= 999.5 && unit < units.length - 1) [value, unit] = [value / 1000, unit + 1];
-  return `${value.toPrecision(3)} ${units[unit]}`;
+  const [size, unit] = bytesScale(count);
+  return `${(count / size).toPrecision(3)}${unit}`;
 }
 
 /** Bytes of memory, by binary steps. */

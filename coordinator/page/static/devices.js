@@ -1,0 +1,82 @@
+// The table of devices: those that are here first, found by name, tag or run.
+
+import { counted, find, keep, make, memory, row, say, span } from "./words.js";
+
+const PAGE = 100; // rows that are shown at once
+let most = PAGE;
+
+const isGone = (device) => device.revoked_at_s !== null;
+const tagsOf = (device) => Object.entries(device.tags).map(([key, value]) => (value ? `${key}=${value}` : key));
+
+function found(devices, words, runs) {
+  if (!words.length) return devices;
+  return devices.filter((device) => {
+    const names = device.runs.map((one) => runs.get(one.run_id)?.name || "");
+    const text = [device.name, device.device_id, ...tagsOf(device), ...names].join("\n").toLowerCase();
+    return words.every((word) => text.includes(word));
+  });
+}
+
+/** The table of devices. */
+export function showDevices(devices, runs, now_s, isOperator, revoke) {
+  const table = find("devices");
+  const here = devices.filter((device) => device.is_here && !isGone(device)).length;
+  const words = find("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const chosen = found(devices, words, runs);
+  chosen.sort((a, b) => rank(a) - rank(b) || (a.name < b.name ? -1 : 1));
+  const which = words.length ? `, ${chosen.length} found` : "";
+  const none = "No device has enrolled yet. smidgen client run on a device, with a token, does that.";
+  say(find("devices-said"), devices.length ? `${counted(devices.length, "device")}, ${here} here now${which}.` : none);
+  find("search").hidden = devices.length === 0;
+  table.hidden = chosen.length === 0;
+  table.tHead.rows[0].lastElementChild.hidden = !isOperator;
+  const shown = chosen.slice(0, most);
+  keep(table.tBodies[0], shown, (one) => one.device_id, (one) => create(table, one, revoke), (line, one) => update(line, one, runs, now_s, isOperator));
+  const more = find("more");
+  more.hidden = chosen.length <= most;
+  say(more, `Show ${Math.min(PAGE, chosen.length - most)} more of ${chosen.length}`);
+}
+
+export function showMore() {
+  most += PAGE;
+}
+
+const rank = (device) => (isGone(device) ? 2 : device.is_here ? 0 : 1);
+
+function create(table, device, revoke) {
+  const line = row(table, ["", "", "broad", "", "broad", "", "", "change"]);
+  line.cells[0].append(make("span"), make("small"));
+  line.cells[3].append(make("span"), make("small"));
+  line.cells[7].removeAttribute("data-name");
+  const button = make("button", "small danger", "Revoke");
+  button.type = "button";
+  button.addEventListener("click", () => revoke(device.device_id));
+  line.cells[7].append(button);
+  return line;
+}
+
+function update(line, device, runs, now_s, isOperator) {
+  const [name, seen, joined, room, tags, power, version, change] = line.cells;
+  line.className = isGone(device) ? "gone" : "";
+  say(name.firstChild, device.name);
+  const { facts } = device;
+  say(name.lastChild, [facts.board || facts.machine, facts.engine].filter(Boolean).join(", "));
+  const silent = device.last_seen_s === null ? "never" : `${span(now_s - device.last_seen_s)} ago`;
+  say(seen, isGone(device) ? "revoked" : silent);
+  keep(joined, device.runs, (one) => one.run_id, () => make("div"), (item, one) => {
+    const run = runs.get(one.run_id)?.name || one.run_id;
+    const plan = one.peak_bytes ? `, plan ${memory(one.peak_bytes)}` : "";
+    say(item, `${run}: ${one.said}${plan}`);
+  });
+  joined.classList.toggle("void", device.runs.length === 0);
+  say(room.firstChild, memory(facts.memory_bytes));
+  say(room.lastChild, facts.budget_bytes ? `budget ${memory(facts.budget_bytes)}` : "");
+  keep(tags, tagsOf(device), (text) => text, () => make("span", "tag"), (item, text) => say(item, text));
+  tags.classList.toggle("void", tagsOf(device).length === 0);
+  say(power, { true: "mains", false: "battery" }[facts.is_on_mains] || "unknown");
+  say(version, facts.smidgen);
+  change.hidden = !isOperator;
+  const button = change.firstChild;
+  button.hidden = isGone(device);
+  button.setAttribute("aria-label", `Revoke ${device.name}`);
+}
