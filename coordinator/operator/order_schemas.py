@@ -71,6 +71,7 @@ ORDER = {
     "rounds": None,
     "asked_at_s": 1790000020.0,
     "done_at_s": None,
+    "refused": None,
 }
 
 
@@ -95,7 +96,8 @@ class Order(Model):
         kind: What is asked.
         rounds: Of `extend`: rounds until the run is finished.
         asked_at_s: When it was asked.
-        done_at_s: When the server had carried it out; null until then.
+        done_at_s: When the server took it up; null until then.
+        refused: Why it could not be followed then; null where it was.
     """
 
     model_config = example(ORDER)
@@ -106,6 +108,7 @@ class Order(Model):
     rounds: int | None
     asked_at_s: float
     done_at_s: float | None
+    refused: str | None
 
 
 class Orders(Model):

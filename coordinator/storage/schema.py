@@ -79,13 +79,14 @@ REPORTS = sql.Table(
     "reports",
     METADATA,
     sql.Column("work_id", sql.String, primary_key=True),
-    _run_column(nullable=False, index=True),
+    _run_column(nullable=False),
     sql.Column("device_id", sql.String, nullable=False, index=True),
     sql.Column("round_index", sql.Integer, nullable=False),
     sql.Column("attempt", sql.Integer, nullable=False),
     sql.Column("kind", sql.String, nullable=False),
     sql.Column("is_late", sql.Boolean, nullable=False),
     sql.Column("report", sql.JSON, nullable=False),
+    sql.Index("ix_reports_run_id_round_index", "run_id", "round_index"),
 )
 # What operators ask of a run: written by commands and by the operator's API, carried out and
 # journaled by the process that serves, oldest first.
@@ -98,6 +99,7 @@ ORDERS = sql.Table(
     sql.Column("rounds", sql.Integer),  # of extend
     sql.Column("asked_at_s", sql.Float, nullable=False),
     sql.Column("done_at_s", sql.Float),
+    sql.Column("refused", sql.String),  # why it could not be followed; null where it was
 )
 # Who may look (viewer) and who may change (operator), by bearer token.
 OPERATORS = sql.Table(

@@ -18,6 +18,7 @@ Failure = Literal[
     "disk",
     "transfer",
     "refused",
+    "revoked",
     "internal",
 ]
 # What a run's owner reads.
@@ -33,5 +34,6 @@ SAID: dict[Failure, str] = {
     "disk": "a file could not be read or written",
     "transfer": "what the coordinator sent could not be used",
     "refused": "the coordinator refused the device's answer",
+    "revoked": "the coordinator's operator revoked the device",
     "internal": "an error that smidgen does not know; please report it",
 }

@@ -1,0 +1,95 @@
+"""What operators ask of runs, kept until the process that serves has carried it out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sql
+
+from coordinator.rounds.machine import State, evolve, replay
+from coordinator.rounds.orders import OrderError, OrderKind, event_of
+from coordinator.storage.runs import config_of
+from coordinator.storage.schema import ORDERS
+from coordinator.storage.store import Run, Store, StoreError
+
+
+@dataclass(frozen=True)
+class Order:
+    """One order.
+
+    Attributes:
+        order_id: Later orders have higher ones.
+        run_id: The run.
+        kind: What is asked.
+        rounds: Of `extend`: rounds until the run is finished, all in all.
+        asked_at_s: Unix time.
+        done_at_s: When it was taken up; None until then.
+        refused: Why it could not be followed; None where it was.
+    """
+
+    order_id: int
+    run_id: str
+    kind: OrderKind
+    rounds: int | None
+    asked_at_s: float
+    done_at_s: float | None = None
+    refused: str | None = None
+
+
+def add_order(store: Store, run: Run, kind: OrderKind, rounds: int | None, now_s: float) -> Order:
+    """Ask something of a run; the process that serves the store carries it out.
+
+    Raises:
+        StoreError: The run, as it will stand after the orders before, cannot follow it.
+    """
+    config = config_of(run)
+    try:
+        event_of(kind, rounds, config, _after_open_orders(store, run, now_s), now_s)
+    except OrderError as error:
+        raise StoreError(f"cannot {kind} run {config.name} ({run.run_id}): {error}") from error
+    values = {"run_id": run.run_id, "kind": kind, "rounds": rounds, "asked_at_s": now_s}
+    with store.database.transaction() as connection:
+        added = connection.execute(sql.insert(ORDERS).values(**values)).inserted_primary_key
+        assert added is not None
+    return Order(order_id=added[0], run_id=run.run_id, kind=kind, rounds=rounds, asked_at_s=now_s)
+
+
+def _after_open_orders(store: Store, run: Run, now_s: float) -> State:
+    state, config = replay(run.adapter_sha256, store.events(run.run_id)), config_of(run)
+    for order in open_orders(store, run.run_id):
+        try:
+            state = evolve(state, event_of(order.kind, order.rounds, config, state, now_s))
+        except OrderError:
+            continue  # it will be refused
+    return state
+
+
+def open_orders(store: Store, run_id: str | None = None) -> list[Order]:
+    """Orders that are still to be carried out, oldest first; of one run or of all."""
+    here = ORDERS.c.done_at_s.is_(None)
+    here = here if run_id is None else here & (ORDERS.c.run_id == run_id)
+    chosen = sql.select(ORDERS).where(here).order_by(ORDERS.c.order_id)
+    return [_order(row) for row in store.database.rows(chosen)]
+
+
+def orders_of(store: Store, run_id: str, before: int | None, limit: int) -> list[Order]:
+    """A run's orders, the newest first; with `before`, those asked before that one."""
+    here = ORDERS.c.run_id == run_id
+    here = here if before is None else here & (ORDERS.c.order_id < before)
+    chosen = sql.select(ORDERS).where(here).order_by(ORDERS.c.order_id.desc()).limit(limit)
+    return [_order(row) for row in store.database.rows(chosen)]
+
+
+def order(store: Store, order_id: int) -> Order | None:
+    found = store.database.rows(sql.select(ORDERS).where(ORDERS.c.order_id == order_id))
+    return _order(found[0]) if found else None
+
+
+def taken_up(order_id: int, now_s: float, refused: str | None = None) -> sql.Executable:
+    """The statement that notes an order as carried out; in the transaction of its event."""
+    here = (ORDERS.c.order_id == order_id) & ORDERS.c.done_at_s.is_(None)
+    return sql.update(ORDERS).where(here).values(done_at_s=now_s, refused=refused)
+
+
+def _order(row: Mapping[str, Any]) -> Order:
+    return Order(**{name: row[name] for name in Order.__dataclass_fields__})
