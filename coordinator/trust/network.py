@@ -1,0 +1,22 @@
+"""Where devices find this machine, and whether a host is this machine alone."""
+
+import ipaddress
+import socket
+from contextlib import suppress
+
+
+def own_address() -> str | None:
+    """The address of the way out of this machine; no packet is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # an address kept for documentation
+        return str(probe.getsockname()[0])
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this machine reaches a host that is listened on."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return True  # it cannot be listened on, which is told then
+    return all(ipaddress.ip_address(str(entry[4][0]).split("%")[0]).is_loopback for entry in found)

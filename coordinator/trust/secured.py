@@ -1,0 +1,77 @@
+"""The TLS of a coordinator that serves: checked at its start, and renewed while it runs."""
+
+import asyncio.sslproto
+import logging
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from coordinator.trust.checks import check, load, server_context, valid_until, warnings
+from coordinator.trust.folder import TrustError, folder_of, is_there
+
+BETWEEN_WARNINGS = timedelta(days=1)
+# asyncio keeps a buffer of 256 KiB for each TLS connection from Python 3.11 on, which a thousand
+# waiting devices would make 256 MB; a TLS record is 16 KiB.
+BUFFER_BYTES = 32 << 10
+LOG = logging.getLogger(__name__)
+
+
+class Secured:
+    """What a store's certificates let a server do.
+
+    Args:
+        store: Its folder, which has certificates.
+        now: The time.
+
+    Raises:
+        TrustError: Every device would refuse them; says why.
+
+    Attributes:
+        trust: What the folder held at the start.
+        context: What connections are opened with; it serves renewed certificates from `look` on.
+    """
+
+    def __init__(self, store: Path, now: datetime) -> None:
+        self._folder = folder_of(store)
+        try:
+            self.trust = check(self._folder, now)
+            self.context = server_context(self._folder)
+        except TrustError as error:
+            raise TrustError(f"{self._folder}: {error}") from error
+        self._seen = self._stamp()
+        self._told_at: datetime | None = None
+
+    def look(self, now: datetime) -> None:
+        """Take a certificate that was renewed meanwhile; tell once a day what will go wrong."""
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._seen = stamp
+            try:
+                self.trust = check(self._folder, now)
+                load(self.context, self._folder)
+            except TrustError as error:
+                LOG.warning("the certificate of before is served on: %s", error)
+                return
+            until = valid_until(self.trust.server.certificate)
+            LOG.info("a new certificate is served, valid until %s", f"{until:%Y-%m-%d}")
+            self._told_at = None
+        if self._told_at is None or now - self._told_at > BETWEEN_WARNINGS:
+            self._told_at = now
+            for line in warnings(self._folder, self.trust, now):
+                LOG.warning("%s", line)
+
+    def _stamp(self) -> int:
+        try:
+            return (self._folder / "server.pem").stat().st_mtime_ns
+        except OSError:
+            return 0
+
+
+def secured(store: Path, now: datetime) -> Secured | None:
+    """The TLS of a store; None where it has no certificates."""
+    return Secured(store, now) if is_there(store) else None
+
+
+def spare_memory() -> None:
+    """Let each TLS connection of asyncio's keep a small buffer."""
+    if hasattr(asyncio.sslproto.SSLProtocol, "max_size"):
+        setattr(asyncio.sslproto.SSLProtocol, "max_size", BUFFER_BYTES)  # noqa: B010
