@@ -1,5 +1,6 @@
 """What a client is started with, and what one life of it did."""
 
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ class Settings:
         dialect: How the files of the texts are written down.
         device: What the engine computes on, `cpu` or `cuda`.
         grace_s: How long failures that may pass by themselves are borne.
+        verify: Whose certificates are believed; None: nobody's, for plain HTTP.
     """
 
     url: str
@@ -45,6 +47,7 @@ class Settings:
     dialect: Dialect = PLAIN
     device: str = CPU
     grace_s: float = 120.0
+    verify: ssl.SSLContext | None = None
 
 
 @dataclass(frozen=True)

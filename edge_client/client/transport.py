@@ -7,6 +7,7 @@ is raised as `Refused`.
 import logging
 import math
 import random
+import ssl
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -61,6 +62,27 @@ class Refused(TransportError):
         self.status, self.body = status, body
 
 
+def address(url: str) -> httpx.URL:
+    """The address of a coordinator.
+
+    Raises:
+        AddressError: The URL is not one.
+    """
+    try:
+        parsed = httpx.URL(url)
+        parsed.host.encode("idna")  # as connecting will
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise AddressError(f"--coordinator {url!r} is not a URL: {error}") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise AddressError(f"--coordinator {url!r}: https://HOST:PORT is expected")
+    return parsed
+
+
+def nobody() -> ssl.SSLContext:
+    """A context that believes no certificate, for plain HTTP."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
 class Coordinator:
     """A coordinator at a URL.
 
@@ -68,6 +90,7 @@ class Coordinator:
         url: Such as `https://host:8700`.
         key: The device key, or empty before enrolment.
         timeout_s: Limit on connecting and on every answer but the long poll's.
+        verify: Whose certificates are believed, see `edge_client.client.trust`; None: nobody's.
 
     Raises:
         AddressError: The URL is not one.
@@ -77,20 +100,21 @@ class Coordinator:
         traffic: All that went through its connections, by the kernel.
     """
 
-    def __init__(self, url: str, key: str = "", timeout_s: float = 30.0) -> None:
-        try:
-            parsed = httpx.URL(url)
-            parsed.host.encode("idna")  # as connecting will
-        except (httpx.InvalidURL, UnicodeError) as error:
-            raise AddressError(f"--coordinator {url!r} is not a URL: {error}") from error
-        if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise AddressError(f"--coordinator {url!r}: http://HOST:PORT or https://HOST expected")
+    def __init__(
+        self,
+        url: str,
+        key: str = "",
+        timeout_s: float = 30.0,
+        verify: ssl.SSLContext | None = None,
+    ) -> None:
+        address(url)
         headers = {"User-Agent": "smidgen", "Accept-Encoding": "identity"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
         self.url = url
         self.traffic = Traffic()
-        self._http = httpx.Client(base_url=url, timeout=timeout_s, headers=headers)
+        verify = verify or nobody()
+        self._http = httpx.Client(base_url=url, timeout=timeout_s, headers=headers, verify=verify)
         for name in ("Accept", "Connection"):  # what they say goes without saying in HTTP/1.1
             del self._http.headers[name]
 
