@@ -50,7 +50,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     "coordinator": (
         ("rounds",),
         ("config",),
-        ("storage",),
+        ("storage", "trust"),
         ("serving",),
         ("api",),
         ("commands",),
@@ -119,6 +119,7 @@ COMPUTES: dict[str, set[str]] = {
         "profiling/peers/ort_child.py",
     },
     "sqlalchemy": {"coordinator/storage"},
+    "cryptography": {"coordinator/trust"},
     "fastapi": {"coordinator/serving"},
 }
 WITH_TORCH = {"torch", "transformers", "peft"}

@@ -10,15 +10,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coordinator.api.create import NewRun, RunStatus, add_run, runs
 from coordinator.api.stores import Place, open_store
 from coordinator.config import RunConfig, read_run_config
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store
-from edge_client.errors import Failed
+from edge_client.errors import Failed, demand
+
+if TYPE_CHECKING:
+    from coordinator.trust.folder import Address
+    from coordinator.trust.secured import Secured
 
 HOST, PORT = "127.0.0.1", 8700
 
@@ -34,6 +40,7 @@ class Ready:
         folder: The store's.
         store: The store.
         url: Where it will be served.
+        ca: What devices are given as --ca; empty over plain HTTP.
         created: The run of a run file that was not there yet.
         serve: Serves it until a signal, an event, or the end of all runs.
     """
@@ -41,24 +48,35 @@ class Ready:
     folder: Path
     store: Store
     url: str
+    ca: str
     created: NewRun | None
     serve: Serve
 
 
 @contextmanager
 def ready(
-    store: Place, host: str, port: int, run: RunConfig | Place | None = None
+    store: Place,
+    host: str | None,
+    port: int | None,
+    run: RunConfig | Place | None = None,
+    plain_http: bool = False,
 ) -> Iterator[Ready]:
     """Open a store and a socket, and create the run of a run file unless its name is there.
 
     Raises:
         StoreError: There is no store and no run to make one for, or another process serves it.
         PortError: The address cannot be listened on.
+        TrustError: Devices would refuse the certificates, or plain HTTP for other machines.
     """
     from coordinator.serving.server import listen, serve, sole_server, url_of  # FastAPI: seconds
     from coordinator.serving.service import Service
 
     folder = Path(store)
+    tls = _secured(folder, plain_http)
+    told = None if tls is None else tls.trust.address
+    host = _host(told) if host is None else host
+    port = (PORT if told is None else told.port) if port is None else port
+    _check_plain(folder, host, is_plain=tls is None and not plain_http)
     config = read_run_config(Path(run), {}) if isinstance(run, str | Path) else run
     with (
         closing(open_store(folder) if config is None else Store(folder)) as opened,
@@ -67,7 +85,44 @@ def ready(
     ):
         created = None if config is None else _created_if_new(opened, config)
         service = Service(opened, time.time())
-        yield Ready(folder, opened, url_of(bound), created, partial(serve, service, bound))
+        yield Ready(
+            folder,
+            opened,
+            url_of(bound, tls),
+            "" if tls is None else tls.ca,
+            created,
+            partial(serve, service, bound, secured=tls),
+        )
+
+
+def _secured(folder: Path, plain_http: bool) -> "Secured | None":
+    if plain_http:
+        return None
+    from coordinator.trust.secured import secured
+
+    return secured(folder, datetime.now(timezone.utc))
+
+
+def _host(told: "Address | None") -> str:
+    """What is listened on if nobody says: loopback, or the networks that devices were told."""
+    if told is None:
+        return HOST
+    return "::" if ":" in told.host else "0.0.0.0"
+
+
+def _check_plain(folder: Path, host: str, is_plain: bool) -> None:
+    """Refuse to speak plain HTTP to other machines, unless somebody asked for it.
+
+    Raises:
+        WrongInput: Says what to do.
+    """
+    from coordinator.trust.network import is_loopback
+
+    demand(
+        not is_plain or is_loopback(host),
+        f"--host {host} would serve other machines without TLS: `smidgen coordinator init --store "
+        f"{folder}` makes certificates; --plain-http serves without them",
+    )
 
 
 def _created_if_new(store: Store, config: RunConfig) -> NewRun | None:
@@ -82,11 +137,12 @@ class Server:
 
     Attributes:
         url: What devices are given as their coordinator.
+        ca: What devices are given to believe it by; empty over plain HTTP.
         created: The run that `serve` made, if it made one.
     """
 
     def __init__(self, opened: ExitStack, prepared: Ready, is_ending: bool) -> None:
-        self.url, self.created = prepared.url, prepared.created
+        self.url, self.ca, self.created = prepared.url, prepared.ca, prepared.created
         self._folder, self._opened = prepared.folder, opened
         self._stop, self._listening = threading.Event(), threading.Event()
         self._errors: list[BaseException] = []  # of the thread, at most one
@@ -161,10 +217,11 @@ class Server:
 def serve(
     store: Place,
     *,
-    host: str = HOST,
-    port: int = PORT,
+    host: str | None = None,
+    port: int | None = None,
     run: RunConfig | Place | None = None,
     exit_when_finished: bool = False,
+    plain_http: bool = False,
 ) -> Server:
     """Serve all runs of a store in a thread; connections are taken when this returns.
 
@@ -173,14 +230,16 @@ def serve(
 
     Args:
         store: Folder of a store that `create_run` made; with `run` it may be new.
-        host: Address to listen on; `0.0.0.0` for every network of this machine.
-        port: TCP port; 0 takes a free one.
+        host: Address to listen on; by default loopback, and with certificates every network.
+        port: TCP port; 0 takes a free one. By default that of `init`, or 8700.
         run: A `RunConfig` or run file; its run is created first, unless its name is there.
         exit_when_finished: End when all runs are finished and their devices know.
+        plain_http: Serve without TLS, also to other machines.
 
     Raises:
-        WrongInput: No store, one that is served already, or an address that is taken.
+        WrongInput: No store, one that is served already, an address that is taken, or
+            certificates that devices would refuse.
     """
     with ExitStack() as stack:
-        prepared = stack.enter_context(ready(store, host, port, run))
+        prepared = stack.enter_context(ready(store, host, port, run, plain_http))
         return Server(stack.pop_all(), prepared, exit_when_finished)

@@ -9,20 +9,22 @@ from typing import Annotated
 
 import typer
 
-from coordinator.api.serve import HOST, PORT, ready
+from coordinator.api.serve import ready
 from coordinator.commands.console import JsonOption
 from coordinator.commands.create import announce
 from coordinator.storage.status import status_of
+
+HOST = "Address to listen on; by default loopback, and every network if `init` made certificates."
+PORT = "TCP port to listen on, 0 takes a free one; by default that of `init`, or 8700."
+PLAIN_HTTP = "Serve without TLS: behind a proxy on this machine, or where nobody listens in."
 
 
 def serve_command(
     store: Annotated[
         Path, typer.Option(help="Folder of a store that `create` made; with --run, it may be new.")
     ],
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 for every network of this machine.")
-    ] = HOST,
-    port: Annotated[int, typer.Option(help="TCP port to listen on; 0 takes a free one.")] = PORT,
+    host: Annotated[str | None, typer.Option(help=HOST)] = None,
+    port: Annotated[int | None, typer.Option(help=PORT)] = None,
     run: Annotated[
         Path | None,
         typer.Option(help="Run file (TOML); its run is created first, unless its name is there."),
@@ -30,14 +32,15 @@ def serve_command(
     exit_when_finished: Annotated[
         bool, typer.Option(help="End when all runs are finished and their devices know.")
     ] = False,
+    plain_http: Annotated[bool, typer.Option("--plain-http", help=PLAIN_HTTP)] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Serve all runs of a store until Ctrl-C.
 
-    The store must be there; with --run it is made.
+    The store must be there; with --run it is made. TLS where `init` has made certificates.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    with ready(store, host, port, run) as prepared:
+    with ready(store, host, port, run, plain_http) as prepared:
         if prepared.created is not None:
             announce(prepared.created, as_json)
 

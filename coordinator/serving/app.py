@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
+from coordinator.serving.ca_route import add_ca_route
 from coordinator.serving.device_routes import add_device_routes
 from coordinator.serving.http import add_handlers
 from coordinator.serving.polls import Bells, heard
@@ -18,8 +19,13 @@ TICK_S = 1.0
 LOG = logging.getLogger(__name__)
 
 
-def create_app(service: Service) -> FastAPI:
-    """The coordinator as an ASGI application."""
+def create_app(service: Service, authority: bytes | None = None) -> FastAPI:
+    """The coordinator as an ASGI application.
+
+    Args:
+        service: What is served.
+        authority: Certificate (PEM) of the authority that devices believe, if there is one.
+    """
     bells = Bells()
 
     @asynccontextmanager
@@ -34,6 +40,7 @@ def create_app(service: Service) -> FastAPI:
     app.state.service = service
     add_handlers(app)
     add_device_routes(app, service, bells)
+    add_ca_route(app, authority)
     return app
 
 

@@ -9,10 +9,12 @@ import fcntl
 import logging
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 from pathlib import Path
 
 import uvicorn
@@ -21,6 +23,9 @@ from coordinator.serving.app import create_app
 from coordinator.serving.service import Service
 from coordinator.storage.blobs import sweep
 from coordinator.storage.store import Store, StoreError
+from coordinator.trust.folder import Address
+from coordinator.trust.network import own_address
+from coordinator.trust.secured import Secured, spare_memory
 from edge_client.errors import WrongInput
 
 LOG = logging.getLogger(__name__)
@@ -53,23 +58,22 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def url_of(bound: socket.socket) -> str:
+def url_of(bound: socket.socket, secured: Secured | None = None) -> str:
+    """Where a socket is reached; of all addresses, the one that devices were told."""
     host, port = bound.getsockname()[:2]
+    if secured is not None:
+        told = secured.trust.address.host
+        return Address(told if host in ("0.0.0.0", "::") else host, port).url
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def reachable(bound: socket.socket) -> list[str]:
-    """What a device on the network is given as --coordinator, where all addresses are listened on.
-
-    The address is that of the way out of this machine; no packet is sent to find it.
-    """
+def reachable(bound: socket.socket, secured: Secured | None = None) -> list[str]:
+    """What a device on the network is given, where all addresses are listened on."""
     host, port = bound.getsockname()[:2]
-    if host != "0.0.0.0":
-        return []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
-        probe.connect(("192.0.2.1", 9))  # an address kept for documentation
-        found = probe.getsockname()[0]
-        return [f"devices on this network: --coordinator http://{found}:{port}"]
+    if secured is not None:
+        return [f"devices: --coordinator {url_of(bound, secured)} --ca {secured.ca}"]
+    if host == "0.0.0.0" and (found := own_address()):
+        return [f"devices on this network: --coordinator http://{found}:{port} --plain-http"]
     return []
 
 
@@ -95,6 +99,7 @@ def serve(
     on_listening: Callable[[], None],
     stop: threading.Event,
     exit_when_finished: bool = False,
+    secured: Secured | None = None,
 ) -> None:
     """Serve until a signal, `stop`, or the end of all runs.
 
@@ -104,10 +109,17 @@ def serve(
         on_listening: Called once connections are accepted.
         stop: Ends it from another thread.
         exit_when_finished: End when all runs are finished and the devices have heard of it.
+        secured: TLS; None: plain HTTP.
     """
-    app = create_app(service)
+    app = create_app(service, secured.trust.authority if secured is not None else None)
     # Clients drop mid-request all the time; cut the connection after 5 s.
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=5,
+        ssl_context_factory=_context_factory(secured),
+    )
     server = uvicorn.Server(config)
 
     def end() -> None:
@@ -121,11 +133,13 @@ def serve(
         if not task.done():
             _on_signals(end)
             on_listening()
-            for line in [*service.lines(), *reachable(bound)]:
+            for line in [*service.lines(), *reachable(bound, secured)]:
                 LOG.info("%s", line)
         while not task.done() and not server.should_exit:
             is_over = exit_when_finished and service.is_over(time.time())
             server.should_exit = stop.is_set() or is_over or server.should_exit
+            if secured is not None:
+                secured.look(datetime.now(timezone.utc))
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.shield(task), 0.05)
         app.state.bells.stop()
@@ -133,6 +147,13 @@ def serve(
 
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     asyncio.run(main())
+
+
+def _context_factory(secured: Secured | None) -> Callable[..., ssl.SSLContext] | None:
+    if secured is None:
+        return None
+    spare_memory()
+    return lambda *_: secured.context
 
 
 def _on_signals(end: Callable[[], None]) -> None:

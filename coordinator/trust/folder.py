@@ -20,6 +20,7 @@ from pathlib import Path
 from coordinator.trust.authority import Pair
 from edge_client.errors import WrongInput
 from edge_client.files import sync_folder, write_atomically
+from edge_client.wire.pins import pin_of
 
 NAME = "tls"
 PRIVATE = 0o600
@@ -62,6 +63,11 @@ class Trust:
     server: Pair
     authority: bytes | None = None
     authority_key: bytes | None = None
+
+
+def ca_of(trust: Trust) -> str:
+    """What devices are given as --ca: the authority's pin, or that of their system."""
+    return "system" if trust.authority is None else pin_of(trust.authority)
 
 
 def folder_of(store: Path) -> Path:

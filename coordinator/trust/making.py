@@ -57,9 +57,7 @@ def check_new(store: Path) -> None:
         )
 
 
-def renew(
-    store: Path, names: Sequence[str], port: int | None, days: int, now: datetime
-) -> Trust:
+def renew(store: Path, names: Sequence[str], port: int | None, days: int, now: datetime) -> Trust:
     """Sign another certificate by the same authority; for the names of before if none are given.
 
     Raises:

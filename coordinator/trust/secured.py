@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from coordinator.trust.checks import check, load, server_context, valid_until, warnings
-from coordinator.trust.folder import TrustError, folder_of, is_there
+from coordinator.trust.folder import TrustError, ca_of, folder_of, is_there
 
 BETWEEN_WARNINGS = timedelta(days=1)
 # asyncio keeps a buffer of 256 KiB for each TLS connection from Python 3.11 on, which a thousand
@@ -39,6 +39,11 @@ class Secured:
             raise TrustError(f"{self._folder}: {error}") from error
         self._seen = self._stamp()
         self._told_at: datetime | None = None
+
+    @property
+    def ca(self) -> str:
+        """What devices are given as --ca."""
+        return ca_of(self.trust)
 
     def look(self, now: datetime) -> None:
         """Take a certificate that was renewed meanwhile; tell once a day what will go wrong."""

@@ -1,0 +1,32 @@
+"""`GET /v1/ca`: the authority that devices of this coordinator believe, for anybody.
+
+It is no secret, and who shows it proves nothing: a device compares its hash with what its owner
+pasted, and from then on believes this authority alone.
+"""
+
+from fastapi import FastAPI, Response
+
+from coordinator.rounds.admission import Refusal
+from edge_client.wire.pins import CA_PATH
+
+MEDIA_TYPE = "application/pem-certificate-chain"
+
+
+def add_ca_route(app: FastAPI, authority: bytes | None) -> None:
+    """Let an application show its authority.
+
+    Args:
+        app: The coordinator's.
+        authority: Its certificate, PEM; None: devices trust those of their system, or plain HTTP.
+    """
+
+    @app.get(
+        CA_PATH,
+        response_class=Response,
+        responses={200: {"content": {MEDIA_TYPE: {}}}, 404: {"description": "It has none."}},
+    )
+    async def authority_certificate() -> Response:
+        """The certificate (PEM) of the authority that devices believe."""
+        if authority is None:
+            raise Refusal(404, "this coordinator has no authority of its own")
+        return Response(authority, media_type=MEDIA_TYPE)
