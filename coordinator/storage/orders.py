@@ -80,7 +80,7 @@ def orders_of(store: Store, run_id: str, before: int | None, limit: int) -> list
     return [_order(row) for row in store.database.rows(chosen)]
 
 
-def order(store: Store, order_id: int) -> Order | None:
+def order_of(store: Store, order_id: int) -> Order | None:
     found = store.database.rows(sql.select(ORDERS).where(ORDERS.c.order_id == order_id))
     return _order(found[0]) if found else None
 
