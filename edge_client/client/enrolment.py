@@ -1,101 +1,116 @@
-"""Joining a run: the device asks for its terms, sees whether it can take part, and only then joins.
+"""Who this device is to its coordinator, and whether it can take part in a run that wants it.
 
-A device that cannot take part never counts as one of the run's, and its owner hears why at once.
+The key is drawn and on disk before anybody hears of it, so an enrolment whose answer is lost
+repeats into the same device. A device that cannot take part in a run never counts as one of its
+devices, and its owner hears why at once.
 """
 
 import logging
+import math
 import platform
+from contextlib import suppress
+from dataclasses import replace
+from urllib.parse import urlsplit
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.client.failures import ClientError, NoMemoryNow, OtherBase
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, Identity
-from edge_client.client.transport import Coordinator, Refused, Unreachable, patiently
+from edge_client.client.transport import Coordinator, Refused, patiently
 from edge_client.engine.budgeted import check_budget
+from edge_client.engine.opening import installed_engine
+from edge_client.metering.board import board, is_on_mains
 from edge_client.planning.resources import memory_bytes, usable_cores
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
 from edge_client.texts.rows import DataError
-from edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Terms
+from edge_client.wire.fleet import DeviceFacts, Enrol, Terms, draw_key
 from edge_client.wire.messages import PROTOCOL
-from edge_client.wire.tensors import sha256
 
 log = logging.getLogger(__name__)
 
 
-def join(settings: Settings, state: ClientState) -> tuple[Enrolled, DataFolder]:
-    """Join the run, or go on in the one that was joined before.
+def identity_of(settings: Settings, state: ClientState) -> Identity:
+    """Who this device is; one that is nobody yet draws its key now, which is kept at once.
 
-    Returns:
-        Who this device is there, and its texts, which were looked at.
+    A key stays with the host it was drawn for. Another host gets it where no token is given: the
+    same coordinator at another address. With a token it is another coordinator, and a new device.
 
     Raises:
-        ClientError: Wrong token, another base, or another protocol.
-        BudgetError: No plan fits the memory budget.
-        DataError: The device's texts do not fit the run.
+        ClientError: It never enrolled, and there is no token.
         StateError: The state folder cannot be written.
-        TransportError: Nobody answered at the start.
     """
-    known = state.identity(settings.url)
-    if known is None and not settings.token:
-        raise ClientError(f"not enrolled with {settings.url} yet; give --token")
+    known = state.identity()
     if known is not None:
-        terms = known.enrolled.terms
-        if settings.token and sha256(settings.token.encode()) != known.token_sha256:
-            _check_same_run(settings, terms)
-        folder = check_ready(settings, terms)
-        log.info("already enrolled as %s in run %s", known.enrolled.device_id, _called(terms))
-        return known.enrolled, folder
-    coordinator = Coordinator(settings.url)
+        is_same = not known.url or _host(known.url) == _host(settings.url)
+        if is_same or not settings.token:
+            return replace(known, url=settings.url)
+    if not settings.token:
+        raise ClientError(f"not enrolled with {settings.url} yet; give --token")
+    state.check_room()
+    drawn = Identity(settings.url, draw_key())
+    state.keep_identity(drawn)
+    return drawn
+
+
+def _host(url: str) -> str:
+    with suppress(ValueError):
+        return urlsplit(url).hostname or url
+    return url
+
+
+def enrol(coordinator: Coordinator, known: Identity, settings: Settings) -> Identity:
+    """Say who this device is, as it does in each of its lives; what the coordinator calls it.
+
+    A coordinator that knows this device is waited for; a new one as long as `--patience` says.
+
+    Raises:
+        ClientError: Wrong token, or another protocol.
+        TransportError: Nobody answered.
+    """
+    tags = dict(settings.tags)
+    request = Enrol(PROTOCOL, settings.name, facts_of(settings), settings.token, tags)
+    patience_s = math.inf if known.name else settings.patience_s
     try:
-        folder = check_ready(settings, _asked(coordinator, settings))
-        state.check_room()
-        enrolled = _enrolled(coordinator, settings)
-    finally:
-        coordinator.close()
-    token_sha256 = sha256(settings.token.encode())
-    state.keep_identity(Identity(settings.url, enrolled, token_sha256))
-    log.info("enrolled as %s in run %s", enrolled.device_id, _called(enrolled.terms))
-    return enrolled, folder
-
-
-def _called(terms: Terms) -> str:
-    return f"{terms.run_name} ({terms.run_id})"
-
-
-def _asked(coordinator: Coordinator, settings: Settings) -> Terms:
-    try:
-        terms = patiently(lambda: coordinator.terms(settings.token), settings.patience_s)
+        enrolled = patiently(lambda: coordinator.enrol(request), patience_s)
     except Refused as error:
-        raise _refusal(settings.url, error) from error
-    check_protocol(settings.url, terms.protocol)
-    return terms
+        raise _refusal(settings, error) from error
+    check_protocol(settings.url, enrolled.protocol)
+    log.info("enrolled as %s (%s)", enrolled.name, enrolled.device_id)
+    return replace(known, device_id=enrolled.device_id, name=enrolled.name)
 
 
-def _enrolled(coordinator: Coordinator, settings: Settings) -> Enrolled:
-    facts = DeviceFacts(
+def facts_of(settings: Settings) -> DeviceFacts:
+    """What this device says of itself.
+
+    Raises:
+        EngineError: Its engine is not installed.
+    """
+    return DeviceFacts(
         machine=platform.machine(),
         cores=usable_cores(),
         memory_bytes=memory_bytes(),
         python=platform.python_version(),
         smidgen=settings.version,
+        engine=installed_engine(settings.engine, settings.device),
+        base_id=settings.base.base_id,
+        budget_bytes=settings.budget_bytes,
+        board=board(),
+        is_on_mains=is_on_mains(),
     )
-    request = Enrol(PROTOCOL, settings.token, settings.name, facts)
-    try:
-        return patiently(lambda: coordinator.enrol(request), settings.patience_s)
-    except Refused as error:
-        raise _refusal(settings.url, error) from error
 
 
-def _refusal(url: str, error: Refused) -> ClientError:
+def _refusal(settings: Settings, error: Refused) -> ClientError:
     if error.status == 404:
         return ClientError(
-            f"{url} answers, but not as a coordinator of protocol {PROTOCOL}; check "
+            f"{settings.url} answers, but not as a coordinator of protocol {PROTOCOL}; check "
             "--coordinator, or install the same version of smidgen on both sides"
         )
-    hint = "; check --token" if error.status == 401 else ""
-    return ClientError(f"{url} refused to enrol: {error}{hint}")
+    hint = ""
+    if error.status == 401:
+        hint = "; check --token" if settings.token else "; give --token to enrol this device again"
+    return ClientError(f"{settings.url} refused to enrol: {error}{hint}")
 
 
 def check_protocol(url: str, protocol: int) -> None:
@@ -111,45 +126,34 @@ def check_protocol(url: str, protocol: int) -> None:
         )
 
 
-def _check_same_run(settings: Settings, terms: Terms) -> None:
-    """A device enrolled before may bring another token of its run, not one of another run."""
-    coordinator = Coordinator(settings.url)
-    try:
-        other = _asked(coordinator, settings)
-    except Unreachable as error:
-        log.warning("%s; going on in run %s, whose token is not asked for", error, _called(terms))
-        return
-    finally:
-        coordinator.close()
-    if other.run_id != terms.run_id:
-        raise ClientError(
-            f"this device is enrolled in run {_called(terms)}, and --token is of run "
-            f"{_called(other)}; give another --name or --state to join that one too, or delete the "
-            "state folder to leave the first"
-        )
+def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> int:
+    """Look before any work whether this device can do what a run asks.
 
+    Args:
+        settings: What the client was started with.
+        terms: What is asked.
+        folder: The device's texts, by the run's labels.
 
-def check_ready(settings: Settings, terms: Terms) -> DataFolder:
-    """Look before any work whether this device can do what the run asks; its texts, read.
+    Returns:
+        Bytes of memory that the plan for it predicts.
 
     Raises:
-        ClientError: It holds another base.
+        ClientError: The device holds another base.
         DataError: Its texts do not fit the run's task.
         BudgetError: No plan fits its memory budget.
         NoMemoryNow: None fits what is available now.
     """
     check_base(settings, terms.base_id, terms.base_name)
-    folder = DataFolder(settings.data, terms.task.labels, settings.dialect)
     check_texts(settings, folder.read(), is_labelling=terms.labelling is not None)
     spec, work = parse_adapter(terms.adapter_spec), (terms.training, len(terms.task.labels))
     try:
         ours = settings.budget_bytes, settings.device
-        check_budget(settings.engine, settings.base, spec, *work, *ours)
+        plan = check_budget(settings.engine, settings.base, spec, *work, *ours)
     except BudgetError as error:
         if settings.budget_bytes is not None:
             raise
         raise NoMemoryNow(f"{error}; start the client again when more memory is free") from error
-    return folder
+    return plan.predicted_peak_bytes
 
 
 def check_base(settings: Settings, base_id: str, base_name: str) -> None:

@@ -1,24 +1,29 @@
-"""The finished run's adapter as a folder on the device, for `smidgen client predict`."""
+"""Finished runs' adapters as folders on the device, for `smidgen client predict`."""
 
 import logging
 from datetime import date
-from pathlib import Path
 
 from edge_client.adapters.card import Card, licence_of
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.client.settings import Settings
+from edge_client.client.state import ClientState
 from edge_client.errors import Failed, WrongInput
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import Over
 
+KEPT = 16  # adapters of finished runs; the newest lies in `adapter`, too
+
 log = logging.getLogger(__name__)
 
 
-def take_home(folder: Path, terms: Terms, settings: Settings, over: Over, body: bytes) -> str:
-    """Write the finished adapter; the folder, or nothing where that cannot be done.
+def take_home(state: ClientState, terms: Terms, settings: Settings, over: Over, body: bytes) -> str:
+    """Write a finished adapter; the folder, or nothing where that cannot be done.
+
+    It lies twice: by its run's name beside those of other runs, and as the newest of all where the
+    owner of the device looks for it.
 
     Args:
-        folder: Made if it is not there; an earlier adapter in it is replaced.
+        state: The device's.
         terms: The run's.
         settings: What the client was started with.
         over: What the coordinator said of the run's end.
@@ -40,10 +45,16 @@ def take_home(folder: Path, terms: Terms, settings: Settings, over: Over, body: 
         version=settings.version,
         licence=licence_of(base),
     )
+    newest = settings.out or state.folder / "adapter"
     try:
-        write_peft_folder(folder, exported, body, card)
+        write_peft_folder(newest, exported, body, card)
     except (Failed, WrongInput, OSError) as error:
-        log.error("the finished adapter cannot be written to %s: %s", folder, error)
+        log.error("the finished adapter cannot be written to %s: %s", newest, error)
         return ""
-    log.info("run %s is finished; its adapter is in %s", terms.run_name, folder)
-    return str(folder)
+    log.info("run %s is finished; its adapter is in %s", terms.run_name, newest)
+    try:
+        write_peft_folder(state.finished_run(terms.run_name), exported, body, card)
+        state.drop_finished_runs(KEPT)
+    except (Failed, WrongInput, OSError) as error:  # the one that is looked for is there
+        log.warning("run %s is not kept beside the next one: %s", terms.run_name, error)
+    return str(newest)

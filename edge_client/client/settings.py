@@ -1,7 +1,8 @@
 """What a client is started with, and what one life of it did."""
 
 import ssl
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_client.bases.base import Base
@@ -25,11 +26,14 @@ class Settings:
         version: The client's version, for the coordinator's list.
         wait_s: Length of one long poll.
         patience_s: How long the coordinator may be absent at the start; later it is waited for.
-        out: Where the finished adapter is written; None: the state folder's `adapter`.
+        out: Where a finished run's adapter is written; None: the state folder's `adapter`.
         dialect: How the files of the texts are written down.
         device: What the engine computes on, `cpu` or `cuda`.
         grace_s: How long failures that may pass by themselves are borne.
         verify: Whose certificates are believed; None: nobody's, for plain HTTP.
+        tags: What its owner says of the device.
+        is_until_finished: Whether the client ends when the runs it joined are over; it waits for
+            the next one else.
     """
 
     url: str
@@ -48,6 +52,8 @@ class Settings:
     device: str = CPU
     grace_s: float = 120.0
     verify: ssl.SSLContext | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    is_until_finished: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,13 +61,17 @@ class Summary:
     """What one life of a client did.
 
     Attributes:
-        device_id: Its name in the run.
+        device_id: Its id, which no name changes.
+        name: What people call it at the coordinator.
         works: Pieces of work done.
         failures: Pieces of work that failed.
-        adapter: Folder of the finished adapter; empty where it could not be written.
+        runs: Names of the runs that were finished meanwhile.
+        adapter: Folder of the last one's adapter; empty where there is none.
     """
 
     device_id: str
+    name: str
     works: int
     failures: int
+    runs: tuple[str, ...] = ()
     adapter: str = ""

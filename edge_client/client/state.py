@@ -1,8 +1,10 @@
 """Everything a device knows between two starts, in one folder; deleting it is a clean re-enrolment.
 
-device.json            who the coordinator knows this device as, with its key (mode 0600)
-adapters/SHA.st        the adapter last received, so that the same hash is not fetched twice
-adapter/               the finished run's adapter as a PEFT folder, for `smidgen client predict`
+device.json            who this device is to its coordinator, with the key it drew (mode 0600)
+runs/RUN.json          the terms of a run that it joined, until the run's adapter is at home
+adapters/SHA.st        adapters last received, one per run, so that none is fetched twice
+adapter/               the adapter of the run finished last, for `smidgen client predict`
+finished/RUN/          the same for each finished run by its name, the last sixteen
 outbox/WORK.json, .st  a finished report and update until the coordinator has acknowledged them
 labels-RUN.jsonl       what it has read of its unlabelled texts, see `edge_client.labelling.book`
 corrections.json       measured peaks of memory, which correct predictions
@@ -15,20 +17,24 @@ file or the new one.
 
 import fcntl
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from edge_client.errors import WrongInput
 from edge_client.files import write_atomically
-from edge_client.wire.fleet import Enrolled
+from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import Report, WireError, decode, encode
 from edge_client.wire.tensors import sha256
 
 ROOM_BYTES = 64 << 10
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class StateError(WrongInput):
@@ -37,17 +43,19 @@ class StateError(WrongInput):
 
 @dataclass(frozen=True)
 class Identity:
-    """Who this device is to one coordinator.
+    """Who this device is to its coordinator.
 
     Attributes:
-        url: The coordinator it enrolled with.
-        enrolled: What the coordinator answered.
-        token_sha256: Hash of the token that the device enrolled with.
+        url: The coordinator; empty: whichever it is started with first.
+        key: What it drew, and proves itself with.
+        device_id: Its id there, which seeds hang on; empty until the coordinator has answered.
+        name: What people call it there.
     """
 
     url: str
-    enrolled: Enrolled
-    token_sha256: str
+    key: str
+    device_id: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,10 +86,10 @@ class ClientState:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._adapters, self._outbox = folder / "adapters", folder / "outbox"
-        self._whole = ""  # the adapter that was last seen to be whole
+        self._runs = folder / "runs"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the texts
-            for part in (self._adapters, self._outbox):
+            for part in (self._adapters, self._outbox, self._runs):
                 part.mkdir(exist_ok=True)
         except OSError as error:
             raise StateError(f"state folder {folder} cannot be made: {error.strerror}") from error
@@ -103,23 +111,33 @@ class ClientState:
                     f"another client runs on state folder {self.folder}; stop it, or give "
                     "another --name or --state"
                 ) from error
-            for folder in (self.folder, self._adapters, self._outbox):
+            for folder in (self.folder, self._adapters, self._outbox, self._runs):
                 for part in folder.glob(".*.part"):
                     part.unlink(missing_ok=True)
             yield
 
-    def identity(self, url: str) -> Identity | None:
-        """Who this device is to `url`, or None if it never enrolled there."""
+    def identity(self) -> Identity | None:
+        """Who this device is, or None where it never enrolled; an older smidgen's is rewritten.
+
+        Raises:
+            StateError: The file is damaged.
+        """
         path = self.folder / "device.json"
         if not path.is_file():
             return None
         try:
-            identity = msgspec.json.decode(path.read_bytes(), type=Identity)
-        except (ValueError, msgspec.DecodeError) as error:
+            body = path.read_bytes()
+            if b'"enrolled"' not in body:
+                return msgspec.json.decode(body, type=Identity)
+            found, terms = older(body)
+        except (ValueError, KeyError, TypeError) as error:  # msgspec's are ValueErrors
             raise StateError(
                 f"{path} is damaged or of another smidgen; delete it to enrol again"
             ) from error
-        return identity if identity.url == url else None
+        if terms is not None:
+            self.keep_terms(terms)
+        self._write_identity(found)
+        return found
 
     def check_room(self) -> None:
         """Refuse a folder in which an identity could not be kept, before one is asked for.
@@ -138,39 +156,84 @@ class ClientState:
             ) from error
 
     def keep_identity(self, identity: Identity) -> None:
-        """Be this device from now on; work that was done as another one is nobody's."""
-        for finished in self.finished():
-            self.forget_finished(finished.report.work_id)
+        """Be this device from now on; what was done as another one is nobody's.
+
+        Raises:
+            StateError: It cannot be written.
+        """
+        try:
+            before = self.identity()
+            if before is not None and before.key != identity.key:
+                for finished in self.finished():
+                    self.forget_finished(finished.report.work_id)
+                for path in self._runs.glob("*.json"):
+                    path.unlink()
+            if before != identity:
+                self._write_identity(identity)
+        except OSError as error:
+            raise StateError(
+                f"state folder {self.folder} cannot be written: {error.strerror}"
+            ) from error
+
+    def _write_identity(self, identity: Identity) -> None:
         body = json.dumps(asdict(identity), sort_keys=True).encode()
         write_atomically(self.folder / "device.json", body, mode=0o600)
 
+    def keep_terms(self, terms: Terms) -> None:
+        """Keep the terms of a run that this device joins; its end is understood by them."""
+        write_atomically(self._run_file(terms.run_id), encode(terms))
+
+    def terms(self, run_id: str) -> Terms | None:
+        """The terms of a run that this device joined, or None."""
+        path = self._run_file(run_id)
+        try:
+            return decode(path.read_bytes(), Terms) if path.is_file() else None
+        except WireError:
+            return None
+
+    def forget_terms(self, run_id: str) -> None:
+        """Drop the terms of a run whose adapter is at home."""
+        self._run_file(run_id).unlink(missing_ok=True)
+
+    def _run_file(self, run_id: str) -> Path:
+        return self._runs / f"{file_name(run_id)}.json"
+
     def labels(self, run_id: str) -> Path:
         """The file of what this device has read of its texts in a run."""
-        return self.folder / f"labels-{run_id}.jsonl"
+        return self.folder / f"labels-{file_name(run_id)}.jsonl"
+
+    def finished_run(self, name: str) -> Path:
+        """The folder of a finished run's adapter, by the run's name."""
+        return self.folder / "finished" / file_name(name)
+
+    def drop_finished_runs(self, most: int) -> None:
+        """Delete the adapters of finished runs but for the newest."""
+        found = sorted(
+            (self.folder / "finished").iterdir(), key=lambda path: path.stat().st_mtime_ns
+        )
+        for path in found[: max(0, len(found) - most)]:
+            shutil.rmtree(path)
 
     def adapter(self, digest: str) -> bytes | None:
         """The adapter of this hash, if it was kept whole."""
         path = self._adapters / f"{digest}.st"
         body = path.read_bytes() if path.is_file() else None
-        if body is None or sha256(body) != digest:
-            self._whole = "" if self._whole == digest else self._whole
-            return None
-        self._whole = digest
-        return body
+        return body if body is not None and sha256(body) == digest else None
 
-    def newest(self) -> str:
-        """SHA-256 of the adapter that is kept whole, empty for none."""
-        names = (path.stem for path in self._adapters.glob("*.st"))
-        is_whole = (name for name in names if name == self._whole or self.adapter(name) is not None)
-        return next(is_whole, "")
+    def keep_adapter(self, digest: str, body: bytes, most: int = 1) -> None:
+        """Keep an adapter; all but the newest are dropped.
 
-    def keep_adapter(self, digest: str, body: bytes) -> None:
-        """Keep the newest adapter; older ones are dropped."""
-        write_atomically(self._adapters / f"{digest}.st", body)
-        self._whole = digest
-        for path in self._adapters.glob("*.st"):
-            if path.stem != digest:
-                path.unlink()
+        Args:
+            digest: Its SHA-256.
+            body: A safetensors file.
+            most: Adapters that may be kept, this one among them.
+        """
+        kept = self._adapters / f"{digest}.st"
+        write_atomically(kept, body)
+        others = [path for path in self._adapters.glob("*.st") if path != kept]
+        others.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        for path in others[max(0, most - 1) :]:
+            path.unlink()
 
     def keep_finished(self, finished: Answer) -> None:
         """Put finished work in the outbox; the report is written last and makes it whole."""
@@ -200,3 +263,27 @@ class ClientState:
         stem = self._outbox / sha256(work_id.encode())
         for ending in (".json", ".st"):
             stem.with_suffix(ending).unlink(missing_ok=True)
+
+
+def older(body: bytes) -> tuple[Identity, Terms | None]:
+    """The identity in a `device.json` of protocol 4 or before, and its run's terms if they fit.
+
+    Raises:
+        ValueError, KeyError, TypeError: It is not one.
+    """
+    said = msgspec.json.decode(body, type=dict[str, Any])
+    enrolled = said["enrolled"]
+    identity = msgspec.convert(
+        {"url": said["url"], "key": enrolled["device_key"], "device_id": enrolled["device_id"]},
+        Identity,
+    )
+    try:
+        terms = msgspec.convert(enrolled["terms"], Terms)
+    except (ValueError, KeyError, TypeError):  # before protocol 4: the coordinator says them again
+        terms = None
+    return replace(identity, name=identity.device_id), terms
+
+
+def file_name(word: str) -> str:
+    """A word that a coordinator chose, as the name of a file: itself, or its hash."""
+    return word if PLAIN_NAME.fullmatch(word) else sha256(word.encode())

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from edge_client.client.state import Answer
 from edge_client.tables import size
 from edge_client.texts.examples import ClientData
+from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import DOING, Waiting, Work
 
 log = logging.getLogger(__name__)
@@ -16,14 +17,15 @@ SILENCE_S = 10.0
 
 
 class Teller:
-    """Says what a run waits for, once until it changes."""
+    """Says what the device waits for, once until it changes."""
 
     def __init__(self) -> None:
         self._told: tuple[object, ...] = ()
 
     def waiting(self, waiting: Waiting) -> None:
         """Say it unless it was said already; the time that is left is no news."""
-        news = (waiting.phase, waiting.round_index, waiting.missing, waiting.names)
+        where = (waiting.run_name, waiting.phase, waiting.round_index)
+        news = (*where, waiting.missing, waiting.names)
         if news != self._told:
             log.info("%s", waiting_text(waiting))
         self._told = news
@@ -34,7 +36,18 @@ class Teller:
 
 
 def waiting_text(waiting: Waiting) -> str:
-    """What a run waits for, in words."""
+    """What a device waits for, in words."""
+    if waiting.phase == "idle":
+        return "no run wants this device now; waiting for one"
+    said = _waiting_text(waiting)
+    return f"{waiting.run_name}: {said}" if waiting.run_name else said
+
+
+def _waiting_text(waiting: Waiting) -> str:
+    if waiting.phase == "full":
+        return "the coordinator's disk is full; waiting until its operator frees some"
+    if waiting.phase == "paused":
+        return f"paused by its operator, {round_text(waiting.round_index, waiting.rounds)}"
     devices = f"{waiting.missing} more device{'s' if waiting.missing != 1 else ''}"
     names = f" ({', '.join(waiting.names)})" if waiting.names else ""
     if waiting.phase == "waiting":
@@ -52,6 +65,18 @@ def waiting_text(waiting: Waiting) -> str:
         closes = f"; it goes on without them in {time_text(waiting.closes_in_s)}"
     done = waiting.asked - waiting.missing
     return f"{what}: {done} of {waiting.asked} devices have answered; waiting{names}{closes}"
+
+
+def called(terms: Terms) -> str:
+    """A run by its name and its id."""
+    return f"{terms.run_name} ({terms.run_id})"
+
+
+def begun(work: Work, terms: Terms | None) -> str:
+    """What is begun; of a run whose terms are not here without its name."""
+    if terms is None:
+        return f"round {work.round_index}: {work.kind}"
+    return f"{terms.run_name}: round {work.round_index} of {terms.rounds}: {work.kind}"
 
 
 def round_text(round_index: int, rounds: int) -> str:

@@ -23,7 +23,7 @@ from edge_client.planning.budget import Budget
 from edge_client.planning.corrections import Corrections
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.plan import Workload
-from edge_client.planning.planner import choose, options
+from edge_client.planning.planner import Option, choose, options
 from edge_client.planning.resources import Resources, read_facts
 from edge_client.planning.sizes import auto_budget
 from edge_client.texts.tasks import Task
@@ -116,11 +116,14 @@ def check_budget(
     num_labels: int,
     budget_bytes: int | None,
     device: str = CPU,
-) -> None:
+) -> Option:
     """Check, before there is work, that some plan fits; on the processor without the engine.
 
     What the engine's libraries take comes from a table while there is plenty. Where it is tight the
     libraries are loaded and it is measured, as it will be when there is work.
+
+    Returns:
+        The plan that would be chosen now.
 
     Raises:
         AdapterError: The adapter does not fit the base.
@@ -139,7 +142,7 @@ def check_budget(
         load_engine(name)
         trim()
         found = options(work, runtime_bytes(name), facts.nominal)
-    choose(found, allowed)
+    return choose(found, allowed)
 
 
 def _workload(

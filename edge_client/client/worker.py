@@ -1,0 +1,150 @@
+"""A device's texts and its engine, for one piece of work at a time of whichever run.
+
+Both stay from one work to the next while the same is needed. Files that have changed since the last
+work are read again; those that cannot be read leave what was read before in use.
+"""
+
+import logging
+
+from edge_client.adapters.spec import frozen_layers, parse_adapter
+from edge_client.client.answers import answer
+from edge_client.client.enrolment import check_base, check_ready, check_texts
+from edge_client.client.settings import Settings
+from edge_client.client.state import Answer, ClientState
+from edge_client.client.telling import Progress, texts_in
+from edge_client.engine.activation_cache import ActivationCache
+from edge_client.engine.budgeted import open_within
+from edge_client.engine.engine import Engine
+from edge_client.labelling.book import FileNotes
+from edge_client.labelling.own_texts import OwnTexts
+from edge_client.metering.work import WorkMeter
+from edge_client.planning.words import plan_in_words
+from edge_client.texts.data_folder import DataFolder
+from edge_client.wire.fleet import Terms
+from edge_client.wire.messages import Work
+from edge_client.wire.tensors import decode_adapter
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Computes answers; asks nobody.
+
+    Args:
+        settings: What the client was started with.
+        state: Its state folder.
+    """
+
+    def __init__(self, settings: Settings, state: ClientState) -> None:
+        self._settings, self._state = settings, state
+        self._engine: Engine | None = None
+        self._engine_for: tuple[object, ...] = ()
+        self._folders: dict[tuple[str, ...], DataFolder] = {}  # by a run's labels
+        self._own: OwnTexts | None = None
+        self._is_told = False  # which of these texts are not read
+        self._notes: tuple[str, FileNotes] | None = None  # of one run
+
+    def look(self, terms: Terms) -> int:
+        """See whether this device can do what a run asks; memory that its plan predicts.
+
+        Raises:
+            WrongInput: Another base, texts that do not fit, or no plan that fits the budget.
+            Failed: There is too little memory now.
+        """
+        labels = terms.task.labels
+        folder = self._folders.get(labels) or self._open_folder(labels)
+        peak_bytes = check_ready(self._settings, terms, folder)
+        self._folders[labels] = folder
+        return peak_bytes
+
+    def do(
+        self, work: Work, base_name: str, device_id: str, body: bytes, meter: WorkMeter
+    ) -> Answer:
+        """Do one piece of work.
+
+        Args:
+            work: What is asked.
+            base_name: What the run's owner calls its base.
+            device_id: The device's.
+            body: The adapter to start from, a safetensors file.
+            meter: Counts.
+        """
+        check_base(self._settings, work.base_id, base_name)
+        with meter.phase("load"):
+            engine, own = self._ready(work)
+            engine.load_adapter(decode_adapter(body))
+            notes = self._known(own, work)
+            engine.on_texts = Progress(work, texts_in(work, own.data))
+        with meter.phase(work.kind):
+            finished = answer(engine, own, work, device_id, notes)
+            if work.kind == "train":
+                engine.end_round()
+        peak = engine.device_peak()
+        meter.accelerator_peak_bytes = peak.allocated_bytes if peak else None
+        return finished
+
+    def rest(self) -> None:
+        """Hold little until there is more work, which may be in an hour."""
+        if self._engine is not None:
+            self._engine.rest()
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = self._own = None
+
+    def forget_notes(self) -> None:
+        """Open them again with the next work, which mends a line that was cut short."""
+        self._notes = None
+
+    def _open_folder(self, labels: tuple[str, ...]) -> DataFolder:
+        return DataFolder(self._settings.data, labels, self._settings.dialect)
+
+    def _ready(self, work: Work) -> tuple[Engine, OwnTexts]:
+        needed = (work.task, work.adapter_spec, work.training)
+        if self._engine is not None and self._engine_for != needed:
+            self.close()
+        labels = work.task.labels
+        data = self._folders.setdefault(labels, self._open_folder(labels)).read()
+        if self._engine is None:
+            check_texts(self._settings, data, is_labelling=work.labelling is not None)
+            self._engine, self._engine_for = self._opened(work), needed
+        if self._own is None or self._own.data is not data:
+            self._own, self._is_told = OwnTexts(data, self._engine.encoder.unknown_share), False
+        return self._engine, self._own
+
+    def _opened(self, work: Work) -> Engine:
+        spec = parse_adapter(work.adapter_spec)
+        engine = open_within(
+            self._settings.engine,
+            self._settings.base,
+            work.task,
+            spec,
+            work.training,
+            self._settings.budget_bytes,
+            self._state.folder,
+            device=self._settings.device,
+        )
+        if self._settings.cache_bytes and frozen_layers(spec, engine.layers):
+            engine.remember(self._open_cache())
+        log.info("plan: %s", plan_in_words(engine.option))
+        return engine
+
+    def _open_cache(self) -> ActivationCache:
+        folder = self._state.folder / "activations"
+        return ActivationCache(folder, self._settings.cache_bytes, self._settings.base.base_id)
+
+    def _known(self, own: OwnTexts, work: Work) -> FileNotes:
+        """What is known of the unlabelled texts; of new ones the log tells which are not read.
+
+        Raises:
+            OSError: The file cannot be read, or not be mended.
+        """
+        if self._notes is None or self._notes[0] != work.run_id:
+            self._notes = work.run_id, FileNotes(self._state.labels(work.run_id))
+        notes = self._notes[1]
+        if work.labelling is not None and not self._is_told:
+            if told := own.not_read(notes.book.revoked):
+                log.warning("unlabelled texts that are not read: %s", told)
+            self._is_told = True
+        return notes
