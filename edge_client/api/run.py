@@ -1,6 +1,10 @@
-"""A device in a run: join it, serve it until it is finished, take its adapter home."""
+"""A device and its coordinator: enrol, serve the runs that want it, take their adapters home."""
 
+import os
 import socket
+import stat
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_client.adapters.peft_folder import check_adapter_folder
@@ -9,29 +13,31 @@ from edge_client.api.plan import state_folder
 from edge_client.api.train import version
 from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.engine.budgeted import ready_engine
-from edge_client.errors import Failed, demand
+from edge_client.errors import Failed, WrongInput, demand
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size
 from edge_client.texts.dialect import Dialect
 from edge_client.texts.examples import check_folder
-from edge_client.wire.fleet import LONGEST_NAME
+from edge_client.wire.fleet import LONGEST_NAME, check_tags
 
 if TYPE_CHECKING:
     from edge_client.client.settings import Summary
 
 CACHE_SIZE = "256M"
 PATIENCE_S = 10.0
+UNTIL = FINISHED, STOPPED = "finished", "stopped"
+MOST_TOKEN_BYTES = 4096  # of its file
 
 
 class NothingDone(Failed):
-    """A device was in a run to its end, and all it was asked for failed.
+    """A device was in runs to their end, and all it was asked for failed.
 
     Args:
         summary: What it did.
     """
 
     def __init__(self, summary: "Summary") -> None:
-        super().__init__(f"{summary.device_id}: nothing could be done; the log says why")
+        super().__init__(f"{summary.name}: nothing could be done; the log says why")
         self.summary = summary
 
 
@@ -40,6 +46,9 @@ def run_client(
     data: Place,
     token: str = "",
     *,
+    token_file: Place | None = None,
+    until: str = FINISHED,
+    tags: Mapping[str, str] | None = None,
     base: Place = EMBEDDED,
     engine: str = AUTO,
     device: str = CPU,
@@ -54,7 +63,7 @@ def run_client(
     delimiter: str = "",
     encoding: str = "",
 ) -> "Summary":
-    """Join a run and serve it until it is finished; its adapter then lies on this device.
+    """Serve a coordinator's runs until they are finished; their adapters then lie on this device.
 
     What the device does is logged by `edge_client`'s loggers.
 
@@ -64,6 +73,10 @@ def run_client(
         coordinator: The coordinator's URL.
         data: Folder with labelled.csv, unlabelled.csv, test.csv ..., or one file.
         token: Enrolment token; needed once.
+        token_file: File with the token instead, which its owner alone may read.
+        until: `finished`: ends when the runs that it joined are over; `stopped`: waits for the
+            next run, for ever.
+        tags: What its owner says of the device, such as `{"site": "kitchen"}`; runs choose by it.
         base: Folder, hub name or `embedded`; the run's base.
         engine: `auto`, `torch` or `onnx`.
         device: `cpu`, or `cuda` for the torch engine on a CUDA device.
@@ -72,7 +85,7 @@ def run_client(
         name: The device's name; the host's by default.
         cache_size: Disk for what frozen layers give, such as `1G`; `0`: none.
         patience: Seconds the coordinator may be absent at the start.
-        out: Folder for the finished adapter; the state folder's `adapter` by default.
+        out: Folder for a finished run's adapter; the state folder's `adapter` by default.
         text_column: Column with the text, or two of a pair, `a,b`; `text` by default.
         label_column: Column with the label; `label` by default.
         delimiter: Between the columns of CSV and TSV.
@@ -80,7 +93,7 @@ def run_client(
 
     Raises:
         WrongInput: Wrong token, another base, texts that do not fit the run, no plan that fits.
-        NothingDone: The run is finished and all that was asked of this device failed.
+        NothingDone: The runs are finished and all that was asked of this device failed.
         Failed: Nobody answered at the start, or work failed three times in a row.
     """
     from edge_client.client.loop import Client
@@ -90,6 +103,12 @@ def run_client(
     name = name or socket.gethostname()
     check_name(name, is_folder=state is None)
     demand(patience >= 0, f"--patience {patience}: seconds, 0 or more, are expected")
+    demand(until in UNTIL, f"--until {until!r} is not known; {' or '.join(UNTIL)} is expected")
+    own_tags = dict(tags or {})
+    check_tags(own_tags)
+    if token_file is not None:
+        demand(not token, "--token and --token-file both say the token; give one of them")
+        token = read_token(Path(token_file))
     engine = ready_engine(engine, device)  # before anybody is asked
     texts, folder = place(data), place_or_none(out)
     if folder is not None:
@@ -110,6 +129,8 @@ def run_client(
         version=version(),
         patience_s=patience,
         out=folder,
+        tags=own_tags,
+        is_until_finished=until == FINISHED,
     )
     client_state = ClientState(state_folder(state, name))
     with client_state.locked():
@@ -137,3 +158,27 @@ def check_name(name: str, *, is_folder: bool) -> None:
         is_short and fits and name != "" and name.isprintable(),
         f"--name {told}: 1 to {LONGEST_NAME} printable characters{slash} are expected",
     )
+
+
+def read_token(file: Path) -> str:
+    """The token in a file that its owner alone may read.
+
+    Raises:
+        WrongInput: There is no such file, others may read it, or it holds something else.
+    """
+    try:
+        with file.open("rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            body = opened.read(MOST_TOKEN_BYTES)
+    except OSError as error:
+        raise WrongInput(f"--token-file {file} cannot be read: {error.strerror}") from error
+    demand(
+        not mode & (stat.S_IRWXG | stat.S_IRWXO),
+        f"--token-file {file} is open to others (mode {stat.S_IMODE(mode):o}); chmod 600 it",
+    )
+    words = body.decode("ascii", errors="replace").split()
+    demand(
+        len(words) == 1 and words[0].isprintable(),
+        f"--token-file {file}: one line with the token is expected",
+    )
+    return words[0]

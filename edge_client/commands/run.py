@@ -1,4 +1,4 @@
-"""`smidgen client run`: join a run from this device and serve it."""
+"""`smidgen client run`: let this device serve a coordinator's runs."""
 
 import json
 import logging
@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_client.api.run import CACHE_SIZE, PATIENCE_S, NothingDone, run_client
+from edge_client.api.run import (
+    CACHE_SIZE,
+    FINISHED,
+    PATIENCE_S,
+    STOPPED,
+    NothingDone,
+    run_client,
+)
 from edge_client.bases.base import EMBEDDED
 from edge_client.commands.console import (
     BaseOption,
@@ -23,6 +30,7 @@ from edge_client.commands.console import (
     LabelColumnOption,
     TextColumnOption,
 )
+from edge_client.errors import demand
 from edge_client.metering.memory import PeakSpan
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
@@ -37,6 +45,19 @@ def run(
     token: Annotated[
         str, typer.Option(envvar="SMIDGEN_TOKEN", help="Enrolment token; needed once.")
     ] = "",
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token instead, of mode 0600.")
+    ] = None,
+    until: Annotated[
+        str,
+        typer.Option(
+            help=f"`{FINISHED}`: end when the runs it joined are over; `{STOPPED}`: wait for more."
+        ),
+    ] = STOPPED,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(help="What runs may choose by, such as site=kitchen; may be repeated."),
+    ] = None,
     base: BaseOption = EMBEDDED,
     engine: EngineOption = AUTO,
     device: DeviceOption = CPU,
@@ -54,7 +75,7 @@ def run(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for the finished adapter; the state folder's `adapter` if not said."
+            help="Folder for a finished run's adapter; the state folder's `adapter` if not said."
         ),
     ] = None,
     text_column: TextColumnOption = "",
@@ -63,7 +84,7 @@ def run(
     encoding: EncodingOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Join a run and serve it until it is finished; its adapter then lies on this device.
+    """Serve a coordinator's runs, one after the other; their adapters then lie on this device.
 
     Exit code 1 where nothing could be done, or where work failed three times in a row.
     """
@@ -76,6 +97,9 @@ def run(
             coordinator,
             data,
             token,
+            token_file=token_file,
+            until=until,
+            tags=tags_of(tag or []),
             base=base,
             engine=engine,
             device=device,
@@ -100,8 +124,25 @@ def run(
         raise failed
 
 
+def tags_of(said: list[str]) -> dict[str, str]:
+    """Tags from words such as `site=kitchen`.
+
+    Raises:
+        WrongInput: A word without `=`, or a tag that is said twice.
+    """
+    tags: dict[str, str] = {}
+    for word in said:
+        key, is_split, value = word.partition("=")
+        demand(bool(is_split), f"--tag {word!r}: KEY=VALUE is expected, such as site=kitchen")
+        demand(tags.get(key, value) == value, f"--tag {key} is said twice; give one value")
+        tags[key] = value
+    return tags
+
+
 def _in_words(summary: "Summary") -> str:
     works = f"{summary.works} piece{'s' if summary.works != 1 else ''} of work done"
     failures = f", {summary.failures} failed" if summary.failures else ""
+    runs = len(summary.runs)
+    finished = "run finished" if runs == 1 else f"{runs} runs finished"
     adapter = f"\nfinished adapter: {summary.adapter}" if summary.adapter else ""
-    return f"{summary.device_id}: run finished, {works}{failures}{adapter}"
+    return f"{summary.name}: {finished}, {works}{failures}{adapter}"
