@@ -8,6 +8,8 @@ task = "task.toml"          # relative to this file; or "agnews"; or a [task] ta
 lr = 0.002
 [labelling]                 # devices label their own texts; empty for the defaults
 keep_last = 0.5
+[devices]                   # which devices of the fleet it wants; all of them by default
+tags = { site = "kitchen" }
 
 `docs/examples/run.toml` says every key.
 """
@@ -21,14 +23,16 @@ from typing import Any
 
 import msgspec
 
+from coordinator.rounds.choice import DeviceChoice
 from coordinator.rounds.selection import cohort_size
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import WrongInput, demand
+from edge_client.planning.sizes import parse_size
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.tasks import Task, task_from_mapping
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -55,6 +59,7 @@ class RunConfig:
         prompt_init: Text a soft prompt starts from; empty for random words.
         training: How a device trains in one round.
         labelling: How devices label their own texts; None if they do not.
+        devices: Which devices of the fleet are asked to take part.
         rounds: Server steps until the run is finished.
         fraction: C of FedAvg, share of the devices asked per round, above 0 and at most 1.
         max_cohort: Most devices asked to train in a round; 0 for no cap.
@@ -85,6 +90,7 @@ class RunConfig:
     seed: int = 0
     tell_names: bool = False
     labelling: Labelling | None = None
+    devices: DeviceChoice = field(default_factory=DeviceChoice)
 
     def __post_init__(self) -> None:
         _demand(0 < len(self.name) <= 64 and self.name.isprintable(), "name: 1 to 64 characters")
@@ -125,9 +131,10 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
 
     Args:
         path: The run file, or None if the flags say everything.
-        overrides: Values by field of `RunConfig`, `Training` or `Labelling`; None leaves the
-            file's. `task` is a task file, relative to the working directory, or a ready-made one.
-            `labelling` says whether devices label; any of its fields says so too.
+        overrides: Values by field of `RunConfig`, `Training`, `Labelling` or `DeviceChoice`; None
+            leaves the file's, and `tags` go beside the file's. `task` is a task file, relative to
+            the working directory, or a ready-made one. `labelling` says whether devices label; any
+            of its fields says so too.
 
     Raises:
         ConfigError: The file is missing or not TOML, or has an unknown key or a wrong value.
@@ -142,6 +149,7 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     training = _merged(table, "training", Training, flags, origin)
     is_labelling = flags.pop("labelling", False)
     labelling = _merged(table, "labelling", Labelling, flags, origin)
+    devices = _devices(table.get("devices", {}), flags, f"{origin}: [devices]")
     if "task" in flags:
         task = asdict(find_task(flags.pop("task")))
     elif isinstance(task, str):
@@ -151,6 +159,7 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     else:
         raise ConfigError(f"{origin}: no task; add `task = FILE` or a [task] table, or use --task")
     merged = {"name": task["name"]} | table | flags | {"task": task, "training": training}
+    merged["devices"] = devices
     if is_labelling or labelling or "labelling" in table:
         merged["labelling"] = labelling
     parse_adapter(merged.get("adapter", RunConfig.adapter))
@@ -179,8 +188,30 @@ def _merged(
     return dict(inner) | {key: flags.pop(key) for key in sorted(names & set(flags))}
 
 
+def _devices(table: Any, flags: dict[str, Any], origin: str) -> dict[str, Any]:
+    """The table of a run's devices, with the flags that override it, taken out of `flags`."""
+    names = ["least_memory" if n == "least_memory_bytes" else n for n in _names(DeviceChoice)]
+    _check_names(table, names, origin)
+    merged = dict(table) | {key: flags.pop(key) for key in names if key in flags}
+    tags = [part.get("tags", {}) for part in (table, merged)]
+    if all(isinstance(part, dict) for part in tags):
+        merged["tags"] = tags[0] | tags[1]
+    if "least_memory" in merged:
+        size = merged.pop("least_memory")
+        text = f"{size}" if isinstance(size, str) else repr(size)
+        merged["least_memory_bytes"] = parse_size(f"{origin}: least_memory", text)
+    return merged
+
+
 def _check_keys(table: Any, kind: type[Any], origin: str) -> None:
+    _check_names(table, _names(kind), origin)
+
+
+def _names(kind: type[Any]) -> list[str]:
+    return [item.name for item in fields(kind)]
+
+
+def _check_names(table: Any, names: list[str], origin: str) -> None:
     _demand(isinstance(table, dict), f"{origin}: a table is expected")
-    names = [item.name for item in fields(kind)]
     for key in sorted(set(table) - set(names)):
         raise ConfigError(f"{origin}: unknown key {key!r}; known are {', '.join(names)}")

@@ -51,6 +51,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("rounds",),
         ("config",),
         ("storage", "trust"),
+        ("fleet",),
         ("serving",),
         ("api",),
         ("commands",),
@@ -93,6 +94,7 @@ SEES: dict[str, dict[str, set[str]]] = {
             "wire",
             "bases",
             "adapters",
+            "planning",
         }
     },
     # The wire's benchmark sends by the device's own transport.

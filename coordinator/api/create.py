@@ -21,7 +21,8 @@ class NewRun:
     Attributes:
         run_id: Its id.
         name: Its name.
-        token: What devices enrol with; a secret, which the store holds as a hash only.
+        token: What devices may enrol with, which gives them the run's tags; a secret, which the
+            store holds as a hash only.
     """
 
     run_id: str
@@ -81,6 +82,9 @@ def create_run(
     keep_first: float | None = None,
     keep_last: float | None = None,
     confidence: float | None = None,
+    tag: Mapping[str, str] | None = None,
+    least_memory: str | None = None,
+    share: float | None = None,
 ) -> NewRun:
     """Create a run: from a `RunConfig`, or from a run file and keywords, which go before the file.
 
@@ -111,9 +115,13 @@ def create_run(
         keep_first: Share of its texts a device may label before round 1.
         keep_last: The same before the last round, linear in between.
         confidence: How sure a device must be of a label to use it.
+        tag: Tags that a device must have to be asked, such as `{"site": "kitchen"}`.
+        least_memory: Memory that it must have at least, such as `2G`.
+        share: Share of the devices that fit otherwise, above 0 to 1.
 
     Raises:
-        WrongInput: A value outside its range, no such base or task, or a name that is taken.
+        WrongInput: A value outside its range, no such base or task, a name that is taken, or tags
+            that none of the devices has.
     """
     keywords = {
         "task": None if task is None else str(task),
@@ -136,6 +144,9 @@ def create_run(
         "keep_first": keep_first,
         "keep_last": keep_last,
         "confidence": confidence,
+        "tags": tag,
+        "least_memory": least_memory,
+        "share": share,
     }
     config = _config(run, keywords)
     with closing(Store(Path(store))) as opened:
@@ -179,6 +190,6 @@ def _status(store: Store, run: Run) -> RunStatus:
         phase=found["phase"],
         round_index=found["round_index"],
         rounds=found["rounds"],
-        devices=tuple(device["device_id"] for device in found["devices"]),
+        devices=tuple(one["name"] for one in found["devices"] if one["membership"] != "declined"),
         accuracy_by_round=dict(found["accuracy_by_round"]),
     )

@@ -73,10 +73,11 @@ def export(
 
 
 def _card(store: Store, run: Run, rounds: int) -> Card:
+    table = rows(store, run.run_id)
     return Card(
         rounds=rounds,
-        devices=sum(device.run_id == run.run_id for device in store.devices()),
-        accuracies=accuracies(rows(store, run.run_id)),
+        devices=len({row["device_id"] for row in table}),
+        accuracies=accuracies(table),
         date=date.today().isoformat(),
         version=metadata.version("smidgen"),
     )

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from coordinator.api.create import NewRun, create_run
-from coordinator.commands.console import JsonOption, NewStoreOption, answer
+from coordinator.commands.console import JsonOption, NewStoreOption, answer, tags_of
 
 TASK = "A task.toml, or the name of a ready-made task (`smidgen client tasks` lists them)."
 NAME = "Name of the run, 1 to 64 characters, another one for each run; by default the task's."
@@ -28,6 +28,9 @@ INFER_CLIENTS = "Devices asked to label each time; by default 0, all that are th
 KEEP_FIRST = "Share of its texts a device may label before round 1, above 0 to 1; by default 0.1."
 KEEP_LAST = "The same before the last round, linear in between; by default 0.5."
 CONFIDENCE = "How sure a device must be of a label to use it, 0.5 to below 1; by default 0.9."
+TAG = "Tag that a device must have to be asked, such as site=kitchen; may be given again."
+LEAST_MEMORY = "Memory that a device must have at least, such as 2G; by default any."
+SHARE = "Share of the devices that fit otherwise, above 0 to 1; by default 1, all."
 
 
 def create(
@@ -55,9 +58,14 @@ def create(
     keep_first: Annotated[float | None, typer.Option(help=KEEP_FIRST)] = None,
     keep_last: Annotated[float | None, typer.Option(help=KEEP_LAST)] = None,
     confidence: Annotated[float | None, typer.Option(help=CONFIDENCE)] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=TAG)] = None,
+    least_memory: Annotated[str | None, typer.Option(help=LEAST_MEMORY)] = None,
+    share: Annotated[float | None, typer.Option(help=SHARE)] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a run; print its id and its enrolment token, which is not shown again.
+    """Create a run; print its id and an enrolment token, which is not shown again.
+
+    Devices that have enrolled before need no token: they are asked if the run wants them.
 
     Options go before the run file; what neither says has the default named here.
     """
@@ -84,6 +92,9 @@ def create(
         keep_first=keep_first,
         keep_last=keep_last,
         confidence=confidence,
+        tag=tags_of("--tag", tag or ()),
+        least_memory=least_memory,
+        share=share,
     )
     announce(created, as_json)
     if not as_json:

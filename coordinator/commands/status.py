@@ -10,7 +10,7 @@ from typing import Any
 
 from coordinator.api.stores import open_store
 from coordinator.commands.console import EveryOption, JsonOption, StoreOption
-from coordinator.serving.presence import ALIVE_S
+from coordinator.fleet.presence import ALIVE_S
 from coordinator.storage.runs import find_run
 from coordinator.storage.status import status_of
 from edge_client.tables import Column, Table, share, show, span, tell
@@ -128,7 +128,7 @@ def _times(step: Mapping[str, Any], now_s: float) -> str:
 
 
 def _waiting(one: Status, now_s: float) -> str:
-    here = [item["device_id"] for item in one["devices"] if _is_here(item, now_s)]
+    here = [item["name"] for item in one["devices"] if _is_here(item, now_s)]
     names = f"here: {', '.join(here) or 'none'}"
     missing = one["needed"] - len(here)
     if missing > 0:
@@ -141,7 +141,8 @@ def _waiting(one: Status, now_s: float) -> str:
 
 def _is_here(item: Mapping[str, Any], now_s: float) -> bool:
     seen = item["last_seen_s"]
-    return seen is not None and now_s - seen < ALIVE_S and not item["left"]
+    is_in = item["membership"] == "joined" and not item["left"] and not item["is_revoked"]
+    return is_in and seen is not None and now_s - seen < ALIVE_S
 
 
 def devices_table(one: Status, now_s: float) -> Table:
@@ -152,7 +153,7 @@ def devices_table(one: Status, now_s: float) -> Table:
     words = {"missing": "late" if is_over else "missing", "done": "answered", None: "-"}
     rows = [
         [
-            item["device_id"],
+            item["name"],
             "left" if item["left"] else words.get(item["open_work"], item["open_work"]),
             "never" if (seen := item["last_seen_s"]) is None else f"{span(now_s - seen)} ago",
             _last(item["last"]),

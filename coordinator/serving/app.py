@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
@@ -54,3 +54,5 @@ async def drive(service: Service, bells: Bells) -> None:
             LOG.exception("rounds stand still; trying again")
         if not bells.is_stopping:
             await heard(bells.changed, TICK_S)
+    with suppress(Exception):  # the same edge: it costs a coordinator that stops nothing
+        await run_in_threadpool(service.stop, time.time())

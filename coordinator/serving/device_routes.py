@@ -6,30 +6,20 @@ in an answer, or in 4xx with one line of detail. Store work runs in threads, wai
 
 import re
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
 
 from coordinator.rounds.admission import Refusal
-from coordinator.serving.http import json_of, read_body, takes
+from coordinator.serving.http import brief_of, json_of, read_body, takes
 from coordinator.serving.polls import Bells, heard
 from coordinator.serving.service import Service
+from coordinator.storage.device_rows import Device
 from coordinator.storage.keys import bearer
-from coordinator.storage.store import Device
-from edge_client.wire.messages import (
-    MAX_JSON_BYTES,
-    Asking,
-    Enrol,
-    Enrolled,
-    Receipt,
-    Report,
-    Terms,
-    Waiting,
-    Work,
-    decode,
-)
+from edge_client.wire.fleet import Enrol, Enrolled, Membership
+from edge_client.wire.messages import MAX_JSON_BYTES, Next, Receipt, Report, decode
 from edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES, digest_header
 
 LONGEST_POLL_S = 60.0
@@ -37,34 +27,46 @@ PIECE_BYTES = 1 << 20  # of an adapter that is sent: every piece is a hop to a t
 
 
 def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
-    def device_of(authorization: Annotated[str | None, Header()] = None) -> Device:
-        return service.device_of(bearer(authorization))
+    def key_of(authorization: Annotated[str | None, Header()] = None) -> str | None:
+        return bearer(authorization)
+
+    Key = Annotated[str | None, Depends(key_of)]
+
+    def device_of(key: Key) -> Device:
+        return service.device_of(key)
 
     Known = Annotated[Device, Depends(device_of)]
 
-    @app.post("/v1/terms", response_model=Terms, openapi_extra=takes(Asking))
-    async def terms(request: Request) -> Response:
-        message = decode(await read_body(request, MAX_JSON_BYTES), Asking)
-        return json_of(await run_in_threadpool(service.terms, message))
-
     @app.post("/v1/enrol", response_model=Enrolled, openapi_extra=takes(Enrol))
-    async def enrol(request: Request) -> Response:
+    async def enrol(request: Request, key: Key) -> Response:
         message = decode(await read_body(request, MAX_JSON_BYTES), Enrol)
-        enrolled = await run_in_threadpool(service.enrol, message, time.time())
+        enrolled = await run_in_threadpool(service.enrol, message, key, time.time())
+        bells.changed.set()
         return json_of(enrolled)
 
-    @app.get("/v1/work", response_model=Work, responses={202: {"model": Waiting}, 410: {}})
-    async def next_work(device: Known, wait_s: float = 0.0, have: str = "") -> Response:
+    @app.get("/v1/work", response_model=Next)
+    async def work(key: Key, device: Known, wait_s: float = 0.0) -> Response:
         wait_s = min(wait_s, LONGEST_POLL_S) if wait_s > 0 else 0.0
-        with bells.bell(device) as bell:
-            given = await run_in_threadpool(service.next_work, device, time.time(), have)
-            bells.changed.set()  # a device that is new may be the one a round waits for
-            if given is None and wait_s and not bells.is_stopping:
+        with bells.bell(device.device_id) as bell:
+            given = await next_of(device)
+            if given.waiting and wait_s and not bells.is_stopping:
                 await heard(bell, wait_s)
-                given = await run_in_threadpool(service.next_work, device, time.time(), have)
-        if given is None:
-            return json_of(await run_in_threadpool(service.waiting, device, time.time()), 202)
-        return json_of(given, 200 if isinstance(given, Work) else 410)
+                given = await next_of(service.device_of(key))  # it may be revoked by now
+        return brief_of(given)
+
+    async def next_of(device: Device) -> Next:
+        if service.saw(device, time.time()):
+            bells.changed.set()  # it may be the one that a round waits for
+        return await run_in_threadpool(service.next, device, time.time())
+
+    @app.post(
+        "/v1/runs/{run_id}/membership", response_model=Receipt, openapi_extra=takes(Membership)
+    )
+    async def membership(request: Request, device: Known, run_id: str) -> Response:
+        told = decode(await read_body(request, MAX_JSON_BYTES), Membership)
+        receipt = await run_in_threadpool(service.membership, device, run_id, told, time.time())
+        bells.changed.set()
+        return json_of(receipt)
 
     @app.get("/v1/adapters/{name}", response_class=FileResponse)
     def adapter(request: Request, device: Known, name: str) -> Response:
@@ -85,11 +87,12 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         work_id: str,
         content_digest: Annotated[str | None, Header()] = None,
     ) -> Response:
-        asked = await run_in_threadpool(service.asked, device, work_id)
+        service.saw(device, time.time())
+        asked = service.answers.asked(device, work_id)
         limit = service.adapter_bytes(asked.opened.adapter_sha256) + MAX_UPDATE_OVERHEAD_BYTES
         body = await read_body(request, limit)
         receipt = await run_in_threadpool(
-            service.accept_update, device, work_id, body, content_digest, time.time()
+            service.answers.update, device, work_id, body, content_digest
         )
         bells.changed.set()
         return json_of(receipt)
@@ -99,22 +102,11 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         message = decode(await read_body(request, MAX_JSON_BYTES), Report)
         if message.work_id != work_id:
             raise Refusal(422, f"the report is for work {message.work_id[:64]!r}")
-        receipt = await run_in_threadpool(service.accept_report, device, message, time.time())
+        service.saw(device, time.time())
+        receipt = await run_in_threadpool(service.answers.report, device, message, time.time())
         bells.changed.set()
         return json_of(receipt)
 
     @app.get("/healthz")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
-
-    @app.get("/v1/runs/{run_id}")
-    def run(run_id: str) -> dict[str, Any]:
-        live = service.run(run_id)
-        step = live.state.step
-        return {
-            "name": live.config.name,
-            "phase": live.state.phase,
-            "round_index": step.opened.round_index if step else live.state.round_index,
-            "rounds": live.config.rounds,
-            "devices": len(service.alive(run_id, time.time())),
-        }

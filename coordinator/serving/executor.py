@@ -1,7 +1,7 @@
 """Carries out what `rounds.decide` says is due: aggregates where needed, then writes the event."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from coordinator.rounds.aggregation import apply_delta, weighted_mean
@@ -16,11 +16,24 @@ LOG = logging.getLogger(__name__)
 
 
 def proceed(
-    store: Store, ledger: Ledger, run_id: str, alive: Collection[str], now_s: float
+    store: Store,
+    ledger: Ledger,
+    run_id: str,
+    alive: Collection[str],
+    names_of: Callable[[Iterable[str]], list[str]],
+    now_s: float,
 ) -> Event | None:
     """Let a run take one step, if one is due; the event that was written.
 
     Updates are read one at a time, in order of device ids.
+
+    Args:
+        store: Holds the updates.
+        ledger: Holds the run.
+        run_id: The run.
+        alive: Devices of it that are there.
+        names_of: Names of devices for the log, by their ids.
+        now_s: Unix time.
     """
     while (live := ledger.run(run_id)) is not None:
         event = decide(live.config, live.state, alive, live.run.secret, now_s)
@@ -29,7 +42,7 @@ def proceed(
         if isinstance(event, StepClosed) and event.adapter_sha256 is None and live.state.step:
             event = replace(event, adapter_sha256=aggregate(store, live.state.step))
         if ledger.append(live, event):
-            if text := step_text(live, event):
+            if text := step_text(live, event, names_of):
                 LOG.info("%s", text)
             return event
         # An answer came in between: what was decided no longer holds.

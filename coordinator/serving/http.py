@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from coordinator.rounds.admission import Refusal
-from edge_client.wire.messages import WireError, encode
+from edge_client.wire.messages import WireError, encode, encode_brief
 
 DRAIN_BYTES = 4 * 1024 * 1024  # read on that far, so that the sender gets to read the refusal
 
@@ -46,6 +46,10 @@ def takes(kind: type[Any]) -> dict[str, Any]:
 
 def json_of(message: Any, status: int = 200) -> Response:
     return Response(encode(message), status, media_type="application/json")
+
+
+def brief_of(message: Any) -> Response:
+    return Response(encode_brief(message), media_type="application/json")
 
 
 def _detail(status: int, detail: str) -> Response:

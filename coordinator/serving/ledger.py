@@ -4,32 +4,48 @@ The only place where events are appended: first the journal, then the state. Rea
 `append` says whether the state it was decided on still held.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from threading import RLock
 
 from coordinator.config import RunConfig
 from coordinator.rounds.events import Answered, Event, Resumed, StepClosed, StepOpened
 from coordinator.rounds.machine import State, evolve
 from coordinator.storage.runs import config_of
-from coordinator.storage.store import Device, Run, Store
+from coordinator.storage.store import Run, Store
 from edge_client.wire.messages import Receipt
 
 
 @dataclass(frozen=True)
 class Live:
-    """A run in memory: its row, its state, and how long its journal is."""
+    """A run in memory.
+
+    Attributes:
+        run: Its row.
+        config: The same as `run.config`, read.
+        state: What its journal gives.
+        seq: How long its journal is.
+        works: The open step's work, by device id.
+    """
 
     run: Run
     config: RunConfig
     state: State
     seq: int = 0
+    works: Mapping[str, str] = field(default_factory=dict)
+
+    def open_work(self, device_id: str) -> str | None:
+        """The work that a device is asked now and has not answered."""
+        step, work_id = self.state.step, self.works.get(device_id)
+        return work_id if step is not None and work_id not in step.answers else None
 
 
 @dataclass(frozen=True)
 class Asked:
     """A piece of work that some step asked for, open or long closed."""
 
-    device: Device
+    run_id: str
+    device_id: str
     opened: StepOpened
 
 
@@ -48,13 +64,13 @@ class Ledger:
         self._asked: dict[str, Asked] = {}
         self._counted: set[str] = set()
         self._adapters: set[str] = set()
-        self.load_new_runs()
-        for live in self.all():
+        for live in self.load_new_runs():
             if live.state.step is not None:
                 self.append(live, Resumed(now_s))
 
-    def load_new_runs(self) -> None:
-        """Replay the journals of runs that are in the store but not here yet."""
+    def load_new_runs(self) -> list[Live]:
+        """Replay the journals of runs that are in the store but not here yet; those runs."""
+        new = []
         with self._lock:
             for run in self._store.runs():
                 if run.run_id not in self._live:
@@ -63,11 +79,17 @@ class Ledger:
                     for event in self._store.events(run.run_id):
                         live = self._folded(live, event)
                     self._live[run.run_id] = live
+                    new.append(live)
+        return new
 
     def all(self) -> list[Live]:
         """Every run, oldest first."""
         with self._lock:
             return list(self._live.values())
+
+    def open(self) -> list[Live]:
+        """Runs that are not finished, oldest first."""
+        return [live for live in self.all() if not live.state.is_finished]
 
     def run(self, run_id: str) -> Live | None:
         return self._live.get(run_id)
@@ -108,11 +130,16 @@ class Ledger:
             return Receipt(is_same, "" if is_same else f"answered already: {known.outcome}")
 
     def _folded(self, live: Live, event: Event) -> Live:
+        works = live.works
         if isinstance(event, StepOpened):
+            works = {device_id: work_id for work_id, device_id in event.members}
             for work_id, device_id in event.members:
-                self._asked[work_id] = Asked(Device(live.run.run_id, device_id), event)
+                self._asked[work_id] = Asked(live.run.run_id, device_id, event)
         if isinstance(event, Answered):
             self._counted.add(event.work_id)
         if isinstance(event, StepClosed) and event.adapter_sha256:
             self._adapters.add(event.adapter_sha256)
-        return replace(live, state=evolve(live.state, event), seq=live.seq + 1)
+        state = evolve(live.state, event)
+        return replace(
+            live, state=state, seq=live.seq + 1, works=works if state.step is not None else {}
+        )

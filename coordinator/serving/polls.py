@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from coordinator.storage.store import Device
-
 
 class Bells:
     """Bells of the devices that wait; used on one event loop only.
@@ -18,24 +16,24 @@ class Bells:
     def __init__(self) -> None:
         self.changed = asyncio.Event()
         self.is_stopping = False
-        self._waiting: dict[Device, list[asyncio.Event]] = {}
+        self._waiting: dict[str, list[asyncio.Event]] = {}
 
     @contextmanager
-    def bell(self, device: Device) -> Iterator[asyncio.Event]:
+    def bell(self, device_id: str) -> Iterator[asyncio.Event]:
         """A bell of this device; take it before looking for work, or news may slip between."""
         bell = asyncio.Event()
-        self._waiting.setdefault(device, []).append(bell)
+        self._waiting.setdefault(device_id, []).append(bell)
         try:
             yield bell
         finally:
-            self._waiting[device].remove(bell)
-            if not self._waiting[device]:
-                del self._waiting[device]
+            self._waiting[device_id].remove(bell)
+            if not self._waiting[device_id]:
+                del self._waiting[device_id]
 
-    def ring(self, devices: Iterable[Device]) -> None:
+    def ring(self, device_ids: Iterable[str]) -> None:
         """Wake these devices if they wait."""
-        for device in devices:
-            for bell in self._waiting.get(device, ()):
+        for device_id in device_ids:
+            for bell in self._waiting.get(device_id, ()):
                 bell.set()
 
     def stop(self) -> None:

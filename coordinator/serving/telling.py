@@ -1,13 +1,17 @@
 """What a coordinator says of its runs: to devices that wait, and in its own log."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from coordinator.rounds.events import Event, Finished, StepClosed, StepOpened
+from coordinator.rounds.guidance import guidance_of
 from coordinator.rounds.machine import Step, devices_needed
 from coordinator.serving.ledger import Live
 from edge_client.adapters.card import portable_name
 from edge_client.wire.failures import SAID
-from edge_client.wire.messages import DOING, PROTOCOL, Over, Report, Terms, Waiting
+from edge_client.wire.fleet import Terms
+from edge_client.wire.messages import DOING, PROTOCOL, Over, Report, Waiting, Work
+
+Names = Callable[[Iterable[str]], list[str]]  # of devices, by their ids, in alphabetical order
 
 MOST_NAMES = 8  # that a device is told
 
@@ -16,7 +20,6 @@ def terms_of(live: Live) -> Terms:
     """What a run asks of its devices."""
     config = live.config
     return Terms(
-        protocol=PROTOCOL,
         run_id=live.run.run_id,
         run_name=config.name,
         base_id=live.run.base_id,
@@ -35,12 +38,44 @@ def _base_name(named: str, loaded_as: str) -> str:
     return portable_name(named if named == loaded_as else f"./{named}")
 
 
-def waiting_of(live: Live, alive: Callable[[], set[str]], now_s: float) -> Waiting:
+def work_of(live: Live, opened: StepOpened, work_id: str, adapter_bytes: int) -> Work:
+    """A piece of work, as its device is told.
+
+    Args:
+        live: The run.
+        opened: The step that asks for it.
+        work_id: Names it.
+        adapter_bytes: Size of the adapter to start from.
+    """
+    guidance = guidance_of(live.config, live.state, opened)
+    return Work(
+        protocol=PROTOCOL,
+        work_id=work_id,
+        kind=opened.kind,
+        run_id=live.run.run_id,
+        round_index=opened.round_index,
+        base_id=live.run.base_id,
+        adapter_spec=live.config.adapter,
+        adapter_sha256=opened.adapter_sha256,
+        adapter_bytes=adapter_bytes,
+        task=live.config.task,
+        training=live.config.training,
+        seed=live.config.seed,
+        labelling=live.config.labelling,
+        keep=guidance.keep,
+        prior=guidance.prior,
+        thresholds=guidance.thresholds,
+        most=guidance.most,
+    )
+
+
+def waiting_of(live: Live, alive: Callable[[], set[str]], names_of: Names, now_s: float) -> Waiting:
     """What a run waits for, as a device that has nothing to do is told.
 
     Args:
         live: The run.
         alive: Who is there; asked only where that matters.
+        names_of: Names of devices.
         now_s: Unix time.
     """
     config, state, step = live.config, live.state, live.state.step
@@ -48,51 +83,66 @@ def waiting_of(live: Live, alive: Callable[[], set[str]], now_s: float) -> Waiti
         needed = devices_needed(config, state)
         missing = max(0, needed - len(alive() - state.left.keys()))
         next_round = min(state.round_index + 1, config.rounds)
-        return Waiting("waiting", next_round, config.rounds, missing, needed)
+        return Waiting("waiting", config.name, next_round, config.rounds, missing, needed)
     return Waiting(
         step.opened.kind,
+        config.name,
         step.opened.round_index,
         config.rounds,
         len(step.members) - len(step.answers),
         len(step.members),
         round(max(0.0, step.opened.opened_at_s + config.deadline_s - now_s), 1),
-        tuple(missing_in(live)[:MOST_NAMES]) if config.tell_names else (),
+        tuple(names_of(missing_in(live))[:MOST_NAMES]) if config.tell_names else (),
     )
 
 
 def missing_in(live: Live) -> list[str]:
-    """Devices that were asked in the open step and have not answered, by name."""
+    """Devices that were asked in the open step and have not answered."""
     step = live.state.step
     if step is None:
         return []
-    return sorted(name for key, name in step.members.items() if key not in step.answers)
+    return [one for work_id, one in step.members.items() if work_id not in step.answers]
 
 
 def over_of(live: Live, devices: int, accuracies: Mapping[int, float]) -> Over:
-    """What came of a finished run."""
-    return Over(live.state.adapter_sha256, live.state.round_index, devices, dict(accuracies))
+    """What came of a finished run.
+
+    Args:
+        live: The run.
+        devices: How many joined it.
+        accuracies: By round.
+    """
+    return Over(
+        run_id=live.run.run_id,
+        run_name=live.config.name,
+        adapter_sha256=live.state.adapter_sha256,
+        rounds=live.state.round_index,
+        devices=devices,
+        accuracies=dict(accuracies),
+    )
 
 
 # The log
 
 
-def step_text(live: Live, event: Event) -> str:
+def step_text(live: Live, event: Event, names_of: Names) -> str:
     """A line on an event that the coordinator decided; empty where nobody needs one.
 
     Args:
         live: The run before the event.
         event: What happened.
+        names_of: Names of devices.
     """
     config, step = live.config, live.state.step
     if isinstance(event, StepOpened):
         again = "" if event.attempt == 1 else f", attempt {event.attempt}"
-        names = listed([name for _, name in event.members])
+        names = listed(names_of(device_id for _, device_id in event.members))
         what = f"{round_text(live, event)}{again}"
         return f"{config.name}: {what}: asked {names}; closes in {config.deadline_s:g} s at most"
     if isinstance(event, StepClosed) and step is not None:
         done = f"{len(step.updates())} of {len(step.members)} done"
         spent = f"after {event.closed_at_s - step.opened.opened_at_s:.1f} s"
-        gave, late = _accuracy(step), missing_in(live)
+        gave, late = _accuracy(step), names_of(missing_in(live))
         missing = f"; no answer from {listed(late)}" if late else ""
         what = f"{config.name}: {round_text(live, step.opened)} closed {spent}"
         return f"{what}: {done}{gave}{missing}"
@@ -117,7 +167,13 @@ def round_text(live: Live, opened: StepOpened) -> str:
 
 
 def answer_text(
-    live: Live, device_id: str, asked: StepOpened, report: Report, spent_s: float, is_late: bool
+    live: Live,
+    device_id: str,
+    asked: StepOpened,
+    report: Report,
+    spent_s: float,
+    is_late: bool,
+    names_of: Names,
 ) -> str:
     """A line on a device's answer: what it gave, and who is still waited for.
 
@@ -128,15 +184,16 @@ def answer_text(
         report: The answer.
         spent_s: Seconds since it was asked.
         is_late: Whether the answer came after its step had closed.
+        names_of: Names of devices.
     """
-    name = f"{live.config.name}: {round_text(live, asked)}: {device_id}"
+    name = f"{live.config.name}: {round_text(live, asked)}: {names_of([device_id])[0]}"
     if report.failure is not None:
         gone = "; it has left until it is started again" if report.is_leaving else ""
         return f"{name} failed after {spent_s:.1f} s: {SAID[report.failure]}{gone}"
     if is_late:
         return f"{name} answered after {spent_s:.1f} s, too late to count"
     step = live.state.step
-    missing = missing_in(live) if step is not None and step.opened == asked else []
+    missing = names_of(missing_in(live)) if step is not None and step.opened == asked else []
     left = f"; waiting for {listed(missing)}" if missing else ""
     return f"{name} answered after {spent_s:.1f} s{left}"
 
@@ -150,11 +207,11 @@ def listed(names: Collection[str], most: int = MOST_NAMES) -> str:
     return ", ".join(shown) + more
 
 
-def lack_text(live: Live, alive: Collection[str]) -> str:
+def lack_text(live: Live, alive: Collection[str], names_of: Names) -> str:
     """What a run that has no open step waits for, in words; empty where it waits for nothing."""
     if live.state.step is not None or live.state.is_finished:
         return ""
-    here = sorted(set(alive) - live.state.left.keys())
+    here = names_of(set(alive) - live.state.left.keys())
     needed = devices_needed(live.config, live.state)
     name, lacking = live.config.name, needed - len(here)
     if lacking > 0:
@@ -169,4 +226,4 @@ def run_text(live: Live, devices: int) -> str:
     """A line on where a run stands, for the beginning of a log."""
     state, config = live.state, live.config
     where = f"{state.phase}, round {state.round_index} of {config.rounds}"
-    return f"run {config.name} ({live.run.run_id}): {where}, devices enrolled: {devices}"
+    return f"run {config.name} ({live.run.run_id}): {where}, devices in it: {devices}"

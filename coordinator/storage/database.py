@@ -1,7 +1,7 @@
 """One database of a store: reading rows, and writes that are on disk when they return."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
 from typing import Any
 
@@ -25,14 +25,26 @@ class Database:
     def close(self) -> None:
         self.engine.dispose()
 
+    @contextmanager
+    def transaction(self) -> Iterator[sql.Connection]:
+        """Reads and writes of which all or none happen, one such at a time in this process."""
+        # SQLite lets one write at a time and has others sleep and look again; its lock wakes them.
+        with self._writing, self.engine.begin() as connection:
+            yield connection
+
     def write(self, *statements: sql.Executable) -> int:
         """Carry out statements in one transaction; the rows that the last one touched."""
-        # SQLite lets one write at a time and has others sleep and look again; its lock wakes them.
         touched = 0
-        with self._writing, self.engine.begin() as connection:
+        with self.transaction() as connection:
             for statement in statements:
                 touched = connection.execute(statement).rowcount
         return touched
+
+    def write_many(self, statement: sql.Executable, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Carry out a statement once per row of parameters, in one transaction."""
+        if rows:
+            with self.transaction() as connection:
+                connection.execute(statement, list(rows))
 
     def rows(self, statement: sql.Select[Any]) -> list[Mapping[str, Any]]:
         with self.engine.connect() as connection:

@@ -1,7 +1,7 @@
 """What rounds cost and gave, from the devices' reports: one row per piece of work.
 
-A row is the report's own fields (measured by the device) with run, round, kind and device beside
-them.
+A row is the report's own fields (measured by the device) with run, round, kind and device (its id
+and its name) beside them.
 """
 
 import json
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coordinator.storage.device_rows import devices
 from coordinator.storage.store import Store
 from edge_client.outputs import new_file
 from edge_client.wire.figures import Row, by_round, counted, weighted
@@ -16,12 +17,15 @@ from edge_client.wire.figures import Row, by_round, counted, weighted
 
 def rows(store: Store, run_id: str) -> list[Row]:
     """A run's rows by round, step and device; those late or failed too."""
-    return [_row(report) for report in store.reports(run_id)]
+    names = {device.device_id: device.name for device in devices(store.database)}
+    return [_row(report, names) for report in store.reports(run_id)]
 
 
-def _row(stored: Mapping[str, Any]) -> Row:
-    names = ("run_id", "round_index", "kind", "attempt", "device_id", "is_late")
-    return {name: stored[name] for name in names} | dict(stored["report"])
+def _row(stored: Mapping[str, Any], names: Mapping[str, str]) -> Row:
+    own = ("run_id", "round_index", "kind", "attempt", "device_id", "is_late")
+    row = {name: stored[name] for name in own}
+    row["device"] = names.get(row["device_id"], row["device_id"])
+    return row | dict(stored["report"])
 
 
 def write_jsonl(table: Sequence[Row], path: Path) -> None:

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 import msgspec
 
 from coordinator.config import RunConfig
-from coordinator.storage.keys import draw_secret, hash_secret
+from coordinator.rounds.choice import lack_of_tags
+from coordinator.storage.device_rows import devices
+from coordinator.storage.keys import draw_secret
 from coordinator.storage.store import Run, Store, StoreError
+from coordinator.storage.token_rows import insert_token
 from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.peft_folder import check_exportable
 from edge_client.adapters.spec import parse_adapter
@@ -18,7 +21,7 @@ from edge_client.wire.tensors import encode_adapter
 
 @dataclass(frozen=True)
 class Created:
-    """A new run and its enrolment token, which is stored as a hash only."""
+    """A new run, and an enrolment token that gives devices its tags, stored as a hash only."""
 
     run_id: str
     token: str
@@ -32,7 +35,7 @@ def create_run(store: Store, config: RunConfig, now_s: float) -> Created:
     Raises:
         BaseError: There is no such base.
         AdapterError: The adapter does not fit the base.
-        StoreError: The store has a run of that name.
+        StoreError: The store has a run of that name, or devices of which none has the tags.
         TaskError: A label word is unknown to the base's tokenizer, or a pattern too long.
     """
     base = open_base(config.base)
@@ -41,6 +44,7 @@ def create_run(store: Store, config: RunConfig, now_s: float) -> Created:
     longest = config.training.tokens
     state = first_adapter(base, spec, config.task, config.prompt_init, config.seed, longest)
     _check_name(store, config.name)
+    _check_tags(store, config)
     run = Run(
         run_id=f"r{secrets.token_hex(5)}",
         created_at_s=now_s,
@@ -52,7 +56,7 @@ def create_run(store: Store, config: RunConfig, now_s: float) -> Created:
         secret=draw_secret(),
     )
     token = draw_secret()
-    store.add_run(run, hash_secret(token))
+    store.add_run(run, insert_token(token, now_s, tags=config.devices.tags)[1])
     return Created(run.run_id, token)
 
 
@@ -71,6 +75,17 @@ def _check_name(store: Store, name: str) -> None:
             raise StoreError(
                 f"a run called {name} is there ({run.run_id}); choose another --name for this one"
             )
+
+
+def _check_tags(store: Store, config: RunConfig) -> None:
+    """Refuse tags that no device of the fleet has.
+
+    Raises:
+        StoreError: Names the tags there are.
+    """
+    fleet = [device.all_tags for device in devices(store.database) if not device.revoked_at_s]
+    if lack := lack_of_tags(config.devices, fleet):
+        raise StoreError(f"{lack}; tag a device first, or ask for others with --tag KEY=VALUE")
 
 
 def find_run(store: Store, run_id: str | None) -> Run:

@@ -41,21 +41,26 @@ TOKENS = sql.Table(
     sql.Column("tags", sql.JSON, nullable=False),
 )
 # `name` is `stem` or `stem-number`. `own_tags` are the device's words, `tags` the operator's.
+# `started_at_s`: its client's last start. `revision` grows with each change of a row, `last_seen_s`
+# left out, so that the process that serves reads only what is new.
 DEVICES = sql.Table(
     "devices",
     METADATA,
     sql.Column("device_id", sql.String, primary_key=True),
     sql.Column("key_sha256", sql.String, nullable=False, unique=True),
     sql.Column("name", sql.String, nullable=False, unique=True),
-    sql.Column("stem", sql.String, nullable=False, index=True),
+    sql.Column("stem", sql.String, nullable=False),
     sql.Column("number", sql.Integer, nullable=False),
     sql.Column("own_tags", sql.JSON, nullable=False),
     sql.Column("tags", sql.JSON, nullable=False),
     sql.Column("facts", sql.JSON, nullable=False),
     sql.Column("token_id", sql.String),
     sql.Column("enrolled_at_s", sql.Float, nullable=False),
+    sql.Column("started_at_s", sql.Float, nullable=False),
     sql.Column("last_seen_s", sql.Float),
     sql.Column("revoked_at_s", sql.Float),
+    sql.Column("revision", sql.Integer, nullable=False, index=True),
+    sql.Index("ix_devices_stem_number", "stem", "number"),
 )
 # How devices stand to runs: `edge_client.wire.fleet.Membership` with its time.
 MEMBERSHIPS = sql.Table(

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coordinator.rounds.machine import State, Step, devices_needed, replay
+from coordinator.storage.device_rows import Device, devices
 from coordinator.storage.figures import accuracies, pseudo_labels, rows
+from coordinator.storage.membership_rows import Member, members
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Run, Store
 from edge_client.wire.figures import Row
@@ -19,7 +21,9 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
     """What `smidgen coordinator status` says of a run, in base units; holds no secret."""
     state, config = state_of(store, run), config_of(run)
     table = rows(store, run.run_id)
-    seen = {one.device_id: at for one, at in store.devices().items() if one.run_id == run.run_id}
+    fleet = {device.device_id: device for device in devices(store.database)}
+    told = members(store.database, run.run_id)
+    names = {device_id: device.name for device_id, device in fleet.items()}
     return {
         "run_id": run.run_id,
         "name": config.name,
@@ -29,7 +33,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "rounds": config.rounds,
         "min_clients": config.min_clients,
         "needed": devices_needed(config, state),
-        "devices": _devices(seen, state, table),
+        "devices": _devices(fleet, told, state, table),
         "step": _step(state.step, config.deadline_s) if state.step else None,
         "failing": _failing(state, table),
         "answers": len(state.step.answers) if state.step else 0,
@@ -37,32 +41,38 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "accuracy_by_round": accuracies(table),
         "pseudo_labels_by_round": pseudo_labels(table),
         "adapter_sha256": state.adapter_sha256,
-        "texts": dict(sorted(state.texts.items())),
+        "texts": {names.get(key, key): texts for key, texts in sorted(state.texts.items())},
     }
 
 
 def _devices(
-    seen: Mapping[str, float | None], state: State, table: Sequence[Row]
+    fleet: Mapping[str, Device], told: Mapping[str, Member], state: State, table: Sequence[Row]
 ) -> list[dict[str, Any]]:
-    """Every device that enrolled, by id: when it was last seen, and how it stands.
+    """Every device that answered the run's invitation, by name, and how it stands.
 
-    Attributes of each: `last_seen_s` is Unix time, half a minute old at most where a coordinator
-    runs; `open_work` is `done`, `failed` or `missing` for who is asked now, else None; `left` is
-    the code of why it takes no part for now; `last` is its newest answer.
+    Attributes of each: `membership` is its answer; `last_seen_s` is Unix time, half a minute old
+    at most where a coordinator runs; `open_work` is `done`, `failed` or `missing` for who is asked
+    now, else None; `left` is the code of why it takes no part for now; `last` is its newest answer.
     """
     step = state.step
     asked = {device_id: work_id for work_id, device_id in step.members.items()} if step else {}
     newest = {row["device_id"]: row for row in table}  # rows come in the order of the run
     found = []
-    for device_id in sorted(seen):
+    for device in fleet.values():  # by name
+        device_id = device.device_id
+        if device_id not in told:
+            continue
         answer = step.answers.get(asked.get(device_id, "")) if step else None
         waits = "missing" if device_id in asked else None
         found.append(
             {
                 "device_id": device_id,
-                "last_seen_s": seen[device_id],
+                "name": device.name,
+                "membership": told[device_id].membership.state,
+                "is_revoked": device.revoked_at_s is not None,
+                "last_seen_s": device.last_seen_s,
                 "open_work": answer.outcome if answer else waits,
-                "left": state.left.get(device_id),
+                "left": state.left.get(device_id) or told[device_id].membership.failure,
                 "last": _answer(newest[device_id]) if device_id in newest else None,
             }
         )
@@ -98,7 +108,7 @@ def _failing(state: State, table: Sequence[Row]) -> dict[str, Any] | None:
         "kind": last["kind"],
         "round_index": last["round_index"],
         "attempts": max(row["attempt"] for row in same),
-        "devices": sorted({row["device_id"] for row in same}),
+        "devices": sorted({row["device"] for row in same}),
         "failures": sorted({row["failure"] for row in same if row.get("failure")}),
     }
 

@@ -1,7 +1,8 @@
-"""What the coordinator knows, on disk: runs, tokens, devices, the journal, reports and blobs.
+"""What the coordinator knows, on disk: runs, their journals, reports and blobs.
 
 SQLite in WAL mode with every commit synced; another database by URL. Nothing here decides
-anything. Secrets are stored as hashes; the journal only grows.
+anything. Secrets are stored as hashes; the journal only grows. Devices, tokens and memberships
+have modules of their own over the same database.
 """
 
 from collections.abc import Mapping
@@ -16,16 +17,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from coordinator.rounds.events import Event, decode_event, encode_event
 from coordinator.storage.blobs import put_blob, read_blob
 from coordinator.storage.database import Database
-from coordinator.storage.schema import (
-    DEVICES,
-    EVENTS,
-    METADATA,
-    REPORTS,
-    RUNS,
-    SCHEMA_VERSION,
-    TOKENS,
-    VERSION,
-)
+from coordinator.storage.schema import EVENTS, METADATA, REPORTS, RUNS
 from edge_client.errors import WrongInput
 
 DATABASE = "coordinator.db"
@@ -60,14 +52,6 @@ class Run:
     secret: str
 
 
-@dataclass(frozen=True, order=True)
-class Device:
-    """A device within its run."""
-
-    run_id: str
-    device_id: str
-
-
 class Store:
     """One coordinator's store; safe to use from several threads.
 
@@ -86,25 +70,11 @@ class Store:
             self.blobs.mkdir(exist_ok=True)
             self.database = Database(url or f"sqlite:///{folder / DATABASE}")
             METADATA.create_all(self.database.engine)
-            version = self._version()
         except (OSError, SQLAlchemyError) as error:
             raise StoreError(f"cannot open the store {folder}: {_first_line(error)}") from error
-        if version != SCHEMA_VERSION:
-            self.close()
-            raise StoreError(
-                f"store {folder} has schema version {version}, this smidgen knows "
-                f"{SCHEMA_VERSION}; use the smidgen that made it, or another --store"
-            )
 
     def close(self) -> None:
         self.database.close()
-
-    def _version(self) -> int:
-        with self.database.engine.begin() as connection:
-            version = connection.scalar(sql.select(VERSION.c.version))
-            if version is None:
-                connection.execute(sql.insert(VERSION).values(version=SCHEMA_VERSION))
-            return SCHEMA_VERSION if version is None else int(version)
 
     def put(self, body: bytes, name: str = "") -> str:
         """Write a blob; durable when this returns. See `blobs.put_blob`."""
@@ -116,48 +86,14 @@ class Store:
     def blob_path(self, name: str) -> Path:
         return self.blobs / name
 
-    def add_run(self, run: Run, token_sha256: str) -> None:
-        """Add a run with its first enrolment token."""
-        token = sql.insert(TOKENS).values(token_sha256=token_sha256, run_id=run.run_id)
-        self.database.write(sql.insert(RUNS).values(**asdict(run)), token)
+    def add_run(self, run: Run, *statements: sql.Executable) -> None:
+        """Add a run, and in the same transaction what goes with it."""
+        self.database.write(sql.insert(RUNS).values(**asdict(run)), *statements)
 
     def runs(self) -> list[Run]:
         """All runs, oldest first."""
         order = (RUNS.c.created_at_s, RUNS.c.run_id)
         return [Run(**row) for row in self.database.rows(sql.select(RUNS).order_by(*order))]
-
-    def add_token(self, token_sha256: str, run_id: str) -> None:
-        self.database.write(sql.insert(TOKENS).values(token_sha256=token_sha256, run_id=run_id))
-
-    def run_of_token(self, token_sha256: str) -> str | None:
-        found = self.database.rows(sql.select(TOKENS).where(TOKENS.c.token_sha256 == token_sha256))
-        return found[0]["run_id"] if found else None
-
-    def add_device(
-        self, device: Device, key_sha256: str, facts: Mapping[str, Any], now_s: float
-    ) -> bool:
-        """Add a device; False if the run has one of that id, which is left as it is."""
-        row = {**asdict(device), "key_sha256": key_sha256, "facts": dict(facts)}
-        with suppress(IntegrityError):
-            self.database.write(sql.insert(DEVICES).values(**row, enrolled_at_s=now_s))
-            return True
-        return False
-
-    def device_of_key(self, key_sha256: str) -> Device | None:
-        found = self.database.rows(sql.select(DEVICES).where(DEVICES.c.key_sha256 == key_sha256))
-        return Device(found[0]["run_id"], found[0]["device_id"]) if found else None
-
-    def devices(self) -> dict[Device, float | None]:
-        """When each device was last seen, Unix time; None if it never asked for work."""
-        rows = self.database.rows(
-            sql.select(DEVICES).order_by(DEVICES.c.run_id, DEVICES.c.device_id)
-        )
-        return {Device(row["run_id"], row["device_id"]): row["last_seen_s"] for row in rows}
-
-    def saw(self, device: Device, now_s: float) -> None:
-        """Note when a device was last seen."""
-        here = (DEVICES.c.run_id == device.run_id) & (DEVICES.c.device_id == device.device_id)
-        self.database.write(sql.update(DEVICES).where(here).values(last_seen_s=now_s))
 
     def append(self, run_id: str, seq: int, event: Event) -> None:
         """Append an event to a run's journal; durable when this returns.

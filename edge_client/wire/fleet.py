@@ -20,6 +20,7 @@ from edge_client.wire.training import Training
 LONGEST_NAME = 64  # characters of a device's name
 MOST_TAGS = 32
 LONGEST_TAG = 64  # characters of a tag's key, and of its value
+LONGEST_FACT = 200  # characters
 
 
 def draw_key() -> str:
@@ -73,6 +74,14 @@ class DeviceFacts:
     budget_bytes: int | None = None
     board: str = ""
     is_on_mains: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("machine", "python", "smidgen", "engine", "base_id", "board"):
+            is_short = len(getattr(self, name)) <= LONGEST_FACT
+            demand(is_short, f"facts: {name}: at most {LONGEST_FACT} characters")
+        for name in ("cores", "memory_bytes", "budget_bytes"):
+            value = getattr(self, name)
+            demand(value is None or 0 <= value < 2**53, f"facts: {name}: 0 to 2^53")
 
 
 @dataclass(frozen=True)

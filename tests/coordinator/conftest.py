@@ -20,7 +20,7 @@ from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
-from tests.coordinator.devices import Device, enrol
+from tests.coordinator.devices import Device, enrol, joined
 
 
 @dataclass
@@ -34,7 +34,12 @@ class Live:
     token: str
 
     def enrol(self, *names: str) -> list[Device]:
+        """Devices that have joined no run yet."""
         return [enrol(self.http, self.token, name) for name in names]
+
+    def join(self, *names: str) -> list[Device]:
+        """Devices that are in the run."""
+        return [joined(self.http, self.token, name) for name in names]
 
 
 @pytest.fixture

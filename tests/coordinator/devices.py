@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import httpx
@@ -11,8 +11,9 @@ import numpy as np
 from edge_client.wire import messages
 from edge_client.wire.confidences import counted
 from edge_client.wire.cost import Cost
+from edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Membership, Terms
 from edge_client.wire.labelling import keep_of
-from edge_client.wire.messages import Enrol, Enrolled, Over, Receipt, Report, Waiting, Work
+from edge_client.wire.messages import Next, Over, Receipt, Report, Waiting, Work
 from edge_client.wire.tensors import (
     AdapterState,
     Update,
@@ -21,7 +22,12 @@ from edge_client.wire.tensors import (
     encode_update,
 )
 
-FACTS = messages.DeviceFacts("test", 1, 1, "3.11", "0")
+FACTS = DeviceFacts("test", 1, 1 << 30, "3.11", "0")
+
+
+def key_of(name: str) -> str:
+    """A key that is the same in every run of a test, so that seeds and cohorts are."""
+    return "k" + hashlib.sha256(name.encode()).hexdigest()
 
 
 @dataclass
@@ -30,29 +36,61 @@ class Device:
 
     Attributes:
         http: A client with the coordinator's address; shared, not closed here.
+        key: Its key.
         enrolled: What the coordinator said.
     """
 
     http: httpx.Client
+    key: str
     enrolled: Enrolled
 
     @property
+    def name(self) -> str:
+        return self.enrolled.name
+
+    @property
+    def device_id(self) -> str:
+        return self.enrolled.device_id
+
+    @property
     def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.enrolled.device_key}"}
+        return {"Authorization": f"Bearer {self.key}"}
 
-    def poll(self, wait_s: float = 0.0, have: str = "") -> httpx.Response:
-        return self.http.get(f"/v1/work?wait_s={wait_s}&have={have}", headers=self.headers)
+    def poll(self, wait_s: float = 0.0) -> httpx.Response:
+        return self.http.get(f"/v1/work?wait_s={wait_s}", headers=self.headers)
 
-    def waiting(self) -> Waiting:
-        """What the run waits for."""
-        response = self.poll()
-        assert response.status_code == 202, response.text
-        return messages.decode(response.content, Waiting)
-
-    def work(self, wait_s: float = 10.0) -> Work:
+    def next(self, wait_s: float = 0.0) -> Next:
         response = self.poll(wait_s)
         assert response.status_code == 200, response.text
-        return messages.decode(response.content, Work)
+        return messages.decode(response.content, Next)
+
+    def tell(self, run_id: str, told: Membership) -> httpx.Response:
+        path = f"/v1/runs/{run_id}/membership"
+        return self.http.post(path, content=messages.encode(told), headers=self.headers)
+
+    def join(self) -> list[Terms]:
+        """Join every run that asks for this device; their terms."""
+        found: list[Terms] = []
+        while terms := self.next().terms:
+            assert self.tell(terms.run_id, Membership("joined")).json()["accepted"]
+            found.append(terms)
+        return found
+
+    def waiting(self) -> Waiting:
+        """What is waited for."""
+        given = self.next()
+        assert given.waiting is not None, given
+        return given.waiting
+
+    def work(self, wait_s: float = 10.0) -> Work:
+        given = self.next(wait_s)
+        assert given.work is not None, given
+        return given.work
+
+    def over(self, wait_s: float = 10.0) -> Over:
+        given = self.next(wait_s)
+        assert given.over is not None, given
+        return given.over
 
     def adapter(self, work: Work) -> AdapterState:
         path = f"/v1/adapters/{work.adapter_sha256}"
@@ -60,7 +98,7 @@ class Device:
 
     def update(self, work: Work) -> bytes:
         """The same bytes for the same device and round, whatever the work is called."""
-        name = f"{self.enrolled.device_id}/{work.round_index}"
+        name = f"{self.name}/{work.round_index}"
         seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
         draw = np.random.Generator(np.random.PCG64(seed))
         shapes = {key: tensor.shape for key, tensor in self.adapter(work).items()}
@@ -98,23 +136,52 @@ class Device:
             self.report(Report(work.work_id, "done", 4, accuracy=0.25 * min(4, work.round_index)))
 
     def until_finished(self, within_s: float = 20.0) -> int:
-        """Work until the coordinator says 410; the number of pieces of work done."""
+        """Join, work, and take the adapter home; the number of pieces of work done."""
         done, end = 0, time.monotonic() + within_s
-        while (response := self.poll(5.0)).status_code != 410:
+        while (given := self.next(5.0)).over is None:
             assert time.monotonic() < end
-            if response.status_code == 200:
-                self.do(messages.decode(response.content, Work))
+            if given.terms is not None:
+                self.tell(given.terms.run_id, Membership("joined"))
+            if given.work is not None:
+                self.do(given.work)
                 done += 1
-        over = messages.decode(response.content, Over)
-        assert self.poll(have=over.adapter_sha256).status_code == 410
+        assert self.tell(given.over.run_id, Membership("home")).json()["accepted"]
         return done
 
 
-def enrol(http: httpx.Client, token: str, name: str) -> Device:
-    body = messages.encode(Enrol(messages.PROTOCOL, token, name, FACTS))
-    response = http.post("/v1/enrol", content=body)
+def enrol(
+    http: httpx.Client,
+    token: str,
+    name: str,
+    key: str = "",
+    tags: Mapping[str, str] | None = None,
+    facts: DeviceFacts = FACTS,
+) -> Device:
+    """Enrol a device, which has not joined a run by that."""
+    key = key or key_of(name)
+    response = ask_to_enrol(http, token, name, key, tags, facts)
     assert response.status_code == 200, response.text
-    return Device(http, messages.decode(response.content, Enrolled))
+    return Device(http, key, messages.decode(response.content, Enrolled))
+
+
+def ask_to_enrol(
+    http: httpx.Client,
+    token: str,
+    name: str,
+    key: str,
+    tags: Mapping[str, str] | None = None,
+    facts: DeviceFacts = FACTS,
+) -> httpx.Response:
+    message = Enrol(messages.PROTOCOL, name, facts, token, dict(tags or {}))
+    headers = {"Authorization": f"Bearer {key}"}
+    return http.post("/v1/enrol", content=messages.encode(message), headers=headers)
+
+
+def joined(http: httpx.Client, token: str, name: str) -> Device:
+    """A device that has joined every run that asks for it."""
+    device = enrol(http, token, name)
+    device.join()
+    return device
 
 
 def wait_for(done: Callable[[], bool], within_s: float = 20.0) -> None:

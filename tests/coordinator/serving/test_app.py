@@ -14,8 +14,7 @@ import pytest
 from coordinator.serving.service import Service
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.runs import create_run
-from edge_client.wire import messages
-from edge_client.wire.messages import Asking, Enrol, Report
+from edge_client.wire.messages import Report
 from edge_client.wire.tensors import (
     AdapterState,
     Update,
@@ -26,16 +25,14 @@ from edge_client.wire.tensors import (
     sha256,
 )
 from tests.coordinator.conftest import Live
-from tests.coordinator.devices import FACTS, Device, enrol, wait_for
+from tests.coordinator.devices import Device, enrol, wait_for
 
 Start = Callable[..., Live]
 
 
 def trained(live: Live, *names: str) -> list[Device]:
     """Devices whose first evaluation is over, so that training work is open."""
-    devices = live.enrol(*names)
-    for device in devices:
-        device.poll()
+    devices = live.join(*names)
     for device in devices:
         device.do(device.work())
     return devices
@@ -109,23 +106,6 @@ def test_a_poll_without_work_ends_after_its_wait(start: Start) -> None:
     assert 0.4 <= time.monotonic() - began < 2.0
     assert device.poll(-5).status_code == 202
     assert device.poll(float("nan")).status_code == 202
-
-
-def test_a_name_that_is_taken_gets_a_number(start: Start) -> None:
-    devices = start().enrol("hub", "hub", "hub")
-    assert [d.enrolled.device_id for d in devices] == ["hub", "hub-2", "hub-3"]
-    assert len({d.enrolled.device_key for d in devices}) == 3
-    assert devices[0].poll().status_code == 202
-
-
-def test_a_wrong_token_or_protocol_does_not_enrol(start: Start) -> None:
-    live = start()
-    for protocol, token, status in ((4, "wrong", 401), (3, live.token, 422)):
-        body = messages.encode(Enrol(protocol, token, "hub", FACTS))
-        assert live.http.post("/v1/enrol", content=body).status_code == status
-        asking = messages.encode(Asking(protocol, token))
-        assert live.http.post("/v1/terms", content=asking).status_code == status
-    assert live.store.devices() == {}
 
 
 def test_without_a_key_nothing_is_told(start: Start) -> None:

@@ -1,0 +1,81 @@
+"""The fleet in memory: every device that enrolled, equal to its rows but for the newest second.
+
+Commands change the same rows while a coordinator serves them; `refresh` reads what has changed.
+"""
+
+from collections.abc import Iterable
+from threading import Lock
+
+from coordinator.config import RunConfig
+from coordinator.rounds.choice import is_chosen
+from coordinator.storage.device_rows import Device, devices
+from coordinator.storage.keys import hash_secret
+from coordinator.storage.store import Store
+
+
+class Fleet:
+    """All devices of one store; safe to use from several threads.
+
+    Args:
+        store: Holds their rows.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = Lock()
+        self._by_id: dict[str, Device] = {}
+        self._by_key: dict[str, Device] = {}
+        self._revision = 0
+        self.refresh()
+
+    def refresh(self) -> list[Device]:
+        """Take in what somebody else has changed; the devices that did."""
+        with self._lock:
+            found = devices(self._store.database, self._revision)
+            self._revision = max([self._revision, *(device.revision for device in found)])
+            return [device for device in found if self._put(device)]
+
+    def put(self, device: Device) -> None:
+        """Take in a device that was just written."""
+        with self._lock:
+            self._put(device)
+
+    def _put(self, device: Device) -> bool:
+        known = self._by_id.get(device.device_id)
+        if known is not None and known.revision >= device.revision:
+            return False
+        self._by_id[device.device_id] = self._by_key[device.key_sha256] = device
+        return True
+
+    def of_key(self, key: str) -> Device | None:
+        """The device of a key, revoked or not."""
+        return self._by_key.get(hash_secret(key))
+
+    def get(self, device_id: str) -> Device | None:
+        return self._by_id.get(device_id)
+
+    def name_of(self, device_id: str) -> str:
+        """What people call a device."""
+        found = self._by_id.get(device_id)
+        return found.name if found else device_id
+
+    def names_of(self, device_ids: Iterable[str]) -> list[str]:
+        """What people call devices, in alphabetical order."""
+        return sorted(map(self.name_of, device_ids))
+
+    def all(self) -> list[Device]:
+        with self._lock:
+            return list(self._by_id.values())
+
+    def is_wanted(self, config: RunConfig, device_id: str) -> bool:
+        """Whether a run may ask a device: chosen by the run, and not revoked."""
+        device = self._by_id.get(device_id)
+        return device is not None and wants(config, device)
+
+
+def wants(config: RunConfig, device: Device) -> bool:
+    """Whether a run may ask a device."""
+    choice, seed = config.devices, config.seed
+    return device.revoked_at_s is None and is_chosen(
+        choice, seed, device.device_id, device.all_tags, device.facts
+    )

@@ -1,0 +1,50 @@
+"""How a device comes into the fleet, and says who it is at each of its starts.
+
+Its key makes it: an enrolment that is repeated, because its answer was lost, is the same device.
+The cost does not grow with the fleet.
+"""
+
+from coordinator.rounds.admission import Refusal
+from coordinator.storage.device_rows import Device, add_device, device_of_key, free_name, start
+from coordinator.storage.keys import hash_secret
+from coordinator.storage.store import Store
+from coordinator.storage.token_rows import spend, token_of
+from edge_client.wire.fleet import Enrol, device_id_of
+from edge_client.wire.messages import PROTOCOL
+
+KEY_LENGTHS = range(20, 201)
+NO_KEY = "a device's key is expected as `Authorization: Bearer KEY`"
+REVOKED = "this device was revoked by the coordinator's operator"
+
+
+def enrol(store: Store, message: Enrol, key: str | None, now_s: float) -> Device:
+    """Let a device in by its token, or by its key where that is known.
+
+    Raises:
+        Refusal: 422 another protocol; 401 no key, a token that lets nobody in, a revoked device.
+    """
+    if message.protocol != PROTOCOL:
+        raise Refusal(
+            422,
+            f"protocol {message.protocol}; this coordinator speaks {PROTOCOL}: install the same "
+            "version of smidgen on both sides",
+        )
+    if key is None or len(key) not in KEY_LENGTHS:
+        raise Refusal(401, f"{NO_KEY}, of {KEY_LENGTHS[0]} to {KEY_LENGTHS[-1]} characters")
+    key_sha256 = hash_secret(key)
+    with store.database.transaction() as connection:
+        known = device_of_key(connection, key_sha256)
+        if known is not None and known.revoked_at_s is not None:
+            raise Refusal(401, REVOKED)
+        if known is None:
+            token = token_of(connection, message.token)
+            lack = token.lack(now_s) if token else "is not known"
+            if token is None or lack:
+                raise Refusal(401, f"this enrolment token {lack}; ask the operator for one")
+            spend(connection, token.token_id)
+            device_id = device_id_of(key)
+            name = free_name(connection, message.name, device_id)
+            add_device(connection, device_id, key_sha256, name, token.token_id, token.tags, now_s)
+        # A life is told from the last one by its time, whatever the clock does.
+        started_at_s = max(now_s, known.started_at_s + 0.001) if known else now_s
+        return start(connection, key_sha256, message.tags, message.facts, started_at_s)

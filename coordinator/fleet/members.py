@@ -1,0 +1,75 @@
+"""Who is in which run, in memory and on disk alike; only the process that serves writes it.
+
+Of finished runs only those are kept in memory that have not got the adapter yet.
+"""
+
+from threading import Lock
+
+from coordinator.storage.membership_rows import Member, members, put_member
+from coordinator.storage.store import Store
+from edge_client.wire.fleet import Membership
+
+
+class Members:
+    """Memberships of all runs of one store; safe to use from several threads.
+
+    Args:
+        store: Holds their rows.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = Lock()
+        self._of: dict[str, dict[str, Member]] = {}  # by run and device
+        self._joined: dict[str, set[str]] = {}  # device -> runs
+        self._settled: set[str] = set()
+
+    def load(self, run_id: str, is_finished: bool) -> None:
+        """Take in a run."""
+        found = members(self._store.database, run_id)
+        with self._lock:
+            self._of[run_id] = found
+            for device_id, member in found.items():
+                self._note(run_id, device_id, member)
+        if is_finished:
+            self.settle(run_id)
+
+    def settle(self, run_id: str) -> None:
+        """A run is finished: forget who declined, and who is at home."""
+        with self._lock:
+            found = self._of.get(run_id, {})
+            self._of[run_id] = {key: member for key, member in found.items() if member.is_joined}
+            self._settled.add(run_id)
+
+    def put(self, run_id: str, device_id: str, told: Membership, at_s: float) -> None:
+        """Note how a device stands to a run; on disk when this returns."""
+        member = Member(told, at_s)
+        put_member(self._store.database, run_id, device_id, member)
+        with self._lock:
+            here = self._of.setdefault(run_id, {})
+            here[device_id] = member
+            if run_id in self._settled and not member.is_joined:
+                del here[device_id]
+            self._note(run_id, device_id, member)
+
+    def _note(self, run_id: str, device_id: str, member: Member) -> None:
+        runs = self._joined.setdefault(device_id, set())
+        if member.is_joined:
+            runs.add(run_id)
+        else:
+            runs.discard(run_id)
+        if not runs:
+            del self._joined[device_id]
+
+    def get(self, run_id: str, device_id: str) -> Member | None:
+        return self._of.get(run_id, {}).get(device_id)
+
+    def joined(self, run_id: str) -> list[str]:
+        """Devices that are in a run."""
+        with self._lock:
+            return [key for key, member in self._of.get(run_id, {}).items() if member.is_joined]
+
+    def runs_of(self, device_id: str) -> frozenset[str]:
+        """Runs that a device is in, finished or not."""
+        with self._lock:
+            return frozenset(self._joined.get(device_id, ()))

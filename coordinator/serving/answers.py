@@ -1,0 +1,126 @@
+"""What devices answer: updates and reports, on disk before they are acknowledged."""
+
+import logging
+from dataclasses import asdict, replace
+
+from coordinator.fleet.devices import Fleet
+from coordinator.fleet.members import Members
+from coordinator.rounds.admission import Refusal, check_digest, check_report, check_update
+from coordinator.rounds.events import Answered, StepOpened
+from coordinator.serving.joining import leave
+from coordinator.serving.ledger import Asked, Ledger, Live
+from coordinator.serving.telling import answer_text
+from coordinator.storage.device_rows import Device
+from coordinator.storage.store import Store
+from edge_client.wire.messages import Receipt, Report
+from edge_client.wire.tensors import AdapterState, decode_adapter
+
+LOG = logging.getLogger(__name__)
+
+
+class Answers:
+    """Takes in what devices send for the work they were given; safe to use from several threads."""
+
+    def __init__(self, store: Store, ledger: Ledger, fleet: Fleet, members: Members) -> None:
+        self._store, self._ledger, self._fleet, self._members = store, ledger, fleet, members
+        self._reference: tuple[str, AdapterState] = ("", {})
+
+    def asked(self, device: Device, work_id: str) -> Asked:
+        """What was asked with a work id, if it was asked of this device.
+
+        Raises:
+            Refusal: 404 nobody was asked that, 403 another device was.
+        """
+        asked = self._ledger.asked(work_id)
+        if asked is None:
+            raise Refusal(404, f"no work {work_id[:64]!r}")
+        if asked.device_id != device.device_id:
+            raise Refusal(403, "this work is another device's")
+        return asked
+
+    def update(self, device: Device, work_id: str, body: bytes, digest: str | None) -> Receipt:
+        """Take a trained update; it is on disk before the receipt says so.
+
+        The same body twice counts once. What comes after its step has closed does not count.
+
+        Raises:
+            Refusal: 400 damaged on the way, 422 not what was asked for, 403, 404.
+        """
+        asked = self.asked(device, work_id)
+        if asked.opened.kind != "train":
+            raise Refusal(
+                422, f"work {work_id} asks to {asked.opened.kind}; a report alone is expected"
+            )
+        name = check_digest(body, digest)
+        update = check_update(body, work_id, self._adapter(asked.opened.adapter_sha256))
+        step = self._live(asked).state.step
+        if step is None or work_id not in step.members:
+            is_counted = self._ledger.is_counted(work_id)
+            return Receipt(is_counted, "" if is_counted else "its step is closed")
+        self._store.put(body, name)
+        answer = Answered(work_id, "done", name, update.num_examples)
+        return self._ledger.answer(asked.run_id, answer)
+
+    def report(self, device: Device, report: Report, now_s: float) -> Receipt:
+        """Keep a report's figures; a failure, an evaluation and labelling answer their work.
+
+        Raises:
+            Refusal: 422 figures that cannot be, 403, 404.
+        """
+        asked = self.asked(device, report.work_id)
+        opened, run_id = asked.opened, asked.run_id
+        check_report(report, len(self._live(asked).config.task.labels))
+        if opened.kind != "train" or report.outcome == "failed":
+            receipt = self._ledger.answer(run_id, _answer(report, opened))
+        else:
+            is_counted = self._ledger.is_counted(report.work_id)
+            receipt = Receipt(is_counted, "" if is_counted else "no update of this work counts")
+        if report.is_leaving and report.failure:
+            leave(self._ledger, self._members, run_id, device, report.failure, now_s)
+        figures = {
+            "work_id": report.work_id,
+            "run_id": run_id,
+            "device_id": device.device_id,
+            "round_index": opened.round_index,
+            "attempt": opened.attempt,
+            "kind": opened.kind,
+            "is_late": not receipt.accepted,
+            "report": asdict(report),
+        }
+        if self._store.add_report(figures):
+            level = logging.WARNING if report.outcome == "failed" else logging.INFO
+            said = answer_text(
+                self._live(asked),
+                device.device_id,
+                opened,
+                report,
+                spent_s=now_s - opened.opened_at_s,
+                is_late=not receipt.accepted,
+                names_of=self._fleet.names_of,
+            )
+            LOG.log(level, "%s", said)
+        return receipt
+
+    def _live(self, asked: Asked) -> Live:
+        live = self._ledger.run(asked.run_id)
+        assert live is not None  # what was asked was asked by a run
+        return live
+
+    def _adapter(self, name: str) -> AdapterState:
+        cached = self._reference
+        if cached[0] != name:
+            cached = self._reference = (name, decode_adapter(self._store.read(name)))
+        return cached[1]
+
+
+def _answer(report: Report, opened: StepOpened) -> Answered:
+    answer = Answered(report.work_id, report.outcome, None, report.num_examples)
+    answer = replace(answer, failure=report.failure)
+    if opened.kind != "train":
+        answer = replace(answer, labelled=report.labelled)
+    if opened.kind == "label":
+        answer = replace(answer, confidences=report.confidences)
+    if opened.kind == "evaluate" and report.accuracy is not None:
+        right, mean = round(report.accuracy * report.num_examples), report.mean_log_probabilities
+        answer = replace(answer, right=right, mean_log_probabilities=mean)
+    return answer

@@ -1,0 +1,82 @@
+"""How devices come into runs and leave them: the journal first, then the row of the membership.
+
+A device that was in a run and cannot go on has left; when it joins again it has returned.
+"""
+
+import logging
+
+from coordinator.fleet.devices import wants
+from coordinator.fleet.members import Members
+from coordinator.rounds.admission import Refusal
+from coordinator.rounds.events import Left, Returned
+from coordinator.serving.ledger import Ledger, Live
+from coordinator.storage.device_rows import Device
+from edge_client.wire.failures import SAID, Failure
+from edge_client.wire.fleet import Membership
+from edge_client.wire.messages import Receipt
+
+LOG = logging.getLogger(__name__)
+
+
+def due_invitation(ledger: Ledger, members: Members, device: Device) -> Live | None:
+    """The oldest run that wants a device and has not heard from it since its client started."""
+    for live in ledger.open():
+        member = members.get(live.run.run_id, device.device_id)
+        is_told = member is not None and member.at_s >= device.started_at_s
+        if not is_told and wants(live.config, device):
+            return live
+    return None
+
+
+def answer_invitation(
+    ledger: Ledger, members: Members, live: Live, device: Device, told: Membership, now_s: float
+) -> Receipt:
+    """Take in how a device stands to a run; the same twice is as good as once.
+
+    Raises:
+        Refusal: 403, the run does not want this device.
+    """
+    run_id, device_id = live.run.run_id, device.device_id
+    known = members.get(run_id, device_id)
+    is_joined = known is not None and known.is_joined
+    at_s = max(now_s, device.started_at_s)
+    if told.state == "home":
+        if is_joined and live.state.is_finished:
+            members.put(run_id, device_id, told, at_s)
+        return Receipt(live.state.is_finished, "" if live.state.is_finished else "it is not over")
+    if known is None and not wants(live.config, device):
+        raise Refusal(403, f"run {live.config.name} does not ask this device")
+    if told.failure is not None:
+        if is_joined:
+            leave(ledger, members, run_id, device, told.failure, now_s)
+        members.put(run_id, device_id, told, at_s)
+        why = SAID[told.failure]
+        LOG.info("%s: %s takes no part: %s", live.config.name, device.name, why)
+        return Receipt(True)
+    if _returned(ledger, run_id, device_id, now_s):
+        LOG.info("%s: device %s is back", live.config.name, device.name)
+    elif not is_joined:
+        LOG.info("%s: device %s joined", live.config.name, device.name)
+    members.put(run_id, device_id, told, at_s)
+    return Receipt(True)
+
+
+def leave(
+    ledger: Ledger, members: Members, run_id: str, device: Device, failure: Failure, now_s: float
+) -> None:
+    """A device takes no part for now; once, however often it is said."""
+    event = Left(device.device_id, failure, now_s)
+    while (live := ledger.run(run_id)) is not None and device.device_id not in live.state.left:
+        if live.state.is_finished or ledger.append(live, event):
+            break
+    at_s = max(now_s, device.started_at_s)
+    members.put(run_id, device.device_id, Membership("declined", failure), at_s)
+
+
+def _returned(ledger: Ledger, run_id: str, device_id: str, now_s: float) -> bool:
+    while (live := ledger.run(run_id)) is not None and device_id in live.state.left:
+        if live.state.is_finished:
+            break
+        if ledger.append(live, Returned(device_id, now_s)):
+            return True
+    return False

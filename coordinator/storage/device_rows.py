@@ -1,0 +1,180 @@
+"""Rows of devices: who enrolled, under which name, with which tags and facts."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import msgspec
+import sqlalchemy as sql
+
+from coordinator.storage.database import Database
+from coordinator.storage.schema import DEVICES
+from edge_client.wire.fleet import DeviceFacts
+
+NUMBERED = re.compile(r"(.+)-([2-9]|[1-9][0-9]{1,5})")  # a name that says its number itself
+UNKNOWN = {"machine": "", "cores": 0, "memory_bytes": 0, "python": "", "smidgen": ""}
+NEXT_REVISION = sql.select(sql.func.coalesce(sql.func.max(DEVICES.c.revision), 0) + 1)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device of this coordinator.
+
+    Attributes:
+        device_id: Its identity; seeds and cohorts hang on it.
+        key_sha256: Hash of its key.
+        name: What people call it; no other device of the coordinator has it.
+        own_tags: What its owner says of it.
+        tags: What the coordinator's operator says of it.
+        facts: What it last said of itself.
+        token_id: The token it came with; None for one of an old store.
+        enrolled_at_s: Unix time at which it first came.
+        started_at_s: Unix time of its client's last start.
+        last_seen_s: Unix time, half a minute old at most where a coordinator runs.
+        revoked_at_s: Unix time from which on it is not let in; None for a device that is.
+        revision: Grows with each change of any device.
+    """
+
+    device_id: str
+    key_sha256: str = field(repr=False)
+    name: str
+    own_tags: dict[str, str]
+    tags: dict[str, str]
+    facts: DeviceFacts
+    token_id: str | None
+    enrolled_at_s: float
+    started_at_s: float
+    last_seen_s: float | None
+    revoked_at_s: float | None
+    revision: int
+
+    @property
+    def all_tags(self) -> dict[str, str]:
+        """Its owner's tags, and the operator's, which win."""
+        return self.own_tags | self.tags
+
+
+def devices(database: Database, after: int = 0) -> list[Device]:
+    """Devices by name; those whose row has changed after a revision."""
+    chosen = sql.select(DEVICES).where(DEVICES.c.revision > after)
+    return [
+        _device(row) for row in database.rows(chosen.order_by(DEVICES.c.stem, DEVICES.c.number))
+    ]
+
+
+def device_of_key(connection: sql.Connection, key_sha256: str) -> Device | None:
+    return _found(connection, DEVICES.c.key_sha256 == key_sha256)
+
+
+def free_name(connection: sql.Connection, wanted: str, device_id: str) -> tuple[str, str, int]:
+    """The wanted name, or where a device has it the next number of its kind: `pi`, `pi-2`, `pi-3`.
+
+    Two queries by index, however many devices share the name.
+
+    Returns:
+        The name, its stem and its number.
+    """
+    stem, number = _parts(wanted)
+    if not _is_taken(connection, wanted):
+        return wanted, stem, number
+    last = sql.select(sql.func.max(DEVICES.c.number)).where(DEVICES.c.stem == stem)
+    number = max(1, connection.scalar(last) or 0) + 1
+    name = f"{stem}-{number}"
+    if _is_taken(connection, name):  # only where somebody chose a name of seven digits
+        name = f"{wanted}-{device_id}"
+        return name, name, 1
+    return name, stem, number
+
+
+def _is_taken(connection: sql.Connection, name: str) -> bool:
+    return bool(connection.scalar(sql.select(sql.exists().where(DEVICES.c.name == name))))
+
+
+def _parts(name: str) -> tuple[str, int]:
+    match = NUMBERED.fullmatch(name)
+    return (match[1], int(match[2])) if match else (name, 1)
+
+
+def add_device(
+    connection: sql.Connection,
+    device_id: str,
+    key_sha256: str,
+    name: tuple[str, str, int],
+    token_id: str,
+    tags: Mapping[str, str],
+    now_s: float,
+) -> None:
+    """Add a device under a name that `free_name` gave; what it says of itself comes with `start`.
+
+    Raises:
+        IntegrityError: There is a device of that id, key or name.
+    """
+    values = {
+        "device_id": device_id,
+        "key_sha256": key_sha256,
+        "name": name[0],
+        "stem": name[1],
+        "number": name[2],
+        "own_tags": {},
+        "tags": dict(tags),
+        "facts": {},
+        "token_id": token_id,
+        "enrolled_at_s": now_s,
+        "started_at_s": now_s,
+        "revision": NEXT_REVISION.scalar_subquery(),
+    }
+    connection.execute(sql.insert(DEVICES).values(**values))
+
+
+def start(
+    connection: sql.Connection,
+    key_sha256: str,
+    own_tags: Mapping[str, str],
+    facts: DeviceFacts,
+    now_s: float,
+) -> Device:
+    """Note what a device says of itself as its client starts."""
+    here = DEVICES.c.key_sha256 == key_sha256
+    told = {"own_tags": dict(own_tags), "facts": asdict(facts)}
+    times = {"started_at_s": now_s, "last_seen_s": now_s}
+    changed = sql.update(DEVICES).where(here).values(**told, **times, **_revised())
+    connection.execute(changed)
+    found = _found(connection, here)
+    assert found is not None
+    return found
+
+
+def tag(database: Database, device_id: str, tags: Mapping[str, str]) -> None:
+    """Set the operator's tags of a device, all of them."""
+    here = DEVICES.c.device_id == device_id
+    database.write(sql.update(DEVICES).where(here).values(tags=dict(tags), **_revised()))
+
+
+def revoke(database: Database, device_id: str, now_s: float) -> None:
+    """Let a device in no more."""
+    here = (DEVICES.c.device_id == device_id) & DEVICES.c.revoked_at_s.is_(None)
+    database.write(sql.update(DEVICES).where(here).values(revoked_at_s=now_s, **_revised()))
+
+
+def saw(database: Database, seen: Mapping[str, float]) -> None:
+    """Note when devices were last seen, in one transaction."""
+    here = DEVICES.c.device_id == sql.bindparam("id")
+    statement = sql.update(DEVICES).where(here).values(last_seen_s=sql.bindparam("at_s"))
+    rows = [{"id": device_id, "at_s": at_s} for device_id, at_s in seen.items()]
+    database.write_many(statement, rows)
+
+
+def _revised() -> dict[str, Any]:
+    return {"revision": NEXT_REVISION.scalar_subquery()}
+
+
+def _found(connection: sql.Connection, here: sql.ColumnElement[bool]) -> Device | None:
+    row = connection.execute(sql.select(DEVICES).where(here)).mappings().one_or_none()
+    return _device(row) if row else None
+
+
+def _device(row: Mapping[Any, Any]) -> Device:
+    facts = msgspec.convert(UNKNOWN | dict(row["facts"]), DeviceFacts)
+    kept = {name: row[name] for name in Device.__dataclass_fields__ if name != "facts"}
+    return Device(**kept, facts=facts)
