@@ -123,3 +123,25 @@ class Operators(Model):
 
     operators: list[Operator]
     next: str | None
+
+
+class LogIn(Model):
+    """Somebody's token, once; the page forgets it and goes on by a cookie."""
+
+    model_config = example({"token": "sEcReT"})
+
+    token: str = Field(min_length=1, max_length=200)
+
+
+class Session(Model):
+    """Who is logged in on the page.
+
+    Attributes:
+        role: What they may do; null where nobody is logged in.
+        version: Of smidgen on the server; null likewise.
+    """
+
+    model_config = example({"role": "viewer", "version": "0.1.0"})
+
+    role: Role | None
+    version: str | None

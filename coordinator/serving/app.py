@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
@@ -16,15 +16,19 @@ from coordinator.serving.polls import Bells, heard
 from coordinator.serving.service import Service
 
 TICK_S = 1.0
+Part = Callable[[FastAPI, Service, Bells], None]  # adds routes of a room above this one
 LOG = logging.getLogger(__name__)
 
 
-def create_app(service: Service, authority: bytes | None = None) -> FastAPI:
+def create_app(
+    service: Service, authority: bytes | None = None, parts: Sequence[Part] = ()
+) -> FastAPI:
     """The coordinator as an ASGI application.
 
     Args:
         service: What is served.
         authority: Certificate (PEM) of the authority that devices believe, if there is one.
+        parts: Add what people are served beside devices: the operator's API, the page.
     """
     bells = Bells()
 
@@ -41,6 +45,8 @@ def create_app(service: Service, authority: bytes | None = None) -> FastAPI:
     add_handlers(app)
     add_device_routes(app, service, bells)
     add_ca_route(app, authority)
+    for add in parts:
+        add(app, service, bells)
     return app
 
 

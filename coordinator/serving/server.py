@@ -12,14 +12,14 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
 import uvicorn
 
-from coordinator.serving.app import create_app
+from coordinator.serving.app import Part, create_app
 from coordinator.serving.service import Service
 from coordinator.storage.blobs import sweep
 from coordinator.storage.store import Store, StoreError
@@ -100,6 +100,7 @@ def serve(
     stop: threading.Event,
     exit_when_finished: bool = False,
     secured: Secured | None = None,
+    parts: Sequence[Part] = (),
 ) -> None:
     """Serve until a signal, `stop`, or the end of all runs.
 
@@ -110,8 +111,9 @@ def serve(
         stop: Ends it from another thread.
         exit_when_finished: End when all runs are finished and the devices have heard of it.
         secured: TLS; None: plain HTTP.
+        parts: What is served beside the devices' routes.
     """
-    app = create_app(service, secured.trust.authority if secured is not None else None)
+    app = create_app(service, None if secured is None else secured.trust.authority, parts)
     # Clients drop mid-request all the time; cut the connection after 5 s.
     config = uvicorn.Config(
         app,

@@ -1,0 +1,128 @@
+"""The page's own files, logging in and out, and the stream of news.
+
+GET    /, /page/*              the page: no outside address, no inline script; knows nothing
+GET    /v1/operator/session    who is logged in, if anybody
+POST   /v1/operator/session    a token -> a cookie that stands for it
+DELETE /v1/operator/session    log out
+GET    /v1/operator/events     server-sent events: what is, then what changes
+"""
+
+import mimetypes
+import time
+from pathlib import Path
+
+from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
+
+from coordinator.operator.access_schemas import LogIn, Session
+from coordinator.operator.roles import COOKIE, check_header, role_of
+from coordinator.page.board import Board
+from coordinator.page.streams import Streams
+from coordinator.rounds.admission import Refusal
+from coordinator.serving.polls import Bells
+from coordinator.serving.service import Service
+from coordinator.storage.operators import Role
+from coordinator.storage.sessions import LASTS_S, close_session, open_session
+from smidgen import __version__
+
+STATIC = Path(__file__).parent / "static"
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        *("script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src data:"),
+        *("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+NO_STORE = {"Cache-Control": "no-store"}
+
+
+def add_page(app: FastAPI, service: Service, bells: Bells) -> None:
+    """Add the page's routes to the coordinator."""
+    _add_files(app)
+    _add_session(app, service)
+    streams = Streams(Board(service), bells)
+
+    @app.get("/v1/operator/events", tags=["page"], response_class=StreamingResponse)
+    async def events(request: Request) -> Response:
+        """What is, then what changes, for as long as the session lasts."""
+
+        async def role() -> Role | None:
+            return await run_in_threadpool(role_of, service.store, request, time.time())
+
+        if await role() is None:
+            raise Refusal(401, "an operator's or a viewer's token is expected")
+        streams.check_room()
+
+        async def is_allowed() -> bool:
+            return await role() is not None
+
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        told = streams.stream(is_allowed)
+        return StreamingResponse(told, media_type="text/event-stream", headers=headers)
+
+
+def _add_files(app: FastAPI) -> None:
+    files = {path.name: path.read_bytes() for path in STATIC.iterdir()}
+
+    def file(name: str) -> Response:
+        if name not in files:
+            raise Refusal(404, f"no file {name[:64]!r}")
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        return Response(files[name], headers=HEADERS, media_type=kind)
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return file("index.html")
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def part(name: str) -> Response:
+        return file(name)
+
+
+def _add_session(app: FastAPI, service: Service) -> None:
+    def session(role: Role | None) -> Response:
+        told = Session(role=role, version=__version__ if role else None)
+        return Response(told.model_dump_json(), headers=NO_STORE, media_type="application/json")
+
+    @app.get("/v1/operator/session", tags=["page"], response_model=Session)
+    def who(request: Request) -> Response:
+        """Who is logged in; a role of null where nobody is."""
+        return session(role_of(service.store, request, time.time()))
+
+    @app.post("/v1/operator/session", tags=["page"], response_model=Session)
+    def log_in(request: Request, message: LogIn) -> Response:
+        """Log in by a token; the cookie that comes back stands for it for half a day."""
+        check_header(request)
+        opened = open_session(service.store, message.token, time.time())
+        if opened is None:
+            raise Refusal(401, "nobody has this token; it may have been revoked")
+        secret, role = opened
+        answer = session(role)
+        answer.set_cookie(
+            COOKIE,
+            secret,
+            max_age=int(LASTS_S),
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+        return answer
+
+    @app.delete("/v1/operator/session", tags=["page"], response_model=Session)
+    def log_out(request: Request) -> Response:
+        """Log out; who is not logged in may do that too."""
+        check_header(request)
+        if secret := request.cookies.get(COOKIE):
+            close_session(service.store, secret)
+        answer = session(None)
+        answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        return answer

@@ -1,0 +1,87 @@
+"""Streams of news for open pages: few, each as fast as its reader, and none that a poll waits for.
+
+One task looks at the coordinator once a second, and only while somebody listens. A slow reader
+holds one message; what has changed meanwhile is one message too.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from fastapi.concurrency import run_in_threadpool
+
+from coordinator.page.board import Board, event
+from coordinator.rounds.admission import Refusal
+from coordinator.serving.polls import Bells, heard
+
+MOST = 16  # pages at once
+LOOK_S = 1.0
+BEAT_S = 15.0  # between two signs of life
+READERS, LOOKER = "page/readers", "page/looker"  # names of bells; no device has such an id
+LOG = logging.getLogger(__name__)
+
+
+class Streams:
+    """The streams of one coordinator; used on its event loop only.
+
+    Args:
+        board: What they tell of.
+        bells: Rung when there is news, and when everything ends.
+    """
+
+    def __init__(self, board: Board, bells: Bells) -> None:
+        self._board, self._bells = board, bells
+        self._open = 0
+        self._looking: asyncio.Task[None] | None = None
+
+    def check_room(self) -> None:
+        """Refuse one page too many.
+
+        Raises:
+            Refusal: 503.
+        """
+        if self._open >= MOST:
+            raise Refusal(503, f"{MOST} pages are open already; close one of them")
+
+    async def stream(self, is_allowed: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
+        """News as server-sent events, from all there is on to what changes, until it is over.
+
+        Args:
+            is_allowed: Asked again at every sign of life.
+        """
+        version, beat_s = 0, time.monotonic()
+        self._open += 1
+        try:
+            with self._bells.bell(READERS) as bell:
+                if self._looking is None:
+                    self._looking = asyncio.create_task(self._look())
+                while not self._bells.is_stopping:
+                    bell.clear()
+                    if self._board.version > version:
+                        now_s = time.time()
+                        text, version = await run_in_threadpool(self._board.since, version, now_s)
+                        if text:
+                            yield text
+                    if time.monotonic() - beat_s >= BEAT_S:
+                        beat_s = time.monotonic()
+                        if not await is_allowed():
+                            return
+                        yield event("beat", {"at_s": time.time()})
+                    await heard(bell, BEAT_S)
+        finally:
+            self._open -= 1
+
+    async def _look(self) -> None:
+        """Keep the board up to date while anybody listens."""
+        with self._bells.bell(LOOKER) as bell:
+            while self._open and not self._bells.is_stopping:
+                began_s = time.monotonic()
+                try:
+                    await run_in_threadpool(self._board.update, time.time())
+                except Exception:  # the edge: a page that cannot be drawn must not stay so
+                    LOG.exception("the page stands still; trying again")
+                self._bells.ring([READERS])
+                # A large fleet is looked at less often: it never takes a tenth of the time.
+                await heard(bell, max(LOOK_S, 9 * (time.monotonic() - began_s)))
+        self._looking = None
