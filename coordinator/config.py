@@ -67,6 +67,7 @@ class RunConfig:
         min_updates: Updates without which no round is closed.
         deadline_s: Seconds after which a step stops waiting for those who have not answered.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
+        evaluate_cohort: Devices asked to evaluate an adapter; 0 for all that are there.
         seed: Root seed of the run.
         tell_names: Whether a waiting device is told the names of those that are waited for.
 
@@ -87,6 +88,7 @@ class RunConfig:
     min_updates: int = 1
     deadline_s: float = 600.0
     evaluate_every: int = 1
+    evaluate_cohort: int = 0
     seed: int = 0
     tell_names: bool = False
     labelling: Labelling | None = None
@@ -103,6 +105,7 @@ class RunConfig:
         _demand(self.min_updates >= 1, "min_updates: 1 or more")
         _demand(0.0 < self.deadline_s < 1e9, "deadline_s: above 0")
         _demand(self.evaluate_every >= 0, "evaluate_every: 0 or more")
+        _demand(0 <= self.evaluate_cohort <= 1_000_000, "evaluate_cohort: 0 to 1000000")
         _demand(0 <= self.seed < 2**63, "seed: 0 to 2^63 - 1")
         for label in sorted(set(self.labelling.confidences if self.labelling else ())):
             known = ", ".join(self.task.labels)

@@ -70,6 +70,7 @@ def create_run(
     rounds: int | None = None,
     fraction: float | None = None,
     min_clients: int | None = None,
+    evaluate_cohort: int | None = None,
     epochs: int | None = None,
     batch: int | None = None,
     lr: float | None = None,
@@ -103,6 +104,7 @@ def create_run(
         rounds: Rounds of training until the run is finished.
         fraction: Share of the devices asked to train in a round, above 0 to 1.
         min_clients: Devices to wait for before the first round.
+        evaluate_cohort: Devices asked to evaluate an adapter; 0: all.
         epochs: Times a device goes through its texts in a round.
         batch: Texts in one optimizer step.
         lr: Learning rate of AdamW on the devices.
@@ -132,6 +134,7 @@ def create_run(
         "rounds": rounds,
         "fraction": fraction,
         "min_clients": min_clients,
+        "evaluate_cohort": evaluate_cohort,
         "epochs": epochs,
         "batch": batch,
         "lr": lr,

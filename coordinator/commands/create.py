@@ -16,6 +16,7 @@ PROMPT_INIT = "With prompt:N, the text it starts from; by default random words."
 ROUNDS = "Rounds of training until the run is finished, 1 or more; by default 10."
 FRACTION = "Share of the devices asked to train in a round, above 0 to 1; by default 1, all."
 MIN_CLIENTS = "Devices to wait for before the first round, 1 or more; by default 2."
+EVALUATE_COHORT = "Devices asked to evaluate an adapter; by default 0, all that are there."
 EPOCHS = "Times a device goes through its texts in a round, 1 or more; by default 4."
 BATCH = "Texts in one optimizer step, 1 or more; by default 8. More need more memory."
 LR = "Learning rate of AdamW on the devices, above 0; by default 0.005."
@@ -46,6 +47,7 @@ def create(
     rounds: Annotated[int | None, typer.Option(help=ROUNDS)] = None,
     fraction: Annotated[float | None, typer.Option(help=FRACTION)] = None,
     min_clients: Annotated[int | None, typer.Option(help=MIN_CLIENTS)] = None,
+    evaluate_cohort: Annotated[int | None, typer.Option(help=EVALUATE_COHORT)] = None,
     epochs: Annotated[int | None, typer.Option(help=EPOCHS)] = None,
     batch: Annotated[int | None, typer.Option(help=BATCH)] = None,
     lr: Annotated[float | None, typer.Option(help=LR)] = None,
@@ -80,6 +82,7 @@ def create(
         rounds=rounds,
         fraction=fraction,
         min_clients=min_clients,
+        evaluate_cohort=evaluate_cohort,
         epochs=epochs,
         batch=batch,
         lr=lr,

@@ -24,6 +24,7 @@ class StepOpened:
         adapter_sha256: What the members start from.
         members: (work_id, device_id) of everyone asked, by device id.
         opened_at_s: Unix time; the deadline counts from here.
+        population: Of an evaluation, devices that its members stand for; 0 where not said.
     """
 
     kind: Kind
@@ -32,6 +33,7 @@ class StepOpened:
     adapter_sha256: str
     members: tuple[tuple[str, str], ...]
     opened_at_s: float
+    population: int = 0
 
 
 @dataclass(frozen=True)

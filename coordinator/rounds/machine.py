@@ -28,7 +28,8 @@ from coordinator.rounds.events import (
     Unpaused,
 )
 from coordinator.rounds.schedule import Schedule
-from coordinator.rounds.selection import candidates, cohort, labellers
+from coordinator.rounds.scoring import Score, has_tests, is_worse, scored
+from coordinator.rounds.selection import candidates, cohort, evaluators, labellers
 from coordinator.rounds.thresholds import class_thresholds
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.failures import Failure
@@ -70,9 +71,10 @@ class State:
         is_finished: Nothing more will be asked, unless it is extended.
         first_sha256: The adapter that the run started from; `adapter_sha256` where not said.
         evaluated_sha256: The adapter of the round `evaluated`; `first_sha256` where not said.
-        scores: Round 0 and `evaluated` -> (right, asked) over all answers; none where no device
-            keeps texts for it.
+        scores: Round 0 and `evaluated` -> how right the adapter is over all answers; none where
+            no device keeps texts for it.
         texts: Device -> number of gold-labelled texts in its last counted label or evaluate report.
+        without_tests: Devices that held no text to evaluate on when they were last asked.
         priors: The same two rounds -> mean log-probability of each label, over the texts asked.
         confidences: Device -> how sure it last said it is of its unlabelled texts.
         labelled: The last round before which devices labelled; 0 for none.
@@ -91,8 +93,9 @@ class State:
     is_finished: bool = False
     first_sha256: str = ""
     evaluated_sha256: str = ""
-    scores: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    scores: Mapping[int, Score] = field(default_factory=dict)
     texts: Mapping[str, int] = field(default_factory=dict)
+    without_tests: frozenset[str] = frozenset()
     priors: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     confidences: Mapping[str, Confidences] = field(default_factory=dict)
     labelled: int = 0
@@ -139,7 +142,8 @@ def evolve(state: State, event: Event) -> State:
         left, texts = dict(state.left), dict(state.texts)
         left.pop(event.device_id, None)
         texts.pop(event.device_id, None)
-        return replace(state, left=left, texts=texts)
+        without = state.without_tests - {event.device_id}
+        return replace(state, left=left, texts=texts, without_tests=without)
     if isinstance(event, Finished):
         ended = replace(state, step=None, is_finished=True, is_stopped=event.is_stopped)
         return replace(ended, paused_at_s=None)
@@ -189,11 +193,16 @@ def _answered(state: State, answer: Answered) -> State:
     step = state.step
     if step is None or answer.work_id not in step.members or answer.work_id in step.answers:
         return state
-    texts = state.texts
-    if step.opened.kind != "train" and answer.labelled is not None:
-        texts = {**texts, step.members[answer.work_id]: answer.labelled}
+    texts, without, name = state.texts, state.without_tests, step.members[answer.work_id]
+    is_told = step.opened.kind != "train" and answer.labelled is not None
+    if is_told and texts.get(name) != answer.labelled:  # no copy for what is known: replay's pace
+        texts = {**texts, name: answer.labelled or 0}
+    has_evaluated = step.opened.kind == "evaluate" and answer.outcome == "done"
+    if has_evaluated and (not has_tests(answer)) != (name in without):
+        without = without ^ {name}
     answers = {**step.answers, answer.work_id: answer}
-    return replace(state, step=replace(step, answers=answers), texts=texts)
+    step = replace(step, answers=answers)
+    return replace(state, step=step, texts=texts, without_tests=without)
 
 
 def _closed(state: State, step: Step, adapter_sha256: str) -> State:
@@ -205,10 +214,11 @@ def _closed(state: State, step: Step, adapter_sha256: str) -> State:
         told = {name: one.confidences for name, one in step.updates() if one.confidences}
         merged = {**state.confidences, **told}
         return replace(state, step=None, labelled=round_index, confidences=merged)
-    asked = [answer for _, answer in step.updates() if answer.right is not None]
+    done = [answer for _, answer in step.updates()]
+    asked = [answer for answer in done if has_tests(answer)]
     prior = _mean([(one.mean_log_probabilities, one.num_examples) for one in asked])
-    score = (sum(item.right or 0 for item in asked), sum(item.num_examples for item in asked))
-    scores = {**state.scores, round_index: score} if score[1] else state.scores
+    score = scored(step.opened, done)
+    scores = {**state.scores, round_index: score} if score.texts else state.scores
     priors = {**state.priors, round_index: prior} if prior else state.priors
     decides = (0, round_index)  # the gate compares the newest adapter with the first
     return replace(
@@ -292,8 +302,7 @@ def _next_step(
     if is_due and state.evaluated < state.round_index:
         if len(alive) < devices_needed(config, state):
             return None
-        sha256 = state.adapter_sha256
-        return _open(sha256, "evaluate", state.round_index, 1, sorted(alive), secret, now_s)
+        return _evaluate(config, state, alive, secret, now_s, 1)
     if is_last:
         return Finished(now_s)
     labelling = config.labelling
@@ -306,9 +315,22 @@ def _next_step(
     opened = _train(config, state, alive, secret, now_s, 1)
     if opened is None and alive and now_s - state.closed_at_s >= ASK_AGAIN_S:
         # Nobody who is there had a text to train on; an evaluation hears whether that has changed.
-        again, index = state.evaluations + 1, state.round_index
-        return _open(state.adapter_sha256, "evaluate", index, again, sorted(alive), secret, now_s)
+        return _evaluate(config, state, alive, secret, now_s, state.evaluations + 1)
     return opened
+
+
+def _evaluate(
+    config: Schedule,
+    state: State,
+    alive: Collection[str],
+    secret: str,
+    now_s: float,
+    attempt: int,
+) -> StepOpened:
+    index, size = state.round_index, config.evaluate_cohort
+    chosen, population = evaluators(alive, state.without_tests, size, config.seed, index, attempt)
+    opened = _open(state.adapter_sha256, "evaluate", index, attempt, chosen, secret, now_s)
+    return replace(opened, population=population)
 
 
 def thresholds_before(config: Schedule, state: State, round_index: int) -> tuple[float, ...]:
@@ -327,9 +349,9 @@ def thresholds_before(config: Schedule, state: State, round_index: int) -> tuple
 def labels_with(labelling: Labelling, state: State) -> tuple[str, int]:
     """The adapter that devices label with: the capacity gate of AUG-FedPrompt.
 
-    Gated, it is the newest evaluated one if that is right on at least the share of texts that the
-    first one was right on, else the first; a share that nobody could tell is good enough. Ungated,
-    it is the newest one, whatever it does.
+    Gated, it is the newest evaluated one unless that does worse than the first, by more than what
+    asking a cohort explains; a share that nobody could tell is good enough. Ungated, it is the
+    newest one, whatever it does.
 
     Returns:
         Its SHA-256, and the round after which it stood.
@@ -337,7 +359,7 @@ def labels_with(labelling: Labelling, state: State) -> tuple[str, int]:
     if not labelling.is_gated:
         return state.adapter_sha256, state.round_index
     newest, first = state.scores.get(state.evaluated), state.scores.get(0)
-    if newest and first and newest[0] * first[1] < first[0] * newest[1]:
+    if newest and first and is_worse(newest, first):
         return state.first_sha256, 0
     return state.evaluated_sha256, max(0, state.evaluated)
 

@@ -37,6 +37,10 @@ class Schedule(Protocol):
         """Rounds between evaluations; 0 for only before the first and after the last."""
 
     @property
+    def evaluate_cohort(self) -> int:
+        """Devices asked to evaluate an adapter; 0 for all."""
+
+    @property
     def labelling(self) -> Labelling | None:
         """When devices label their texts, if they do."""
 

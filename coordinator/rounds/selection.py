@@ -1,4 +1,4 @@
-"""Which devices are asked: to train a fraction, to label a number, without replacement."""
+"""Which devices are asked: to train a fraction, to label or evaluate a number, each once."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -63,6 +63,40 @@ def candidates(
         return texts.get(name) != 0 or (told is not None and told.sure(thresholds) > 0)
 
     return [name for name in device_ids if is_able(name)]
+
+
+def evaluators(
+    device_ids: Collection[str],
+    without_tests: Collection[str],
+    evaluate_cohort: int,
+    seed: int,
+    round_index: int,
+    attempt: int,
+) -> tuple[tuple[str, ...], int]:
+    """Draw the devices that evaluate after a round, by the law of `cohort`.
+
+    Those that are known to hold no test texts are drawn last, to fill the cohort up: their turn
+    shows whether they hold some by now.
+
+    Args:
+        device_ids: Who is there; all different.
+        without_tests: Who said that it holds no text to evaluate on.
+        evaluate_cohort: How many are asked; 0 for all.
+        seed: The run's root seed.
+        round_index: The round whose adapter is evaluated; 0 before any training.
+        attempt: 1-based; another evaluation of the same adapter draws anew.
+
+    Returns:
+        The chosen ids in sorted order, empty only if nobody is there; and the population that they
+        stand for: how many are there that may hold test texts, at least those chosen.
+    """
+    size = evaluate_cohort or len(device_ids)
+    purpose = ("evaluate", round_index, attempt)
+    able = [name for name in device_ids if name not in without_tests]
+    others = [name for name in device_ids if name in without_tests]
+    chosen = _drawn(able, size, seed, *purpose)
+    chosen += _drawn(others, size - len(chosen), seed, *purpose)
+    return tuple(sorted(chosen)), max(len(able), len(chosen))
 
 
 def labellers(

@@ -178,6 +178,7 @@ class Rounds:
     labelling: Labelling | None = None
     labels: tuple[str, ...] = ()
     max_cohort: int = 0
+    evaluate_cohort: int = 0
     score_every: int = 1
 
     def is_gated(self, round_index: int) -> bool:

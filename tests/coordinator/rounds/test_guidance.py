@@ -11,6 +11,7 @@ from coordinator.rounds.admission import FLOAT32_MAX
 from coordinator.rounds.events import Answered, Event, Kind, StepClosed, StepOpened
 from coordinator.rounds.guidance import Guidance, guidance_of, most_of_a_class
 from coordinator.rounds.machine import State, evolve, thresholds_before
+from coordinator.rounds.scoring import Score
 from coordinator.rounds.thresholds import class_thresholds
 from edge_client.wire.confidences import STARTS, Confidences, as_bin
 from edge_client.wire.labelling import Labelling, keep_in
@@ -128,10 +129,10 @@ def test_the_prior_is_that_of_the_adapter_to_label_with() -> None:
         first_sha256="first",
         evaluated_sha256="second",
         priors={0: (-1.0, -2.0), 2: (-3.0, -4.0)},
-        scores={0: (5, 10), 2: (6, 10)},
+        scores={0: Score(5, 10), 2: Score(6, 10)},
     )
     assert guided(asked("label", 4, known)).prior == (-3.0, -4.0)
-    worse = replace(known, scores={0: (5, 10), 2: (4, 10)})
+    worse = replace(known, scores={0: Score(5, 10), 2: Score(4, 10)})
     assert guided(asked("label", 4, worse)).prior == (-1.0, -2.0)
     ungated = replace(PACED, labelling=Labelling(is_gated=False))
     state = asked("label", 4, known)

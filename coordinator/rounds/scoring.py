@@ -1,0 +1,95 @@
+"""How right an adapter is over the devices' own test texts, and how far a cohort may be off."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from coordinator.rounds.events import Answered, StepOpened
+
+SURE = 2.0  # standard errors; what is apart by more is by chance in about 1 of 20 cases
+
+
+class Score(NamedTuple):
+    """An evaluation over all texts of all devices that answered.
+
+    Attributes:
+        right: Texts answered right.
+        texts: Texts asked.
+        error: Standard error of right / texts; 0 where nobody was left out, None where one device
+            answered for several.
+    """
+
+    right: int
+    texts: int
+    error: float | None = 0.0
+
+    @property
+    def accuracy(self) -> float:
+        """Right over texts; there must be one."""
+        return self.right / self.texts
+
+
+def scored(opened: StepOpened, done: Iterable[Answered]) -> Score:
+    """What an evaluation found, with the error that asking a cohort implies.
+
+    Devices that hold no texts are part of the cohort and of what it stands for. Where everybody was
+    asked nothing was drawn: those that stay silent are no draw's error.
+
+    Args:
+        opened: The evaluation.
+        done: Its answers, but for those that failed.
+    """
+    told = [(one.right or 0, one.num_examples) if has_tests(one) else (0, 0) for one in done]
+    is_drawn = opened.population > len(opened.members)
+    return pooled(told, opened.population if is_drawn else len(told))
+
+
+def has_tests(answer: Answered) -> bool:
+    """Whether an answer to an evaluation tells of texts."""
+    return answer.right is not None and answer.num_examples > 0
+
+
+def pooled(told: Sequence[tuple[float, int]], population: int) -> Score:
+    """Pool what devices answered: the ratio of two sums over a cohort drawn from a population.
+
+    With r_i right of m_i texts on device i, n devices that answered and N that were there, the
+    accuracy is p = sum(r_i) / sum(m_i), and its standard error that of a ratio over a simple random
+    sample of clusters (Cochran 1977, Sampling Techniques, section 3.12):
+
+        sqrt((1 - n / N) * n / (n - 1) * sum((r_i - p m_i)^2)) / sum(m_i)
+
+    It says how far p may be from the accuracy over the texts of all N devices, not over texts that
+    nobody holds. Devices are the unit: texts of one device resemble each other, so counting texts
+    as if they were drawn one by one would promise too much. Assumed is that who answered was drawn
+    by chance: that neither the draw nor being silent hangs on how right a device is. It is a little
+    too small where n is small (below about 10), as every such ratio is.
+
+    The laws: the order of devices does not matter; all of them (n = N) give an error of 0, and so
+    do devices that are all equally right; where N is far larger than n, k copies of every device
+    give an error smaller by about the square root of k.
+
+    Args:
+        told: Right and asked of each device that answered; 0 and 0 of one without texts.
+        population: N, devices that they stand for.
+    """
+    right, texts, n = sum(one for one, _ in told), sum(many for _, many in told), len(told)
+    score = Score(round(right), texts)
+    if n >= population or not texts:
+        return score
+    if n == 1:
+        return score._replace(error=None)
+    p = right / texts
+    # The exact sum: neither order nor rounding of the parts shows in it.
+    spread = math.fsum((one - p * many) ** 2 for one, many in told)
+    return score._replace(error=math.sqrt((1 - n / population) * n / (n - 1) * spread) / texts)
+
+
+def is_worse(newer: Score, older: Score) -> bool:
+    """Whether a score is lower than another by more than their errors explain.
+
+    Where both asked everybody, any difference is one. An error that nobody can tell explains all.
+    """
+    if newer.error is None or older.error is None:
+        return False
+    lower = newer.right * older.texts < older.right * newer.texts  # in whole numbers: exact
+    return lower and older.accuracy - newer.accuracy > SURE * math.hypot(newer.error, older.error)
