@@ -4,6 +4,7 @@ import typer
 
 from profiling.commands.compare import compare_records
 from profiling.commands.estimate import estimate_step
+from profiling.commands.fleet import fleet
 from profiling.commands.gradients import exact_gradients
 from profiling.commands.grid import predicted_peaks
 from profiling.commands.models import models
@@ -35,3 +36,4 @@ app.command("grid")(predicted_peaks)
 app.command("gradients")(exact_gradients)
 app.command("estimate")(estimate_step)
 app.command()(wire)
+app.command()(fleet)

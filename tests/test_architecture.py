@@ -61,7 +61,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("canvas", "records"),
         ("instruments", "estimates"),
         ("rounds", "peers"),
-        ("benchmarks", "wire"),
+        ("benchmarks", "wire", "fleet"),
         ("models",),
         ("pages",),
         ("commands",),

@@ -21,7 +21,7 @@ import msgspec
 from edge_client.errors import WrongInput
 
 SCHEMA = 1
-Kind = Literal["train", "model", "grid", "wire", "round", "soak"]
+Kind = Literal["train", "model", "grid", "wire", "fleet", "round", "soak"]
 Source = Literal["measured", "estimated", "published"]
 Better = Literal["lower", "higher"]
 Plain = str | int | float | bool | None

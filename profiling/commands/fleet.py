@@ -1,0 +1,94 @@
+"""`smidgen profile fleet`: what a thousand devices cost a coordinator, over real HTTP and TLS."""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import EMBEDDED
+from edge_client.errors import Failed, WrongInput, demand
+from edge_client.outputs import check_out_file
+from edge_client.tables import show, tell
+from profiling.benchmarks.report import machine_notes
+from profiling.commands.options import AdapterOption, JsonOption, working
+from profiling.fleet.measure import Load, check_files, measure
+from profiling.fleet.report import fleet_table, requests_table, to_json, to_record
+from profiling.fleet.run import FleetRun
+from profiling.instruments.bases import BenchmarkError, demand_between, find_base
+from profiling.instruments.child import terminable
+from profiling.instruments.machine import this_machine
+from profiling.records.file import append, read_records
+from profiling.records.record import new_session
+
+FLEET_FILE = "fleet.jsonl"
+MOST_DEVICES, MOST_ROUNDS, MOST_S = 20_000, 100_000, 7 * 86400.0
+
+
+def fleet(
+    devices: Annotated[
+        list[int] | None,
+        typer.Option(help="Devices of a fleet, 1 or more; may be repeated. By default 1000."),
+    ] = None,
+    cohort: Annotated[
+        int, typer.Option(help="Most devices that train in a round, and that evaluate; 1 or more.")
+    ] = 200,
+    rounds: Annotated[int, typer.Option(help="Rounds of the run, 1 or more.")] = 20,
+    adapter: AdapterOption = "lora:64@q,v",
+    within: Annotated[
+        float,
+        typer.Option(help="Seconds after which a fleet is ended and what was seen is told."),
+    ] = 1800.0,
+    out: Annotated[
+        Path | None, typer.Option(help=f"Folder of {FLEET_FILE}, which grows by a record per run.")
+    ] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Let a fleet of light devices take part in a run: real coordinator, real HTTP over TLS.
+
+    The adapter is one of the embedded base; lora:64@q,v has 0.8 MB. Exit code 1: a request failed
+    or the run was not finished in time.
+    """
+    sizes = devices or [1000]
+    for count in sizes:
+        demand_between({"devices": (1, count, MOST_DEVICES)})
+        check_files(count)
+    demand_between({"cohort": (1, cohort, MOST_DEVICES), "rounds": (1, rounds, MOST_ROUNDS)})
+    is_time = math.isfinite(within) and 1 <= within <= MOST_S
+    demand(is_time, f"--within {within:g}: 1 to {MOST_S:g} seconds", BenchmarkError)
+    parse_adapter(adapter)
+    path = None if out is None else out / FLEET_FILE
+    if path is not None:
+        check_out_file("--out", path)
+        if path.is_file():
+            read_records(path)  # to add to; what is no file of records is refused
+    runs: list[FleetRun] = []
+    stopped: WrongInput | Failed | None = None
+    with terminable(), working("looking for the base") as say:
+        base, session = find_base(EMBEDDED, False, None, 0), new_session()
+        try:
+            for count in sizes:
+                load = Load(base, adapter, count, min(cohort, count), rounds, within)
+                runs.append(measure(load, say))
+                if path is not None:
+                    append(path, [to_record(runs[-1], base.base_id, session)])
+        except (WrongInput, Failed) as error:
+            stopped = error  # told after what was measured
+    if runs:
+        _tell(runs, json_output)
+    if stopped is not None:
+        raise stopped
+    for run in runs:
+        told = f"{run.devices} devices: {run.outcome}, {run.all_errors} errors"
+        demand(run.is_done and not run.errors, told, Failed)
+
+
+def _tell(runs: list[FleetRun], json_output: bool) -> None:
+    if json_output:
+        print(json.dumps({"runs": [to_json(run) for run in runs]}))
+        return
+    show(fleet_table(runs), *map(requests_table, runs))
+    tell(machine_notes(asdict(this_machine()), [run.load_1m for run in runs]))

@@ -1,0 +1,268 @@
+"""A light device: it says and checks on the wire what a client does, and computes nothing.
+
+Training adds 0.01 to every number, evaluating finds half of ten texts right. What was received is
+checked by its hash; no state is kept on disk, since the coordinator is what is measured.
+"""
+
+import asyncio
+import random
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from edge_client.errors import Failed
+from edge_client.wire.cost import Cost
+from edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Membership, draw_key
+from edge_client.wire.messages import (
+    PROTOCOL,
+    Next,
+    Over,
+    Receipt,
+    Report,
+    WireError,
+    Work,
+    decode,
+    encode,
+    encode_brief,
+)
+from edge_client.wire.tensors import (
+    AdapterState,
+    Update,
+    decode_adapter,
+    digest_header,
+    encode_update,
+    sha256,
+)
+from profiling.fleet.http import Answer, Connection, ConnectionBroke
+from profiling.fleet.timings import Timings
+
+ADDED = 0.01  # by every device to every number, in every round
+POLL_S = 25.0  # as the client's own
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
+KEPT = 3  # adapters that a device has at hand
+MOST_REFUSALS = 20  # of a device, after which it stays away: none is to be expected
+COST = Cost(
+    phases_s={"wait": 1.0, "download": 0.1, "load": 0.1, "train": 1.0, "upload": 0.1},
+    cpu_s={"wait": 0.1, "download": 0.1, "load": 0.1, "train": 1.0, "upload": 0.1},
+    peak_rss_bytes=100_000_000,
+    peak_phase="train",
+    minor_faults=1000,
+    major_faults=1,
+    requests=3,
+    connections=1,
+)
+Message = TypeVar("Message")
+
+
+class Refused(Failed):
+    """The coordinator answered with a 4xx: not to be expected of these devices."""
+
+
+@dataclass
+class Book:
+    """What the devices of one process have met together.
+
+    Attributes:
+        tell: Told of what happens for the first time.
+        timings: Of requests that were answered as they should be.
+        errors: What went wrong, by route and kind, and how often.
+        held_back: Answers that said to come again later (429 and 503).
+        receipts: Receipts by whether what was sent counts.
+        heard: When devices heard of each step, by its round and kind.
+        enrolled: Devices that have enrolled.
+        over_s: When the first device heard that the run is over; 0 before.
+        first: The adapter that the run starts from.
+        last: The adapter of the finished run.
+    """
+
+    tell: Callable[..., None]
+    timings: Timings = field(default_factory=Timings)
+    errors: Counter[str] = field(default_factory=Counter)
+    held_back: int = 0
+    receipts: Counter[bool] = field(default_factory=Counter)
+    heard: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    enrolled: int = 0
+    over_s: float = 0.0
+    first: AdapterState = field(default_factory=dict)
+    last: AdapterState = field(default_factory=dict)
+
+    def wrong(self, what: str) -> None:
+        """Count an error, and tell its first occurrence."""
+        self.errors[what] += 1
+        if self.errors[what] == 1:
+            self.tell("error", what=what)
+
+    def hear(self, work: Work) -> None:
+        """A device has got a piece of work."""
+        name = f"{work.round_index} {work.kind}"
+        if name not in self.heard:
+            self.tell("work", round_index=work.round_index, kind=work.kind)
+        self.heard[name].append(time.monotonic())
+
+
+class Device:
+    """One light device.
+
+    Args:
+        connection: Opens a connection with its key.
+        name: What it calls itself.
+        base_id: Of the base that it claims to hold.
+        book: Where all is written down.
+    """
+
+    def __init__(
+        self,
+        connection: Callable[[Mapping[str, str]], Connection],
+        name: str,
+        base_id: str,
+        book: Book,
+    ) -> None:
+        self._book, self._name, self._base_id = book, name, base_id
+        self._http = connection({"Authorization": f"Bearer {draw_key()}"})
+        self._adapters: deque[str] = deque(maxlen=KEPT)  # what it has, by hash
+        self._refusals = 0
+
+    async def enrol(self, token: str, tags: Mapping[str, str]) -> None:
+        """Become known to the coordinator."""
+        facts = DeviceFacts("aarch64", 4, 4 << 30, "3.11", "fleet", "onnx", self._base_id)
+        message = Enrol(PROTOCOL, self._name, facts, token, dict(tags))
+        await self._post("enrol", "/v1/enrol", encode(message), Enrolled)
+        self._book.enrolled += 1
+
+    async def take_part(self) -> None:
+        """Do what is asked until the run is over and its adapter is here."""
+        wait_s = 0.0  # at first, as a client does
+        while self._refusals < MOST_REFUSALS:
+            try:
+                given = await self._next(wait_s)
+                wait_s = POLL_S
+                if given.terms is not None:
+                    await self._stand(given.terms.run_id, "joined")
+                if given.work is not None:
+                    await self._serve(given.work)
+                if given.over is not None:
+                    await self._go_home(given.over)
+                    return
+            except (Refused, WireError) as error:
+                self._book.wrong(str(error))
+                self._refusals += 1
+                await asyncio.sleep(1.0)
+
+    def close(self) -> None:
+        self._http.close()
+
+    async def _next(self, wait_s: float) -> Next:
+        start = time.monotonic()
+        answer = await self._ask("poll", "GET", f"/v1/work?wait_s={wait_s:g}", wait_s=wait_s)
+        given = decode(answer.body, Next)
+        if given.work is not None:
+            self._book.hear(given.work)
+        elif given.waiting is not None:
+            spent_s = time.monotonic() - start
+            self._book.timings.add("poll", spent_s - wait_s if spent_s > wait_s else 0.0)
+        return given
+
+    async def _stand(self, run_id: str, state: Literal["joined", "home"]) -> None:
+        path = f"/v1/runs/{run_id}/membership"
+        await self._post("membership", path, encode(Membership(state)), Receipt)
+
+    async def _serve(self, work: Work) -> None:
+        await self._adapter(work.adapter_sha256)
+        report = Report(work.work_id, "done", 10, 1.0, 0.5, COST, labelled=8)
+        if work.kind == "train":
+            await self._upload(work.work_id)
+            report = Report(work.work_id, "done", 8, 1.0, cost=COST)
+        path = f"/v1/work/{work.work_id}/report"
+        await self._post("report", path, encode_brief(report), Receipt)
+
+    async def _upload(self, work_id: str) -> None:
+        delta = {name: np.full_like(tensor, ADDED) for name, tensor in self._book.first.items()}
+        body = encode_update(Update(work_id, 8, delta))
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Repr-Digest": digest_header(sha256(body)),
+        }
+        answer = await self._ask("update", "PUT", f"/v1/work/{work_id}/update", body, headers)
+        self._book.receipts[decode(answer.body, Receipt).accepted] += 1
+
+    async def _adapter(self, digest: str) -> None:
+        """Have an adapter: downloaded, unless it is here."""
+        if digest in self._adapters:
+            return
+        body = (await self._ask("adapter", "GET", f"/v1/adapters/{digest}")).body
+        if sha256(body) != digest:
+            raise WireError(f"adapter: {len(body)} bytes with another hash")
+        self._adapters.append(digest)
+        if not self._book.first:
+            self._book.first = decode_adapter(body)
+        if self._book.over_s:
+            self._book.last = decode_adapter(body)
+
+    async def _go_home(self, over: Over) -> None:
+        self._book.over_s = self._book.over_s or time.monotonic()
+        if not self._book.last:
+            self._adapters.clear()  # once more for one device, to look at it
+        await self._adapter(over.adapter_sha256)
+        await self._stand(over.run_id, "home")
+
+    async def _post(self, route: str, path: str, body: bytes, kind: type[Message]) -> Message:
+        headers = {"Content-Type": "application/json"}
+        return decode((await self._ask(route, "POST", path, body, headers)).body, kind)
+
+    async def _ask(
+        self,
+        route: str,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        wait_s: float = 0.0,
+    ) -> Answer:
+        """Ask until there is an answer, with growing pauses between.
+
+        Raises:
+            Refused: A 4xx.
+        """
+        pause_s = FIRST_PAUSE_S
+        while True:
+            least_s = 0.0
+            try:
+                answer = await self._once(route, method, path, body, headers, wait_s)
+            except ConnectionBroke as error:
+                self._book.wrong(f"{route}: {error}")
+            else:
+                if answer.status == 200:
+                    return answer
+                if answer.status in (429, 503):
+                    self._book.held_back += 1
+                    least_s = float(answer.headers.get("retry-after", "0"))
+                elif answer.status < 500:
+                    said = answer.body[:160].decode("utf-8", "replace")
+                    raise Refused(f"{route}: {answer.status} {said}")
+                else:
+                    self._book.wrong(f"{route}: {answer.status}")
+            await asyncio.sleep(least_s + random.uniform(0.0, pause_s))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _once(
+        self,
+        route: str,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str] | None,
+        wait_s: float,
+    ) -> Answer:
+        start = time.monotonic()
+        if not self._http.is_open:
+            await self._http.open()
+            self._book.timings.add("connect", time.monotonic() - start)
+            start = time.monotonic()
+        answer = await self._http.ask(method, path, body, headers, wait_s)
+        if answer.status == 200 and route != "poll":
+            self._book.timings.add(route, time.monotonic() - start)
+        return answer

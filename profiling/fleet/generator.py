@@ -1,0 +1,186 @@
+"""Many light devices in one process, on one event loop; what they met goes into a file at the end.
+
+SIGTERM ends it early, and what was met until then is written all the same.
+
+    python -m profiling.fleet.generator '{"url": "https://...", "devices": 500, ...}'
+"""
+
+import asyncio
+import json
+import resource
+import signal
+import ssl
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from profiling.fleet.device import ADDED, Book, Device
+from profiling.fleet.http import Connection
+from profiling.instruments.stepping import tell
+
+AT_ONCE = 64  # devices that enrol at the same time
+TIMEOUT_S = 60.0
+LAG_S = 0.1  # between two looks at how late this process itself is
+OWN_FILES = 100  # beside one socket per device
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one process of devices is to do.
+
+    Attributes:
+        url: Of the coordinator.
+        ca: File of the authority to trust; empty with plain HTTP.
+        token: Enrolment token.
+        first: Number of its first device.
+        devices: How many it has.
+        base_id: Of the base that they claim to hold.
+        rounds: Of the run, to see at its end whether the work was done.
+        out: File for what they met.
+    """
+
+    url: str
+    ca: str
+    token: str
+    first: int
+    devices: int
+    base_id: str
+    rounds: int
+    out: str
+
+
+@dataclass(frozen=True)
+class Met:
+    """What the devices of one process met; see `device.Book`.
+
+    Attributes:
+        seconds: Of each request, by route.
+        errors: How often what went wrong.
+        held_back: Answers that said to come again later.
+        accepted: Updates that count.
+        refused: Updates that came too late to count.
+        heard_s: When devices heard of each step, by round and kind; `time.monotonic()`.
+        enrolled: Devices that enrolled.
+        began_s: When the first of them began to; `time.monotonic()`.
+        enrolled_s: When the last of them had; 0 where some have not.
+        over_s: When the first heard that the run is over; 0 if none did.
+        is_right: Whether the finished adapter is what the answers add up to; None without one.
+        cpu_s: Processor time of this process.
+        lag_s: How late it was itself, sample by sample.
+    """
+
+    seconds: dict[str, list[float]]
+    errors: dict[str, int]
+    held_back: int
+    accepted: int
+    refused: int
+    heard_s: dict[str, list[float]]
+    enrolled: int
+    began_s: float
+    enrolled_s: float
+    over_s: float
+    is_right: bool | None
+    cpu_s: float
+    lag_s: list[float]
+
+
+async def generate(asked: Asked) -> Met:
+    """Let the devices live until the run is over, or a SIGTERM."""
+    book, lag_s = Book(tell), list[float]()
+    trust = ssl.create_default_context(cafile=asked.ca) if asked.ca else None
+
+    def connection(headers: Mapping[str, str]) -> Connection:
+        return Connection(asked.url, trust, headers, TIMEOUT_S)
+
+    numbers = range(asked.first, asked.first + asked.devices)
+    devices = [Device(connection, f"device-{number:05}", asked.base_id, book) for number in numbers]
+    gate, enrolled_s = asyncio.Semaphore(AT_ONCE), 0.0
+
+    async def live(device: Device, site: int) -> None:
+        nonlocal enrolled_s
+        async with gate:
+            await device.enrol(asked.token, {"site": f"site-{site}"})
+        if book.enrolled == asked.devices and not enrolled_s:
+            enrolled_s = time.monotonic()
+            tell("enrolled", devices=book.enrolled)
+        await device.take_part()
+
+    async def look() -> None:
+        while True:
+            before_s = time.monotonic()
+            await asyncio.sleep(LAG_S)
+            lag_s.append(round(time.monotonic() - before_s - LAG_S, 6))
+
+    began_s = time.monotonic()
+    looking = asyncio.create_task(look())
+    tasks = [asyncio.create_task(live(device, n % 10)) for n, device in enumerate(devices)]
+    together = asyncio.gather(*tasks, return_exceptions=True)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, together.cancel)
+    ended: list[BaseException | None] = []
+    try:
+        ended = await together
+    except asyncio.CancelledError:
+        await asyncio.gather(*tasks, return_exceptions=True)
+    looking.cancel()
+    for failure in ended:
+        if isinstance(failure, BaseException):
+            book.wrong(f"a device ended: {type(failure).__name__}: {failure}")
+    for device in devices:
+        device.close()
+    return _met(book, asked.rounds, (began_s, enrolled_s), lag_s)
+
+
+def _met(book: Book, rounds: int, enrolling_s: tuple[float, float], lag_s: list[float]) -> Met:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return Met(
+        seconds=book.timings.plain(),
+        errors=dict(book.errors),
+        held_back=book.held_back,
+        accepted=book.receipts[True],
+        refused=book.receipts[False],
+        heard_s=dict(book.heard),
+        enrolled=book.enrolled,
+        began_s=enrolling_s[0],
+        enrolled_s=enrolling_s[1],
+        over_s=book.over_s,
+        is_right=is_sum(book, rounds) if book.last else None,
+        cpu_s=used.ru_utime + used.ru_stime,
+        lag_s=lag_s,
+    )
+
+
+def is_sum(book: Book, rounds: int) -> bool:
+    """Whether the finished adapter is the first one with 0.01 added in each round."""
+    return book.first.keys() == book.last.keys() and all(
+        np.allclose(book.last[name] - tensor, rounds * ADDED, rtol=1e-3, atol=1e-5)
+        for name, tensor in book.first.items()
+    )
+
+
+def raise_file_limit(files: int) -> int:
+    """Let this process open so many files, where the hard limit allows; what it may open now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = files if hard == resource.RLIM_INFINITY else min(files, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return files if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def main() -> None:
+    asked = msgspec.convert(json.loads(sys.argv[1]), Asked)
+    raise_file_limit(asked.devices + OWN_FILES)
+    met = asyncio.run(generate(asked))
+    part = Path(f"{asked.out}.part")
+    part.write_bytes(msgspec.json.encode(met))
+    part.replace(asked.out)
+    tell("done", enrolled=met.enrolled, errors=sum(met.errors.values()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+"""A fleet against a real coordinator: `init`, `create` and `serve` as processes, over TLS.
+
+The store is on disk and goes at the end. Devices live in processes of their own, on the same
+machine: what they take of it is said beside the coordinator's.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge_client.adapters.initial import first_adapter
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import Base
+from edge_client.errors import demand
+from edge_client.texts.tasks import Task
+from edge_client.wire.training import Training
+from profiling.fleet.generator import OWN_FILES, Asked, Met
+from profiling.fleet.run import FleetRun, Heard, cpu_between, growth, heard, lag, latencies
+from profiling.fleet.watch import Sample, Watch, near
+from profiling.instruments.bases import BenchmarkError, cache_folder, label_words
+from profiling.instruments.processes import ProcessError, Processes, running
+
+COORDINATOR = "coordinator"
+LISTENING = r"listening on (https?://\S+)"
+START_S = 60.0  # until the coordinator listens, and for each of its commands
+END_S = 60.0  # for the devices' processes to write what they met
+POLL_S = 0.5
+PER_PROCESS = 2500  # devices: above, one event loop is too slow to be fair
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is measured.
+
+    Attributes:
+        base: Gives the adapter its tensors.
+        adapter: What would be trained, such as `lora:64@q,v`.
+        devices: Light devices that take part.
+        cohort: Most of them that train in a round, and that evaluate.
+        rounds: Until the run is over.
+        within_s: After so long it is ended, and what was seen is told.
+    """
+
+    base: Base
+    adapter: str
+    devices: int
+    cohort: int
+    rounds: int
+    within_s: float
+
+
+def check_files(devices: int) -> None:
+    """Refuse a fleet for which this machine opens too few files.
+
+    Raises:
+        BenchmarkError: The hard limit is too low.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    needed = devices + 2 * OWN_FILES
+    demand(
+        hard == resource.RLIM_INFINITY or hard >= needed,
+        f"--devices {devices} need {needed} open files in the coordinator, and this user may have "
+        f"{hard} (`ulimit -Hn`); raise that limit or take fewer devices",
+        BenchmarkError,
+    )
+
+
+def measure(load: Load, say: Callable[[str], None]) -> FleetRun:
+    """Let a fleet take part in a run.
+
+    Args:
+        load: Which.
+        say: Told how far it is.
+
+    Raises:
+        ProcessError: The coordinator or a process of devices failed.
+    """
+    load_1m = os.getloadavg()[0]
+    end_s = time.monotonic() + load.within_s
+    # Not where temporary files are: that may be memory, and an answer is on disk when it counts.
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="fleet-", dir=cache_folder()) as name,
+        running(Path(name) / "logs") as processes,
+    ):
+        folder = Path(name)
+        token = _create(folder, load)
+        url = _serve(processes, folder / "store")
+        with Watch(processes.running[COORDINATOR].pid, folder / "store") as watch:
+            time.sleep(2 * POLL_S)  # what it takes before anybody is there
+            names = _start_devices(processes, folder, load, url, token)
+            outcome = _wait(processes, names, load, end_s, say)
+            met = _ended(processes, folder, names)
+    return _run(load, url, outcome, met, watch.samples, load_1m)
+
+
+def _create(folder: Path, load: Load) -> str:
+    """Make the store, its certificates and a run; the run's enrolment token."""
+    (folder / "run.toml").write_text(run_file(load))
+    store = ["--store", str(folder / "store")]
+    _smidgen("init", *store)
+    return str(_smidgen("create", *store, str(folder / "run.toml"))["token"])
+
+
+def _smidgen(command: str, *arguments: str) -> dict[str, Any]:
+    """Run a command of the coordinator; its JSON.
+
+    Raises:
+        ProcessError: It failed.
+    """
+    line = [sys.executable, "-m", "smidgen", COORDINATOR, command, *arguments, "--json"]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=START_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ProcessError(f"{COORDINATOR} {command} took over {START_S:g} s") from error
+    said = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    if done.returncode or not said:
+        told = said[-1] if said else "it said nothing"
+        raise ProcessError(f"{COORDINATOR} {command} ended with code {done.returncode}: {told}")
+    found: dict[str, Any] = json.loads(said[-1])
+    return found
+
+
+def _serve(processes: Processes, store: Path) -> str:
+    line = [COORDINATOR, "serve", "--store", str(store), "--host", "127.0.0.1", "--port", "0"]
+    processes.start(COORDINATOR, [sys.executable, "-m", "smidgen", *line], {})
+    processes.wait(lambda: bool(processes.said(COORDINATOR, LISTENING)), START_S, "it to listen")
+    return processes.said(COORDINATOR, LISTENING)[0]
+
+
+def _start_devices(
+    processes: Processes, folder: Path, load: Load, url: str, token: str
+) -> list[str]:
+    """Start the devices' processes, with as many devices each; their names."""
+    count = -(-load.devices // PER_PROCESS)
+    ca = str(folder / "store" / "tls" / "ca.pem") if url.startswith("https") else ""
+    names = []
+    for number in range(count):
+        first = load.devices * number // count
+        own = load.devices * (number + 1) // count - first
+        name = f"devices-{number + 1}"
+        out = str(folder / f"{name}.json")
+        asked = Asked(url, ca, token, first, own, load.base.base_id, load.rounds, out)
+        line = [sys.executable, "-m", "profiling.fleet.generator", json.dumps(asdict(asked))]
+        processes.start(name, line, {"OMP_NUM_THREADS": "1"})
+        names.append(name)
+    return names
+
+
+def _wait(
+    processes: Processes,
+    names: Sequence[str],
+    load: Load,
+    end_s: float,
+    say: Callable[[str], None],
+) -> str:
+    """Wait until the devices are through, or the time is over; how it ended."""
+
+    def progress() -> str:
+        lines = [line for name in names for line in processes.lines(name)]
+        rounds = [line["round_index"] for line in lines if line.get("kind") == "train"]
+        if rounds:
+            return f"round {max(rounds)} of {load.rounds}"
+        return "the first evaluation" if any("kind" in line for line in lines) else "enrolling"
+
+    while not all(processes.is_over(name) for name in names):
+        processes.check()
+        if processes.is_over(COORDINATOR):
+            raise ProcessError(f"{COORDINATOR} ended: {processes.last_line(COORDINATOR)}")
+        if time.monotonic() > end_s:
+            return f"ended after {load.within_s:g} s (--within), in {progress()}"
+        say(f"{load.devices} devices: {progress()}")
+        time.sleep(POLL_S)
+    processes.check()
+    return "done"
+
+
+def _ended(processes: Processes, folder: Path, names: Sequence[str]) -> list[Met]:
+    """Ask devices that are not through to end; what each process met."""
+    for name in names:
+        if not processes.is_over(name):
+            processes.running[name].terminate()
+    processes.wait(
+        lambda: all(processes.is_over(name) for name in names), END_S, "the devices to end"
+    )
+    return [msgspec.json.decode((folder / f"{name}.json").read_bytes(), type=Met) for name in names]
+
+
+def _run(
+    load: Load,
+    url: str,
+    outcome: str,
+    met: Sequence[Met],
+    samples: Sequence[Sample],
+    load_1m: float,
+) -> FleetRun:
+    steps = heard([one.heard_s for one in met], [one.over_s for one in met])
+    began, last = samples[0], samples[-1]
+    is_whole = all(one.enrolled_s for one in met)
+    enrolled_s = max(one.enrolled_s for one in met)
+    errors: dict[str, int] = {}
+    for one in met:
+        for what, count in one.errors.items():
+            errors[what] = errors.get(what, 0) + count
+    return FleetRun(
+        devices=load.devices,
+        cohort=load.cohort,
+        rounds=load.rounds,
+        update_bytes=payload_bytes(load),
+        is_tls=url.startswith("https"),
+        outcome=_outcome(outcome, met),
+        enrolled=sum(one.enrolled for one in met),
+        enrolling_s=enrolled_s - min(one.began_s for one in met) if is_whole else None,
+        enrolling_cpu_s=near(samples, enrolled_s).cpu_s - began.cpu_s if is_whole else None,
+        rounds_s=steps.rounds_s,
+        latencies=latencies([one.seconds for one in met], steps),
+        errors=errors,
+        held_back=sum(one.held_back for one in met),
+        accepted=sum(one.accepted for one in met),
+        refused=sum(one.refused for one in met),
+        cpu_s=_cpu_s(samples, steps),
+        rss_bytes=(began.rss_bytes, near(samples, enrolled_s).rss_bytes, last.rss_bytes),
+        peak_rss_bytes=max(one.rss_bytes for one in samples),
+        rss_slope_bytes=growth(samples, "rss_bytes", steps),
+        disk_bytes=last.disk_bytes,
+        peak_disk_bytes=max(one.disk_bytes for one in samples),
+        disk_slope_bytes=growth(samples, "disk_bytes", steps),
+        most_files=max(one.open_files for one in samples),
+        devices_cpu_s=sum(one.cpu_s for one in met),
+        devices_lag_s=lag([one.lag_s for one in met]),
+        load_1m=load_1m,
+        samples=tuple(replace(one, at_s=round(one.at_s - began.at_s, 3)) for one in samples),
+    )
+
+
+def _outcome(outcome: str, met: Sequence[Met]) -> str:
+    if outcome != "done":
+        return outcome
+    if not any(one.over_s for one in met):
+        return "no device heard of the end of the run"
+    if any(one.is_right is False for one in met):
+        return "the finished adapter is not the mean of the answers"
+    return "done"
+
+
+def _cpu_s(samples: Sequence[Sample], steps: Heard) -> float | None:
+    if not steps.rounds_s:
+        return None
+    return cpu_between(samples, steps.bounds_s[0], steps.bounds_s[-1])
+
+
+def task_of(base: Base) -> Task:
+    """A task that the base's tokenizer knows the words of; its texts are never looked at."""
+    words = {word: word for word in label_words(base)}
+    return Task("fleet", tuple(words), ("{text} [MASK]",), words)
+
+
+def payload_bytes(load: Load) -> int:
+    """Size of the adapter's numbers."""
+    spec, task = parse_adapter(load.adapter), task_of(load.base)
+    first = first_adapter(load.base, spec, task, "", 0, Training.tokens)
+    return sum(tensor.nbytes for tensor in first.values())
+
+
+def run_file(load: Load) -> str:
+    """A run's TOML."""
+    task = task_of(load.base)
+    run = {
+        "name": "fleet",
+        "base": str(load.base.folder.resolve()),
+        "adapter": load.adapter,
+        "rounds": load.rounds,
+        "min_clients": load.devices,
+        "max_cohort": load.cohort,
+        "evaluate_cohort": load.cohort,
+    }
+    said = {"name": task.name, "labels": task.labels, "patterns": task.patterns}
+    # What JSON calls a string, a number or a list is one in TOML too.
+    rows = [f"{key} = {json.dumps(value)}" for key, value in run.items()]
+    rows += ["[task]", *(f"{key} = {json.dumps(value)}" for key, value in said.items())]
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,154 @@
+"""Fleets as tables, one column per fleet, and as records."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from edge_client.tables import Column, Table, seconds, size
+from profiling.fleet.run import SETTLED, FleetRun
+from profiling.fleet.timings import ROUTES
+from profiling.instruments.machine import this_machine, versions
+from profiling.records.record import Conditions, Figure, Record
+
+SAID = {
+    "connect": "connecting, TLS included",
+    "enrol": "POST /v1/enrol",
+    "membership": "POST .../membership",
+    "poll": "GET /v1/work, beyond its wait",
+    "heard": "work, after the first that heard",
+    "adapter": "GET /v1/adapters/...",
+    "update": "PUT .../update",
+    "report": "POST .../report",
+}
+NOTES = (
+    "All figures are measured; devices and coordinator share the machine. A round lasts from the "
+    "first device that hears of its training to the next round's.",
+    f"Growth: by least squares over looks taken once a second, after round {SETTLED}. Disk: blocks "
+    "of the store's files.",
+    "The devices' lag: how late their own event loop was, 99th percentile; latencies hold it.",
+)
+
+
+def fleet_table(runs: Sequence[FleetRun]) -> Table:
+    """Figures by row, fleets by column."""
+    rows: list[tuple[str, Callable[[FleetRun], str]]] = [
+        ("outcome", lambda run: run.outcome),
+        ("errors", lambda run: str(run.all_errors)),
+        ("told to come again later", lambda run: str(run.held_back)),
+        ("enrolled", lambda run: f"{run.enrolled} of {run.devices}"),
+        ("enrolling all", lambda run: seconds(run.enrolling_s)),
+        ("rounds measured", lambda run: f"{len(run.rounds_s)} of {run.rounds}"),
+        ("a round, median", lambda run: seconds(_median(run.rounds_s))),
+        ("a round, longest", lambda run: seconds(max(run.rounds_s, default=None))),
+        ("updates that count", lambda run: f"{run.accepted} of {run.cohort * run.rounds}"),
+        ("coordinator's processor time, enrolling", lambda run: seconds(run.enrolling_cpu_s)),
+        ("the same, in a round", lambda run: seconds(_per_round(run, run.cpu_s))),
+        ("its RSS before the first device", lambda run: size(run.rss_bytes[0])),
+        ("with all enrolled", lambda run: size(run.rss_bytes[1])),
+        ("at the end", lambda run: size(run.rss_bytes[2])),
+        ("highest", lambda run: size(run.peak_rss_bytes)),
+        ("growth in a round", lambda run: _growth(run.rss_slope_bytes)),
+        ("store on disk at the end", lambda run: size(run.disk_bytes)),
+        ("highest", lambda run: size(run.peak_disk_bytes)),
+        ("growth in a round", lambda run: _growth(run.disk_slope_bytes)),
+        ("open files, most", lambda run: str(run.most_files)),
+        ("devices' processor time, all", lambda run: seconds(run.devices_cpu_s)),
+        ("devices' lag", lambda run: seconds(run.devices_lag_s)),
+    ]
+    return Table(
+        [Column("figure", "word"), *(Column(_head(run)) for run in runs)],
+        [[name, *(cell(run) for run in runs)] for name, cell in rows],
+        f"a fleet on one coordinator: updates of {runs[0].update_bytes / 1e6:.3f} MB, cohorts of "
+        f"{runs[0].cohort}, {'TLS' if runs[0].is_tls else 'no TLS'}",
+        NOTES,
+    )
+
+
+def requests_table(run: FleetRun) -> Table:
+    """Requests of one fleet by route."""
+    rows = [
+        [SAID[route], str(one.count), seconds(one.p50_s), seconds(one.p99_s), seconds(one.max_s)]
+        for route in ROUTES
+        if (one := run.latencies.get(route)) is not None
+    ]
+    columns = [Column("request", "word"), *map(Column, ("count", "p50", "p99", "longest"))]
+    most = sorted(run.errors.items(), key=lambda item: -item[1])[:5]
+    notes = [f"error, {count} times: {what}" for what, count in most]
+    return Table(columns, rows, f"requests of {_head(run)}", notes)
+
+
+def _head(run: FleetRun) -> str:
+    return f"{run.devices} devices"
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
+
+
+def _per_round(run: FleetRun, value: float | None) -> float | None:
+    return None if value is None else value / len(run.rounds_s)
+
+
+def _growth(value: float | None) -> str:
+    """Bytes per round; a store or a process may shrink."""
+    if value is None:
+        return "-"
+    return f"-{size(-value)}" if value < 0 else size(value)
+
+
+def to_record(run: FleetRun, base_id: str, session: str) -> Record:
+    """A fleet as it is kept."""
+    machine = asdict(this_machine())
+    machine.pop("load_1m")
+    return Record(
+        kind="fleet",
+        subject={
+            "devices": run.devices,
+            "cohort": run.cohort,
+            "rounds": run.rounds,
+            "update_bytes": run.update_bytes,
+            "is_tls": run.is_tls,
+        },
+        figures=_figures(run),
+        conditions=Conditions(machine, versions(), base_id, load_1m=run.load_1m),
+        outcome=run.outcome,
+        session=session,
+        details={
+            "errors": run.errors,
+            "held_back": run.held_back,
+            "latencies": {route: asdict(one) for route, one in run.latencies.items()},
+            "samples": [asdict(one) for one in run.samples],
+        },
+    )
+
+
+def _figures(run: FleetRun) -> dict[str, Figure]:
+    clock, ticks, looks = "clock", "utime and stime of /proc", "statm of /proc, once a second"
+    found: dict[str, tuple[tuple[float, ...], str]] = {
+        "round_s": (run.rounds_s, clock),
+        "enrolling_s": (_one(run.enrolling_s), clock),
+        "enrolling_cpu_s": (_one(run.enrolling_cpu_s), ticks),
+        "round_cpu_s": (_one(_per_round(run, run.cpu_s)), ticks),
+        "peak_rss_bytes": ((float(run.peak_rss_bytes),), looks),
+        "rss_growth_bytes": (_one(run.rss_slope_bytes), looks),
+        "peak_disk_bytes": ((float(run.peak_disk_bytes),), "blocks of files"),
+        "disk_growth_bytes": (_one(run.disk_slope_bytes), "blocks of files"),
+        "most_open_files": ((float(run.most_files),), "/proc"),
+        "errors": ((float(run.all_errors),), "answers"),
+    }
+    for route, one in run.latencies.items():
+        found[f"{route}_p50_s"] = ((one.p50_s,), clock)
+        found[f"{route}_p99_s"] = ((one.p99_s,), clock)
+    return {name: Figure(values, how) for name, (values, how) in found.items() if values}
+
+
+def _one(value: float | None) -> tuple[float, ...]:
+    return () if value is None else (value,)
+
+
+def to_json(run: FleetRun) -> dict[str, Any]:
+    """A fleet for machines; without the looks, which a file of records has."""
+    plain = asdict(run)
+    del plain["samples"]
+    return plain

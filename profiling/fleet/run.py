@@ -1,0 +1,149 @@
+"""What a coordinator took and gave under a fleet of light devices: one result per fleet."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from profiling.fleet.timings import Latency, latency, quantile, together
+from profiling.fleet.watch import Sample, near, slope
+
+SETTLED = 5  # rounds after which memory and disk are to stand still
+
+
+@dataclass(frozen=True)
+class FleetRun:
+    """One fleet over its rounds; all figures measured.
+
+    Attributes:
+        devices: Light devices, each with a key and a connection of its own.
+        cohort: Most of them that train in a round, and that evaluate.
+        rounds: Rounds asked for.
+        update_bytes: Size of an adapter's numbers, and so of an update.
+        is_tls: Whether they spoke TLS.
+        outcome: `done`, or in one line how it ended.
+        enrolled: Devices that enrolled.
+        enrolling_s: Seconds from the first connection until the last device had enrolled.
+        enrolling_cpu_s: The coordinator's processor time meanwhile.
+        rounds_s: Seconds of each round, from its training to that of the next.
+        latencies: Of requests, by route.
+        errors: How often what went wrong.
+        held_back: Answers that said to come again later.
+        accepted: Updates that count.
+        refused: Updates that came too late.
+        cpu_s: The coordinator's processor time in the rounds.
+        rss_bytes: Its resident set before the first device, with all enrolled, and at the end.
+        peak_rss_bytes: The highest sample.
+        rss_slope_bytes: Growth of its resident set per round, after the fifth.
+        disk_bytes: What the store takes at the end.
+        peak_disk_bytes: The highest sample.
+        disk_slope_bytes: Growth per round, after the fifth.
+        most_files: Highest number of files that it held open.
+        devices_cpu_s: Processor time of the devices' processes, on the same machine.
+        devices_lag_s: How late the devices' own processes were, 99th percentile.
+        load_1m: Load average before.
+        samples: All looks at the coordinator, times from the first.
+    """
+
+    devices: int
+    cohort: int
+    rounds: int
+    update_bytes: int
+    is_tls: bool
+    outcome: str
+    enrolled: int
+    enrolling_s: float | None
+    enrolling_cpu_s: float | None
+    rounds_s: tuple[float, ...]
+    latencies: dict[str, Latency]
+    errors: dict[str, int]
+    held_back: int
+    accepted: int
+    refused: int
+    cpu_s: float | None
+    rss_bytes: tuple[int, int, int]
+    peak_rss_bytes: int
+    rss_slope_bytes: float | None
+    disk_bytes: int
+    peak_disk_bytes: int
+    disk_slope_bytes: float | None
+    most_files: int
+    devices_cpu_s: float
+    devices_lag_s: float
+    load_1m: float
+    samples: tuple[Sample, ...]
+
+    @property
+    def is_done(self) -> bool:
+        return self.outcome == "done"
+
+    @property
+    def all_errors(self) -> int:
+        """Everything that went wrong, counted."""
+        return sum(self.errors.values())
+
+
+@dataclass(frozen=True)
+class Heard:
+    """When steps reached the devices, over all their processes.
+
+    Attributes:
+        began_s: When the first device heard of the training of each round, from round 1 on.
+        over_s: When the first heard that the run is over; 0 if none did.
+        after_s: Seconds from the first device of each step to each other one of it.
+    """
+
+    began_s: tuple[float, ...]
+    over_s: float
+    after_s: tuple[float, ...]
+
+    @property
+    def bounds_s(self) -> tuple[float, ...]:
+        """Where rounds begin, and where the last one ends, if it has."""
+        return (*self.began_s, self.over_s) if self.over_s else self.began_s
+
+    @property
+    def rounds_s(self) -> tuple[float, ...]:
+        """Seconds of each round that ended."""
+        return tuple(later - earlier for earlier, later in pairwise(self.bounds_s))
+
+
+def heard(several: Sequence[Mapping[str, Sequence[float]]], over_s: Sequence[float]) -> Heard:
+    """Join what processes heard.
+
+    Args:
+        several: Of each process, when its devices heard of each step (`ROUND KIND`).
+        over_s: Of each, when its first device heard of the end; 0 if none did.
+    """
+    steps: dict[str, list[float]] = {}
+    for one in several:
+        for step, times_s in one.items():
+            steps.setdefault(step, []).extend(times_s)
+    first = {step: min(times_s) for step, times_s in steps.items()}
+    after = [at_s - first[step] for step, times_s in steps.items() for at_s in times_s]
+    began, index = [], 1
+    while (name := f"{index} train") in first:
+        began.append(first[name])
+        index += 1
+    return Heard(tuple(began), min((at_s for at_s in over_s if at_s), default=0.0), tuple(after))
+
+
+def latencies(several: Sequence[Mapping[str, Sequence[float]]], steps: Heard) -> dict[str, Latency]:
+    """Latency by route, and as `heard` how much later than the first device heard of a step."""
+    found = together(several)
+    return found | ({"heard": latency(steps.after_s)} if steps.after_s else {})
+
+
+def growth(samples: Sequence[Sample], name: str, steps: Heard) -> float | None:
+    """Growth of a figure per round, once the first rounds are over."""
+    return slope(samples, name, steps.bounds_s, SETTLED)
+
+
+def cpu_between(samples: Sequence[Sample], start_s: float, end_s: float) -> float:
+    """The coordinator's processor time between two moments, to within a look."""
+    return near(samples, end_s).cpu_s - near(samples, start_s).cpu_s
+
+
+def lag(several: Sequence[Sequence[float]]) -> float:
+    """The 99th percentile of how late processes were themselves."""
+    every = sorted(value for one in several for value in one)
+    return quantile(every, 0.99) if every else 0.0
