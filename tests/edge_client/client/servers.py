@@ -1,6 +1,7 @@
 """Real sockets for transport tests: a scripted HTTP server, and a relay that counts bytes."""
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,11 @@ Answer = tuple[int, bytes]
 
 
 @contextmanager
-def http_server(answer: Callable[[str, str, bytes], Answer]) -> Iterator[str]:
+def http_server(
+    answer: Callable[[str, str, bytes], Answer],
+    tls: ssl.SSLContext | None = None,
+    host: str = "127.0.0.1",
+) -> Iterator[str]:
     """Serve `answer(method, path, body) -> (status, body)` on a free port of loopback."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -31,12 +36,14 @@ def http_server(answer: Callable[[str, str, bytes], Answer]) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((host, 0), Handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http{'s' if tls else ''}://{host}:{server.server_port}"
     finally:
         server.shutdown()
         thread.join()
