@@ -50,9 +50,11 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     "coordinator": (
         ("rounds",),
         ("config",),
-        ("storage", "trust"),
+        ("storage", "trust", "watch"),
         ("fleet",),
         ("serving",),
+        ("operator",),
+        ("page",),
         ("api",),
         ("commands",),
         ("cli",),
@@ -122,7 +124,7 @@ COMPUTES: dict[str, set[str]] = {
     },
     "sqlalchemy": {"coordinator/storage"},
     "cryptography": {"coordinator/trust"},
-    "fastapi": {"coordinator/serving"},
+    "fastapi": {"coordinator/serving", "coordinator/operator", "coordinator/page"},
 }
 WITH_TORCH = {"torch", "transformers", "peft"}
 MOST_MODULES = 14  # in a folder

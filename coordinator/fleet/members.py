@@ -64,6 +64,14 @@ class Members:
     def get(self, run_id: str, device_id: str) -> Member | None:
         return self._of.get(run_id, {}).get(device_id)
 
+    def of(self, run_id: str) -> dict[str, Member]:
+        """Everyone who answered a run's invitation; of a finished one whoever is on the way home.
+
+        By device id.
+        """
+        with self._lock:
+            return dict(self._of.get(run_id, {}))
+
     def joined(self, run_id: str) -> list[str]:
         """Devices that are in a run."""
         with self._lock:

@@ -38,6 +38,10 @@ class Presence:
             self._seen[device_id] = self._unsaved[device_id] = now_s
         return now_s - last_s >= ALIVE_S
 
+    def last_seen_s(self, device_id: str) -> float | None:
+        """Unix time at which a device was last heard of; None for never."""
+        return self._seen.get(device_id)
+
     def is_here(self, device_id: str, now_s: float) -> bool:
         last_s = self._seen.get(device_id)
         return last_s is not None and now_s - last_s < ALIVE_S

@@ -1,7 +1,9 @@
 """What devices answer: updates and reports, on disk before they are acknowledged."""
 
 import logging
+from collections import Counter
 from dataclasses import asdict, replace
+from threading import Lock
 
 from coordinator.fleet.devices import Fleet
 from coordinator.fleet.members import Members
@@ -12,6 +14,7 @@ from coordinator.serving.ledger import Asked, Ledger, Live
 from coordinator.serving.telling import answer_text
 from coordinator.storage.device_rows import Device
 from coordinator.storage.store import Store
+from coordinator.watch.logs import about
 from edge_client.wire.messages import Receipt, Report
 from edge_client.wire.tensors import AdapterState, decode_adapter
 
@@ -19,10 +22,16 @@ LOG = logging.getLogger(__name__)
 
 
 class Answers:
-    """Takes in what devices send for the work they were given; safe to use from several threads."""
+    """Takes in what devices send for the work they were given; safe to use from several threads.
+
+    Attributes:
+        counts: Answers since the process began, by (run, kind, outcome); an outcome may be `late`.
+    """
 
     def __init__(self, store: Store, ledger: Ledger, fleet: Fleet, members: Members) -> None:
         self._store, self._ledger, self._fleet, self._members = store, ledger, fleet, members
+        self._counting = Lock()
+        self.counts: Counter[tuple[str, str, str]] = Counter()
         self._reference: tuple[str, AdapterState] = ("", {})
 
     def asked(self, device: Device, work_id: str) -> Asked:
@@ -88,6 +97,10 @@ class Answers:
             "report": asdict(report),
         }
         if self._store.add_report(figures):
+            is_late = not receipt.accepted and report.outcome == "done"
+            outcome = "late" if is_late else report.outcome
+            with self._counting:
+                self.counts[run_id, opened.kind, outcome] += 1
             level = logging.WARNING if report.outcome == "failed" else logging.INFO
             said = answer_text(
                 self._live(asked),
@@ -98,7 +111,8 @@ class Answers:
                 is_late=not receipt.accepted,
                 names_of=self._fleet.names_of,
             )
-            LOG.log(level, "%s", said)
+            run = self._live(asked).config.name
+            LOG.log(level, "%s", said, extra=about(run, device.name, opened.round_index))
         return receipt
 
     def _live(self, asked: Asked) -> Live:

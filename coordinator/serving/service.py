@@ -40,19 +40,22 @@ class Service:
         now_s: Unix time.
 
     Attributes:
+        store: Where all of it lies.
         fleet: The devices.
+        members: Who is in which run.
+        presence: When each device was last heard of.
         answers: Takes what devices answer.
     """
 
     def __init__(self, store: Store, now_s: float) -> None:
-        self._store = store
+        self.store = store
         self._ledger = Ledger(store, now_s)
         self.fleet = Fleet(store)
-        self._members = Members(store)
+        self.members = Members(store)
         for live in self._ledger.all():
-            self._members.load(live.run.run_id, live.state.is_finished)
-        self._presence = Presence(store, now_s)
-        self.answers = Answers(store, self._ledger, self.fleet, self._members)
+            self.members.load(live.run.run_id, live.state.is_finished)
+        self.presence = Presence(store, now_s)
+        self.answers = Answers(store, self._ledger, self.fleet, self.members)
         self._ticking, self._summing = Lock(), Lock()
         self._overs: dict[str, Over] = {}
         self._lacks: dict[str, tuple[str, float]] = {}  # what runs were last said to wait for
@@ -67,9 +70,9 @@ class Service:
             Refusal: 422 another protocol; 401 no key, or one that is not let in.
         """
         is_new = key is None or self.fleet.of_key(key) is None
-        device = enrol(self._store, message, key, now_s)
+        device = enrol(self.store, message, key, now_s)
         self.fleet.put(device)
-        self._presence.saw(device.device_id, now_s)
+        self.presence.saw(device.device_id, now_s)
         LOG.info("device %s %s", device.name, "enrolled" if is_new else "started again")
         return Enrolled(PROTOCOL, device.device_id, device.name)
 
@@ -88,16 +91,16 @@ class Service:
 
     def saw(self, device: Device, now_s: float) -> bool:
         """Note that a device asked or answered; whether that may let rounds proceed."""
-        return self._presence.saw(device.device_id, now_s)
+        return self.presence.saw(device.device_id, now_s)
 
     def next(self, device: Device, now_s: float) -> Next:
         """What a device does next: an invitation, then work, then runs that are over.
 
         Work is the same until it is answered, of the step that has been open the longest.
         """
-        if live := due_invitation(self._ledger, self._members, device):
+        if live := due_invitation(self._ledger, self.members, device):
             return Next(terms=terms_of(live))
-        runs = [self.run(run_id) for run_id in self._members.runs_of(device.device_id)]
+        runs = [self.run(run_id) for run_id in self.members.runs_of(device.device_id)]
         if work := self._work(runs, device.device_id):
             return Next(work=work)
         for live in sorted(runs, key=_age):
@@ -128,13 +131,13 @@ class Service:
         run_id = live.run.run_id
         with self._summing:
             if run_id not in self._overs:
-                table = rows(self._store, run_id)
+                table = rows(self.store, run_id)
                 self._overs[run_id] = over_of(live, self._number_in(live), accuracies(table))
             return self._overs[run_id]
 
     def _number_in(self, live: Live) -> int:
         """Devices that joined a run, at home or gone since then too."""
-        found = members(self._store.database, live.run.run_id)
+        found = members(self.store.database, live.run.run_id)
         joined = {key for key, one in found.items() if one.membership.state != "declined"}
         return len(joined | live.state.left.keys())
 
@@ -144,7 +147,7 @@ class Service:
         Raises:
             Refusal: 404 no such run, 403 one that does not ask this device.
         """
-        return answer_invitation(self._ledger, self._members, self.run(run_id), device, told, now_s)
+        return answer_invitation(self._ledger, self.members, self.run(run_id), device, told, now_s)
 
     # Adapters
 
@@ -152,7 +155,7 @@ class Service:
         return self._ledger.is_adapter(name)
 
     def adapter_path(self, name: str) -> Path:
-        return self._store.blob_path(name)
+        return self.store.blob_path(name)
 
     def adapter_bytes(self, name: str) -> int:
         return self.adapter_path(name).stat().st_size
@@ -183,8 +186,8 @@ class Service:
         config = self.run(run_id).config
         return {
             device_id
-            for device_id in self._members.joined(run_id)
-            if self._presence.is_here(device_id, now_s) and self.fleet.is_wanted(config, device_id)
+            for device_id in self.members.joined(run_id)
+            if self.presence.is_here(device_id, now_s) and self.fleet.is_wanted(config, device_id)
         }
 
     def is_over(self, now_s: float) -> bool:
@@ -211,25 +214,25 @@ class Service:
         with self._ticking:
             woken = {device.device_id for device in self.fleet.refresh()}
             for live in self._ledger.load_new_runs():
-                self._members.load(live.run.run_id, live.state.is_finished)
+                self.members.load(live.run.run_id, live.state.is_finished)
                 woken |= {one.device_id for one in self.fleet.all() if wants(live.config, one)}
             for live in self._ledger.open():
                 woken |= self._proceed(live.run.run_id, now_s)
-            self._presence.save(now_s)
+            self.presence.save(now_s)
         return woken
 
     def stop(self, now_s: float) -> None:
         """Note who is there, for the next start; after the last tick."""
-        self._presence.save(now_s, is_last=True)
+        self.presence.save(now_s, is_last=True)
 
     def _proceed(self, run_id: str, now_s: float) -> set[str]:
         woken: set[str] = set()
         alive, names_of = self.alive(run_id, now_s), self.fleet.names_of
-        while event := proceed(self._store, self._ledger, run_id, alive, names_of, now_s):
+        while event := proceed(self.store, self._ledger, run_id, alive, names_of, now_s):
             if isinstance(event, StepOpened):
                 woken |= {device_id for _, device_id in event.members}
             if isinstance(event, Finished):
-                self._members.settle(run_id)
+                self.members.settle(run_id)
                 woken |= alive
         self._say_what_lacks(self.run(run_id), alive, now_s)
         return woken

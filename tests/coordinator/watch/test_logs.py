@@ -1,7 +1,7 @@
 import json
 import logging
 
-from coordinator.serving.logs import JsonLines, about
+from coordinator.watch.logs import JsonLines, about
 
 
 def record(message: str, *args: object, **extra: object) -> logging.LogRecord:
