@@ -54,8 +54,9 @@ def deliver(
     try:
         if update is not None:
             with meter.phase("upload"):
+                is_begun = work is None  # perhaps: it may have been cut by a restart
                 receipt = patiently(
-                    lambda: coordinator.upload(report.work_id, update, meter), math.inf
+                    lambda: coordinator.upload(report.work_id, update, meter, is_begun), math.inf
                 )
             is_counted = receipt.accepted
         cost = report.cost.delivered(meter.cost()) if work is None else meter.cost()

@@ -1,86 +1,40 @@
-"""The device's side of the HTTP contract: one connection, patient, and counting what it moves.
+"""What a device asks of its coordinator: the routes of `edge_client.wire.messages`.
 
-A lost connection, a time-out or a 5xx is waited out with growing pauses; a 4xx is an answer and
-is raised as `Refused`.
+In the good case an adapter and an update take one request each, and nothing else; after a cut the
+next call moves only what is missing. So the same call is repeated until it succeeds:
+
+    patiently(lambda: coordinator.upload(work_id, body, meter), math.inf)
 """
 
-import logging
-import math
-import random
+import re
 import ssl
-import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Mapping
 from urllib.parse import quote
 
-import httpx
-
-from edge_client.errors import Failed, WrongInput
-from edge_client.metering.traffic import Traffic
+from edge_client.client.connection import AddressError, Connection, address, pieces
+from edge_client.client.retries import (
+    PASSING,
+    Refused,
+    TransportError,
+    Unreachable,
+    patiently,
+)
 from edge_client.metering.work import WorkMeter
 from edge_client.wire.fleet import Enrol, Enrolled, Membership
-from edge_client.wire.messages import (
-    Next,
-    Receipt,
-    Report,
-    WireError,
-    decode,
-    encode,
-    encode_brief,
-)
-from edge_client.wire.tensors import content_digest, sha256
+from edge_client.wire.messages import Next, Receipt, Report, WireError, encode, encode_brief
+from edge_client.wire.tensors import digest_header, sha256
 
-log = logging.getLogger(__name__)
-Given = TypeVar("Given", bound=object)
-
-LONGEST_PAUSE_S = 30.0
-
-
-class AddressError(WrongInput):
-    """An address that is not a coordinator's."""
-
-
-class TransportError(Failed):
-    """The coordinator could not be asked, or did not give what was asked for."""
-
-
-class Unreachable(TransportError):
-    """Nobody answers at the coordinator's address."""
-
-
-class Refused(TransportError):
-    """The coordinator answered with a 4xx.
-
-    Args:
-        status: The HTTP status.
-        detail: The coordinator's reason.
-        body: All that it answered.
-    """
-
-    def __init__(self, status: int, detail: str, body: bytes = b"") -> None:
-        super().__init__(detail)
-        self.status, self.body = status, body
-
-
-def address(url: str) -> httpx.URL:
-    """The address of a coordinator.
-
-    Raises:
-        AddressError: The URL is not one.
-    """
-    try:
-        parsed = httpx.URL(url)
-        parsed.host.encode("idna")  # as connecting will
-    except (httpx.InvalidURL, UnicodeError) as error:
-        raise AddressError(f"--coordinator {url!r} is not a URL: {error}") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise AddressError(f"--coordinator {url!r}: https://HOST:PORT is expected")
-    return parsed
-
-
-def nobody() -> ssl.SSLContext:
-    """A context that believes no certificate, for plain HTTP."""
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+__all__ = [
+    "AddressError",
+    "Coordinator",
+    "Refused",
+    "TransportError",
+    "Unreachable",
+    "address",
+    "patiently",
+]
+MOST_ADAPTER_BYTES = 256 << 20  # of an adapter whose size nobody has told
+MOST_TURNS = 5  # of an upload: each time the coordinator says from where on it wants it
 
 
 class Coordinator:
@@ -88,7 +42,7 @@ class Coordinator:
 
     Args:
         url: Such as `https://host:8700`.
-        key: The device key, or empty before enrolment.
+        key: The device's key.
         timeout_s: Limit on connecting and on every answer but the long poll's.
         verify: Whose certificates are believed, see `edge_client.client.trust`; None: nobody's.
 
@@ -107,137 +61,149 @@ class Coordinator:
         timeout_s: float = 30.0,
         verify: ssl.SSLContext | None = None,
     ) -> None:
-        address(url)
-        headers = {"User-Agent": "smidgen", "Accept-Encoding": "identity"}
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
-        self.url = url
-        self.traffic = Traffic()
-        verify = verify or nobody()
-        self._http = httpx.Client(base_url=url, timeout=timeout_s, headers=headers, verify=verify)
-        for name in ("Accept", "Connection"):  # what they say goes without saying in HTTP/1.1
-            del self._http.headers[name]
+        self._connection = Connection(url, key, timeout_s, verify)
+        self.url, self.traffic = url, self._connection.traffic
+        self._part = ("", bytearray())  # of a download that was cut: its hash, and what arrived
+        self._begun: dict[str, int] = {}  # uploads that were cut: where the last try began
 
     def close(self) -> None:
-        self._http.close()
+        self._connection.close()
 
     def enrol(self, request: Enrol) -> Enrolled:
         """Say who this device is; with the same key again it stays the same device."""
-        response = self._ask("POST", "/v1/enrol", WorkMeter(), json=encode(request))
-        return decode(response.content, Enrolled)
+        content = encode(request)
+        return self._connection.message("POST", "/v1/enrol", WorkMeter(), Enrolled, content)
 
     def next_work(self, wait_s: float, meter: WorkMeter) -> Next:
-        """Wait for something to do; after `wait_s` seconds without, what a run waits for.
+        """What to do next; after `wait_s` seconds without anything, what is waited for.
 
         Args:
             wait_s: How long to wait; 0 asks and comes back at once.
             meter: Counts.
         """
-        timeout = httpx.Timeout(30.0, read=wait_s + 30.0)
-        response = self._ask("GET", f"/v1/work?wait_s={wait_s:g}", meter, timeout=timeout)
-        return decode(response.content, Next)
+        path = f"/v1/work?wait_s={wait_s:g}"
+        return self._connection.message("GET", path, meter, Next, wait_s=wait_s)
 
     def membership(self, run_id: str, membership: Membership) -> Receipt:
         """Say how this device stands to a run; the same may be said again."""
-        path = f"/v1/runs/{quote(run_id, safe='')}/membership"
-        response = self._ask("POST", path, WorkMeter(), json=encode_brief(membership))
-        return decode(response.content, Receipt)
+        path, content = f"/v1/runs/{quote(run_id, safe='')}/membership", encode_brief(membership)
+        return self._connection.message("POST", path, WorkMeter(), Receipt, content)
 
-    def adapter(self, digest: str, meter: WorkMeter) -> bytes:
-        """Download an adapter by its hash.
+    def report(self, report: Report, meter: WorkMeter) -> Receipt:
+        """Send a report; the same report may be sent again."""
+        path, content = f"/v1/work/{report.work_id}/report", encode_brief(report)
+        return self._connection.message("POST", path, meter, Receipt, content)
+
+    def adapter(self, digest: str, meter: WorkMeter, most_bytes: int = MOST_ADAPTER_BYTES) -> bytes:
+        """Download an adapter by its hash; after a cut the next call goes on where it was.
+
+        Args:
+            digest: SHA-256 of the adapter.
+            meter: Counts.
+            most_bytes: How long it may be.
 
         Raises:
-            WireError: The body has another hash.
+            WireError: The body has another hash, or is longer.
         """
-        body = self._ask("GET", f"/v1/adapters/{digest}", meter).content
+        is_resumed = self._part[0] == digest and bool(self._part[1])
+        body = self._download(digest, meter, most_bytes)
+        if is_resumed and sha256(body) != digest:  # its two parts are not of one body
+            body = self._download(digest, meter, most_bytes)
         if sha256(body) != digest:
             raise WireError(f"adapter {digest[:12]} arrived damaged ({len(body)} bytes)")
         return body
 
-    def upload(self, work_id: str, body: bytes, meter: WorkMeter) -> Receipt:
-        """Send an update; the same body may be sent again and counts once."""
-        response = self._ask("PUT", f"/v1/work/{work_id}/update", meter, tensors=body)
-        return decode(response.content, Receipt)
-
-    def report(self, report: Report, meter: WorkMeter) -> Receipt:
-        """Send a report; the same report may be sent again."""
-        path = f"/v1/work/{report.work_id}/report"
-        response = self._ask("POST", path, meter, json=encode_brief(report))
-        return decode(response.content, Receipt)
-
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        meter: WorkMeter,
-        json: bytes | None = None,
-        tensors: bytes | None = None,
-        timeout: httpx.Timeout | None = None,
-    ) -> httpx.Response:
-        headers = {}
-        if json is not None:
-            headers["Content-Type"] = "application/json"
-        if tensors is not None:
-            headers["Content-Type"] = "application/octet-stream"
-            headers["Content-Digest"] = content_digest(tensors)
-        body = json if json is not None else tensors
-        request = self._http.build_request(
-            method,
-            path,
-            content=body,
-            headers=headers,
-            timeout=timeout or self._http.timeout,
-            extensions={"trace": self.traffic.trace},
-        )
+    def _download(self, digest: str, meter: WorkMeter, most_bytes: int) -> bytes:
+        """What has arrived and the rest; of a rest that is cut, what arrives is kept."""
+        part = self._part[1] if self._part[0] == digest else bytearray()
+        had, headers, self._part = len(part), {}, ("", bytearray())
+        if had and sha256(bytes(part)) == digest:  # cut after its last byte
+            return bytes(part)
+        if had:
+            headers = {"Range": f"bytes={had}-", "If-Range": f'"{digest}"'}
+        path, takes = f"/v1/adapters/{digest}", (416,)
         try:
-            response = self._http.send(request)
-        except httpx.RequestError as error:  # a body that cannot be decoded among them
-            raise Unreachable(
-                f"no answer from {self.url}: {error or type(error).__name__}"
-            ) from error
-        meter.requests += 1
-        meter.payload_up_bytes += len(body or b"")
-        meter.payload_down_bytes += response.num_bytes_downloaded
-        if response.status_code >= 500:
-            raise Unreachable(f"{self.url} answered {response.status_code} to {method} {path}")
-        if response.status_code >= 400:
-            raise Refused(response.status_code, _detail(response), response.content)
-        return response
-
-
-def _detail(response: httpx.Response) -> str:
-    try:
-        return str(response.json()["detail"])
-    except (ValueError, KeyError, TypeError):
-        return f"HTTP {response.status_code}"
-
-
-def patiently(call: Callable[[], Given], give_up_after_s: float) -> Given:
-    """Call until somebody answers, with pauses that grow from 0.2 s to 30 s.
-
-    Args:
-        call: Raises `Unreachable` when it should be tried again.
-        give_up_after_s: Seconds after which the last `Unreachable` is raised; infinity for ever.
-    """
-    start, pause, is_told = time.monotonic(), 0.2, False
-    while True:
-        try:
-            given = call()
+            with self._connection.asking("GET", path, meter, None, headers, takes) as response:
+                place = response.headers.get("Content-Range", "")
+                if response.status_code != 206 or not place.startswith(f"bytes {had}-"):
+                    part.clear()
+                if response.status_code == 416:
+                    raise Unreachable(f"{self.url} has less of adapter {digest[:12]} than is here")
+                for piece in pieces(response, meter, most_bytes - len(part)):
+                    part += piece
         except Unreachable as error:
-            left_s = give_up_after_s - (time.monotonic() - start)
-            if left_s <= 0:
-                raise
-            if not is_told:
-                until = (
-                    f"for {give_up_after_s:g} s"
-                    if give_up_after_s < math.inf
-                    else "until it answers"
-                )
-                log.warning("%s; trying again %s", error, until)
-                is_told = True
-        else:
-            if is_told:
-                log.info("connected again after %.0f s", time.monotonic() - start)
-            return given
-        time.sleep(min(left_s, pause * random.uniform(0.75, 1.25)))
-        pause = min(2 * pause, LONGEST_PAUSE_S)
+            self._part, error.is_further = (digest, part), len(part) > had
+            raise
+        return bytes(part)
+
+    def upload(
+        self, work_id: str, body: bytes, meter: WorkMeter, is_begun: bool = False
+    ) -> Receipt:
+        """Send an update; after a cut the next call sends only what has not arrived.
+
+        The same body may be sent again and counts once. One that is damaged on the way is sent
+        once more.
+
+        Args:
+            work_id: The work it answers.
+            body: The update.
+            meter: Counts.
+            is_begun: Whether an earlier life of this device may have begun to send it.
+
+        Raises:
+            Refused: The coordinator does not want it.
+        """
+        name, path, is_damaged = sha256(body), f"/v1/work/{work_id}/update", False
+        digest = {"Repr-Digest": digest_header(name)}
+        offset = last = self._begun.get(name, 0)
+        try:
+            if is_begun or name in self._begun:
+                offset = self._arrived(path, digest, len(body), meter)
+            for _ in range(MOST_TURNS):
+                self._begun[name] = offset
+                try:
+                    given = self._put(path, digest, body, offset, meter)
+                except Refused as error:
+                    if error.status != 400 or is_damaged:
+                        raise
+                    given, is_damaged = 0, True
+                if isinstance(given, Receipt):
+                    del self._begun[name]
+                    return given
+                offset = given
+            raise Unreachable(f"{self.url} wants another part of the update each time")
+        except Unreachable as error:
+            error.is_further = offset > last
+            raise
+        except Refused:
+            self._begun.pop(name, None)
+            raise
+
+    def _put(
+        self, path: str, digest: Mapping[str, str], body: bytes, offset: int, meter: WorkMeter
+    ) -> Receipt | int:
+        """Send an update from an offset on: the receipt, or from where on it is wanted instead."""
+        whole, rest = len(body), body[offset:]
+        headers = {**digest, "Content-Type": "application/octet-stream"}
+        if offset:
+            place = f"{offset}-{whole - 1}" if rest else "*"
+            headers["Content-Range"] = f"bytes {place}/{whole}"
+        with self._connection.asking("PUT", path, meter, rest, headers, (409,)) as response:
+            if response.status_code == 409:
+                return _offset(response.headers, whole)
+            return self._connection.decoded(response, meter, Receipt)
+
+    def _arrived(self, path: str, digest: Mapping[str, str], whole: int, meter: WorkMeter) -> int:
+        """How much of an update the coordinator has; 0 where it does not say."""
+        takes = {*range(400, 500), 501} - set(PASSING)  # the PUT hears why
+        with self._connection.asking("HEAD", path, meter, None, digest, takes) as response:
+            is_said = 200 <= response.status_code < 300
+            return _offset(response.headers, whole) if is_said else 0
+
+
+def _offset(headers: Mapping[str, str], whole: int) -> int:
+    """Where an upload goes on; after the whole of it where nothing more is wanted."""
+    if headers.get("Upload-Complete") == "?1":
+        return whole
+    said = headers.get("Upload-Offset", "")
+    return min(int(said), whole) if re.fullmatch("[0-9]{1,15}", said) else 0

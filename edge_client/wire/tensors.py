@@ -11,6 +11,7 @@ mean. Equal values give equal bytes, and bytes from outside end in a value or a 
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -134,5 +135,11 @@ def content_digest(body: bytes) -> str:
 
 
 def digest_header(name: str) -> str:
-    """The same for a body whose SHA-256 is known."""
+    """Value of the `Repr-Digest` header (RFC 9530) for a file of this SHA-256."""
     return f"sha-256=:{base64.b64encode(bytes.fromhex(name)).decode()}:"
+
+
+def digest_in(header: str) -> str | None:
+    """The SHA-256 that a `Repr-Digest` header tells, as blobs are named; None where it does not."""
+    found = re.search("(?:^|[ ,])sha-256=:([A-Za-z0-9+/]{43}=):", header)
+    return base64.b64decode(found[1]).hex() if found else None

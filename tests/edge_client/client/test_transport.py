@@ -14,7 +14,6 @@ from edge_client.metering.work import WorkMeter
 from edge_client.wire import messages
 from edge_client.wire.tensors import sha256
 from tests.edge_client.client.servers import Answer, Relay, http_server
-from tests.edge_client.client.terms import over
 
 BODY = bytes(range(256)) * 400
 
@@ -54,28 +53,11 @@ def test_a_damaged_download_is_refused() -> None:
         coordinator.close()
 
 
-def test_no_work_and_the_end_of_the_run_are_told_apart() -> None:
-    waiting = messages.Waiting("waiting", 1, 3, 1, 2)
-    said = [(202, messages.encode(waiting)), (410, messages.encode(over("a" * 64)))]
-    paths: list[str] = []
-
-    def answer(method: str, path: str, body: bytes) -> Answer:
-        paths.append(path)
-        return said[len(paths) - 1]
-
-    with http_server(answer) as url:
-        coordinator = Coordinator(url)
-        assert coordinator.next_work(0, "", WorkMeter()) == waiting
-        assert coordinator.next_work(0, "b" * 64, WorkMeter()) == over("a" * 64)
-        coordinator.close()
-    assert paths == ["/v1/work?wait_s=0", f"/v1/work?wait_s=0&have={'b' * 64}"]
-
-
 def test_a_refusal_carries_the_coordinators_reason() -> None:
     with http_server(lambda *_: (401, b'{"detail": "unknown key"}')) as url:
         coordinator = Coordinator(url)
         with pytest.raises(Refused, match="unknown key"):
-            coordinator.next_work(0, "", WorkMeter())
+            coordinator.next_work(0, WorkMeter())
         coordinator.close()
 
 
@@ -101,7 +83,7 @@ def test_an_upload_survives_cut_connections_and_a_failing_server() -> None:
 def test_nobody_there_is_told_after_the_patience() -> None:
     coordinator = Coordinator(f"http://127.0.0.1:{free_port()}")
     with pytest.raises(Unreachable, match="no answer from"):
-        patiently(lambda: coordinator.next_work(0, "", WorkMeter()), 0.5)
+        patiently(lambda: coordinator.next_work(0, WorkMeter()), 0.5)
     coordinator.close()
 
 

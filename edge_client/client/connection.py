@@ -1,0 +1,191 @@
+"""One connection to a coordinator: requests, what their failures mean, and answers within a limit.
+
+A lost connection, a time-out, a 5xx and whatever is not a coordinator's answer end in
+`Unreachable`, to be tried again (`edge_client.client.retries`); a 4xx of the coordinator's own is
+raised as `Refused`. No answer is unpacked: none is asked to be packed.
+"""
+
+import json
+import ssl
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import datetime, timezone
+
+import httpx
+
+from edge_client.client.retries import PASSING, Refused, Unreachable, asked_pause_s
+from edge_client.errors import WrongInput
+from edge_client.metering.traffic import Traffic
+from edge_client.metering.work import WorkMeter
+from edge_client.wire.messages import MAX_JSON_BYTES, Message, WireError, decode
+
+LONGEST_DETAIL = 500  # characters of a reason that is shown
+
+
+class AddressError(WrongInput):
+    """An address that is not a coordinator's."""
+
+
+def address(url: str) -> httpx.URL:
+    """The address of a coordinator.
+
+    Raises:
+        AddressError: The URL is not one.
+    """
+    try:
+        parsed = httpx.URL(url)
+        parsed.host.encode("idna")  # as connecting will
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise AddressError(f"--coordinator {url!r} is not a URL: {error}") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise AddressError(f"--coordinator {url!r}: https://HOST:PORT is expected")
+    return parsed
+
+
+def nobody() -> ssl.SSLContext:
+    """A context that believes no certificate, for plain HTTP."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+class Connection:
+    """A connection to a coordinator at a URL, made when it is needed, and again when it is lost.
+
+    Args:
+        url: Such as `https://host:8700`.
+        key: The device's key.
+        timeout_s: Limit on connecting and on every answer but the long poll's.
+        verify: Whose certificates are believed, see `edge_client.client.trust`; None: nobody's.
+
+    Raises:
+        AddressError: The URL is not one.
+
+    Attributes:
+        url: As it was given.
+        traffic: All that went through it, by the kernel.
+    """
+
+    def __init__(self, url: str, key: str, timeout_s: float, verify: ssl.SSLContext | None) -> None:
+        address(url)
+        headers = {"User-Agent": "smidgen", "Accept-Encoding": "identity"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        self.url, self.traffic, self._timeout_s = url, Traffic(), timeout_s
+        verify = verify or nobody()
+        self._http = httpx.Client(base_url=url, timeout=timeout_s, headers=headers, verify=verify)
+        for name in ("Accept", "Connection"):  # what they say goes without saying in HTTP/1.1
+            del self._http.headers[name]
+
+    def close(self) -> None:
+        self._http.close()
+
+    @contextmanager
+    def asking(
+        self,
+        method: str,
+        path: str,
+        meter: WorkMeter,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        takes: Collection[int] = (),
+        wait_s: float = 0.0,
+    ) -> Iterator[httpx.Response]:
+        """Ask, and let the answer be read inside.
+
+        Args:
+            method: Such as `GET`.
+            path: From the URL on.
+            meter: Counts.
+            content: What is sent.
+            headers: Beside those that every request has.
+            takes: What is an answer too, besides 200 to 299.
+            wait_s: How long the server may think before it answers.
+
+        Raises:
+            Unreachable: Nobody answers, or not as a coordinator does.
+            Refused: The coordinator does not want it.
+        """
+        request = self._http.build_request(
+            method,
+            path,
+            content=content,
+            headers=headers,
+            timeout=httpx.Timeout(self._timeout_s, read=wait_s + self._timeout_s),
+            extensions={"trace": self.traffic.trace},
+        )
+        try:
+            with closing(self._http.send(request, stream=True)) as response:
+                meter.requests += 1
+                meter.payload_up_bytes += len(content or b"")
+                self._check(response, meter, takes)
+                yield response
+        except httpx.RequestError as error:
+            said = error or type(error).__name__
+            raise Unreachable(f"no answer from {self.url}: {said}") from error
+
+    def message(
+        self,
+        method: str,
+        path: str,
+        meter: WorkMeter,
+        kind: type[Message],
+        content: bytes | None = None,
+        wait_s: float = 0.0,
+    ) -> Message:
+        """Ask, and decode the answer; an answer that is another thing is nobody's answer."""
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        asked = self.asking(method, path, meter, content, headers, wait_s=wait_s)
+        with asked as response:
+            return self.decoded(response, meter, kind)
+
+    def decoded(self, response: httpx.Response, meter: WorkMeter, kind: type[Message]) -> Message:
+        """Read and decode an answer.
+
+        Raises:
+            Unreachable: It is not a coordinator's.
+        """
+        try:
+            return decode(b"".join(pieces(response, meter, MAX_JSON_BYTES)), kind)
+        except WireError as error:
+            raise Unreachable(f"{self.url} does not answer as a coordinator: {error}") from error
+
+    def _check(self, response: httpx.Response, meter: WorkMeter, takes: Collection[int]) -> None:
+        status, asked_s = response.status_code, 0.0
+        if 200 <= status < 300 or status in takes:
+            return
+        if status >= 500 or status in PASSING:
+            asked_s = asked_pause_s(response.headers, datetime.now(timezone.utc))
+        elif 400 <= status < 500 and (detail := _detail(response, meter)) is not None:
+            raise Refused(status, detail)
+        asked = f"{response.request.method} {response.request.url.path}"
+        raise Unreachable(f"{self.url} answered {status} to {asked}", asked_s)
+
+
+def pieces(response: httpx.Response, meter: WorkMeter, most_bytes: int) -> Iterator[bytes]:
+    """The body of an answer as it comes.
+
+    Raises:
+        WireError: It is longer than it may be, or packed in a way that nobody asked for.
+        httpx.RequestError: The connection was lost.
+    """
+    packed = response.headers.get("Content-Encoding", "identity")
+    if packed != "identity":
+        raise WireError(f"an answer in {packed[:20]!r}, which was not asked for")
+    length = 0
+    for piece in response.iter_raw():
+        meter.payload_down_bytes += len(piece)
+        length += len(piece)
+        if length > most_bytes:
+            raise WireError(f"an answer of more than {most_bytes} bytes")
+        yield piece
+
+
+def _detail(response: httpx.Response, meter: WorkMeter) -> str | None:
+    """The reason of a refusal, safe to show; None where it is not a coordinator that refuses."""
+    try:
+        detail = json.loads(b"".join(pieces(response, meter, MAX_JSON_BYTES)))["detail"]
+    except (WireError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(detail, str):
+        return None
+    shown = "".join(letter if letter.isprintable() else " " for letter in detail)
+    return " ".join(shown.split())[:LONGEST_DETAIL]
