@@ -8,6 +8,38 @@ from coordinator.operator.schemas import ANSWER, Answer, Model, example
 from edge_client.wire.failures import Failure
 from edge_client.wire.fleet import LONGEST_TAG, MOST_TAGS
 
+MEMBERSHIP = {
+    "run_id": "r0a1b2c3d4e",
+    "run_name": "mail",
+    "state": "joined",
+    "failure": None,
+    "peak_bytes": 180000000,
+    "at_s": 1789990100.0,
+}
+
+
+class Membership(Model):
+    """How a device stands to a run, by its own word.
+
+    Attributes:
+        run_id: The run.
+        run_name: Its name.
+        state: `joined`, `declined`, or `home`: the run is over and it has the adapter.
+        failure: Why it declined.
+        peak_bytes: Memory that its plan predicts.
+        at_s: When it said so.
+    """
+
+    model_config = example(MEMBERSHIP)
+
+    run_id: str
+    run_name: str
+    state: Literal["joined", "declined", "home"]
+    failure: Failure | None
+    peak_bytes: int | None
+    at_s: float
+
+
 FACTS = {
     "machine": "aarch64",
     "cores": 4,
@@ -32,6 +64,7 @@ DEVICE = {
     "last_seen_s": 1790000012.0,
     "is_here": True,
     "revoked_at_s": None,
+    "runs": [MEMBERSHIP],
 }
 
 
@@ -80,6 +113,7 @@ class Device(Model):
         last_seen_s: When it was last heard of, to within half a minute; null if never.
         is_here: Whether that was within two minutes.
         revoked_at_s: Since when its key no longer counts; null while it does.
+        runs: How it stands to the runs that it was invited to.
     """
 
     model_config = example(DEVICE)
@@ -95,6 +129,7 @@ class Device(Model):
     last_seen_s: float | None
     is_here: bool
     revoked_at_s: float | None
+    runs: list[Membership]
 
 
 class Devices(Model):
@@ -106,44 +141,11 @@ class Devices(Model):
     next: str | None
 
 
-MEMBERSHIP = {
-    "run_id": "r0a1b2c3d4e",
-    "run_name": "mail",
-    "state": "joined",
-    "failure": None,
-    "peak_bytes": 180000000,
-    "at_s": 1789990100.0,
-}
-
-
-class Membership(Model):
-    """How a device stands to a run, by its own word.
-
-    Attributes:
-        run_id: The run.
-        run_name: Its name.
-        state: `joined`, `declined`, or `home`: the run is over and it has the adapter.
-        failure: Why it declined.
-        peak_bytes: Memory that its plan predicts.
-        at_s: When it said so.
-    """
-
-    model_config = example(MEMBERSHIP)
-
-    run_id: str
-    run_name: str
-    state: Literal["joined", "declined", "home"]
-    failure: Failure | None
-    peak_bytes: int | None
-    at_s: float
-
-
 class DeviceDetail(Device):
-    """A device with its runs and its last answers, the newest first."""
+    """A device with its last answers, the newest first."""
 
-    model_config = example({**DEVICE, "runs": [MEMBERSHIP], "answers": [ANSWER]})
+    model_config = example({**DEVICE, "answers": [ANSWER]})
 
-    runs: list[Membership]
     answers: list[Answer]
 
 

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from coordinator.operator.schemas import ANSWER, Answer, Kind, Model, example
 from edge_client.wire.failures import Failure
 
@@ -15,6 +17,7 @@ STEP = {
     "closes_at_s": 1790000600.0,
     "asked": 3,
     "answers": 2,
+    "failed": 0,
 }
 RUN = {
     "run_id": "r0a1b2c3d4e",
@@ -22,6 +25,7 @@ RUN = {
     "created_at_s": 1789990000.0,
     "phase": "train",
     "is_stopped": False,
+    "paused_at_s": None,
     "round_index": 2,
     "rounds": 20,
     "devices": 3,
@@ -29,6 +33,8 @@ RUN = {
     "needed": 1,
     "step": STEP,
     "accuracy": 0.71,
+    "accuracy_round": 2,
+    "loss": 0.48,
 }
 
 
@@ -44,6 +50,7 @@ class Step(Model):
         closes_at_s: When it stops waiting; stands still while the run is paused.
         asked: Devices that were asked.
         answers: Those that have answered, failures too.
+        failed: Those among them that failed.
     """
 
     model_config = example(STEP)
@@ -55,6 +62,7 @@ class Step(Model):
     closes_at_s: float
     asked: int
     answers: int
+    failed: int
 
 
 class Run(Model):
@@ -66,6 +74,7 @@ class Run(Model):
         created_at_s: When it was created.
         phase: `waiting` for devices, `paused`, `finished`, or what its open step does.
         is_stopped: Whether it was ended before its last round; `phase` is `finished` then.
+        paused_at_s: Since when it stands still; null while it does not.
         round_index: The last round of training that was closed.
         rounds: Rounds until it is finished.
         devices: Devices that joined it.
@@ -73,6 +82,8 @@ class Run(Model):
         needed: Devices that its next step waits for.
         step: The open step; null between two, and in a run that is finished.
         accuracy: Of the newest evaluation, over all devices' test texts; null before one.
+        accuracy_round: The round that was evaluated then.
+        loss: Of the newest round of training.
     """
 
     model_config = example(RUN)
@@ -82,6 +93,7 @@ class Run(Model):
     created_at_s: float
     phase: Phase
     is_stopped: bool
+    paused_at_s: float | None
     round_index: int
     rounds: int
     devices: int
@@ -89,6 +101,8 @@ class Run(Model):
     needed: int
     step: Step | None
     accuracy: float | None
+    accuracy_round: int | None
+    loss: float | None
 
 
 class Runs(Model):
@@ -188,6 +202,35 @@ class Rounds(Model):
     next: str | None
 
 
+CHOICE = {
+    "tags": {"site": "kitchen"},
+    "least_memory_bytes": 0,
+    "engine": "",
+    "is_on_mains": False,
+    "share": 1.0,
+}
+
+
+class Choice(Model):
+    """Which devices a run wants.
+
+    Attributes:
+        tags: Tags that a device must have.
+        least_memory_bytes: Memory that it must have.
+        engine: What it must compute with; empty for either.
+        is_on_mains: Whether it must be known to run from the mains.
+        share: Share of the devices that fit otherwise, above 0 to 1.
+    """
+
+    model_config = example(CHOICE)
+
+    tags: dict[str, str] = Field(default_factory=dict)
+    least_memory_bytes: int = 0
+    engine: Literal["", "onnx", "torch"] = ""
+    is_on_mains: bool = False
+    share: float = 1.0
+
+
 class RunDetail(Run):
     """A run with what it is.
 
@@ -201,6 +244,7 @@ class RunDetail(Run):
         fraction: Share of the devices asked to train in a round.
         min_clients: Devices that the first round waits for.
         is_labelling: Whether devices label texts of their own.
+        choice: Which devices it wants.
         failing: Set while nobody can do what is asked.
         totals: Of all rounds; its `round_index` is the newest, its accuracy and loss the newest
             that are known.
@@ -218,6 +262,7 @@ class RunDetail(Run):
             "fraction": 1.0,
             "min_clients": 2,
             "is_labelling": False,
+            "choice": CHOICE,
             "failing": None,
             "totals": ROUND,
         }
@@ -232,6 +277,7 @@ class RunDetail(Run):
     fraction: float
     min_clients: int
     is_labelling: bool
+    choice: Choice
     failing: Failing | None
     totals: Round | None
 
@@ -290,4 +336,13 @@ class Members(Model):
     model_config = example({"devices": [MEMBER], "next": None})
 
     devices: list[Member]
+    next: str | None
+
+
+class Answers(Model):
+    """Answers of devices, the newest first."""
+
+    model_config = example({"answers": [ANSWER], "next": None})
+
+    answers: list[Answer]
     next: str | None

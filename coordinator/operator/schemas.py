@@ -11,6 +11,7 @@ such thing, 409 not as it stands, 422 no such value.
     GET  /v1/operator/runs/{run_id}                 RunDetail
     GET  /v1/operator/runs/{run_id}/rounds          Rounds, the newest first
     GET  /v1/operator/runs/{run_id}/devices         Members, by name
+    GET  /v1/operator/runs/{run_id}/answers?outcome=failed  Answers, the newest first
     GET  /v1/operator/runs/{run_id}/orders          Orders, the newest first
     POST /v1/operator/runs/{run_id}/pause           -> Order (202); so resume and stop
     POST /v1/operator/runs/{run_id}/extend          Extend -> Order (202)
@@ -59,6 +60,8 @@ class Detail(Model):
 
 
 ANSWER = {
+    "device_id": "d0123456789abcdef0123",
+    "device": "pi-kitchen",
     "run_id": "r0a1b2c3d4e",
     "run_name": "mail",
     "kind": "train",
@@ -78,6 +81,8 @@ class Answer(Model):
     """A device's answer to a piece of work.
 
     Attributes:
+        device_id: The device.
+        device: Its name.
         run_id: The run.
         run_name: Its name.
         kind: What was asked.
@@ -94,6 +99,8 @@ class Answer(Model):
 
     model_config = example(ANSWER)
 
+    device_id: str
+    device: str
     run_id: str
     run_name: str
     kind: Kind

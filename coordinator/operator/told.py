@@ -1,0 +1,257 @@
+"""What operators are told, as plain JSON: the same by the API and by commands on a store.
+
+The shapes are those of the schemas beside this module, which commands do without: they start in a
+tenth of a second.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from coordinator.config import RunConfig
+from coordinator.rounds.machine import State, devices_needed, rounds_of
+from coordinator.storage.device_rows import Device
+from coordinator.storage.figures import accuracies, means, pseudo_labels
+from coordinator.storage.membership_rows import Member
+from coordinator.storage.store import Run
+from coordinator.storage.token_rows import Token
+from edge_client.wire.figures import Row, traffic_of
+
+Told = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A run as it stands, in the memory of a process that serves or read from a store.
+
+    Attributes:
+        run: Its row.
+        config: The same, read.
+        state: What its journal gives.
+        joined: Ids of the devices that are in it, those that have its adapter at home too.
+        here: Ids of those among them that count for it now.
+    """
+
+    run: Run
+    config: RunConfig
+    state: State
+    joined: Collection[str]
+    here: Collection[str]
+
+
+def run_told(standing: Standing, loss: float | None) -> Told:
+    """Where a run stands; its accuracy is that of the newest evaluation.
+
+    Args:
+        standing: The run.
+        loss: Of its newest round of training.
+    """
+    config, state = standing.config, standing.state
+    right, texts = state.scores.get(state.evaluated, (0, 0))
+    return {
+        "run_id": standing.run.run_id,
+        "name": config.name,
+        "created_at_s": standing.run.created_at_s,
+        "phase": state.phase,
+        "is_stopped": state.is_stopped,
+        "paused_at_s": state.paused_at_s,
+        "round_index": state.round_index,
+        "rounds": rounds_of(config, state),
+        "devices": len(standing.joined),
+        "here": len(standing.here),
+        "needed": devices_needed(config, state),
+        "step": _step_told(config, state),
+        "accuracy": right / texts if texts else None,
+        "accuracy_round": state.evaluated if texts else None,
+        "loss": loss,
+    }
+
+
+def _step_told(config: RunConfig, state: State) -> Told | None:
+    step = state.step
+    if step is None:
+        return None
+    return {
+        "kind": step.opened.kind,
+        "round_index": step.opened.round_index,
+        "attempt": step.opened.attempt,
+        "opened_at_s": step.opened.opened_at_s,
+        "closes_at_s": step.opened.opened_at_s + config.deadline_s,
+        "asked": len(step.members),
+        "answers": len(step.answers),
+        "failed": sum(answer.outcome == "failed" for answer in step.answers.values()),
+    }
+
+
+def detail_told(standing: Standing, rounds: Sequence[Told], failing: Told | None) -> Told:
+    """A run with what it is.
+
+    Args:
+        standing: The run.
+        rounds: Its rounds, oldest first, as `round_told` tells them.
+        failing: The task that nobody can do, if there is one.
+    """
+    run, config = standing.run, standing.config
+    losses = [one["loss"] for one in rounds if one["loss"] is not None]
+    return run_told(standing, losses[-1] if losses else None) | {
+        "base": config.base,
+        "base_id": run.base_id,
+        "adapter": config.adapter,
+        "adapter_sha256": standing.state.adapter_sha256,
+        "labels": list(config.labels),
+        "deadline_s": config.deadline_s,
+        "fraction": config.fraction,
+        "min_clients": config.min_clients,
+        "is_labelling": config.labelling is not None,
+        "choice": asdict(config.devices),
+        "failing": failing,
+        "totals": totals_told(rounds),
+    }
+
+
+def round_told(index: int, rows: Sequence[Row]) -> Told:
+    """What a round gave and cost, from the rows of its answers."""
+    moved = traffic_of(rows)
+    phases: Counter[str] = Counter()
+    for row in rows:
+        phases.update(row["cost"]["phases_s"])
+    failed = [row for row in rows if row["outcome"] == "failed"]
+    return {
+        "round_index": index,
+        "accuracy": accuracies(rows).get(index),
+        "loss": means(rows, "train", "loss").get(index),
+        "pseudo_labels": pseudo_labels(rows).get(index),
+        "answers": len(rows),
+        "failed": len(failed),
+        "late": sum(bool(row["is_late"]) for row in rows),
+        "failures": dict(Counter(row["failure"] for row in failed)),
+        "up_bytes": sum(moved.bytes_of(row, "up") for row in rows),
+        "down_bytes": sum(moved.bytes_of(row, "down") for row in rows),
+        "is_by_kernel": moved.is_by_kernel,
+        "phases_s": {phase: round(spent_s, 3) for phase, spent_s in sorted(phases.items())},
+    }
+
+
+def totals_told(rounds: Sequence[Told]) -> Told | None:
+    """Rounds summed up; accuracy, loss and pseudo-labels are the newest. None of no rounds."""
+    if not rounds:
+        return None
+    newest = {
+        name: next((one[name] for one in reversed(rounds) if one[name] is not None), None)
+        for name in ("accuracy", "loss", "pseudo_labels")
+    }
+    sums = ("answers", "failed", "late", "up_bytes", "down_bytes")
+    failures: Counter[str] = Counter()
+    phases: Counter[str] = Counter()
+    for one in rounds:
+        failures.update(one["failures"])
+        phases.update(one["phases_s"])
+    return {
+        "round_index": rounds[-1]["round_index"],
+        **newest,
+        **{name: sum(one[name] for one in rounds) for name in sums},
+        "failures": dict(failures),
+        "is_by_kernel": all(one["is_by_kernel"] for one in rounds),
+        "phases_s": {phase: round(spent_s, 3) for phase, spent_s in sorted(phases.items())},
+    }
+
+
+def answer_told(row: Row, run_name: str, device: str) -> Told:
+    """A device's answer to a piece of work."""
+    moved, cost = traffic_of([row]), row["cost"]
+    spent = [spent_s for phase, spent_s in cost["phases_s"].items() if phase != "wait"]
+    own = ("device_id", "run_id", "kind", "round_index", "attempt", "outcome", "failure")
+    return {name: row[name] for name in own} | {
+        "device": device,
+        "run_name": run_name,
+        "is_late": bool(row["is_late"]),
+        "seconds": round(sum(spent), 3),
+        "up_bytes": moved.bytes_of(row, "up"),
+        "down_bytes": moved.bytes_of(row, "down"),
+        "peak_rss_bytes": cost["peak_rss_bytes"],
+    }
+
+
+def members_told(
+    standing: Standing,
+    fleet: Mapping[str, Device],
+    told: Mapping[str, Member],
+    newest: Mapping[str, Told],
+    is_here: Callable[[Device], bool],
+) -> list[Told]:
+    """Devices that answered a run's invitation, by name.
+
+    Args:
+        standing: The run.
+        fleet: All devices, by id.
+        told: What they answered.
+        newest: The newest answer of each, as `answer_told` tells it.
+        is_here: Whether a device was heard of lately.
+    """
+    step, left = standing.state.step, standing.state.left
+    asked = {device_id: work_id for work_id, device_id in step.members.items()} if step else {}
+    is_half_in = step is not None and 2 * len(step.answers) >= len(step.members)
+    found = []
+    for device_id, member in told.items():
+        device, membership = fleet[device_id], member.membership
+        answer = step.answers.get(asked.get(device_id, "")) if step else None
+        waits = ("late" if is_half_in else "asked") if device_id in asked else None
+        found.append(
+            {
+                "device_id": device_id,
+                "name": device.name,
+                "membership": membership.state,
+                "declined": membership.failure,
+                "peak_bytes": membership.peak_bytes,
+                "last_seen_s": device.last_seen_s,
+                "is_here": is_here(device),
+                "is_revoked": device.revoked_at_s is not None,
+                "now": answer.outcome if answer else waits,
+                "left": left.get(device_id),
+                "last": newest.get(device_id),
+            }
+        )
+    return sorted(found, key=lambda one: by_name(one["name"]))
+
+
+def device_told(device: Device, is_here: bool, runs: Iterable[Told]) -> Told:
+    """A device of the coordinator.
+
+    Args:
+        device: Its row.
+        is_here: Whether it was heard of lately.
+        runs: Its memberships, as `membership_told` tells them.
+    """
+    return {
+        "device_id": device.device_id,
+        "name": device.name,
+        "tags": device.all_tags,
+        "own_tags": device.own_tags,
+        "operator_tags": device.tags,
+        "facts": asdict(device.facts),
+        "token_id": device.token_id,
+        "enrolled_at_s": device.enrolled_at_s,
+        "last_seen_s": device.last_seen_s,
+        "is_here": is_here,
+        "revoked_at_s": device.revoked_at_s,
+        "runs": list(runs),
+    }
+
+
+def membership_told(run_id: str, run_name: str, member: Member) -> Told:
+    """How a device stands to a run, by its own word."""
+    told = {"run_id": run_id, "run_name": run_name, "at_s": member.at_s}
+    return told | asdict(member.membership)
+
+
+def token_told(token: Token, now_s: float) -> Told:
+    """An enrolment token without its secret."""
+    return asdict(token) | {"is_valid": not token.lack(now_s)}
+
+
+def by_name(name: str) -> tuple[str, int, str]:
+    """What names are ordered by: `pi`, `pi-2`, `pi-10`."""
+    stem, _, number = name.rpartition("-")
+    is_numbered = bool(stem) and number.isdecimal() and number.isascii()
+    return (stem, int(number), name) if is_numbered else (name, 1, name)

@@ -1,0 +1,47 @@
+"""Carries out what operators ordered: each once, its event and the note that it is done together.
+
+Called at each tick, before runs proceed. A process that is killed in between finds the order either
+open, its event not written, or done.
+"""
+
+import logging
+
+from coordinator.rounds.events import Event
+from coordinator.rounds.orders import OrderError, event_of
+from coordinator.serving.ledger import Ledger, Live
+from coordinator.storage.orders import Order, open_orders, taken_up
+from coordinator.storage.store import Store
+
+LOG = logging.getLogger(__name__)
+SAID = {"pause": "paused", "resume": "goes on", "stop": "stopped", "extend": "extended"}
+
+
+def carry_out(store: Store, ledger: Ledger, now_s: float) -> list[tuple[Live, Event]]:
+    """Carry out all open orders, oldest first.
+
+    Returns:
+        What happened: each run as it stood before, and its event.
+    """
+    done = []
+    for order in open_orders(store):
+        while (live := ledger.run(order.run_id)) is not None:
+            event = _event(store, live, order, now_s)
+            if event is None:
+                break
+            if ledger.append(live, event, taken_up(order.order_id, now_s)):
+                more = f" to {order.rounds} rounds" if order.kind == "extend" else ""
+                LOG.info("%s: %s%s by an operator", live.config.name, SAID[order.kind], more)
+                done.append((live, event))
+                break
+            # An answer came in between: the order is looked at again.
+    return done
+
+
+def _event(store: Store, live: Live, order: Order, now_s: float) -> Event | None:
+    """The event of an order; None where it is refused, which is noted."""
+    try:
+        return event_of(order.kind, order.rounds, live.config, live.state, now_s)
+    except OrderError as error:
+        store.database.write(taken_up(order.order_id, now_s, refused=str(error)))
+        LOG.warning("%s: cannot %s: %s", live.config.name, order.kind, error)
+        return None
