@@ -28,6 +28,7 @@ class Members:
         """Take in a run."""
         found = members(self._store.database, run_id)
         with self._lock:
+            self._settled.discard(run_id)  # it may have been extended
             self._of[run_id] = found
             for device_id, member in found.items():
                 self._note(run_id, device_id, member)

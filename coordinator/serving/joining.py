@@ -5,7 +5,7 @@ A device that was in a run and cannot go on has left; when it joins again it has
 
 import logging
 
-from coordinator.fleet.devices import wants
+from coordinator.fleet.devices import Fleet, wants
 from coordinator.fleet.members import Members
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.events import Left, Returned
@@ -23,7 +23,9 @@ def due_invitation(ledger: Ledger, members: Members, device: Device) -> Live | N
     for live in ledger.open():
         member = members.get(live.run.run_id, device.device_id)
         is_told = member is not None and member.at_s >= device.started_at_s
-        if not is_told and wants(live.config, device):
+        # One that went home is asked again where the run was extended since then.
+        is_home = member is not None and member.membership.state == "home"
+        if (is_home or not is_told) and wants(live.config, device):
             return live
     return None
 
@@ -71,6 +73,16 @@ def leave(
             break
     at_s = max(now_s, device.started_at_s)
     members.put(run_id, device.device_id, Membership("declined", failure), at_s)
+
+
+def dismiss_revoked(ledger: Ledger, members: Members, fleet: Fleet, now_s: float) -> None:
+    """Let devices leave that an operator revoked: nobody waits for their work."""
+    for live in ledger.open():
+        for device_id in members.joined(live.run.run_id):
+            device = fleet.get(device_id)
+            if device is not None and device.revoked_at_s is not None:
+                leave(ledger, members, live.run.run_id, device, "revoked", now_s)
+                LOG.info("%s: device %s was revoked", live.config.name, device.name)
 
 
 def _returned(ledger: Ledger, run_id: str, device_id: str, now_s: float) -> bool:

@@ -10,7 +10,8 @@ from threading import RLock
 
 from coordinator.config import RunConfig
 from coordinator.rounds.events import Answered, Event, Resumed, StepClosed, StepOpened
-from coordinator.rounds.machine import State, evolve
+from coordinator.rounds.machine import State, evolve, rounds_of
+from coordinator.storage.database import Statement
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Run, Store
 from edge_client.wire.messages import Receipt
@@ -34,10 +35,16 @@ class Live:
     seq: int = 0
     works: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def rounds(self) -> int:
+        """Rounds until it is finished, those that it was extended by included."""
+        return rounds_of(self.config, self.state)
+
     def open_work(self, device_id: str) -> str | None:
-        """The work that a device is asked now and has not answered."""
+        """The work that a device is asked now and has not answered; none while it is paused."""
         step, work_id = self.state.step, self.works.get(device_id)
-        return work_id if step is not None and work_id not in step.answers else None
+        is_open = step is not None and work_id not in step.answers and not self.state.is_paused
+        return work_id if is_open else None
 
 
 @dataclass(frozen=True)
@@ -105,13 +112,19 @@ class Ledger:
         """Whether a blob is some run's adapter; updates are nobody's to fetch."""
         return name in self._adapters
 
-    def append(self, live: Live, event: Event) -> bool:
-        """Append an event that was decided on this state; False if it no longer holds."""
+    def append(self, live: Live, event: Event, *beside: Statement) -> bool:
+        """Append an event that was decided on this state; False if it no longer holds.
+
+        Args:
+            live: The run as it was then.
+            event: What happened.
+            beside: Statements that are carried out with it or not at all.
+        """
         with self._lock:
             run_id = live.run.run_id
             if self._live[run_id] is not live:
                 return False
-            self._store.append(run_id, live.seq, event)
+            self._store.append(run_id, live.seq, event, *beside)
             self._live[run_id] = self._folded(live, event)
             return True
 

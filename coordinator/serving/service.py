@@ -14,11 +14,12 @@ from coordinator.fleet.enrolment import NO_KEY, REVOKED, enrol
 from coordinator.fleet.members import Members
 from coordinator.fleet.presence import Presence
 from coordinator.rounds.admission import Refusal
-from coordinator.rounds.events import Finished, StepOpened
+from coordinator.rounds.events import Event, Extended, Finished, StepOpened
 from coordinator.serving.answers import Answers
 from coordinator.serving.executor import proceed
-from coordinator.serving.joining import answer_invitation, due_invitation
+from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_invitation
 from coordinator.serving.ledger import Ledger, Live
+from coordinator.serving.orders import carry_out
 from coordinator.serving.telling import lack_text, over_of, run_text, terms_of, waiting_of, work_of
 from coordinator.storage.device_rows import Device
 from coordinator.storage.figures import accuracies, rows
@@ -123,7 +124,7 @@ class Service:
         here = [one for one in runs if device_id not in one.state.left]
         if not here:
             return Waiting("idle")
-        live = min(here, key=lambda one: (one.state.step is None, _age(one)))
+        live = min(here, key=lambda one: (one.state.is_paused, one.state.step is None, _age(one)))
         run_id = live.run.run_id
         return waiting_of(live, lambda: self.alive(run_id, now_s), self.fleet.names_of, now_s)
 
@@ -216,9 +217,23 @@ class Service:
             for live in self._ledger.load_new_runs():
                 self.members.load(live.run.run_id, live.state.is_finished)
                 woken |= {one.device_id for one in self.fleet.all() if wants(live.config, one)}
+            dismiss_revoked(self._ledger, self.members, self.fleet, now_s)
+            for live, event in carry_out(self.store, self._ledger, now_s):
+                woken |= self._ordered(live.run.run_id, event)
             for live in self._ledger.open():
                 woken |= self._proceed(live.run.run_id, now_s)
             self.presence.save(now_s)
+        return woken
+
+    def _ordered(self, run_id: str, event: Event) -> set[str]:
+        """What follows from an order that was carried out; the devices to wake."""
+        woken = set(self.members.joined(run_id))
+        if isinstance(event, Finished):
+            self.members.settle(run_id)
+        if isinstance(event, Extended):  # who declined, and who is at home, counts again
+            self.members.load(run_id, is_finished=False)
+            self._overs.pop(run_id, None)
+            woken |= self.members.of(run_id).keys()
         return woken
 
     def stop(self, now_s: float) -> None:

@@ -27,7 +27,7 @@ def terms_of(live: Live) -> Terms:
         adapter_spec=config.adapter,
         task=config.task,
         training=config.training,
-        rounds=config.rounds,
+        rounds=live.rounds,
         min_clients=config.min_clients,
         labelling=config.labelling,
     )
@@ -79,16 +79,19 @@ def waiting_of(live: Live, alive: Callable[[], set[str]], names_of: Names, now_s
         now_s: Unix time.
     """
     config, state, step = live.config, live.state, live.state.step
+    if state.is_paused:
+        next_round = step.opened.round_index if step else min(state.round_index + 1, live.rounds)
+        return Waiting("paused", config.name, next_round, live.rounds)
     if step is None:
         needed = devices_needed(config, state)
         missing = max(0, needed - len(alive() - state.left.keys()))
-        next_round = min(state.round_index + 1, config.rounds)
-        return Waiting("waiting", config.name, next_round, config.rounds, missing, needed)
+        next_round = min(state.round_index + 1, live.rounds)
+        return Waiting("waiting", config.name, next_round, live.rounds, missing, needed)
     return Waiting(
         step.opened.kind,
         config.name,
         step.opened.round_index,
-        config.rounds,
+        live.rounds,
         len(step.members) - len(step.answers),
         len(step.members),
         round(max(0.0, step.opened.opened_at_s + config.deadline_s - now_s), 1),
@@ -119,6 +122,7 @@ def over_of(live: Live, devices: int, accuracies: Mapping[int, float]) -> Over:
         rounds=live.state.round_index,
         devices=devices,
         accuracies=dict(accuracies),
+        is_stopped=live.state.is_stopped,
     )
 
 
@@ -147,7 +151,7 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
         what = f"{config.name}: {round_text(live, step.opened)} closed {spent}"
         return f"{what}: {done}{gave}{missing}"
     if isinstance(event, Finished):
-        return f"{config.name}: finished, round {live.state.round_index} of {config.rounds}"
+        return f"{config.name}: finished, round {live.state.round_index} of {live.rounds}"
     return ""
 
 
@@ -163,7 +167,7 @@ def round_text(live: Live, opened: StepOpened) -> str:
     """A step's name for people."""
     if opened.round_index == 0:
         return "before round 1, evaluation"
-    return f"round {opened.round_index} of {live.config.rounds}, {DOING[opened.kind]}"
+    return f"round {opened.round_index} of {live.rounds}, {DOING[opened.kind]}"
 
 
 def answer_text(
@@ -209,7 +213,7 @@ def listed(names: Collection[str], most: int = MOST_NAMES) -> str:
 
 def lack_text(live: Live, alive: Collection[str], names_of: Names) -> str:
     """What a run that has no open step waits for, in words; empty where it waits for nothing."""
-    if live.state.step is not None or live.state.is_finished:
+    if live.state.step is not None or live.state.is_finished or live.state.is_paused:
         return ""
     here = names_of(set(alive) - live.state.left.keys())
     needed = devices_needed(live.config, live.state)
@@ -225,5 +229,5 @@ def lack_text(live: Live, alive: Collection[str], names_of: Names) -> str:
 def run_text(live: Live, devices: int) -> str:
     """A line on where a run stands, for the beginning of a log."""
     state, config = live.state, live.config
-    where = f"{state.phase}, round {state.round_index} of {config.rounds}"
+    where = f"{state.phase}, round {state.round_index} of {live.rounds}"
     return f"run {config.name} ({live.run.run_id}): {where}, devices in it: {devices}"

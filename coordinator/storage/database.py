@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sql
+
+Statement: TypeAlias = sql.Executable
 
 
 class Database:

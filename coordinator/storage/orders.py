@@ -8,6 +8,7 @@ import sqlalchemy as sql
 
 from coordinator.rounds.machine import State, evolve, replay
 from coordinator.rounds.orders import OrderError, OrderKind, event_of
+from coordinator.storage.database import Statement
 from coordinator.storage.runs import config_of
 from coordinator.storage.schema import ORDERS
 from coordinator.storage.store import Run, Store, StoreError
@@ -85,7 +86,7 @@ def order_of(store: Store, order_id: int) -> Order | None:
     return _order(found[0]) if found else None
 
 
-def taken_up(order_id: int, now_s: float, refused: str | None = None) -> sql.Executable:
+def taken_up(order_id: int, now_s: float, refused: str | None = None) -> Statement:
     """The statement that notes an order as carried out; in the transaction of its event."""
     here = (ORDERS.c.order_id == order_id) & ORDERS.c.done_at_s.is_(None)
     return sql.update(ORDERS).where(here).values(done_at_s=now_s, refused=refused)

@@ -95,15 +95,17 @@ class Store:
         order = (RUNS.c.created_at_s, RUNS.c.run_id)
         return [Run(**row) for row in self.database.rows(sql.select(RUNS).order_by(*order))]
 
-    def append(self, run_id: str, seq: int, event: Event) -> None:
-        """Append an event to a run's journal; durable when this returns.
+    def append(self, run_id: str, seq: int, event: Event, *statements: sql.Executable) -> None:
+        """Append an event to a run's journal, and in the same transaction what goes with it.
+
+        Durable when this returns.
 
         Raises:
             StoreError: Somebody else wrote this place of the journal.
         """
         row = {"run_id": run_id, "seq": seq, "payload": encode_event(event)}
         try:
-            self.database.write(sql.insert(EVENTS).values(**row))
+            self.database.write(sql.insert(EVENTS).values(**row), *statements)
         except IntegrityError as error:
             raise StoreError(f"another process writes the journal of run {run_id}") from error
 
