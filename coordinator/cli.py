@@ -8,6 +8,7 @@ import typer
 from coordinator.commands.create import create
 from coordinator.commands.export import export
 from coordinator.commands.figures import figures
+from coordinator.commands.init import init_command
 from coordinator.commands.serve import serve_command
 from coordinator.commands.status import status
 from coordinator.commands.token import token
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("init")(init_command)
 app.command()(create)
 app.command("serve")(serve_command)
 app.command()(status)

@@ -5,7 +5,7 @@ asked of OpenSSL by a handshake in memory, as each device will. Errors name file
 """
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -67,8 +67,7 @@ def check(folder: Path, now: datetime) -> Trust:
         TrustError: Expired or not valid yet, no certificate, of another key or authority.
     """
     trust = read(folder)
-    for name, certificate in _all(trust):
-        _check_dates(name, certificate, now)
+    check_dates(_all(trust), now)
     context, names = server_context(folder), names_of(trust.server.certificate)
     demand(bool(names), "server.pem is for no host; a subjectAltName is expected", TrustError)
     if trust.authority is not None:
@@ -162,6 +161,20 @@ def _all(trust: Trust) -> Iterator[tuple[str, x509.Certificate]]:
         except ValueError as error:
             raise TrustError(f"{name} holds no certificate ({error})") from error
         yield from ((name, certificate) for certificate in found)
+
+
+def check_authority(trust: Trust, now: datetime) -> None:
+    """Refuse an authority that is of another time.
+
+    Raises:
+        TrustError: Says since when.
+    """
+    check_dates((found for found in _all(trust) if found[0] == "ca.pem"), now)
+
+
+def check_dates(found: Iterable[tuple[str, x509.Certificate]], now: datetime) -> None:
+    for name, certificate in found:
+        _check_dates(name, certificate, now)
 
 
 def _check_dates(name: str, certificate: x509.Certificate, now: datetime) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from coordinator.trust.authority import LOOPBACK, Pair, draw_authority, sign_server
-from coordinator.trust.checks import check, is_for, names_of
+from coordinator.trust.checks import check, check_authority, is_for, names_of
 from coordinator.trust.folder import Address, Trust, TrustError, folder_of, is_there, put, read
 from edge_client.errors import demand
 from edge_client.wire.pins import pin_of
@@ -69,12 +69,13 @@ def renew(store: Path, names: Sequence[str], port: int | None, days: int, now: d
             f"the certificate in {folder_of(store)} was given; renew it where it comes from, and "
             "give it with --renew --cert FILE --key FILE"
         )
+    try:
+        check_authority(old, now)
+    except TrustError as error:
+        raise TrustError(f"{folder_of(store)}: {error}") from error
     before = [name for name in names_of(old.server.certificate) if name not in LOOPBACK]
     authority = Pair(old.authority, old.authority_key)
-    try:
-        server = sign_server(authority, names or before, now, days)
-    except ValueError as error:
-        raise TrustError(f"{folder_of(store)}: the CA cannot sign ({error})") from error
+    server = sign_server(authority, names or before, now, days)
     trust = replace(old, address=_address(old, names, port), server=server)
     return _put(store, trust, now)
 

@@ -4,6 +4,7 @@ import os
 import socket
 import stat
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,8 @@ def run_client(
     token_file: Place | None = None,
     until: str = FINISHED,
     tags: Mapping[str, str] | None = None,
+    ca: str = "",
+    plain_http: bool = False,
     base: Place = EMBEDDED,
     engine: str = AUTO,
     device: str = CPU,
@@ -77,6 +80,9 @@ def run_client(
         until: `finished`: ends when the runs that it joined are over; `stopped`: waits for the
             next run, for ever.
         tags: What its owner says of the device, such as `{"site": "kitchen"}`; runs choose by it.
+        ca: Whom to believe over https: the authority's `sha256:HEX`, a file with its certificate,
+            or `system`; needed once.
+        plain_http: Speak plain HTTP to another machine.
         base: Folder, hub name or `embedded`; the run's base.
         engine: `auto`, `torch` or `onnx`.
         device: `cpu`, or `cuda` for the torch engine on a CUDA device.
@@ -92,13 +98,15 @@ def run_client(
         encoding: Of the texts' files; UTF-8 by default.
 
     Raises:
-        WrongInput: Wrong token, another base, texts that do not fit the run, no plan that fits.
+        WrongInput: Wrong token, a coordinator that is not to be believed, another base, texts that
+            do not fit the run, no plan that fits.
         NothingDone: The runs are finished and all that was asked of this device failed.
         Failed: Nobody answered at the start, or work failed three times in a row.
     """
     from edge_client.client.loop import Client
     from edge_client.client.settings import Settings
     from edge_client.client.state import ClientState
+    from edge_client.client.trust import trusted
 
     name = name or socket.gethostname()
     check_name(name, is_folder=state is None)
@@ -134,7 +142,8 @@ def run_client(
     )
     client_state = ClientState(state_folder(state, name))
     with client_state.locked():
-        summary = Client(settings, client_state).run()
+        verify = trusted(settings.url, ca, client_state.folder, patience, plain_http)
+        summary = Client(replace(settings, verify=verify), client_state).run()
     if summary.failures and not summary.works:
         raise NothingDone(summary)
     return summary

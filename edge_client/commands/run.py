@@ -58,6 +58,16 @@ def run(
         list[str] | None,
         typer.Option(help="What runs may choose by, such as site=kitchen; may be repeated."),
     ] = None,
+    ca: Annotated[
+        str,
+        typer.Option(
+            help="Whom to believe over https: sha256:HEX as `coordinator init` printed, a file, or "
+            "`system`; needed once."
+        ),
+    ] = "",
+    plain_http: Annotated[
+        bool, typer.Option("--plain-http", help="Speak plain HTTP to another machine.")
+    ] = False,
     base: BaseOption = EMBEDDED,
     engine: EngineOption = AUTO,
     device: DeviceOption = CPU,
@@ -100,6 +110,8 @@ def run(
             token_file=token_file,
             until=until,
             tags=tags_of(tag or []),
+            ca=ca,
+            plain_http=plain_http,
             base=base,
             engine=engine,
             device=device,

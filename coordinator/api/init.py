@@ -1,0 +1,153 @@
+"""A coordinator that other machines can use: its store, its certificates, and who may come in."""
+
+import shlex
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from coordinator.api.serve import PORT
+from coordinator.api.stores import Place
+from coordinator.storage.keys import draw_secret
+from coordinator.storage.operators import add_operator
+from coordinator.storage.store import Store
+from coordinator.storage.token_rows import insert_token
+from coordinator.trust.authority import AUTHORITY_DAYS, SERVER_DAYS
+from coordinator.trust.checks import names_of, valid_until
+from coordinator.trust.folder import Trust, ca_of
+from coordinator.trust.making import Given, check_new, make, renew, take, take_again
+from coordinator.trust.network import own_address
+from edge_client.errors import demand
+
+TOKEN_DAYS = 30  # of the first enrolment token
+DAY_S = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A coordinator's certificate.
+
+    Attributes:
+        store: The store's folder.
+        url: What devices are told.
+        ca: What devices are given as --ca.
+        names: The hosts that the certificate is for.
+        valid_until: When it ends.
+    """
+
+    store: Path
+    url: str
+    ca: str
+    names: tuple[str, ...]
+    valid_until: datetime
+
+
+@dataclass(frozen=True)
+class Initialized:
+    """A new coordinator; its tokens are stored as hashes only.
+
+    Attributes:
+        certified: Its certificate.
+        operator_token: For the page and the operator's API.
+        token: Lets devices enrol.
+        token_until_s: Unix time until which it does.
+    """
+
+    certified: Certified
+    operator_token: str
+    token: str
+    token_until_s: float
+
+    @property
+    def line(self) -> str:
+        """What is pasted on a device."""
+        certified = self.certified
+        return (
+            f"SMIDGEN_TOKEN={self.token} smidgen client run --coordinator "
+            f"{shlex.quote(certified.url)} --ca {certified.ca} --data FOLDER"
+        )
+
+
+def init(
+    store: Place,
+    hosts: Sequence[str] = (),
+    port: int | None = None,
+    days: int | None = None,
+    given: Given | None = None,
+) -> Initialized:
+    """Make a store's certificates, or take given ones, and let an operator and devices in.
+
+    Args:
+        store: Folder of the coordinator's store; made if it is new.
+        hosts: Names and addresses of this machine; devices are told the first. By default the
+            address on its network, and its name.
+        port: What devices are told; 8700 by default.
+        days: How long the certificate is valid; a year by default.
+        given: Certificates from elsewhere.
+
+    Raises:
+        WrongInput: It has certificates, or a value, a name or a given file cannot be used.
+    """
+    folder, now_s = Path(store), time.time()
+    _check_numbers(port, days, given)
+    check_new(folder)
+    told = PORT if port is None else port
+    with closing(Store(folder)) as opened:
+        if given is None:
+            trust = make(folder, hosts or _own_names(), told, days or SERVER_DAYS, _now())
+        else:
+            trust = take(folder, given, hosts, told, _now())
+        token, until_s = draw_secret(), now_s + TOKEN_DAYS * DAY_S
+        opened.database.write(insert_token(token, now_s, expires_at_s=until_s)[1])
+        operator_token = add_operator(opened, "operator", now_s)
+    return Initialized(_certified(folder, trust), operator_token, token, until_s)
+
+
+def renew_certificate(
+    store: Place,
+    hosts: Sequence[str] = (),
+    port: int | None = None,
+    days: int | None = None,
+    given: Given | None = None,
+) -> Certified:
+    """Make another certificate by the same authority, or take a given one; devices go on.
+
+    A coordinator that is serving takes it within seconds.
+
+    Raises:
+        WrongInput: There is none to renew, or a value, a name or a given file cannot be used.
+    """
+    folder = Path(store)
+    _check_numbers(port, days, given)
+    if given is None:
+        trust = renew(folder, hosts, port, days or SERVER_DAYS, _now())
+    else:
+        trust = take_again(folder, given, hosts, port, _now())
+    return _certified(folder, trust)
+
+
+def _certified(folder: Path, trust: Trust) -> Certified:
+    certificate = trust.server.certificate
+    names = tuple(names_of(certificate))
+    return Certified(folder, trust.address.url, ca_of(trust), names, valid_until(certificate))
+
+
+def _check_numbers(port: int | None, days: int | None, given: Given | None) -> None:
+    demand(port is None or 0 < port < 65536, f"--port {port}: 1 to 65535 is expected")
+    is_period = days is None or 0 < days <= AUTHORITY_DAYS
+    demand(is_period, f"--days {days}: 1 to {AUTHORITY_DAYS} is expected")
+    demand(days is None or given is None, "--days: how long --cert is valid is written in it")
+
+
+def _own_names() -> list[str]:
+    """What devices on the network find this machine by, without those that are only its own."""
+    found = own_address()
+    name = socket.gethostname()
+    return [found, name] if found else [name]
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
