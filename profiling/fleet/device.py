@@ -124,6 +124,7 @@ class Device:
         self._book, self._name, self._base_id = book, name, base_id
         self._http = connection({"Authorization": f"Bearer {draw_key()}"})
         self._adapters: deque[str] = deque(maxlen=KEPT)  # what it has, by hash
+        self._heard = ""  # the work that it was given last
         self._refusals = 0
 
     async def enrol(self, token: str, tags: Mapping[str, str]) -> None:
@@ -159,7 +160,8 @@ class Device:
         start = time.monotonic()
         answer = await self._ask("poll", "GET", f"/v1/work?wait_s={wait_s:g}", wait_s=wait_s)
         given = decode(answer.body, Next)
-        if given.work is not None:
+        if given.work is not None and given.work.work_id != self._heard:
+            self._heard = given.work.work_id
             self._book.hear(given.work)
         elif given.waiting is not None:
             spent_s = time.monotonic() - start

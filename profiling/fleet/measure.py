@@ -108,7 +108,7 @@ def _create(folder: Path, load: Load) -> str:
     """Make the store, its certificates and a run; the run's enrolment token."""
     (folder / "run.toml").write_text(run_file(load))
     store = ["--store", str(folder / "store")]
-    _smidgen("init", *store)
+    _smidgen("init", *store, "--host", "127.0.0.1")
     return str(_smidgen("create", *store, str(folder / "run.toml"))["token"])
 
 

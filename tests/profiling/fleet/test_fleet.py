@@ -31,7 +31,7 @@ def test_a_small_fleet_loses_nothing_and_is_kept_as_a_record(tmp_path: Path) -> 
 def test_a_fleet_that_is_not_through_in_time_says_how_far_it_came() -> None:
     done = smidgen("profile", "fleet", *SMALL, "--rounds", "100000", "--within", "8")
     assert done.exit_code == 1
-    assert done.stderr.splitlines()[-1].startswith("smidgen profile fleet: 12 devices: ended after")
+    assert done.stderr.splitlines()[-1].startswith("smidgen profile: 12 devices: ended after")
     assert "12 of 12" in done.stdout
 
 
