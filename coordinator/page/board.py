@@ -11,31 +11,37 @@ from threading import Lock
 from typing import Any
 
 from coordinator.fleet.presence import ALIVE_S
-from coordinator.operator.round_figures import rounds_of
-from coordinator.operator.run_schemas import Round
+from coordinator.operator.told import (
+    Standing,
+    Told,
+    device_told,
+    membership_told,
+    round_told,
+    run_told,
+)
 from coordinator.page.trouble import Trouble, trouble_of
-from coordinator.rounds.machine import Step, devices_needed
+from coordinator.rounds.machine import Step
 from coordinator.serving.ledger import Live
 from coordinator.serving.service import Service
 from coordinator.storage.device_rows import Device
-from coordinator.storage.figures import rows
+from coordinator.storage.figures import rows_of_round
 from edge_client.wire.failures import SAID
-
-Told = dict[str, Any]  # what becomes JSON
 
 MOST_MISSING = 30  # devices still expected that are named
 MOST_TROUBLE = 30  # lines on what went wrong
+MOST_READ = 4000  # answers that one look reads, a third of a second
+LATEST = 2  # rounds before the newest for which answers may still come
 SEEN_STEP_S = 5.0  # the last contact is told to within this, or every poll would be news
-MEMBERSHIPS = {"joined": "takes part", "home": "finished"}
-DECLINED = "declined"
+MEMBERSHIPS = {"joined": "takes part", "home": "is done"}
 
 
 @dataclass
 class History:
-    """A run's rounds so far, and how many answers they were read from."""
+    """A run's rounds so far, up to which one they are read, and from how many answers."""
 
     answers: int = -1
-    rounds: dict[int, Round] = field(default_factory=dict)
+    read: int = 0
+    rounds: dict[int, Told] = field(default_factory=dict)
     trouble: dict[int, list[Trouble]] = field(default_factory=dict)
 
 
@@ -105,42 +111,34 @@ class Board:
             yield event("devices", {"is_all": is_all, "devices": devices})
 
     def _read_rounds(self, live: Live, version: int) -> None:
-        """Read the reports of what is new: late ones come for the last two rounds at most."""
-        run_id = live.run.run_id
-        history = self._histories.setdefault(run_id, History())
-        answers = self._service.answers_of(run_id)
+        """Read what was answered since the last look; of a long history a part at each."""
+        run_id, history = live.run.run_id, self._histories.setdefault(live.run.run_id, History())
+        answers, last = self._service.answers.count(run_id), live.state.round_index + 1
         if answers == history.answers:
             return
-        since = max(history.rounds, default=0) - 2
-        table = rows(self._service.store, run_id, since)
-        for one in rounds_of(table):
-            history.rounds[one.round_index] = one
-            known = self._rounds.setdefault(run_id, Versions())
-            known.put(str(one.round_index), one.model_dump(), version)
-        found = trouble_of(table, MOST_TROUBLE)
-        history.trouble = {k: v for k, v in history.trouble.items() if k < since} | found
+        known, read, number = self._rounds.setdefault(run_id, Versions()), history.read, 0
+        for index in range(max(0, read - LATEST), last + 1):
+            if table := rows_of_round(self._service.store, run_id, index):
+                history.rounds[index] = round_told(index, table)
+                known.put(str(index), history.rounds[index], version)
+                history.trouble = _newest(history.trouble | {index: trouble_of(table)})
+            history.read, number = max(read, index), number + len(table)
+            if number > MOST_READ and read < index < last:
+                return
         history.answers = answers
 
     def _run(self, live: Live, now_s: float) -> Told:
         run_id, config, state = live.run.run_id, live.config, live.state
         history = self._histories[run_id]
-        evaluated = _newest(history.rounds.values(), "accuracy")
-        trained = _newest(history.rounds.values(), "loss")
-        return {
-            "run_id": run_id,
-            "name": config.name,
-            "created_at_s": live.run.created_at_s,
-            "phase": state.phase,
-            "is_stopped": state.is_stopped,
-            "round_index": state.round_index,
-            "rounds": state.rounds_of(config),
-            "devices": len(self._service.members.joined(run_id)),
-            "here": len(self._service.alive(run_id, now_s) - state.left.keys()),
-            "needed": devices_needed(config, state),
-            "step": self._step(live, state.step, now_s) if state.step else None,
-            "accuracy": evaluated.accuracy if evaluated else None,
-            "accuracy_round": evaluated.round_index if evaluated else None,
-            "loss": trained.loss if trained else None,
+        joined = self._service.members.joined(run_id)
+        here = self._service.alive(run_id, now_s) - state.left.keys()
+        losses = [
+            one["loss"] for _, one in sorted(history.rounds.items()) if one["loss"] is not None
+        ]
+        told = run_told(Standing(live.run, config, state, joined, here), (losses or [None])[-1])
+        if told["step"] is not None and state.step is not None:
+            told["step"] |= self._missing(state.step)
+        return told | {
             "base": config.base,
             "adapter": config.adapter,
             "tags": dict(config.devices.tags),
@@ -148,31 +146,16 @@ class Board:
             "trouble": self._trouble(live, history),
         }
 
-    def _step(self, live: Live, step: Step, now_s: float) -> Told:
-        opened = step.opened
+    def _missing(self, step: Step) -> Told:
+        """Who has not answered, and whether that is late by now."""
         missing = [one for work_id, one in step.members.items() if work_id not in step.answers]
         is_late = 2 * len(step.answers) >= len(step.members)
         named = sorted((self._service.fleet.name_of(one), one) for one in missing)
-        return {
-            "kind": opened.kind,
-            "round_index": opened.round_index,
-            "attempt": opened.attempt,
-            "opened_at_s": opened.opened_at_s,
-            "closes_at_s": opened.opened_at_s + live.config.deadline_s,
-            "asked": len(step.members),
-            "answers": len(step.answers),
-            "failed": sum(answer.outcome == "failed" for answer in step.answers.values()),
-            "missing": [
-                {
-                    "device_id": device_id,
-                    "name": name,
-                    "last_seen_s": self._seen(device_id),
-                    "is_late": is_late,
-                }
-                for name, device_id in named[:MOST_MISSING]
-            ],
-            "more": max(0, len(missing) - MOST_MISSING),
-        }
+        told = [
+            {"device_id": key, "name": name, "last_seen_s": self._seen(key), "is_late": is_late}
+            for name, key in named[:MOST_MISSING]
+        ]
+        return {"missing": told, "more": max(0, len(missing) - MOST_MISSING)}
 
     def _seen(self, device_id: str) -> float | None:
         at_s = self._service.presence.last_seen_s(device_id)
@@ -189,49 +172,32 @@ class Board:
             ]
         for device_id, member in sorted(self._service.members.of(live.run.run_id).items()):
             if failure := member.membership.failure:
-                said = f"it declined: {SAID[failure]}"
-                key = f"{DECLINED} {device_id}"
-                told = {"key": key, "device_id": device_id, "name": name_of(device_id)}
-                found.append(told | {"kind": None, "said": said})
+                told = {"key": f"declined {device_id}", "device_id": device_id, "kind": None}
+                found.append(
+                    told | {"name": name_of(device_id), "said": f"declined: {SAID[failure]}"}
+                )
         return found[:MOST_TROUBLE]
 
     def _device(self, device: Device, lives: Iterable[Live], now_s: float) -> Told:
-        seen_s, facts = self._seen(device.device_id), device.facts
-        return {
-            "device_id": device.device_id,
-            "name": device.name,
-            "tags": device.all_tags,
-            "facts": {
-                "machine": facts.machine,
-                "board": facts.board,
-                "engine": facts.engine,
-                "memory_bytes": facts.memory_bytes,
-                "budget_bytes": facts.budget_bytes,
-                "is_on_mains": facts.is_on_mains,
-                "smidgen": facts.smidgen,
-            },
-            "last_seen_s": seen_s,
-            "is_here": seen_s is not None and now_s - seen_s < ALIVE_S,
-            "revoked_at_s": device.revoked_at_s,
-            "runs": [
-                told
-                for live in lives
-                if (told := self._membership(live.run.run_id, device.device_id)) is not None
-            ],
-        }
+        seen_s = self._seen(device.device_id)
+        is_here = seen_s is not None and now_s - seen_s < ALIVE_S
+        runs = [self._membership(live, device.device_id) for live in lives]
+        told = device_told(device, is_here, [one for one in runs if one is not None])
+        return told | {"last_seen_s": seen_s}
 
-    def _membership(self, run_id: str, device_id: str) -> Told | None:
-        member = self._service.members.get(run_id, device_id)
+    def _membership(self, live: Live, device_id: str) -> Told | None:
+        member = self._service.members.get(live.run.run_id, device_id)
         if member is None:
             return None
-        told = member.membership
-        said = f"{DECLINED}: {SAID[told.failure]}" if told.failure else MEMBERSHIPS[told.state]
-        return {"run_id": run_id, "said": said, "peak_bytes": told.peak_bytes}
+        told = membership_told(live.run.run_id, live.config.name, member)
+        failure = member.membership.failure
+        said = f"declined: {SAID[failure]}" if failure else MEMBERSHIPS[told["state"]]
+        return told | {"said": said}
 
 
-def _newest(rounds: Iterable[Round], name: str) -> Round | None:
-    told = [one for one in rounds if getattr(one, name) is not None]
-    return max(told, key=lambda one: one.round_index, default=None)
+def _newest(trouble: dict[int, list[Trouble]]) -> dict[int, list[Trouble]]:
+    """Rounds in which something went wrong, the newest `MOST_TROUBLE`."""
+    return dict(sorted((index, told) for index, told in trouble.items() if told)[-MOST_TROUBLE:])
 
 
 def _is_failing(step: Step | None) -> bool:

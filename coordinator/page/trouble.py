@@ -1,23 +1,20 @@
-"""What went wrong in a run's rounds, from the devices' reports."""
+"""What went wrong in a round, from the devices' reports."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from edge_client.wire.failures import SAID
-from edge_client.wire.figures import Row, by_round
+from edge_client.wire.figures import Row
 
 Trouble = dict[str, Any]
+MOST = 30
 LATE = "its answer came after the step had closed"
 
 
-def trouble_of(table: Sequence[Row], most: int) -> dict[int, list[Trouble]]:
-    """Answers that failed or came too late, by round, the last `most` of each."""
-    found = {}
-    for index, told in by_round(table).items():
-        bad = [row for row in told if row["outcome"] == "failed" or row["is_late"]]
-        if bad:
-            found[index] = [_trouble(row) for row in bad[-most:]]
-    return found
+def trouble_of(table: Sequence[Row]) -> list[Trouble]:
+    """A round's answers that failed or came too late; of very many, the last."""
+    bad = [row for row in table if row["outcome"] == "failed" or row["is_late"]]
+    return [_trouble(row) for row in bad[-MOST:]]
 
 
 def _trouble(row: Row) -> Trouble:

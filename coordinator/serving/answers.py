@@ -22,16 +22,12 @@ LOG = logging.getLogger(__name__)
 
 
 class Answers:
-    """Takes in what devices send for the work they were given; safe to use from several threads.
-
-    Attributes:
-        counts: Answers since the process began, by (run, kind, outcome); an outcome may be `late`.
-    """
+    """Takes in what devices send for the work they were given; safe to use from several threads."""
 
     def __init__(self, store: Store, ledger: Ledger, fleet: Fleet, members: Members) -> None:
         self._store, self._ledger, self._fleet, self._members = store, ledger, fleet, members
         self._counting = Lock()
-        self.counts: Counter[tuple[str, str, str]] = Counter()
+        self._counts: Counter[tuple[str, str, str]] = Counter()  # by run, kind and outcome
         self._reference: tuple[str, AdapterState] = ("", {})
 
     def asked(self, device: Device, work_id: str) -> Asked:
@@ -100,7 +96,7 @@ class Answers:
             is_late = not receipt.accepted and report.outcome == "done"
             outcome = "late" if is_late else report.outcome
             with self._counting:
-                self.counts[run_id, opened.kind, outcome] += 1
+                self._counts[run_id, opened.kind, outcome] += 1
             level = logging.WARNING if report.outcome == "failed" else logging.INFO
             said = answer_text(
                 self._live(asked),
@@ -114,6 +110,19 @@ class Answers:
             run = self._live(asked).config.name
             LOG.log(level, "%s", said, extra=about(run, device.name, opened.round_index))
         return receipt
+
+    def count(self, run_id: str) -> int:
+        """Answers to a run's work since the process began."""
+        with self._counting:
+            return sum(n for (run, _, _), n in self._counts.items() if run == run_id)
+
+    def by_outcome(self) -> Counter[tuple[str, str]]:
+        """Answers since the process began, by (kind, outcome)."""
+        found: Counter[tuple[str, str]] = Counter()
+        with self._counting:
+            for (_, kind, outcome), number in self._counts.items():
+                found[kind, outcome] += number
+        return found
 
     def _live(self, asked: Asked) -> Live:
         live = self._ledger.run(asked.run_id)

@@ -8,21 +8,21 @@ let most = PAGE;
 const isGone = (device) => device.revoked_at_s !== null;
 const tagsOf = (device) => Object.entries(device.tags).map(([key, value]) => (value ? `${key}=${value}` : key));
 
-function found(devices, words, runs) {
+function found(devices, words) {
   if (!words.length) return devices;
   return devices.filter((device) => {
-    const names = device.runs.map((one) => runs.get(one.run_id)?.name || "");
+    const names = device.runs.map((one) => one.run_name);
     const text = [device.name, device.device_id, ...tagsOf(device), ...names].join("\n").toLowerCase();
     return words.every((word) => text.includes(word));
   });
 }
 
 /** The table of devices. */
-export function showDevices(devices, runs, now_s, isOperator, revoke) {
+export function showDevices(devices, now_s, isOperator, revoke) {
   const table = find("devices");
   const here = devices.filter((device) => device.is_here && !isGone(device)).length;
   const words = find("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const chosen = found(devices, words, runs);
+  const chosen = found(devices, words);
   chosen.sort((a, b) => rank(a) - rank(b) || (a.name < b.name ? -1 : 1));
   const which = words.length ? `, ${chosen.length} found` : "";
   const none = "No device has enrolled yet. smidgen client run on a device, with a token, does that.";
@@ -31,7 +31,7 @@ export function showDevices(devices, runs, now_s, isOperator, revoke) {
   table.hidden = chosen.length === 0;
   table.tHead.rows[0].lastElementChild.hidden = !isOperator;
   const shown = chosen.slice(0, most);
-  keep(table.tBodies[0], shown, (one) => one.device_id, (one) => create(table, one, revoke), (line, one) => update(line, one, runs, now_s, isOperator));
+  keep(table.tBodies[0], shown, (one) => one.device_id, (one) => create(table, one, revoke), (line, one) => update(line, one, now_s, isOperator));
   const more = find("more");
   more.hidden = chosen.length <= most;
   say(more, `Show ${Math.min(PAGE, chosen.length - most)} more of ${chosen.length}`);
@@ -55,7 +55,7 @@ function create(table, device, revoke) {
   return line;
 }
 
-function update(line, device, runs, now_s, isOperator) {
+function update(line, device, now_s, isOperator) {
   const [name, seen, joined, room, tags, power, version, change] = line.cells;
   line.className = isGone(device) ? "gone" : "";
   say(name.firstChild, device.name);
@@ -64,9 +64,8 @@ function update(line, device, runs, now_s, isOperator) {
   const silent = device.last_seen_s === null ? "never" : `${span(now_s - device.last_seen_s)} ago`;
   say(seen, isGone(device) ? "revoked" : silent);
   keep(joined, device.runs, (one) => one.run_id, () => make("div"), (item, one) => {
-    const run = runs.get(one.run_id)?.name || one.run_id;
     const plan = one.peak_bytes ? `, plan ${memory(one.peak_bytes)}` : "";
-    say(item, `${run}: ${one.said}${plan}`);
+    say(item, `${one.run_name}: ${one.said}${plan}`);
   });
   joined.classList.toggle("void", device.runs.length === 0);
   say(room.firstChild, memory(facts.memory_bytes));

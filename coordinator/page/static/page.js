@@ -128,7 +128,7 @@ function draw() {
   rounds.sort((a, b) => a.round_index - b.round_index);
   showTable(runs, chosen, choose);
   showRun(seen.runs.get(chosen), rounds, now(), isOperator);
-  showDevices([...seen.devices.values()], seen.runs, now(), isOperator, revoke);
+  showDevices([...seen.devices.values()], now(), isOperator, revoke);
 }
 
 function choose(run_id) {
