@@ -68,6 +68,8 @@ def ready(
         PortError: The address cannot be listened on.
         TrustError: Devices would refuse the certificates, or plain HTTP for other machines.
     """
+    from coordinator.page.routes import add_page
+    from coordinator.page.watching import add_watching
     from coordinator.serving.server import listen, serve, sole_server, url_of  # FastAPI: seconds
     from coordinator.serving.service import Service
 
@@ -91,7 +93,7 @@ def ready(
             url_of(bound, tls),
             "" if tls is None else tls.ca,
             created,
-            partial(serve, service, bound, secured=tls),
+            partial(serve, service, bound, secured=tls, parts=(add_watching, add_page)),
         )
 
 

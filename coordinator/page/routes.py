@@ -9,6 +9,7 @@ GET    /v1/operator/events     server-sent events: what is, then what changes
 
 import mimetypes
 import time
+from importlib import metadata
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
@@ -24,7 +25,6 @@ from coordinator.serving.polls import Bells
 from coordinator.serving.service import Service
 from coordinator.storage.operators import Role
 from coordinator.storage.sessions import LASTS_S, close_session, open_session
-from smidgen import __version__
 
 STATIC = Path(__file__).parent / "static"
 POLICY = "; ".join(
@@ -90,7 +90,7 @@ def _add_files(app: FastAPI) -> None:
 
 def _add_session(app: FastAPI, service: Service) -> None:
     def session(role: Role | None) -> Response:
-        told = Session(role=role, version=__version__ if role else None)
+        told = Session(role=role, version=_version() if role else None)
         return Response(told.model_dump_json(), headers=NO_STORE, media_type="application/json")
 
     @app.get("/v1/operator/session", tags=["page"], response_model=Session)
@@ -126,3 +126,10 @@ def _add_session(app: FastAPI, service: Service) -> None:
         answer = session(None)
         answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return answer
+
+
+def _version() -> str:
+    try:
+        return metadata.version("smidgen")
+    except metadata.PackageNotFoundError:  # a copy that was never installed
+        return "unknown"

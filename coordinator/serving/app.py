@@ -56,6 +56,7 @@ async def drive(service: Service, bells: Bells) -> None:
         bells.changed.clear()
         try:
             bells.ring(await run_in_threadpool(service.tick, time.time()))
+            bells.ticked_s = time.monotonic()
         except Exception:  # the edge: a full disk must not end the driver, rounds go on after it
             LOG.exception("rounds stand still; trying again")
         if not bells.is_stopping:

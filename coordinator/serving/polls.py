@@ -1,6 +1,7 @@
 """Long polls: every waiting device has its own bell, so news wakes only whom it concerns."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -11,11 +12,13 @@ class Bells:
     Attributes:
         changed: Rung by a request that may let rounds proceed.
         is_stopping: No poll waits any more.
+        ticked_s: When rounds were last let proceed without an error, by the monotonic clock.
     """
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
         self.is_stopping = False
+        self.ticked_s = time.monotonic()
         self._waiting: dict[str, list[asyncio.Event]] = {}
 
     @contextmanager

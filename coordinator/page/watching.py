@@ -1,0 +1,89 @@
+"""What machines ask a coordinator: is it there, can it work, and what does it count.
+
+GET /readyz    one word: `ready`, or with 503 what it lacks: `driver`, `store` or `disk`
+GET /metrics   Prometheus's text, for a viewer's bearer token
+"""
+
+import os
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+
+from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import PlainTextResponse
+
+from coordinator.operator.roles import role_of
+from coordinator.rounds.admission import Refusal
+from coordinator.serving.polls import Bells
+from coordinator.serving.service import Service
+from coordinator.watch.metrics import CONTENT_TYPE, Counted, Metrics, Standing
+
+SLOWEST_TICK_S = 60.0  # a tick that averages a large cohort takes seconds
+LEAST_FREE_BYTES = 64 << 20
+LASTS_S = 2.0  # what was found holds; who asks more often costs no disk anything
+
+
+def add_watching(app: FastAPI, service: Service, bells: Bells) -> None:
+    """Add what machines ask; every request is counted from here on."""
+    metrics = Metrics(lambda: standing_of(service, time.time()))
+    app.add_middleware(Counted, metrics=metrics)
+    found: list[tuple[float, str]] = []
+
+    @app.get("/readyz", tags=["watching"], responses={503: {}}, response_class=PlainTextResponse)
+    def ready() -> Response:
+        """Whether devices and operators can be served now."""
+        now_s = time.monotonic()
+        if not found or now_s - found[0][0] > LASTS_S:
+            found[:] = [(now_s, lack(app, service, bells))]
+        word = found[0][1]
+        return PlainTextResponse(word or "ready", 503 if word else 200)
+
+    @app.get("/metrics", tags=["watching"], response_class=PlainTextResponse)
+    async def count(request: Request) -> Response:
+        """Runs, rounds, devices, answers, requests and this process, for Prometheus."""
+        if await run_in_threadpool(role_of, service.store, request, time.time()) is None:
+            raise Refusal(401, "an operator's or a viewer's token is expected")
+        text = await run_in_threadpool(metrics.text)
+        return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+
+def lack(app: FastAPI, service: Service, bells: Bells) -> str:
+    """What a coordinator lacks to do its work, in one word; empty where it lacks nothing."""
+    silent_s = time.monotonic() - bells.ticked_s
+    if bells.is_stopping or silent_s > SLOWEST_TICK_S:
+        return "driver"
+    folder = service.store.blobs
+    if shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
+        return "disk"
+    return "" if is_writable(folder) else "store"
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether a file can be written to a folder, and is on disk."""
+    path = folder / "ready.tmp"  # as all that a killed process may leave behind
+    try:
+        with path.open("wb") as file:
+            file.write(b"ready")
+            file.flush()
+            os.fsync(file.fileno())
+        path.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def standing_of(service: Service, now_s: float) -> Standing:
+    """Where a coordinator stands, from its memory."""
+    lives = service.runs()
+    devices = [one for one in service.fleet.all() if one.revoked_at_s is None]
+    steps = [live.state.step for live in lives if live.state.step is not None]
+    return Standing(
+        phases=Counter(live.state.phase for live in lives),
+        rounds=sum(live.state.round_index for live in lives),
+        devices=len(devices),
+        here=sum(service.presence.is_here(one.device_id, now_s) for one in devices),
+        asked=sum(len(step.members) - len(step.answers) for step in steps),
+        answers=service.answers.by_outcome(),
+    )

@@ -1,0 +1,82 @@
+"""A coordinator with its page, an operator's and a viewer's token."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi")
+
+from coordinator.config import RunConfig
+from coordinator.operator.routes import add_operator_routes
+from coordinator.page.routes import add_page
+from coordinator.page.watching import add_watching
+from coordinator.serving.server import listen, serve, url_of
+from coordinator.serving.service import Service
+from coordinator.storage.operators import add_operator
+from coordinator.storage.runs import create_run
+from coordinator.storage.store import Store
+from tests.coordinator.devices import Device, enrol, joined
+
+
+@dataclass
+class Served:
+    """A coordinator with a page that serves one run."""
+
+    url: str
+    store: Store
+    service: Service
+    http: httpx.Client
+    run_id: str
+    token: str
+    operator: str
+    viewer: str
+
+    def join(self, *names: str) -> list[Device]:
+        """Devices that are in the run."""
+        return [joined(self.http, self.token, name) for name in names]
+
+    def enrol(self, name: str, **more: Any) -> Device:
+        return enrol(self.http, self.token, name, **more)
+
+    def bearer(self, token: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {token}"}
+
+
+@contextmanager
+def serving(store: Store, config: RunConfig, port: int = 0) -> Iterator[Served]:
+    created = create_run(store, config, time.time())
+    tokens = [add_operator(store, role, time.time()) for role in ("operator", "viewer")]
+    service = Service(store, time.time())
+    bound, stop, listening = listen("127.0.0.1", port), threading.Event(), threading.Event()
+    parts = (add_watching, add_operator_routes, add_page)
+    told = {"parts": parts}
+    thread = threading.Thread(target=serve, args=(service, bound, listening.set, stop), kwargs=told)
+    url = url_of(bound)
+    thread.start()
+    try:
+        assert listening.wait(10)
+        with httpx.Client(base_url=url, timeout=30) as http:
+            yield Served(url, store, service, http, created.run_id, created.token, *tokens)
+    finally:
+        stop.set()
+        thread.join(6)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def start(tmp_path: Path, config: RunConfig) -> Iterator[Callable[..., Served]]:
+    """Start a coordinator with its page, on a run with these settings."""
+    with ExitStack() as stack:
+
+        def started(**settings: Any) -> Served:
+            store = stack.enter_context(closing(Store(tmp_path / "store")))
+            return stack.enter_context(serving(store, replace(config, **settings)))
+
+        yield started

@@ -1,0 +1,113 @@
+"""The stream of news: all there is, then what changes; few of them, and nobody waits for one."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from coordinator.page import streams
+from coordinator.storage.operators import operator_of_token, revoke_operator
+from edge_client.wire.fleet import Membership
+from edge_client.wire.messages import Report
+from tests.coordinator.page.conftest import Served
+
+Start = Callable[..., Served]
+EVENTS = "/v1/operator/events"
+
+
+def events(answer: httpx.Response) -> Iterator[tuple[str, Any]]:
+    kind = ""
+    for line in answer.iter_lines():
+        name, _, value = line.partition(": ")
+        if name == "event":
+            kind = value
+        elif name == "data":
+            yield kind, json.loads(value)
+
+
+def until(told: Iterator[tuple[str, Any]], found: Callable[[str, Any], bool]) -> Any:
+    end = time.monotonic() + 20
+    for kind, data in told:
+        if found(kind, data):
+            return data
+        assert time.monotonic() < end
+    raise AssertionError("the stream ended")
+
+
+def phase(name: str) -> Callable[[str, Any], bool]:
+    return lambda kind, data: kind == "state" and data["runs"][0]["phase"] == name
+
+
+def test_a_stream_tells_all_there_is_and_then_what_changes(start: Start) -> None:
+    served = start(rounds=1)
+    first, second = served.join("kitchen", "hall")
+    with served.http.stream("GET", EVENTS, headers=served.bearer(served.viewer)) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        told = events(answer)
+        state = until(told, phase("evaluate"))
+        assert state["runs"][0]["name"] == "mail" and state["runs"][0]["devices"] == 2
+        devices = until(told, lambda kind, _: kind == "devices")
+        assert [one["name"] for one in devices["devices"]] == ["kitchen", "hall"]
+        assert devices["devices"][0]["runs"][0]["said"] == "takes part"
+        assert served.operator not in json.dumps([state, devices])
+        work = first.work()
+        first.report(Report(work.work_id, "failed", failure="memory"))
+        failed = until(told, lambda kind, data: kind == "state" and data["runs"][0]["trouble"])
+        trouble = failed["runs"][0]["trouble"][0]
+        assert (trouble["name"], trouble["kind"]) == ("kitchen", "evaluate")
+        assert trouble["said"] == "the device ran out of memory"
+        missing = failed["runs"][0]["step"]["missing"]
+        assert [(one["name"], one["is_late"]) for one in missing] == [("hall", True)]
+        second.do(second.work())
+        rounds = until(told, lambda kind, data: kind == "rounds")
+        assert rounds["run_id"] == served.run_id and rounds["rounds"][0]["failed"] == 1
+
+
+def test_a_device_that_declines_says_why(start: Start) -> None:
+    served = start()
+    device = served.enrol("small")
+    device.tell(served.run_id, Membership("declined", "budget"))
+    with served.http.stream("GET", EVENTS, headers=served.bearer(served.viewer)) as answer:
+        state = until(events(answer), lambda kind, data: kind == "state")
+    trouble = state["runs"][0]["trouble"][0]
+    assert trouble["name"] == "small"
+    assert trouble["said"] == "declined: no plan fits the device's memory budget"
+
+
+def test_nobody_hears_without_a_token(start: Start) -> None:
+    served = start()
+    assert served.http.get(EVENTS).status_code == 401
+    for token in (served.token, "none"):
+        assert served.http.get(EVENTS, headers=served.bearer(token)).status_code == 401
+
+
+def test_a_stream_too_many_is_refused_and_polls_are_answered(start: Start) -> None:
+    served = start()
+    device = served.enrol("a")
+    with ExitStack() as stack:
+        for _ in range(streams.MOST):
+            http = stack.enter_context(httpx.Client(base_url=served.url, timeout=30))
+            headers = served.bearer(served.viewer)
+            answer = stack.enter_context(http.stream("GET", EVENTS, headers=headers))
+            next(events(answer))
+        refused = served.http.get(EVENTS, headers=served.bearer(served.viewer))
+        assert refused.status_code == 503 and "open already" in refused.json()["detail"]
+        began = time.monotonic()
+        assert device.poll().status_code == 200
+        assert time.monotonic() - began < 5
+
+
+def test_a_stream_ends_with_its_operator(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "BEAT_S", 0.2)
+    served = start()
+    operator = operator_of_token(served.store, served.viewer)
+    assert operator is not None
+    with served.http.stream("GET", EVENTS, headers=served.bearer(served.viewer)) as answer:
+        told = events(answer)
+        assert until(told, lambda kind, _: kind == "beat")["at_s"] > 0
+        revoke_operator(served.store, operator.operator_id, time.time())
+        assert {kind for kind, _ in told} <= {"beat", "state", "devices"}  # until its end
