@@ -15,15 +15,15 @@ from edge_client.outputs import new_file
 from edge_client.wire.figures import Row, by_round, counted, weighted
 
 
-def rows(store: Store, run_id: str) -> list[Row]:
-    """A run's rows by round, step and device; those late or failed too."""
+def rows(store: Store, run_id: str, since: int = 0) -> list[Row]:
+    """A run's rows by round, step and device, from a round on; those late or failed too."""
     names = {device.device_id: device.name for device in devices(store.database)}
-    return [_row(report, names) for report in store.reports(run_id)]
+    return [_row(report, names) for report in store.reports(run_id, since)]
 
 
 def rows_of_round(store: Store, run_id: str, round_index: int) -> list[Row]:
     """The rows of one round; devices are named by their ids."""
-    return [_row(report, {}) for report in store.reports(run_id, round_index)]
+    return [_row(report, {}) for report in store.reports(run_id, round_index, round_index)]
 
 
 def _row(stored: Mapping[str, Any], names: Mapping[str, str]) -> Row:

@@ -120,14 +120,17 @@ class Store:
             return True
         return False
 
-    def reports(self, run_id: str, round_index: int | None = None) -> list[Mapping[str, Any]]:
-        """A run's report rows by round, step and device, as they come; those of a round alone."""
+    def reports(
+        self, run_id: str, since: int = 0, until: int | None = None
+    ) -> list[Mapping[str, Any]]:
+        """A run's report rows by round, step and device, as they come, from a round to a round."""
         kinds = {"label": 0, "train": 1, "evaluate": 2}
         place = sql.case(kinds, value=REPORTS.c.kind, else_=len(kinds))
         order = (REPORTS.c.round_index, place, REPORTS.c.attempt)
-        chosen = sql.select(REPORTS).where(REPORTS.c.run_id == run_id)
-        if round_index is not None:
-            chosen = chosen.where(REPORTS.c.round_index == round_index)
+        here = (REPORTS.c.run_id == run_id) & (REPORTS.c.round_index >= since)
+        if until is not None:
+            here &= REPORTS.c.round_index <= until
+        chosen = sql.select(REPORTS).where(here)
         return self.database.rows(chosen.order_by(*order, REPORTS.c.device_id))
 
 

@@ -69,7 +69,6 @@ export function showRun(run, rounds, now_s, isOperator) {
   find("pause").hidden = isOver || run.phase === "paused";
   find("resume").hidden = run.phase !== "paused";
   find("stop").hidden = isOver;
-  find("extend").hidden = run.is_stopped;
   showStep(run, now_s);
   showRounds(rounds);
   showTrouble(run);
