@@ -1,8 +1,6 @@
 """`smidgen coordinator serve`: all runs of a store, until Ctrl-C."""
 
 import json
-import logging
-import sys
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -13,10 +11,12 @@ from coordinator.api.serve import ready
 from coordinator.commands.console import JsonOption
 from coordinator.commands.create import announce
 from coordinator.storage.status import status_of
+from coordinator.watch.logs import log_to_stderr
 
 HOST = "Address to listen on; by default loopback, and every network if `init` made certificates."
 PORT = "TCP port to listen on, 0 takes a free one; by default that of `init`, or 8700."
 PLAIN_HTTP = "Serve without TLS: behind a proxy on this machine, or where nobody listens in."
+LOG_FORMAT = "The log's lines, on stderr: for people, or one JSON object each for a collector."
 
 
 def serve_command(
@@ -33,13 +33,14 @@ def serve_command(
         bool, typer.Option(help="End when all runs are finished and their devices know.")
     ] = False,
     plain_http: Annotated[bool, typer.Option("--plain-http", help=PLAIN_HTTP)] = False,
+    log_format: Annotated[str, typer.Option(metavar="text|json", help=LOG_FORMAT)] = "text",
     as_json: JsonOption = False,
 ) -> None:
     """Serve all runs of a store until Ctrl-C.
 
     The store must be there; with --run it is made. TLS where `init` has made certificates.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    log_to_stderr(log_format)
     with ready(store, host, port, run, plain_http) as prepared:
         if prepared.created is not None:
             announce(prepared.created, as_json)

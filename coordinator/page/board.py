@@ -174,7 +174,7 @@ class Board:
             if failure := member.membership.failure:
                 told = {"key": f"declined {device_id}", "device_id": device_id, "kind": None}
                 found.append(
-                    told | {"name": name_of(device_id), "said": f"declined: {SAID[failure]}"}
+                    told | {"name": name_of(device_id), "said": f"takes no part: {SAID[failure]}"}
                 )
         return found[:MOST_TROUBLE]
 
@@ -191,7 +191,7 @@ class Board:
             return None
         told = membership_told(live.run.run_id, live.config.name, member)
         failure = member.membership.failure
-        said = f"declined: {SAID[failure]}" if failure else MEMBERSHIPS[told["state"]]
+        said = f"takes no part: {SAID[failure]}" if failure else MEMBERSHIPS[told["state"]]
         return told | {"said": said}
 
 

@@ -11,6 +11,7 @@ from coordinator.rounds.admission import Refusal
 from coordinator.rounds.events import Left, Returned
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.storage.device_rows import Device
+from coordinator.watch.logs import about
 from edge_client.wire.failures import SAID, Failure
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Receipt
@@ -39,6 +40,7 @@ def answer_invitation(
         Refusal: 403, the run does not want this device.
     """
     run_id, device_id = live.run.run_id, device.device_id
+    run, whom = live.config.name, about(live.config.name, device.name)
     known = members.get(run_id, device_id)
     is_joined = known is not None and known.is_joined
     at_s = max(now_s, device.started_at_s)
@@ -53,12 +55,12 @@ def answer_invitation(
             leave(ledger, members, run_id, device, told.failure, now_s)
         members.put(run_id, device_id, told, at_s)
         why = SAID[told.failure]
-        LOG.info("%s: %s takes no part: %s", live.config.name, device.name, why)
+        LOG.info("%s: %s takes no part: %s", run, device.name, why, extra=whom)
         return Receipt(True)
     if _returned(ledger, run_id, device_id, now_s):
-        LOG.info("%s: device %s is back", live.config.name, device.name)
+        LOG.info("%s: device %s is back", run, device.name, extra=whom)
     elif not is_joined:
-        LOG.info("%s: device %s joined", live.config.name, device.name)
+        LOG.info("%s: device %s joined", run, device.name, extra=whom)
     members.put(run_id, device_id, told, at_s)
     return Receipt(True)
 
@@ -82,7 +84,9 @@ def dismiss_revoked(ledger: Ledger, members: Members, fleet: Fleet, now_s: float
             device = fleet.get(device_id)
             if device is not None and device.revoked_at_s is not None:
                 leave(ledger, members, live.run.run_id, device, "revoked", now_s)
-                LOG.info("%s: device %s was revoked", live.config.name, device.name)
+                run = live.config.name
+                told = about(run, device.name)
+                LOG.info("%s: device %s was revoked", run, device.name, extra=told)
 
 
 def _returned(ledger: Ledger, run_id: str, device_id: str, now_s: float) -> bool:

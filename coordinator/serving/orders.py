@@ -30,7 +30,8 @@ def carry_out(store: Store, ledger: Ledger, now_s: float) -> list[tuple[Live, Ev
                 break
             if ledger.append(live, event, taken_up(order.order_id, now_s)):
                 more = f" to {order.rounds} rounds" if order.kind == "extend" else ""
-                LOG.info("%s: %s%s by an operator", live.config.name, SAID[order.kind], more)
+                run, told = live.config.name, about(live.config.name)
+                LOG.info("%s: %s%s by an operator", run, SAID[order.kind], more, extra=told)
                 done.append((live, event))
                 break
             # An answer came in between: the order is looked at again.
@@ -43,5 +44,6 @@ def _event(store: Store, live: Live, order: Order, now_s: float) -> Event | None
         return event_of(order.kind, order.rounds, live.config, live.state, now_s)
     except OrderError as error:
         store.database.write(taken_up(order.order_id, now_s, refused=str(error)))
-        LOG.warning("%s: cannot %s: %s", live.config.name, order.kind, error)
+        run = live.config.name
+        LOG.warning("%s: cannot %s: %s", run, order.kind, error, extra=about(run))
         return None

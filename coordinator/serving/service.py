@@ -25,6 +25,7 @@ from coordinator.storage.device_rows import Device
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.membership_rows import members
 from coordinator.storage.store import Store
+from coordinator.watch.logs import about
 from edge_client.wire.fleet import Enrol, Enrolled, Membership
 from edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, Work
 
@@ -74,7 +75,8 @@ class Service:
         device = enrol(self.store, message, key, now_s)
         self.fleet.put(device)
         self.presence.saw(device.device_id, now_s)
-        LOG.info("device %s %s", device.name, "enrolled" if is_new else "started again")
+        how = "enrolled" if is_new else "started again"
+        LOG.info("device %s %s", device.name, how, extra=about(device=device.name))
         return Enrolled(PROTOCOL, device.device_id, device.name)
 
     def device_of(self, key: str | None) -> Device:
@@ -257,7 +259,7 @@ class Service:
         said, at_s = self._lacks.get(live.run.run_id, ("", -SILENCE_S))
         lack = lack_text(live, alive, self.fleet.names_of)
         if lack and lack != said and now_s - at_s >= SILENCE_S:
-            LOG.info("%s", lack)
+            LOG.info("%s", lack, extra=about(live.config.name))
             self._lacks[live.run.run_id] = (lack, now_s)
         elif not lack:
             self._lacks.pop(live.run.run_id, None)

@@ -6,9 +6,10 @@ A line about a run, a device or a round names it: `LOG.info("...", extra=about(r
 import json
 import logging
 from datetime import datetime, timezone
-from typing import Any, Literal
+from typing import Any
 
-Format = Literal["text", "json"]
+from edge_client.errors import WrongInput
+
 ABOUT = ("run", "device", "round")  # the fields of a line beside time, level and message
 
 
@@ -36,9 +37,15 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-def log_to_stderr(form: Format = "text") -> None:
-    """Let the process that serves log to stderr."""
+def log_to_stderr(form: str) -> None:
+    """Let the process that serves log to stderr, as `text` or as `json`.
+
+    Raises:
+        WrongInput: Neither of them.
+    """
+    forms = {"text": logging.Formatter("%(asctime)s %(message)s"), "json": JsonLines()}
+    if form not in forms:
+        raise WrongInput(f"--log-format {form!r:.80}: {' or '.join(forms)} is expected")
     handler = logging.StreamHandler()
-    text = logging.Formatter("%(asctime)s %(message)s")
-    handler.setFormatter(JsonLines() if form == "json" else text)
+    handler.setFormatter(forms[form])
     logging.basicConfig(level=logging.INFO, handlers=[handler])
