@@ -11,6 +11,7 @@ from coordinator.rounds.orders import OrderError, event_of
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.storage.orders import Order, open_orders, taken_up
 from coordinator.storage.store import Store
+from coordinator.watch.logs import about
 
 LOG = logging.getLogger(__name__)
 SAID = {"pause": "paused", "resume": "goes on", "stop": "stopped", "extend": "extended"}
