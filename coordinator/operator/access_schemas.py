@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from coordinator.operator.schemas import Model, example
+from coordinator.operator.schemas import Asked, Model, example
 from coordinator.storage.operators import Role
 from edge_client.wire.fleet import MOST_TAGS
 
@@ -18,7 +18,7 @@ TOKEN = {
 }
 
 
-class NewToken(Model):
+class NewToken(Asked):
     """An enrolment token to make.
 
     Attributes:
@@ -85,7 +85,7 @@ OPERATOR = {
 }
 
 
-class NewOperator(Model):
+class NewOperator(Asked):
     """Somebody to let in.
 
     Attributes:

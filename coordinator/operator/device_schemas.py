@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from coordinator.operator.schemas import ANSWER, Answer, Model, example
+from coordinator.operator.schemas import ANSWER, Answer, Asked, Model, example
 from edge_client.wire.failures import Failure
 from edge_client.wire.fleet import LONGEST_TAG, MOST_TAGS
 
@@ -149,7 +149,7 @@ class DeviceDetail(Device):
     answers: list[Answer]
 
 
-class Tags(Model):
+class Tags(Asked):
     """The operator's tags of a device, all of them; they go before its own."""
 
     model_config = example({"tags": {"site": "kitchen", "language": "de"}})

@@ -4,11 +4,11 @@ from typing import Any
 
 from pydantic import Field
 
-from coordinator.operator.schemas import Model, example
+from coordinator.operator.schemas import Asked, Model, example
 from coordinator.rounds.orders import OrderKind
 
 
-class NewRun(Model):
+class NewRun(Asked):
     """A run to create, as a run file says it: see docs/examples/run.toml.
 
     Attributes:
@@ -75,7 +75,7 @@ ORDER = {
 }
 
 
-class Extend(Model):
+class Extend(Asked):
     """More rounds for a run.
 
     Attributes:

@@ -5,7 +5,6 @@ Times are Unix seconds, sizes bytes, shares 0 to 1. Every request carries an ope
 may also change. Refusals are `{"detail": "one line"}`: 401 nobody, 403 not with this role, 404 no
 such thing, 409 not as it stands, 422 no such value.
 
-    GET  /v1/operator/me                            Operator, who asks
     GET  /v1/operator/runs                          Runs, the newest first
     POST /v1/operator/runs                          NewRun -> CreatedRun (201)
     GET  /v1/operator/runs/{run_id}                 RunDetail
@@ -49,6 +48,12 @@ class Model(BaseModel):
 def example(of: dict[str, Any]) -> ConfigDict:
     """A model's settings with what it looks like."""
     return ConfigDict(extra="forbid", frozen=True, json_schema_extra={"examples": [of]})
+
+
+class Asked(Model):
+    """What all that is asked for is beside: of exactly the types that it says."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Detail(Model):

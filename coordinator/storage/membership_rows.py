@@ -36,6 +36,12 @@ def members(database: Database, run_id: str) -> dict[str, Member]:
     return {row["device_id"]: _member(row) for row in rows}
 
 
+def memberships_of(database: Database, device_id: str) -> dict[str, Member]:
+    """How a device stands to the runs that it was invited to, by run id."""
+    chosen = sql.select(MEMBERSHIPS).where(MEMBERSHIPS.c.device_id == device_id)
+    return {row["run_id"]: _member(row) for row in database.rows(chosen)}
+
+
 def put_member(database: Database, run_id: str, device_id: str, member: Member) -> None:
     """Note how a device stands to a run; durable when this returns."""
     told = member.membership

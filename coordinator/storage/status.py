@@ -35,7 +35,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "needed": devices_needed(config, state),
         "devices": _devices(fleet, told, state, table),
         "step": _step(state.step, config.deadline_s) if state.step else None,
-        "failing": _failing(state, table),
+        "failing": failing_of(state, table),
         "answers": len(state.step.answers) if state.step else 0,
         "asked": len(state.step.members) if state.step else 0,
         "accuracy_by_round": accuracies(table),
@@ -95,7 +95,7 @@ def _step(step: Step, deadline_s: float) -> dict[str, Any]:
     }
 
 
-def _failing(state: State, table: Sequence[Row]) -> dict[str, Any] | None:
+def failing_of(state: State, table: Sequence[Row]) -> dict[str, Any] | None:
     """The newest task that nobody could do, if everyone who was asked has failed at it."""
     if state.is_finished or not table:
         return None

@@ -1,0 +1,41 @@
+"""What the rounds of runs gave and cost, in memory: only rounds that may still change are read.
+
+An answer counts for the open step and the two before it; older rounds are as they were.
+"""
+
+from threading import Lock
+
+from coordinator.operator.told import Told, round_told
+from coordinator.rounds.machine import State
+from coordinator.storage.figures import rows
+from coordinator.storage.store import Store
+from edge_client.wire.figures import by_round
+
+OPEN = 2  # rounds before the newest known one that answers may still come for
+
+
+class History:
+    """Rounds of all runs of one store, each read once; safe to use from several threads.
+
+    Args:
+        store: Holds the reports.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = Lock()
+        self._rounds: dict[str, dict[int, Told]] = {}
+
+    def of(self, run_id: str, state: State) -> list[Told]:
+        """A run's rounds that somebody has answered in, oldest first.
+
+        Args:
+            run_id: The run.
+            state: As it stands now, or did a moment ago.
+        """
+        with self._lock:
+            known = self._rounds.setdefault(run_id, {})
+            since = min(max(known, default=0), state.round_index) - OPEN
+            for index, table in by_round(rows(self._store, run_id, since)).items():
+                known[index] = round_told(index, table)
+            return [known[index] for index in sorted(known)]

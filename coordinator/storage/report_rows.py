@@ -1,0 +1,68 @@
+"""Rows of reports, the newest first: of a run, of a device, of those that failed."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import sqlalchemy as sql
+
+from coordinator.storage.database import Database
+from coordinator.storage.schema import REPORTS, RUNS
+from edge_client.wire.figures import Row
+
+PLACE = sql.case({"label": 0, "train": 1, "evaluate": 2}, value=REPORTS.c.kind, else_=3)
+# Later in a run comes first; runs that were created later come first.
+LATER = (REPORTS.c.round_index, PLACE, REPORTS.c.attempt, REPORTS.c.work_id)
+NEWEST = [part.desc() for part in (RUNS.c.created_at_s, *LATER)]
+
+
+def newest_of_run(
+    database: Database, run_id: str, limit: int, after: str | None = None, outcome: str = ""
+) -> list[Row]:
+    """A run's newest answers.
+
+    Args:
+        database: The store's.
+        run_id: The run.
+        limit: At most so many.
+        after: Work id of the answer after which to go on; of the run.
+        outcome: `done` or `failed`; empty for both.
+    """
+    here = REPORTS.c.run_id == run_id
+    if outcome:
+        here &= REPORTS.c.report["outcome"].as_string() == outcome
+    if after is not None:
+        last = sql.select(*LATER).where(REPORTS.c.work_id == after, REPORTS.c.run_id == run_id)
+        with database.engine.connect() as connection:
+            found = connection.execute(last).one_or_none()
+        if found is None:
+            raise KeyError(after)
+        here &= sql.tuple_(*LATER) < sql.tuple_(*found)
+    return _rows(database, here, limit)
+
+
+def newest_of_device(database: Database, device_id: str, limit: int) -> list[Row]:
+    """A device's newest answers in all its runs."""
+    return _rows(database, REPORTS.c.device_id == device_id, limit)
+
+
+def newest_of_each(database: Database, run_id: str, device_ids: Collection[str]) -> dict[str, Row]:
+    """The newest answer of each of these devices in a run, of those that have answered."""
+    place = sql.func.row_number().over(
+        partition_by=REPORTS.c.device_id, order_by=[part.desc() for part in LATER]
+    )
+    here = (REPORTS.c.run_id == run_id) & REPORTS.c.device_id.in_(list(device_ids))
+    numbered = sql.select(REPORTS.c.work_id, place.label("place")).where(here).subquery()
+    newest = sql.select(numbered.c.work_id).where(numbered.c.place == 1)
+    found = database.rows(sql.select(REPORTS).where(REPORTS.c.work_id.in_(newest)))
+    return {row["device_id"]: _row(row) for row in found}
+
+
+def _rows(database: Database, here: "sql.ColumnElement[bool]", limit: int) -> list[Row]:
+    joined = sql.select(REPORTS).join(RUNS, RUNS.c.run_id == REPORTS.c.run_id)
+    chosen = joined.where(here).order_by(*NEWEST).limit(limit)
+    return [_row(row) for row in database.rows(chosen)]
+
+
+def _row(stored: Mapping[str, Any]) -> Row:
+    names = ("work_id", "run_id", "round_index", "kind", "attempt", "device_id", "is_late")
+    return {name: stored[name] for name in names} | dict(stored["report"])
