@@ -68,9 +68,10 @@ def ready(
         PortError: The address cannot be listened on.
         TrustError: Devices would refuse the certificates, or plain HTTP for other machines.
     """
+    from coordinator.operator.routes import add_operator_routes  # FastAPI: seconds
     from coordinator.page.routes import add_page
     from coordinator.page.watching import add_watching
-    from coordinator.serving.server import listen, serve, sole_server, url_of  # FastAPI: seconds
+    from coordinator.serving.server import listen, serve, sole_server, url_of
     from coordinator.serving.service import Service
 
     folder = Path(store)
@@ -87,13 +88,14 @@ def ready(
     ):
         created = None if config is None else _created_if_new(opened, config)
         service = Service(opened, time.time())
+        parts = (add_operator_routes, add_watching, add_page)
         yield Ready(
             folder,
             opened,
             url_of(bound, tls),
             "" if tls is None else tls.ca,
             created,
-            partial(serve, service, bound, secured=tls, parts=(add_watching, add_page)),
+            partial(serve, service, bound, secured=tls, parts=parts),
         )
 
 

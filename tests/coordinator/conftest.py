@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from coordinator.config import RunConfig
+from coordinator.operator.routes import add_operator_routes
 from coordinator.serving.server import listen, serve, url_of
 from coordinator.serving.service import Service
 from coordinator.storage.runs import create_run
@@ -53,7 +54,9 @@ def serving(store: Store, config: RunConfig) -> Iterator[Live]:
     service = Service(store, time.time())
     bound, stop, listening = listen("127.0.0.1", 0), threading.Event(), threading.Event()
     url = url_of(bound)
-    thread = threading.Thread(target=serve, args=(service, bound, listening.set, stop))
+    parts = {"parts": (add_operator_routes,)}
+    given = (service, bound, listening.set, stop)
+    thread = threading.Thread(target=serve, args=given, kwargs=parts)
     thread.start()
     try:
         assert listening.wait(10)

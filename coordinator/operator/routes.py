@@ -12,7 +12,7 @@ from coordinator.serving.service import Service
 PREFIX = "/v1/operator"
 
 
-def add_operator(app: FastAPI, service: Service, bells: Bells) -> None:
+def add_operator_routes(app: FastAPI, service: Service, bells: Bells) -> None:
     """Add the routes that `coordinator.operator.schemas` lists."""
     viewer, operator = (
         APIRouter(prefix=PREFIX, dependencies=[Depends(check(service))], responses=REFUSALS)
