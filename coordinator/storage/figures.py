@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.storage.device_rows import devices
 from coordinator.storage.store import Store
 from edge_client.outputs import new_file
 from edge_client.wire.figures import Row, by_round, counted, weighted
@@ -17,20 +16,17 @@ from edge_client.wire.figures import Row, by_round, counted, weighted
 
 def rows(store: Store, run_id: str, since: int = 0) -> list[Row]:
     """A run's rows by round, step and device, from a round on; those late or failed too."""
-    names = {device.device_id: device.name for device in devices(store.database)}
-    return [_row(report, names) for report in store.reports(run_id, since)]
+    return [_row(report) for report in store.reports(run_id, since)]
 
 
 def rows_of_round(store: Store, run_id: str, round_index: int) -> list[Row]:
-    """The rows of one round; devices are named by their ids."""
-    return [_row(report, {}) for report in store.reports(run_id, round_index, round_index)]
+    """The rows of one round."""
+    return [_row(report) for report in store.reports(run_id, round_index, round_index)]
 
 
-def _row(stored: Mapping[str, Any], names: Mapping[str, str]) -> Row:
-    own = ("run_id", "round_index", "kind", "attempt", "device_id", "is_late")
-    row = {name: stored[name] for name in own}
-    row["device"] = names.get(row["device_id"], row["device_id"])
-    return row | dict(stored["report"])
+def _row(stored: Mapping[str, Any]) -> Row:
+    names = ("run_id", "round_index", "kind", "attempt", "device_id", "device", "is_late")
+    return {name: stored[name] for name in names} | dict(stored["report"])
 
 
 def write_jsonl(table: Sequence[Row], path: Path) -> None:

@@ -5,6 +5,9 @@ from typing import Any
 import sqlalchemy as sql
 
 METADATA = sql.MetaData()
+VERSION = sql.Table(
+    "alembic_version", METADATA, sql.Column("version_num", sql.String(32), primary_key=True)
+)
 
 
 def _run_column(**options: Any) -> sql.Column[str]:

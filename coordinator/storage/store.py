@@ -5,6 +5,8 @@ anything. Secrets are stored as hashes; the journal only grows. Devices, tokens 
 have modules of their own over the same database.
 """
 
+import fcntl
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -17,10 +19,13 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from coordinator.rounds.events import Event, decode_event, encode_event
 from coordinator.storage.blobs import put_blob, read_blob
 from coordinator.storage.database import Database
-from coordinator.storage.schema import EVENTS, METADATA, REPORTS, RUNS
+from coordinator.storage.migrations.upgrade import HEAD, KNOWN, keep_copy, revision_of, upgrade
+from coordinator.storage.schema import DEVICES, EVENTS, METADATA, REPORTS, RUNS, VERSION
 from edge_client.errors import WrongInput
 
 DATABASE = "coordinator.db"
+LOCK = "serve.lock"  # held by the process that serves
+LOG = logging.getLogger(__name__)
 
 
 class StoreError(WrongInput):
@@ -58,20 +63,62 @@ class Store:
     Args:
         folder: Where the blobs lie, and the database unless a URL is given.
         url: SQLAlchemy's URL of another database.
+        is_upgrading: Whether an older store is brought up to date, after a copy of its database.
 
     Raises:
-        StoreError: The folder or database cannot be opened, or has another schema version.
+        StoreError: The folder or database cannot be opened, or another smidgen wrote it.
     """
 
-    def __init__(self, folder: Path, url: str | None = None) -> None:
+    def __init__(self, folder: Path, url: str | None = None, is_upgrading: bool = False) -> None:
         self.blobs = folder / "blobs"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # tokens' hashes, work's secrets
             self.blobs.mkdir(exist_ok=True)
             self.database = Database(url or f"sqlite:///{folder / DATABASE}")
-            METADATA.create_all(self.database.engine)
+            revision = revision_of(self.database.engine)
+            if revision is None:
+                self._create(folder)
+            elif revision != HEAD:
+                self._check_older(folder, revision, is_upgrading)
+                self._upgrade(folder, revision)
         except (OSError, SQLAlchemyError) as error:
             raise StoreError(f"cannot open the store {folder}: {_first_line(error)}") from error
+
+    def _create(self, folder: Path) -> None:
+        if any(self.blobs.iterdir()):
+            raise StoreError(
+                f"store {folder} holds adapters, but its database is empty; restore "
+                f"{DATABASE} from a backup, or name another --store"
+            )
+        METADATA.create_all(self.database.engine)
+        self.database.write(sql.insert(VERSION).values(version_num=HEAD))
+
+    def _check_older(self, folder: Path, revision: str, is_upgrading: bool) -> None:
+        if revision not in KNOWN:
+            raise StoreError(
+                f"store {folder} has schema {revision}, newer than the {HEAD} that this smidgen "
+                "knows; install the smidgen that wrote it, or a newer one"
+            )
+        if not is_upgrading:
+            raise StoreError(
+                f"store {folder} was written by an older smidgen (schema {revision}, now {HEAD}); "
+                f"start `smidgen coordinator serve --store {folder}` once: it copies the database "
+                "and brings it up to date"
+            )
+
+    def _upgrade(self, folder: Path, revision: str) -> None:
+        """Nobody else may serve it meanwhile: an older smidgen would not understand it."""
+        url, file = self.database.engine.url, self.database.engine.url.database
+        with (folder / LOCK).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StoreError(f"another coordinator serves the store {folder}") from error
+            if url.get_backend_name() == "sqlite" and file:
+                copy = keep_copy(Path(file))
+                LOG.info("an older smidgen wrote this store: its database is copied to %s", copy)
+            upgrade(url.render_as_string(hide_password=False), revision)
+            LOG.info("the store has been brought from schema %s to %s", revision, HEAD)
 
     def close(self) -> None:
         self.database.close()
@@ -123,15 +170,19 @@ class Store:
     def reports(
         self, run_id: str, since: int = 0, until: int | None = None
     ) -> list[Mapping[str, Any]]:
-        """A run's report rows by round, step and device, as they come, from a round to a round."""
+        """A run's report rows from a round to a round, with `device`, a name.
+
+        By round, step and name, as people read them.
+        """
         kinds = {"label": 0, "train": 1, "evaluate": 2}
         place = sql.case(kinds, value=REPORTS.c.kind, else_=len(kinds))
         order = (REPORTS.c.round_index, place, REPORTS.c.attempt)
         here = (REPORTS.c.run_id == run_id) & (REPORTS.c.round_index >= since)
         if until is not None:
             here &= REPORTS.c.round_index <= until
-        chosen = sql.select(REPORTS).where(here)
-        return self.database.rows(chosen.order_by(*order, REPORTS.c.device_id))
+        sent = REPORTS.outerjoin(DEVICES, REPORTS.c.device_id == DEVICES.c.device_id)
+        chosen = sql.select(REPORTS, DEVICES.c.name.label("device")).select_from(sent).where(here)
+        return self.database.rows(chosen.order_by(*order, DEVICES.c.stem, DEVICES.c.number))
 
 
 def _first_line(error: Exception) -> str:

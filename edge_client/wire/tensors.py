@@ -24,6 +24,7 @@ from edge_client.errors import demand
 from edge_client.wire.messages import PROTOCOL, WireError, decode, encode
 
 MAX_UPDATE_OVERHEAD_BYTES = 64 * 1024  # what an update may weigh beyond the adapter it answers
+UPDATES_SINCE = 2  # the protocol whose updates had this form first; a store may hold some
 AdapterState = dict[str, np.ndarray]
 
 
@@ -104,7 +105,7 @@ def decode_update(body: bytes) -> Update:
     header_bytes = int.from_bytes(body[:8], "little")
     metadata = json.loads(body[8 : 8 + header_bytes]).get("__metadata__") or {}
     header = decode(metadata.get("smidgen", "").encode(), UpdateHeader)
-    if header.protocol != PROTOCOL:
+    if not UPDATES_SINCE <= header.protocol <= PROTOCOL:
         raise WireError(f"update of protocol {header.protocol}, {PROTOCOL} expected")
     return Update(header.work_id, header.num_examples, delta)
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -18,10 +19,9 @@ import pytest
 from coordinator.storage.blobs import read_blob
 from edge_client.adapters.peft_folder import read_peft_folder
 from edge_client.bases.base import Base
-from edge_client.wire import messages
 from tests.breadth import first_fast
 from tests.command_line import smidgen
-from tests.coordinator.devices import Device, enrol
+from tests.coordinator.devices import Device, joined
 
 SMIDGEN = [sys.executable, "-m", "smidgen", "coordinator"]
 TASK = """
@@ -66,9 +66,9 @@ def take_turns(devices: list[Device], works: int) -> None:
     """Each device in turn does one piece of work, until so many are done."""
     end = time.monotonic() + 30
     for place in range(works):
-        response = devices[place % len(devices)].poll(10.0)
-        assert response.status_code == 200 and time.monotonic() < end, response.text
-        devices[place % len(devices)].do(messages.decode(response.content, messages.Work))
+        device = devices[place % len(devices)]
+        assert time.monotonic() < end
+        device.do(device.work())
 
 
 def exported(folder: Path) -> bytes:
@@ -83,11 +83,9 @@ def undisturbed(folder: Path, base: Base, rounds: int = 3) -> bytes:
     folder.mkdir()
     token = created(folder, base, rounds)
     with server(folder, "--port", "0") as (_, url), httpx.Client(base_url=url, timeout=30) as http:
-        devices = [enrol(http, token, name) for name in ("a", "b")]
-        devices[0].poll()
-        devices[1].poll()
+        devices = [joined(http, token, name) for name in ("a", "b")]
         take_turns(devices, works=4 * rounds + 2)  # trainings and evaluations of two devices
-        assert devices[0].poll(10.0).status_code == 410
+        assert devices[0].over()
     return exported(folder)
 
 
@@ -106,17 +104,15 @@ def test_kill_9_in_every_phase_changes_no_byte(tmp_path: Path, tiny_base: Base) 
         ):
             port = url.rsplit(":", 1)[1]
             if not keys:
-                keys = [enrol(http, token, name) for name in ("a", "b")]
-                keys[0].poll()
-                keys[1].poll()
-            devices = [Device(http, device.enrolled) for device in keys]
+                keys = [joined(http, token, name) for name in ("a", "b")]
+            devices = [replace(device, http=http) for device in keys]
             take_turns(devices, works)
             if works % 2:
                 keys.reverse()  # the other device is next
             process.kill()
             process.wait()
     with server(folder, "--port", port) as (_, url), httpx.Client(base_url=url, timeout=30) as http:
-        assert Device(http, keys[0].enrolled).poll(10.0).status_code == 410
+        assert replace(keys[0], http=http).over()
     assert exported(folder) == expected
 
 
@@ -129,18 +125,16 @@ def test_kill_9_amid_labelling_asks_nobody_twice(tmp_path: Path, tiny_base: Base
         server(folder, "--port", "0") as (process, url),
         httpx.Client(base_url=url, timeout=30) as http,
     ):
-        devices = [enrol(http, token, name) for name in ("a", "b")]
-        devices[0].poll()
-        devices[1].poll()
+        devices = [joined(http, token, name) for name in ("a", "b")]
         take_turns(devices, works=3)  # both evaluate, one labels
         asked = devices[1].work()
         process.kill()
         process.wait()
     with server(folder, "--port", "0") as (_, url), httpx.Client(base_url=url, timeout=30) as http:
-        a, b = [Device(http, device.enrolled) for device in devices]
-        assert a.poll().status_code == 202 and b.work() == asked and asked.keep == 0.3
+        a, b = [replace(device, http=http) for device in devices]
+        assert a.next().waiting and b.work() == asked and asked.keep == 0.3
         take_turns([b, a], works=5)
-        assert a.poll(10.0).status_code == 410
+        assert a.over()
     assert exported(folder) == expected
     figures = smidgen("coordinator", "figures", "--store", str(folder / "store"), "--json").stdout
     assert json.loads(figures)["pseudo_labels_by_round"] == {"1": 18}
@@ -154,7 +148,7 @@ def works_through(url: str, device: Device) -> None:
     end = time.monotonic() + 60
     while time.monotonic() < end:
         with httpx.Client(base_url=url, timeout=30) as http, suppress(httpx.TransportError):
-            Device(http, device.enrolled).until_finished(60)
+            replace(device, http=http).until_finished(60)
             return
         time.sleep(0.02)
 
@@ -172,7 +166,7 @@ def test_kill_9_at_any_moment_changes_no_byte(tmp_path: Path, tiny_base: Base) -
             process, url = stack.enter_context(server(folder, "--port", port))
             port = url.rsplit(":", 1)[1]
             with httpx.Client(base_url=url, timeout=30) as http:
-                devices = [enrol(http, token, name) for name in ("a", "b")]
+                devices = [joined(http, token, name) for name in ("a", "b")]
             done = [pool.submit(works_through, url, device) for device in devices]
             for pause_s in kills:
                 time.sleep(pause_s)
@@ -194,12 +188,10 @@ def test_serve_ends_when_the_devices_have_heard_that_all_is_done(
         server(tmp_path, *options) as (process, url),
         httpx.Client(base_url=url, timeout=30) as http,
     ):
-        devices = [enrol(http, token, name) for name in ("a", "b")]
-        devices[0].poll()
-        devices[1].poll()
+        devices = [joined(http, token, name) for name in ("a", "b")]
         take_turns(devices, works=6)
         devices[0].until_finished()
-        assert devices[1].poll(10.0).status_code == 410
+        assert devices[1].over()
         time.sleep(0.3)
         assert process.poll() is None  # the other has heard of it and has no adapter yet
         devices[1].until_finished()

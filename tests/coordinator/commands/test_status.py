@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coordinator.fleet.presence import ALIVE_S
 from edge_client.wire.messages import Report
 from tests.command_line import shown, smidgen
 from tests.coordinator.conftest import Live
@@ -34,17 +33,14 @@ def plain(folder: Path) -> dict[str, Any]:
 def test_a_run_says_how_many_devices_it_waits_for(start: Start, tmp_path: Path) -> None:
     live = start(min_clients=3)
     assert "waiting for 3 more devices (--min-clients 3); here: none" in status(tmp_path)
-    for device in live.enrol("kitchen", "hall"):
-        device.poll()
+    live.join("kitchen", "hall")
     said = status(tmp_path)
     assert "waiting for 1 more device (--min-clients 3); here: hall, kitchen" in said
 
 
 def opened(live: Live) -> list[Device]:
     """Two devices of which one has answered the first evaluation."""
-    devices = live.enrol("kitchen", "hall")
-    for device in devices:
-        device.poll()
+    devices = live.join("kitchen", "hall")
     devices[0].do(devices[0].work())
     return devices
 
@@ -75,9 +71,7 @@ def test_json_tells_every_device_in_unix_time(start: Start, tmp_path: Path) -> N
 def test_who_has_not_answered_in_time_is_late(start: Start, tmp_path: Path) -> None:
     """The journal of a coordinator that stopped while a step was open."""
     live = start(deadline_s=0.6)
-    devices = live.enrol("kitchen", "hall")
-    for device in devices:
-        device.poll()
+    devices = live.join("kitchen", "hall")
     work = devices[0].work()
     wait_for(lambda: plain(tmp_path)["round_index"] == 0 and plain(tmp_path)["phase"] == "train")
     devices[0].report(Report(work.work_id, "done", 4, accuracy=0.5))
@@ -122,8 +116,7 @@ def test_ids_and_figures_are_whole_on_80_columns_and_in_a_pipe(
     start: Start, tmp_path: Path
 ) -> None:
     live = start(rounds=1, name="a run whose name is as long as it may be, 64 letters, x yz 0123")
-    for device in live.enrol("kitchen", "hall-of-the-first-floor"):
-        device.poll()
+    live.join("kitchen", "hall-of-the-first-floor")
     for command in ("status", "figures"):
         piped = smidgen("coordinator", command, "--store", str(tmp_path / "store")).stdout
         screen = on_80_columns(tmp_path, command)
@@ -133,9 +126,7 @@ def test_ids_and_figures_are_whole_on_80_columns_and_in_a_pipe(
 
 def test_a_screen_of_a_whole_run_fits(start: Start, tmp_path: Path) -> None:
     live = start(rounds=2)
-    devices = live.enrol("kitchen", "hall")
-    for device in devices:
-        device.poll()
+    devices = live.join("kitchen", "hall")
     for place in range(10):
         devices[place % 2].do(devices[place % 2].work())
     wait_for(lambda: plain(tmp_path)["phase"] == "finished")
@@ -151,7 +142,3 @@ def test_a_screen_of_a_whole_run_fits(start: Start, tmp_path: Path) -> None:
         ).stdout
     )
     assert len(file.read_text().splitlines()) == 10
-
-
-def test_here_means_the_same_as_for_the_server() -> None:
-    assert ALIVE_S == ALIVE_S

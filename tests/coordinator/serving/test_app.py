@@ -25,7 +25,7 @@ from edge_client.wire.tensors import (
     sha256,
 )
 from tests.coordinator.conftest import Live
-from tests.coordinator.devices import Device, enrol, wait_for
+from tests.coordinator.devices import Device, wait_for
 
 Start = Callable[..., Live]
 
@@ -83,7 +83,7 @@ def test_an_answer_does_not_wait_for_an_acknowledgement(start: Start) -> None:
 
 def test_a_long_poll_hears_of_work_at_once(start: Start) -> None:
     live = start()
-    first, second = live.enrol("a", "b")
+    first, second = *live.join("a"), *live.enrol("b")
     heard: list[float] = []
 
     def wait() -> None:
@@ -94,18 +94,18 @@ def test_a_long_poll_hears_of_work_at_once(start: Start) -> None:
     thread.start()
     time.sleep(0.3)
     asked = time.monotonic()
-    second.work(wait_s=20)
+    second.join()
     thread.join(10)
     assert heard[0] - asked < 1.0
 
 
 def test_a_poll_without_work_ends_after_its_wait(start: Start) -> None:
-    (device,) = start().enrol("a")
+    (device,) = start().join("a")
     began = time.monotonic()
-    assert device.poll(0.4).status_code == 202
+    assert device.next(0.4).waiting
     assert 0.4 <= time.monotonic() - began < 2.0
-    assert device.poll(-5).status_code == 202
-    assert device.poll(float("nan")).status_code == 202
+    assert device.next(-5).waiting
+    assert device.next(float("nan")).waiting
 
 
 def test_without_a_key_nothing_is_told(start: Start) -> None:
@@ -116,6 +116,7 @@ def test_without_a_key_nothing_is_told(start: Start) -> None:
         ("GET", f"/v1/adapters/{sha}"),
         ("PUT", "/v1/work/x/update"),
         ("POST", "/v1/work/x/report"),
+        ("POST", "/v1/runs/x/membership"),
     ):
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic eDp5"}):
             response = live.http.request(method, path, headers=headers)
@@ -123,20 +124,9 @@ def test_without_a_key_nothing_is_told(start: Start) -> None:
             assert response.headers["WWW-Authenticate"] == "Bearer"
 
 
-def test_the_public_page_of_a_run_holds_no_secret(start: Start) -> None:
-    live = start()
-    trained(live, "a", "b")
-    page = live.http.get(f"/v1/runs/{live.run_id}").json()
-    assert set(page) == {"name", "phase", "round_index", "rounds", "devices"}
-    assert page["devices"] == 2
-    assert live.http.get("/v1/runs/none").status_code == 404
-    assert live.http.get("/healthz").json() == {"status": "ok"}
-    assert live.http.get("/openapi.json").status_code == 200
-
-
 def test_an_adapter_can_be_fetched_in_parts(start: Start) -> None:
     live = start()
-    (device,) = live.enrol("a")
+    (device,) = live.join("a")
     sha = live.service.run(live.run_id).run.adapter_sha256
     whole = live.http.get(f"/v1/adapters/{sha}", headers=device.headers)
     assert sha256(whole.content) == sha
@@ -210,7 +200,7 @@ def test_an_update_that_is_not_what_was_asked_for_is_named(start: Start) -> None
     assert a.put(work.work_id, encode_adapter(delta)).status_code == 422
     grown = delta | {first: huge}
     assert a.put(work.work_id, encode_update(Update(work.work_id, 1, grown))).is_success
-    assert a.poll().status_code == 202
+    assert a.next().waiting
 
 
 def test_a_body_that_is_too_long_is_not_kept(start: Start) -> None:
@@ -246,7 +236,7 @@ def test_a_late_answer_does_not_count_but_its_figures_are_kept(start: Start) -> 
     assert not receipt["accepted"] and "closed" in receipt["reason"]
     assert not a.report(Report(late.work_id, "done", 3, loss=9.0)).accepted
     table = rows(live.store, live.run_id)
-    assert [(r["device_id"], r["is_late"]) for r in table if r["kind"] == "train"] == [
+    assert [(r["device"], r["is_late"]) for r in table if r["kind"] == "train"] == [
         ("a", True),
         ("b", False),
     ]
@@ -256,14 +246,13 @@ def test_a_run_made_by_another_process_is_picked_up(start: Start) -> None:
     live = start()
     config = replace(live.service.run(live.run_id).config, name="another")
     created = create_run(live.store, config, time.time())
-    device = enrol(live.http, created.token, "late")
-    assert device.enrolled.terms.run_id == created.run_id
-    assert device.poll().status_code == 202
+    (device,) = live.join("a")
+    wait_for(lambda: created.run_id in {terms.run_id for terms in device.join()})
 
 
 def test_a_waiting_poll_does_not_hold_up_the_end(start: Start) -> None:
     """The fixture's teardown stops the server; it must not take as long as the poll would."""
-    (device,) = start().enrol("a")
+    (device,) = start().join("a")
     port = device.http.base_url.port
     assert port is not None
     key = device.headers["Authorization"]
@@ -293,22 +282,23 @@ def test_a_connection_cut_in_the_middle_of_an_update_changes_nothing(start: Star
 
 
 def test_a_device_that_was_silent_is_not_asked(start: Start) -> None:
-    live = start(fraction=1.0)
-    a, b = live.enrol("a", "b")
+    live = start(min_clients=3)
+    a, b = live.join("a", "b")
     now = time.time()
-    live.service.next_work(live.service.device_of(a.enrolled.device_key), now - 200)
-    assert live.service.alive(live.run_id, now) == set()
-    b.poll()
-    assert live.service.alive(live.run_id, time.time()) == {"b"}
+    assert live.service.alive(live.run_id, now) == {a.device_id, b.device_id}
+    live.service.saw(live.service.device_of(a.key), now - 200)
+    assert live.service.alive(live.run_id, now) == {b.device_id}
+    assert live.service.alive(live.run_id, now + 200) == set()
 
 
 @pytest.mark.parametrize("pause_s", [10.0, 10_000.0])
 def test_while_no_coordinator_ran_nobody_was_silent(start: Start, pause_s: float) -> None:
     live = start()
-    for device in trained(live, "a", "b"):
+    devices = trained(live, "a", "b")
+    for device in devices:
         device.work()
     now = time.time()
     again = Service(live.store, now + pause_s)
-    assert again.alive(live.run_id, now + pause_s) == {"a", "b"}
+    assert again.alive(live.run_id, now + pause_s) == {one.device_id for one in devices}
     step = again.run(live.run_id).state.step
     assert step is not None and step.opened.opened_at_s == now + pause_s

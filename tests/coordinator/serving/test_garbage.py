@@ -21,7 +21,7 @@ from edge_client.wire.confidences import BINS
 from edge_client.wire.messages import Work
 from edge_client.wire.tensors import content_digest, decode_update
 from tests.coordinator.conftest import serving
-from tests.coordinator.devices import Device
+from tests.coordinator.devices import Device, key_of
 from tests.coordinator.serving.test_app import trained
 
 BOUNDED = settings(max_examples=25, deadline=None)
@@ -66,10 +66,24 @@ BODIES = st.binary(max_size=300) | JSON.map(lambda value: json.dumps(value).enco
 @BOUNDED
 @given(BODIES)
 @example(b"[" * 100_000)
-@example(b'{"protocol":1,"token":"\\ud800","name":"a","facts":{}}')
+@example(b'{"protocol":5,"token":"\\ud800","name":"a","facts":{}}')
+@example(b'{"protocol":5,"token":"x","name":"a","facts":{},"tags":{"":"x"}}')
 @example(b'{"protocol":1' + b"0" * 6000 + b"}")
 def test_garbage_does_not_enrol(target: Target, body: bytes) -> None:
-    assert_refused(target[0].http.post("/v1/enrol", content=body))
+    headers = {"Authorization": f"Bearer {key_of('new')}"}
+    assert_refused(target[0].http.post("/v1/enrol", content=body, headers=headers))
+
+
+@BOUNDED
+@given(BODIES)
+@example(b'{"state":"declined"}')
+@example(b'{"state":"joined","failure":"memory"}')
+@example(b'{"state":"joined","peak_bytes":-1}')
+@example(b'{"state":"joined","peak_bytes":1' + b"0" * 400 + b"}")
+def test_garbage_is_no_membership(target: Target, body: bytes) -> None:
+    device, work, _ = target
+    path = f"/v1/runs/{work.run_id}/membership"
+    assert_refused(device.http.post(path, content=body, headers=device.headers))
 
 
 @BOUNDED
@@ -143,7 +157,8 @@ def test_strange_names_and_keys_are_refused(target: Target, name: str, secret: s
     ask: Callable[..., httpx.Response] = device.http.request
     assert_refused(ask("GET", f"/v1/adapters/{name}", headers=device.headers))
     assert_refused(ask("PUT", f"/v1/work/{name}/update", headers=device.headers, content=b""))
-    assert_refused(ask("GET", f"/v1/runs/{name}"))
+    path = f"/v1/runs/{name}/membership"
+    assert_refused(ask("POST", path, headers=device.headers, content=b'{"state":"joined"}'))
     assert_refused(ask("GET", "/v1/work", headers={"Authorization": f"Bearer {secret}"}))
     assert_refused(ask("GET", f"/v1/work?wait_s=x{name}", headers=device.headers))
 
@@ -155,6 +170,7 @@ def test_strange_requests_are_refused(target: Target) -> None:
     assert_refused(device.http.get("/nowhere"))
     assert_refused(device.http.delete("/v1/work"))
     assert_refused(device.http.get("/v1/runs/%00%ff"))
+    assert_refused(device.http.post("/v1/enrol", headers=latin, content=b"{}"))
 
 
 NONE = [0] * BINS

@@ -24,7 +24,7 @@ def test_a_run_with_labelling_from_enrolment_to_the_end(start: Start) -> None:
         assert list(pool.map(Device.until_finished, live.enrol("a", "b"))) == [9, 9]
     table = rows(live.store, live.run_id)
     assert pseudo_labels(table) == {1: 6, 3: 30}  # of 30 texts each
-    kinds = [row["kind"] for row in table if row["device_id"] == "a" and row["round_index"] == 3]
+    kinds = [row["kind"] for row in table if row["device"] == "a" and row["round_index"] == 3]
     assert kinds == ["label", "train", "evaluate"]
     assert {row["layer_forwards"] for row in table if row["kind"] == "label"} == {60}
 
@@ -44,9 +44,7 @@ def test_label_work_says_how_and_with_which_adapter(start: Start) -> None:
 
 def test_devices_are_told_of_the_population(start: Start) -> None:
     live = start(labelling=Labelling())
-    a, b = devices = live.enrol("a", "b")
-    for device in devices:
-        device.poll()
+    a, b = devices = live.join("a", "b")
     labels = len(a.work().task.labels)
     for device, texts, mean in zip(devices, (4, 12), (-1.0, -3.0), strict=True):
         report = Report(device.work().work_id, "done", texts, accuracy=0.5)
@@ -71,7 +69,7 @@ def test_label_work_is_answered_by_a_report_alone(start: Start) -> None:
     assert response.status_code == 422 and "asks to label" in response.json()["detail"]
     assert a.report(a.labelled(work)).accepted and a.report(a.labelled(work)).accepted
     assert not a.report(Report(work.work_id, "done", labelled=99)).accepted
-    assert a.poll().status_code == 202
+    assert a.next().waiting
 
 
 def test_who_has_no_gold_label_and_is_sure_of_nothing_is_not_asked_to_train(start: Start) -> None:
@@ -80,7 +78,7 @@ def test_who_has_no_gold_label_and_is_sure_of_nothing_is_not_asked_to_train(star
     report = replace(a.labelled(a.work()), labelled=0, pseudo_labels=0)
     a.report(replace(report, confidences=counted(30, [0], [0.6], len(a.work().task.labels))))
     b.do(b.work())
-    assert b.work().kind == "train" and a.poll().status_code == 202
+    assert b.work().kind == "train" and a.next().waiting
     assert status_of(live.store, live.service.run(live.run_id).run)["texts"] == {"a": 0, "b": 2}
 
 
@@ -104,7 +102,7 @@ def right_on(device: Device, count: int) -> Work:
 
 def test_an_adapter_that_does_worse_than_the_first_does_not_label(start: Start) -> None:
     live = start(rounds=4, min_clients=1, labelling=Labelling())
-    (device,) = live.enrol("a")
+    (device,) = live.join("a")
     first = right_on(device, 2)
     device.do(first)
     worse = right_on(device, 1)

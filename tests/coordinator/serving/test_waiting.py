@@ -1,40 +1,41 @@
 """What a coordinator says: the terms before joining, what a run waits for, and how it ended."""
 
 import logging
+import time
 from collections.abc import Callable
 
 import pytest
 
 from coordinator.serving.telling import _base_name
 from edge_client.bases.base import Base
-from edge_client.wire import messages
-from edge_client.wire.messages import PROTOCOL, Asking, Over, Report, Terms
+from edge_client.wire.fleet import Membership
+from edge_client.wire.messages import Report
 from tests.coordinator.conftest import Live
-from tests.coordinator.devices import enrol, wait_for
+from tests.coordinator.devices import wait_for
 
 Start = Callable[..., Live]
 
 
-def test_the_terms_are_told_to_a_token_that_does_not_join(start: Start) -> None:
+def test_a_device_hears_the_terms_before_it_joins(start: Start) -> None:
     live = start(rounds=7)
-    response = live.http.post("/v1/terms", content=messages.encode(Asking(PROTOCOL, live.token)))
-    terms, config = messages.decode(response.content, Terms), live.service.run(live.run_id).config
+    (device,) = live.enrol("a")
+    terms, config = device.next().terms, live.service.run(live.run_id).config
+    assert terms is not None
     assert (terms.run_name, terms.rounds, terms.min_clients) == ("mail", 7, 2)
     assert (terms.task, terms.adapter_spec, terms.training) == (
         config.task,
         config.adapter,
         config.training,
     )
-    assert live.store.devices() == {}
-    (device,) = live.enrol("a")
-    assert device.enrolled.terms == terms
+    assert live.service.alive(live.run_id, time.time()) == set()
+    assert device.join() == [terms]
 
 
 def test_of_a_folder_on_the_server_devices_are_told_the_last_part(
     start: Start, tiny_base: Base
 ) -> None:
     (device,) = start().enrol("a")
-    assert device.enrolled.terms.base_name == f"./{tiny_base.folder.name}"
+    assert [terms.base_name for terms in device.join()] == [f"./{tiny_base.folder.name}"]
 
 
 @pytest.mark.parametrize(
@@ -55,16 +56,14 @@ def test_a_relative_folder_is_not_told_as_a_name_of_the_hub(
 
 
 def test_a_lone_device_is_told_that_one_more_is_needed(start: Start) -> None:
-    (device,) = start().enrol("a")
+    (device,) = start().join("a")
     waiting = device.waiting()
     assert (waiting.phase, waiting.missing, waiting.asked) == ("waiting", 1, 2)
     assert waiting.round_index == 1 and waiting.closes_in_s is None
 
 
 def test_who_has_answered_is_told_for_how_many_the_step_waits(start: Start) -> None:
-    a, b = start(deadline_s=300.0).enrol("a", "b")
-    a.poll()
-    b.poll()
+    a, _ = start(deadline_s=300.0).join("a", "b")
     a.do(a.work())
     waiting = a.waiting()
     assert (waiting.phase, waiting.missing, waiting.asked) == ("evaluate", 1, 2)
@@ -73,24 +72,23 @@ def test_who_has_answered_is_told_for_how_many_the_step_waits(start: Start) -> N
 
 
 def test_names_are_told_where_the_owner_says_so(start: Start) -> None:
-    a, b = start(tell_names=True).enrol("hall", "kitchen")
-    a.poll()
-    b.poll()
+    a, _ = start(tell_names=True).join("hall", "kitchen")
     a.do(a.work())
     assert a.waiting().names == ("kitchen",)
 
 
-def test_a_device_that_left_is_not_waited_for_and_comes_back_by_asking(start: Start) -> None:
+def test_a_device_that_left_is_not_waited_for_and_comes_back_in_its_next_life(
+    start: Start,
+) -> None:
     live = start(rounds=2)
-    a, b = live.enrol("a", "b")
-    a.poll()
-    b.poll()
+    a, b = live.join("a", "b")
     a.do(a.work())
     gone = Report(b.work().work_id, "failed", failure="texts", is_leaving=True)
     b.report(gone)
     assert a.work().kind == "train"
-    assert live.service.run(live.run_id).state.left == {"b": "texts"}
-    b.poll()
+    assert live.service.run(live.run_id).state.left == {b.device_id: "texts"}
+    assert b.waiting().phase == "idle"
+    live.join("b")
     assert live.service.run(live.run_id).state.left == {}
     a.do(a.work())
     assert (a.work().kind, b.work().kind) == ("evaluate", "evaluate")
@@ -104,10 +102,9 @@ def test_the_log_names_who_is_asked_who_answers_and_who_is_missing(
     live = start(rounds=1, deadline_s=4.0)
     (a,) = live.enrol("hall")
     wait_for(lambda: "mail: waiting for 2 more devices (--min-clients 2)" in caplog.text)
-    a.poll()
+    a.join()
     wait_for(lambda: "mail: waiting for 1 more device (--min-clients 2); here: hall" in caplog.text)
-    (b,) = live.enrol("kitchen")
-    b.poll()
+    live.join("kitchen")
     a.do(a.work())
     a.do(a.work(wait_s=20.0))
     wait_for(lambda: "round 1 of 1, training closed" in caplog.text)
@@ -124,9 +121,7 @@ def test_the_log_names_who_is_asked_who_answers_and_who_is_missing(
 def test_the_log_says_why_a_device_failed_and_that_it_left(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    a, b = start(rounds=1).enrol("a", "b")
-    a.poll()
-    b.poll()
+    _, b = start(rounds=1).join("a", "b")
     b.report(Report(b.work().work_id, "failed", failure="budget", is_leaving=True))
     assert "no plan fits the device's memory budget; it has left" in caplog.text
 
@@ -134,8 +129,11 @@ def test_the_log_says_why_a_device_failed_and_that_it_left(
 def test_the_end_is_told_with_the_adapter_and_how_it_went(start: Start) -> None:
     live = start(rounds=2, min_clients=1)
     (device,) = live.enrol("a")
-    device.until_finished()
-    over = messages.decode(device.poll().content, Over)
+    device.join()
+    while (given := device.next(10.0)).work:
+        device.do(given.work)
+    over = given.over
+    assert over is not None and (over.run_id, over.run_name) == (live.run_id, "mail")
     state = live.service.run(live.run_id).state
     assert (over.adapter_sha256, over.rounds, over.devices) == (state.adapter_sha256, 2, 1)
     assert over.accuracies == {0: 0.0, 1: 0.25, 2: 0.5}
@@ -143,10 +141,13 @@ def test_the_end_is_told_with_the_adapter_and_how_it_went(start: Start) -> None:
     assert live.http.get(path, headers=device.headers).is_success
 
 
-def test_a_device_that_joins_a_finished_run_gets_its_adapter(start: Start) -> None:
+def test_the_end_is_told_until_its_adapter_is_at_home(start: Start) -> None:
     live = start(rounds=1, min_clients=1)
-    live.enrol("a")[0].until_finished()
-    late = enrol(live.http, live.token, "late")
-    over = messages.decode(late.poll().content, Over)
-    path = f"/v1/adapters/{over.adapter_sha256}"
-    assert live.http.get(path, headers=late.headers).is_success
+    (device,) = live.join("a")
+    while (given := device.next(10.0)).work:
+        device.do(given.work)
+    assert device.over() == given.over
+    assert not live.service.is_over(time.time())
+    for _ in range(2):
+        assert device.tell(live.run_id, Membership("home")).json()["accepted"]
+    assert device.waiting().phase == "idle" and live.service.is_over(time.time())

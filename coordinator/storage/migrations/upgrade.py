@@ -1,0 +1,83 @@
+"""Bringing an old store's database to the newest revision, after a copy of it.
+
+All revisions happen in one transaction: after a power cut the database is the old one or the new
+one. Alembic is imported only where a store is old.
+"""
+
+import logging
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sql
+
+HEAD = "0003"
+KNOWN = ("0001", "0002", HEAD)
+OLDER = {1: "0001", 2: "0002"}  # by the table `schema_version`, which ended with 0002
+FOLDER = Path(__file__).parent
+
+
+def revision_of(engine: sql.Engine) -> str | None:
+    """The revision of a database; None for one without tables.
+
+    A revision that this smidgen does not know is given back as it is.
+    """
+    with engine.connect() as connection:
+        names = sql.inspect(connection).get_table_names()
+        if "alembic_version" in names:
+            return connection.scalar(sql.text("SELECT version_num FROM alembic_version"))
+        if "schema_version" in names:
+            version = connection.scalar(sql.text("SELECT version FROM schema_version"))
+            return OLDER.get(version, f"of version {version}")
+    return "of no version" if names else None
+
+
+def copy_of(database: Path) -> Path:
+    """Where the copy of a database lies that was older than the newest revision."""
+    return database.with_name(f"{database.name}.before-{HEAD}")
+
+
+def keep_copy(database: Path) -> Path:
+    """Copy an SQLite database, its write-ahead log included; a cut leaves no half copy."""
+    copy = copy_of(database)
+    temporary = copy.with_name(f"{copy.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(temporary)) as kept:
+        kept.execute("PRAGMA synchronous=FULL")
+        source.backup(kept)
+    temporary.chmod(0o600)
+    temporary.replace(copy)
+    return copy
+
+
+def upgrade(url: str, revision: str) -> None:
+    """Bring a database of a known revision to the newest one; all of it or nothing."""
+    from alembic import command
+    from alembic.config import Config
+
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    config = Config(attributes={})
+    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    engine = sql.create_engine(url, poolclass=sql.NullPool)
+    if engine.dialect.name == "sqlite":
+        # sqlite3 would begin no transaction before a table is changed.
+        sql.event.listen(engine, "connect", _leave_transactions)
+        sql.event.listen(engine, "begin", _begin)
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        if revision in OLDER.values():
+            command.stamp(config, revision)
+        command.upgrade(config, "head")
+    engine.dispose()
+
+
+def _leave_transactions(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA busy_timeout=10000")
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+def _begin(connection: sql.Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
