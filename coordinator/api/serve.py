@@ -82,7 +82,7 @@ def ready(
     _check_plain(folder, host, is_plain=tls is None and not plain_http)
     config = read_run_config(Path(run), {}) if isinstance(run, str | Path) else run
     with (
-        closing(open_store(folder) if config is None else Store(folder)) as opened,
+        closing(_opened(folder, config is None)) as opened,
         listen(host, port) as bound,
         sole_server(folder, opened),
     ):
@@ -127,6 +127,11 @@ def _check_plain(folder: Path, host: str, is_plain: bool) -> None:
         f"--host {host} would serve other machines without TLS: `smidgen coordinator init --store "
         f"{folder}` makes certificates; --plain-http serves without them",
     )
+
+
+def _opened(folder: Path, is_there: bool) -> Store:
+    """The store, brought up to date if an older smidgen wrote it."""
+    return open_store(folder, is_upgrading=True) if is_there else Store(folder, is_upgrading=True)
 
 
 def _created_if_new(store: Store, config: RunConfig) -> NewRun | None:
