@@ -187,7 +187,7 @@ def read_token(file: Path) -> str:
     )
     words = body.decode("ascii", errors="replace").split()
     demand(
-        len(words) == 1 and words[0].isprintable(),
+        len(words) == 1 and words[0].isascii() and words[0].isprintable(),
         f"--token-file {file}: one line with the token is expected",
     )
     return words[0]

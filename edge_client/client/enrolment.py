@@ -108,7 +108,7 @@ def _refusal(settings: Settings, error: Refused) -> ClientError:
             "--coordinator, or install the same version of smidgen on both sides"
         )
     hint = ""
-    if error.status == 401:
+    if error.status == 401 and "token" in str(error):  # else an operator revoked this device
         hint = "; check --token" if settings.token else "; give --token to enrol this device again"
     return ClientError(f"{settings.url} refused to enrol: {error}{hint}")
 

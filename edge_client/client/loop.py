@@ -43,7 +43,7 @@ from edge_client.wire.messages import Next, Over, Report, WireError, Work
 log = logging.getLogger(__name__)
 
 PARTING_S = 60.0  # how long a coordinator whose run is finished is waited for
-SAID_AGAIN_S = 1.0
+SAID_AGAIN_S, LONGEST_PAUSE_S = 1.0, 30.0
 LOOK_AGAIN_S = 300.0  # a run that could not be joined is looked at again
 ERRORS = (RuntimeError, ValueError, MemoryError, OSError)  # of work; others are bugs
 
@@ -93,6 +93,7 @@ class Client:
         self._declined: dict[str, Declined] = {}
         self._finished: dict[str, str] = {}  # names of runs that are over, by id
         self._said: set[tuple[str, str]] = set()  # how it stands to runs
+        self._homeless: dict[str, int] = {}  # how often an adapter was tried in vain
         self._adapter = ""  # folder of the last one's
         self._works = self._failures = 0
 
@@ -132,7 +133,8 @@ class Client:
             if given.terms is not None:
                 self._invited(coordinator, given.terms)
             elif given.over is not None:
-                self._take_home(coordinator, given.over)
+                if not self._take_home(coordinator, given.over) and self._is_done():
+                    return
             elif given.work is not None:
                 self._teller.worked()
                 self._work(coordinator, given.work, meter)
@@ -194,10 +196,10 @@ class Client:
                 self._say(coordinator, run_id, Membership("declined", code_of(error)))
             return
         self._declined.pop(run_id, None)
-        self._say(coordinator, run_id, Membership("joined", peak_bytes=peak_bytes))
-        if not was_in:
-            log.info("joined run %s", called(terms))
-        self._runs.setdefault(run_id, Standing(terms)).terms = terms
+        if self._say(coordinator, run_id, Membership("joined", peak_bytes=peak_bytes)):
+            if not was_in:
+                log.info("joined run %s", called(terms))
+            self._runs.setdefault(run_id, Standing(terms)).terms = terms
 
     def _look_again(self, coordinator: Coordinator) -> None:
         """A run that could not be joined may be by now: memory is free, files are mended."""
@@ -213,7 +215,7 @@ class Client:
         membership: Membership,
         patience_s: float = math.inf,
     ) -> bool:
-        """Say how this device stands to a run; whether the coordinator has heard it."""
+        """Say how this device stands to a run; whether the coordinator has taken it."""
         if (run_id, membership.state) in self._said:
             time.sleep(SAID_AGAIN_S)  # one that asks again and again is not kept busy
         self._said.add((run_id, membership.state))
@@ -223,13 +225,18 @@ class Client:
             if error.status == 401:
                 raise ClientError(f"{self._settings.url} does not take it: {error}") from error
             log.warning("run %s: the coordinator does not want to hear of it: %s", run_id, error)
+            return False
         except Unreachable as error:
             log.warning("run %s: %s", run_id, error)
             return False
         return True
 
-    def _take_home(self, coordinator: Coordinator, over: Over) -> None:
-        """Fetch a finished run's adapter, and say so; in the next life again, if that failed."""
+    def _take_home(self, coordinator: Coordinator, over: Over) -> bool:
+        """Fetch a finished run's adapter and say so; what fails is tried again.
+
+        Returns:
+            Whether to ask what is next; false where it would be the same for ever.
+        """
         run_id = over.run_id
         standing = self._runs.pop(run_id, None)
         terms = (standing and standing.terms) or self._state.terms(run_id)
@@ -237,17 +244,28 @@ class Client:
         self._finished[run_id] = over.run_name
         try:
             if terms is None:
-                raise WireError("its terms are not here any more")
+                raise Refused(404, "its terms are not here any more")
             body = self._fetched(coordinator, over.adapter_sha256, WorkMeter(), PARTING_S)
         except (TransportError, WireError, OSError) as error:
-            log.error("run %s is finished, its adapter not to be had: %s", over.run_name, error)
             self._adapter = ""
-            failed = Membership("declined", code_of(error))
-            self._say(coordinator, run_id, failed, PARTING_S)
-            return
+            return self._not_had(coordinator, over, error)
         self._adapter = take_home(self._state, terms, self._settings, over, body)
-        if self._say(coordinator, run_id, Membership("home"), PARTING_S):
+        if is_heard := self._say(coordinator, run_id, Membership("home"), PARTING_S):
             self._state.forget_terms(run_id)
+        return is_heard
+
+    def _not_had(self, coordinator: Coordinator, over: Over, error: Exception) -> bool:
+        """A finished adapter is not to be had: now, or at all where the coordinator refuses."""
+        run_id = over.run_id
+        tries = self._homeless[run_id] = self._homeless.get(run_id, 0) + 1
+        if tries == 1:
+            log.error("run %s is finished, its adapter not to be had: %s", over.run_name, error)
+        if isinstance(error, Refused):
+            return self._say(coordinator, run_id, Membership("declined", code_of(error)), PARTING_S)
+        if tries >= MOST_IN_A_ROW and self._settings.is_until_finished:
+            return False  # it is there for the next life
+        time.sleep(min(0.25 * 2.0**tries, LONGEST_PAUSE_S))
+        return True
 
     def _fetched(
         self, coordinator: Coordinator, sha256: str, meter: WorkMeter, patience_s: float = math.inf

@@ -1,11 +1,16 @@
-"""A run's terms, as a scripted coordinator says them."""
+"""What a scripted coordinator says: a run's terms, its invitation, its end."""
+
+import json
 
 from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
 from edge_client.wire.fleet import Enrolled, Terms
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import PROTOCOL, Over
+from edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, encode
 from edge_client.wire.training import Training
+from tests.edge_client.client.servers import Answer
+
+IDLE = encode(Next(waiting=Waiting("idle")))
 
 
 def terms_for(
@@ -17,7 +22,7 @@ def terms_for(
 ) -> Terms:
     """Terms of a run of three rounds."""
     return Terms(
-        *(PROTOCOL, "run", "mail", base.base_id, "tiny", spec, task),
+        *("run", "mail", base.base_id, "tiny", spec, task),
         training=training or Training(),
         rounds=3,
         min_clients=1,
@@ -25,10 +30,45 @@ def terms_for(
     )
 
 
-def enrolled_as(name: str, terms: Terms) -> Enrolled:
-    return Enrolled(name, "key", terms)
+def enrolled_as(name: str) -> Enrolled:
+    return Enrolled(PROTOCOL, f"d-{name}", name)
 
 
-def over(sha256: str) -> Over:
+def over(sha256: str, run_id: str = "run", run_name: str = "mail") -> Over:
     """The run's end."""
-    return Over(sha256, 3, 1, {0: 0.25, 3: 0.5})
+    return Over(run_id, run_name, sha256, 3, 1, {0: 0.25, 3: 0.5})
+
+
+class Door:
+    """A coordinator's answers to who a device is and how it stands to runs.
+
+    Args:
+        *invitations: Terms that are said before anything else, once.
+
+    Attributes:
+        names: Under which devices enrolled.
+        said: State and failure of each membership, by run.
+    """
+
+    def __init__(self, *invitations: Terms) -> None:
+        self._left = list(invitations)
+        self.names: list[str] = []
+        self.said: list[tuple[str, str, str | None]] = []
+
+    def answer(self, path: str, body: bytes) -> Answer | None:
+        """The answer to what it knows of; None: somebody else's."""
+        if path == "/v1/enrol":
+            self.names.append(json.loads(body)["name"])
+            return 200, encode(enrolled_as("hub"))
+        if path.endswith("/membership"):
+            message = json.loads(body)
+            self.said.append((path.split("/")[3], message["state"], message.get("failure")))
+            return 200, encode(Receipt(True))
+        if path.startswith("/v1/work?") and self._left:
+            return 200, encode(Next(terms=self._left.pop(0)))
+        return None
+
+    @property
+    def is_home(self) -> bool:
+        """Whether the device has the last run's adapter, or cannot have it."""
+        return bool(self.said) and self.said[-1][1] == "home"

@@ -1,5 +1,6 @@
-"""Joining a run: a device that cannot take part is told why and never joins."""
+"""A device is its key; one that cannot take part in a run is told why and never joins."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -7,36 +8,43 @@ from pathlib import Path
 import pytest
 
 from edge_client.bases.base import Base
-from edge_client.client.enrolment import join
 from edge_client.client.failures import ClientError, OtherBase
+from edge_client.client.loop import Client
 from edge_client.client.settings import Settings
-from edge_client.client.state import ClientState
+from edge_client.client.state import ClientState, Identity
 from edge_client.client.transport import Unreachable
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
-from edge_client.wire.fleet import Terms
+from edge_client.wire.fleet import Enrol, Terms, device_id_of
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import Asking, decode, encode
+from edge_client.wire.messages import PROTOCOL, Next, decode, encode
 from tests.edge_client.client.servers import Answer, http_server
-from tests.edge_client.client.terms import enrolled_as, terms_for
+from tests.edge_client.client.terms import IDLE, Door, enrolled_as, over, terms_for
 
 
 @dataclass
 class Gate:
-    """A coordinator that only lets devices in; the run depends on the token."""
+    """A coordinator of one run without an adapter, which is over once somebody has joined it."""
 
-    runs: dict[str, Terms]
-    paths: list[str] = field(default_factory=list)
+    terms: Terms
+    enrols: list[Enrol] = field(default_factory=list)
+    refusal: Answer | None = None
+
+    def __post_init__(self) -> None:
+        self.door = Door(self.terms)
 
     def answer(self, method: str, path: str, body: bytes) -> Answer:
-        self.paths.append(path)
-        if path == "/v1/terms":
-            asking = decode(body, Asking)
-            if asking.token not in self.runs:
-                return 401, b'{"detail": "no run has this enrolment token"}'
-            return 200, encode(self.runs[asking.token])
-        return 200, encode(enrolled_as("hub", next(iter(self.runs.values()))))
+        if path == "/v1/enrol":
+            self.enrols.append(decode(body, Enrol))
+            if self.refusal:
+                return self.refusal
+        if known := self.door.answer(path, body):
+            return known
+        said = [state for _, state, _ in self.door.said]
+        if path.startswith("/v1/adapters"):
+            return 404, b'{"detail": "no such adapter"}'
+        return 200, encode(Next(over=over("0" * 64))) if said == ["joined"] else IDLE
 
 
 @dataclass
@@ -51,12 +59,20 @@ class Home:
         (self.folder / "mine").mkdir(exist_ok=True)
         (self.folder / "mine" / f"{part}.csv").write_text("\n".join(lines) + "\n")
 
-    def join(self, gate: Gate, token: str = "token", **more: object) -> list[str]:
-        """Join; the paths that were asked for."""
+    @property
+    def state(self) -> ClientState:
+        return ClientState(self.folder / "state")
+
+    def settings(self, url: str, **more: object) -> Settings:
+        plain = Settings(url, "token", "hub", self.folder / "mine", self.base, "onnx")
+        return replace(plain, is_until_finished=True, **more)  # type: ignore[arg-type]
+
+    def join(self, gate: Gate, **more: object) -> list[tuple[str, str, str | None]]:
+        """Serve one life, to the run's end; how the device stood to it."""
+        gate.door = Door(gate.terms)
         with http_server(gate.answer) as url:
-            settings = Settings(url, token, "hub", self.folder / "mine", self.base, "onnx")
-            join(replace(settings, **more), ClientState(self.folder / "state"))  # type: ignore[arg-type]
-        return gate.paths
+            Client(self.settings(url, **more), self.state).run()
+        return gate.door.said
 
 
 @pytest.fixture
@@ -66,89 +82,141 @@ def home(tmp_path: Path, tiny_base: Base, hub_task: Task) -> Home:
     return home
 
 
-def test_a_device_that_can_take_part_asks_and_joins(home: Home) -> None:
-    assert home.join(Gate({"token": home.terms})) == ["/v1/terms", "/v1/enrol"]
+def test_a_device_that_can_take_part_says_what_its_plan_takes(home: Home) -> None:
+    gate = Gate(home.terms)
+    assert home.join(gate)[0] == ("run", "joined", None)
+    (enrol,) = gate.enrols
+    assert (enrol.token, enrol.name, enrol.protocol) == ("token", "hub", PROTOCOL)
+    facts = enrol.facts
+    assert (facts.engine, facts.base_id) == ("onnx", home.base.base_id)
+    assert facts.memory_bytes > 0 and facts.budget_bytes is None
+
+
+def test_facts_and_tags_are_said_anew_in_each_life(home: Home) -> None:
+    gate = Gate(home.terms)
+    home.join(gate, tags={"site": "kitchen"}, budget_bytes=1 << 30)
+    home.join(gate, tags={"site": "hall"}, token="")
+    assert [enrol.tags for enrol in gate.enrols] == [{"site": "kitchen"}, {"site": "hall"}]
+    assert [enrol.facts.budget_bytes for enrol in gate.enrols] == [1 << 30, None]
+    assert [enrol.token for enrol in gate.enrols] == ["token", ""]
+
+
+def test_a_key_is_kept_before_anybody_hears_of_it_and_used_again_after_a_lost_answer(
+    home: Home,
+) -> None:
+    gate = Gate(home.terms, refusal=(503, b"the answer is lost"))
+    kept = []
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        kept.append(json.loads((home.folder / "state" / "device.json").read_bytes()))
+        return gate.answer(method, path, body)
+
+    with http_server(answer) as url, pytest.raises(Unreachable):
+        Client(home.settings(url, patience_s=0.0), home.state).run()
+    gate.refusal = None
+    home.join(gate)
+    identity = home.state.identity()
+    assert identity is not None and kept[0]["key"] == identity.key
+    assert (kept[0]["name"], identity.name, identity.device_id) == ("", "hub", "d-hub")
+
+
+def test_a_key_that_lay_there_before_the_first_start_is_used(home: Home) -> None:
+    home.state.keep_identity(Identity("", "derived from a seed"))
+    home.join(Gate(home.terms))
+    identity = home.state.identity()
+    assert identity is not None and identity.key == "derived from a seed"
+    assert identity.url.startswith("http://127.0.0.1:")
+    assert device_id_of("a") != device_id_of("b")
+
+
+def test_another_host_gets_a_key_of_its_own_only_with_a_token(home: Home) -> None:
+    home.state.keep_identity(Identity("http://192.0.2.1:8700", "key", "d1", "hub"))
+    home.join(Gate(home.terms), token="")
+    moved = home.state.identity()
+    assert moved is not None and moved.key == "key"
+    home.state.keep_identity(replace(moved, url="http://192.0.2.1:8700"))
+    home.join(Gate(home.terms))
+    other = home.state.identity()
+    assert other is not None and other.key != "key"
+
+
+def test_a_device_without_a_token_is_told_so_before_anybody_is_asked(home: Home) -> None:
+    gate = Gate(home.terms)
+    with pytest.raises(ClientError, match=r"not enrolled with .* yet; give --token"):
+        home.join(gate, token="")
+    assert not gate.enrols and home.state.identity() is None
+
+
+@pytest.mark.parametrize(("token", "hint"), [("x", "check --token"), ("", "give --token")])
+def test_a_refused_device_is_told_what_to_do(home: Home, token: str, hint: str) -> None:
+    home.state.keep_identity(Identity("", "key"))
+    gate = Gate(home.terms, refusal=(401, b'{"detail": "no such token"}'))
+    with pytest.raises(ClientError, match=f"refused to enrol: no such token; {hint}"):
+        home.join(gate, token=token)
 
 
 def test_texts_of_other_labels_are_refused_before_joining(home: Home) -> None:
     home.write("labelled", ["text,label", "the front door opened,doors"])
-    gate = Gate({"token": home.terms})
+    gate = Gate(home.terms)
     with pytest.raises(DataError, match=r"labelled\.csv, line 2"):
         home.join(gate)
-    assert gate.paths == ["/v1/terms"] and not (home.folder / "state" / "device.json").exists()
+    assert gate.door.said == [("run", "declined", "texts")]
 
 
 def test_unlabelled_texts_alone_are_refused_where_nobody_labels(home: Home) -> None:
     (home.folder / "mine" / "labelled.csv").unlink()
     home.write("unlabelled", ["text", "rain today"])
-    gate = Gate({"token": home.terms})
     with pytest.raises(DataError, match="in this run devices do not label"):
-        home.join(gate)
-    assert gate.paths == ["/v1/terms"]
-    labelling = Gate({"token": replace(home.terms, labelling=Labelling())})
-    assert home.join(labelling) == ["/v1/terms", "/v1/enrol"]
+        home.join(Gate(home.terms))
+    labelling = Gate(replace(home.terms, labelling=Labelling()))
+    assert home.join(labelling)[0] == ("run", "joined", None)
 
 
 def test_a_budget_too_small_is_refused_before_joining(home: Home) -> None:
-    gate = Gate({"token": home.terms})
+    gate = Gate(home.terms)
     with pytest.raises(BudgetError, match="--memory-budget"):
         home.join(gate, budget_bytes=1 << 20)
-    assert gate.paths == ["/v1/terms"]
-
-
-def test_a_new_token_is_not_asked_for_where_nobody_answers(
-    home: Home, caplog: pytest.LogCaptureFixture
-) -> None:
-    with http_server(Gate({"token": home.terms}).answer) as url:
-        settings = Settings(url, "token", "hub", home.folder / "mine", home.base, "onnx")
-        join(settings, ClientState(home.folder / "state"))
-    again = replace(settings, token="new", patience_s=0.3)
-    enrolled, _ = join(again, ClientState(home.folder / "state"))
-    assert enrolled.device_id == "hub" and "going on in run mail" in caplog.text
+    assert gate.door.said == [("run", "declined", "budget")]
 
 
 def test_another_base_is_refused_before_joining(home: Home) -> None:
-    gate = Gate({"token": replace(home.terms, base_id="0" * 64)})
+    gate = Gate(replace(home.terms, base_id="0" * 64))
     with pytest.raises(OtherBase, match="copy the coordinator's base"):
         home.join(gate)
-    assert gate.paths == ["/v1/terms"]
+    assert gate.door.said == [("run", "declined", "base")]
 
 
-def test_a_token_of_another_run_is_not_ignored(home: Home) -> None:
-    other = replace(home.terms, run_id="other", run_name="news")
-    gate = Gate({"token": home.terms, "again": home.terms, "new": other})
-    with http_server(gate.answer) as url:
-        settings = Settings(url, "token", "hub", home.folder / "mine", home.base, "onnx")
-        state = ClientState(home.folder / "state")
-        join(settings, state)
-        for token in ("", "token", "again"):  # none, the same, another one of the same run
-            join(replace(settings, token=token), state)
-        with pytest.raises(ClientError, match=r"enrolled in run mail .* --token is of run news"):
-            join(replace(settings, token="new"), state)
-        with pytest.raises(ClientError, match="check --token"):
-            join(replace(settings, token="wrong"), state)
+def test_a_device_that_cannot_take_part_in_one_run_serves_the_other(home: Home) -> None:
+    gate = Gate(home.terms)
+    gate.door = Door(replace(home.terms, run_id="other", base_id="0" * 64), home.terms)
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        said = {(run, state) for run, state, _ in gate.door.said}
+        if path.startswith("/v1/work?") and said == {("other", "declined"), ("run", "joined")}:
+            return 200, encode(Next(over=over("0" * 64)))
+        return gate.answer(method, path, body)
+
+    with http_server(answer) as url:
+        summary = Client(home.settings(url), home.state).run()
+    assert summary.runs == ("mail",) and gate.door.said[0] == ("other", "declined", "base")
 
 
 def test_a_coordinator_of_another_version_is_named(home: Home) -> None:
-    with pytest.raises(ClientError, match="speaks protocol 5, this client 4"):
-        home.join(Gate({"token": replace(home.terms, protocol=5)}))
+    said = encode(replace(enrolled_as("hub"), protocol=6))
+    with pytest.raises(ClientError, match="speaks protocol 6, this client 5"):
+        home.join(Gate(home.terms, refusal=(200, said)))
 
 
-def test_a_server_of_before_the_terms_is_named(home: Home) -> None:
-    state = ClientState(home.folder / "state")
-    with http_server(lambda *_: (404, b'{"detail":"Not Found"}')) as url:
-        settings = Settings(url, "token", "hub", home.folder / "mine", home.base, "onnx")
-        with pytest.raises(ClientError, match="not as a coordinator of protocol 4; check --coor"):
-            join(settings, state)
+def test_a_server_that_is_no_coordinator_is_named(home: Home) -> None:
+    gate = Gate(home.terms, refusal=(404, b'{"detail":"Not Found"}'))
+    with pytest.raises(ClientError, match="not as a coordinator of protocol 5; check --coor"):
+        home.join(gate)
 
 
 def test_before_enrolment_the_patience_is_said_as_it_is(
     home: Home, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = Settings(
-        *("http://127.0.0.1:9", "token", "hub", home.folder / "mine", home.base, "onnx"),
-        patience_s=0.5,
-    )
+    settings = home.settings("http://127.0.0.1:9", patience_s=0.5)
     with pytest.raises(Unreachable):
-        join(settings, ClientState(home.folder / "state"))
+        Client(settings, home.state).run()
     assert "trying again for 0.5 s" in caplog.text

@@ -28,13 +28,13 @@ from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import TokenizerError
 from edge_client.wire.failures import Failure
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import PROTOCOL, Receipt, Report, Work
+from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work
 from edge_client.wire.messages import decode as decoded
 from edge_client.wire.messages import encode as encoded
 from edge_client.wire.tensors import encode_adapter, sha256
 from edge_client.wire.training import Training
 from tests.edge_client.client.servers import Answer, http_server
-from tests.edge_client.client.terms import enrolled_as, over, terms_for
+from tests.edge_client.client.terms import IDLE, Door, over, terms_for
 
 TRAINING = Training(epochs=1, batch=4, lr=0.01, tokens=32)
 SAID = Labelling(confidence=0.5, compute_share=1.0, keep_first=1.0, keep_last=1.0)
@@ -59,14 +59,14 @@ class Script:
     refuses_updates: bool = False
     grace_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.door = Door(terms_for(self.base, self.task, TRAINING, self.labelling))
+
     def answer(self, method: str, path: str, body: bytes) -> Answer:
         self.bodies.append(body)
         self.paths.append(path)
-        terms = terms_for(self.base, self.task, TRAINING, self.labelling)
-        if path == "/v1/terms":
-            return 200, encoded(terms)
-        if path == "/v1/enrol":
-            return 200, encoded(enrolled_as("hub", terms))
+        if known := self.door.answer(path, body):
+            return known
         if path.startswith("/v1/adapters"):
             return 200, self.adapter
         if path.startswith("/v1/work?"):
@@ -84,8 +84,10 @@ class Script:
         return encode_adapter(initial_adapter(parse_adapter("lora:2"), self.base, 3, seed=3))
 
     def next_work(self) -> Answer:
+        if self.door.said[-1][1] != "joined":
+            return 200, IDLE
         if self.handed == len(self.works):
-            return 410, encoded(over(sha256(self.adapter)))
+            return 200, encoded(Next(over=over(sha256(self.adapter))))
         kind, act = self.works[self.handed]
         self.handed += 1
         act()
@@ -96,7 +98,7 @@ class Script:
             labelling=self.labelling,
             keep=1.0,
         )
-        return 200, encoded(work)
+        return 200, encoded(Next(work=work))
 
     def run(self, folder: Path, budget_bytes: int | None = None) -> list[Report]:
         """Serve one client to its end; what it reported."""
@@ -105,6 +107,7 @@ class Script:
             settings = Settings(
                 *(url, "token", "hub", mine, self.base, "onnx", budget_bytes),
                 grace_s=self.grace_s,
+                is_until_finished=True,
             )
             Client(settings, ClientState(folder / "state")).run()
         return self.told
@@ -202,24 +205,24 @@ def test_a_damaged_file_costs_no_text_and_is_nobody_elses_to_read(
     assert len(said) == 1 and not any(SECRET.encode() in body for body in script.bodies)
 
 
-def test_texts_that_never_fitted_are_told_to_the_owner_before_anybody_is_joined(
+def test_texts_that_never_fitted_are_told_to_the_owner_before_any_run_is_joined(
     tiny_base: Base, task: Task, mine: Path, tmp_path: Path
 ) -> None:
     (mine / "labelled.csv").write_text(f"text,label\nweather,{SECRET}\n")
     script = Script(tiny_base, task, [("train", nothing)])
     with pytest.raises(DataError, match="are the columns swapped"):
         script.run(tmp_path)
-    assert script.paths == ["/v1/terms"] and not script.told
+    assert script.door.said == [("run", "declined", "texts")] and not script.told
     assert not any(SECRET.encode() in body for body in script.bodies)
 
 
-def test_a_budget_that_no_plan_fits_is_refused_before_anybody_is_joined(
+def test_a_budget_that_no_plan_fits_is_refused_before_any_run_is_joined(
     tiny_base: Base, task: Task, mine: Path, tmp_path: Path
 ) -> None:
     script = Script(tiny_base, task, [("train", nothing)])
     with pytest.raises(BudgetError, match="--memory-budget"):
         script.run(tmp_path, budget_bytes=1)
-    assert script.paths == ["/v1/terms"]
+    assert script.door.said == [("run", "declined", "budget")]
 
 
 def test_texts_that_stop_fitting_before_the_first_work_are_read_from_the_look_before(
@@ -303,7 +306,7 @@ def test_a_tokenizer_that_is_gone_at_work_is_a_failure_without_its_content(
     assert SECRET not in caplog.text
 
 
-def test_a_full_state_folder_is_told_before_anybody_is_joined(
+def test_a_full_state_folder_is_told_before_any_run_is_joined(
     tiny_base: Base, task: Task, mine: Path, tmp_path: Path
 ) -> None:
     limits, script = resource.getrlimit(resource.RLIMIT_FSIZE), Script(tiny_base, task, [])
@@ -313,7 +316,7 @@ def test_a_full_state_folder_is_told_before_anybody_is_joined(
             script.run(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert script.paths == ["/v1/terms"]
+    assert not script.paths
 
 
 @pytest.mark.parametrize(

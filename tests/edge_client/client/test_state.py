@@ -1,6 +1,8 @@
+import json
 import resource
 import signal
 import stat
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,35 +12,90 @@ from edge_client.client.state import Answer, ClientState, Identity, StateError
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Report
 from edge_client.wire.tensors import sha256
-from tests.edge_client.client.terms import enrolled_as, terms_for
+from tests.edge_client.client.terms import terms_for
+
+# What commit 1cddb8f kept of the answer to an enrolment.
+OLDEST = {
+    "device_id": "hub-01",
+    "device_key": "secret",
+    "run_id": "run",
+    "base_id": "base",
+    "base_name": "tiny",
+}
 
 
-def test_the_key_is_kept_for_its_coordinator_and_readable_by_its_owner_alone(
+def test_the_key_is_kept_and_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    state, mine = ClientState(tmp_path), Identity("http://a", "key", "d1", "hub-01")
+    assert state.identity() is None
+    state.keep_identity(mine)
+    assert ClientState(tmp_path).identity() == mine
+    assert stat.S_IMODE((tmp_path / "device.json").stat().st_mode) == 0o600
+
+
+def test_another_key_is_another_device_whose_work_is_its_own(
     tmp_path: Path, tiny_base: Base, hub_task: Task
 ) -> None:
-    state = ClientState(tmp_path)
-    mine = Identity("http://a", enrolled_as("hub-01", terms_for(tiny_base, hub_task)), "hash")
-    state.keep_identity(mine)
-    again = ClientState(tmp_path)
-    assert again.identity("http://a") == mine
-    assert again.identity("http://b") is None
+    state, terms = ClientState(tmp_path), terms_for(tiny_base, hub_task)
+    state.keep_identity(Identity("http://a", "key"))
+    state.keep_finished(Answer(Report("w", "done"), None))
+    state.keep_terms(terms)
+    state.keep_identity(Identity("http://a", "key", "d1", "hub"))  # the coordinator has answered
+    assert len(state.finished()) == 1 and state.terms("run") == terms
+    state.keep_identity(Identity("http://b", "other"))
+    assert state.finished() == [] and state.terms("run") is None
+
+
+def test_the_device_of_an_older_smidgen_keeps_its_key_and_its_id(
+    tmp_path: Path, tiny_base: Base, hub_task: Task
+) -> None:
+    state, terms = ClientState(tmp_path), terms_for(tiny_base, hub_task)
+    enrolled = {
+        "device_id": "hub-01",
+        "device_key": "key",
+        "terms": {"protocol": 4, **asdict(terms)},
+    }
+    old = {"url": "http://a", "enrolled": enrolled, "token_sha256": "0" * 64}
+    (tmp_path / "device.json").write_text(json.dumps(old))
+    mine = Identity("http://a", "key", "hub-01", "hub-01")
+    assert state.identity() == mine
+    assert "enrolled" not in (tmp_path / "device.json").read_text()
+    assert state.identity() == mine and state.terms("run") == terms
     assert stat.S_IMODE((tmp_path / "device.json").stat().st_mode) == 0o600
+
+
+def test_so_does_one_of_before_there_were_terms(tmp_path: Path) -> None:
+    old = {"url": "http://a", "enrolled": OLDEST}
+    (tmp_path / "device.json").write_text(json.dumps(old))
+    assert ClientState(tmp_path).identity() == Identity("http://a", "secret", "hub-01", "hub-01")
+
+
+def test_what_a_coordinator_calls_a_run_is_never_a_path(
+    tmp_path: Path, tiny_base: Base, hub_task: Task
+) -> None:
+    state = ClientState(tmp_path / "state")
+    for run_id in ("../../away", "/tmp/away", "..", "a" * 300, "\0"):
+        state.keep_terms(replace(terms_for(tiny_base, hub_task), run_id=run_id))
+        assert state.terms(run_id) is not None
+        assert state.labels(run_id).parent == tmp_path / "state"
+    assert len(list((tmp_path / "state" / "runs").iterdir())) == 5
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
 def test_a_damaged_identity_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "device.json").write_text('{"url": "http://a"')
     with pytest.raises(StateError, match="delete it to enrol again"):
-        ClientState(tmp_path).identity("http://a")
+        ClientState(tmp_path).identity()
 
 
-def test_only_the_newest_adapter_is_kept_and_only_if_whole(tmp_path: Path) -> None:
+def test_only_the_newest_adapters_are_kept_and_only_if_whole(tmp_path: Path) -> None:
     state = ClientState(tmp_path)
-    for body in (b"first", b"second"):
-        state.keep_adapter(sha256(body), body)
+    for body, most in ((b"first", 1), (b"second", 1), (b"third", 2)):
+        state.keep_adapter(sha256(body), body, most)
     assert state.adapter(sha256(b"first")) is None
     assert state.adapter(sha256(b"second")) == b"second"
     (tmp_path / "adapters" / f"{sha256(b'second')}.st").write_bytes(b"secon")
     assert state.adapter(sha256(b"second")) is None
+    assert state.adapter(sha256(b"third")) == b"third"
 
 
 def test_finished_work_stays_until_it_is_acknowledged(tmp_path: Path) -> None:
@@ -95,4 +152,4 @@ def test_a_disk_without_room_is_named_and_left_as_it_was(tmp_path: Path) -> None
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapters", "outbox"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapters", "outbox", "runs"]

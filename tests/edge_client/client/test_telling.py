@@ -19,16 +19,22 @@ def work(hub_task: Task) -> Work:
 @pytest.mark.parametrize(
     ("waiting", "said"),
     [
-        (Waiting("waiting", 1, 9, 1, 2), "waiting for 1 more device before round 1 of 9; 2 needed"),
-        (Waiting("waiting", 1, 9, 3, 4), "waiting for 3 more devices before round 1"),
-        (Waiting("waiting", 2, 9, 0, 1), "waiting for round 2 of 9 to begin"),
+        (Waiting("idle"), "no run wants this device now; waiting for one"),
+        (Waiting("full"), "the coordinator's disk is full"),
+        (Waiting("paused", "mail", 2, 9), "mail: paused by its operator, round 2 of 9"),
         (
-            Waiting("train", 2, 9, 1, 4, 540.0),
+            Waiting("waiting", "mail", 1, 9, 1, 2),
+            "mail: waiting for 1 more device before round 1 of 9; 2 needed",
+        ),
+        (Waiting("waiting", "mail", 1, 9, 3, 4), "waiting for 3 more devices before round 1"),
+        (Waiting("waiting", "mail", 2, 9, 0, 1), "waiting for round 2 of 9 to begin"),
+        (
+            Waiting("train", "mail", 2, 9, 1, 4, 540.0),
             "round 2 of 9, training: 3 of 4 devices have answered; waiting; it goes on without "
             "them in 9 min",
         ),
-        (Waiting("train", 2, 9, 1, 4, 40.0, ("hall",)), "waiting (hall); it goes on"),
-        (Waiting("evaluate", 2, 9, 0, 4, 40.0), "all 4 devices asked have answered"),
+        (Waiting("train", "mail", 2, 9, 1, 4, 40.0, ("hall",)), "waiting (hall); it goes on"),
+        (Waiting("evaluate", "mail", 2, 9, 0, 4, 40.0), "all 4 devices asked have answered"),
     ],
 )
 def test_what_a_run_waits_for_is_said_in_words(waiting: Waiting, said: str) -> None:
@@ -39,10 +45,10 @@ def test_it_is_said_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> N
     caplog.set_level(logging.INFO)
     teller = Teller()
     for seconds in (60.0, 40.0, 20.0):
-        teller.waiting(Waiting("train", 1, 3, 2, 3, seconds))
-    teller.waiting(Waiting("train", 1, 3, 1, 3, 10.0))
+        teller.waiting(Waiting("train", "mail", 1, 3, 2, 3, seconds))
+    teller.waiting(Waiting("train", "mail", 1, 3, 1, 3, 10.0))
     teller.worked()
-    teller.waiting(Waiting("train", 1, 3, 1, 3, 5.0))
+    teller.waiting(Waiting("train", "mail", 1, 3, 1, 3, 5.0))
     assert len(caplog.records) == 3
 
 

@@ -12,8 +12,10 @@ from edge_client.client.transport import (
 )
 from edge_client.metering.work import WorkMeter
 from edge_client.wire import messages
+from edge_client.wire.fleet import Membership
 from edge_client.wire.tensors import sha256
 from tests.edge_client.client.servers import Answer, Relay, http_server
+from tests.edge_client.client.terms import over
 
 BODY = bytes(range(256)) * 400
 
@@ -51,6 +53,39 @@ def test_a_damaged_download_is_refused() -> None:
         with pytest.raises(messages.WireError, match="arrived damaged"):
             coordinator.adapter(sha256(BODY), WorkMeter())
         coordinator.close()
+
+
+def test_work_waiting_and_the_end_of_a_run_are_told_apart() -> None:
+    said = [
+        messages.Next(waiting=messages.Waiting("waiting", "mail", 1, 3, 1, 2)),
+        messages.Next(over=over("a" * 64)),
+    ]
+    paths: list[str] = []
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        paths.append(path)
+        return 200, messages.encode(said[len(paths) - 1])
+
+    with http_server(answer) as url:
+        coordinator = Coordinator(url)
+        assert [coordinator.next_work(wait_s, WorkMeter()) for wait_s in (0, 2.5)] == said
+        coordinator.close()
+    assert paths == ["/v1/work?wait_s=0", "/v1/work?wait_s=2.5"]
+
+
+def test_how_a_device_stands_to_a_run_goes_to_that_run_whatever_it_is_called() -> None:
+    heard: list[tuple[str, bytes]] = []
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        heard.append((f"{method} {path}", body))
+        return 200, messages.encode(messages.Receipt(True))
+
+    with http_server(answer) as url:
+        coordinator = Coordinator(url)
+        assert coordinator.membership("a/../b", Membership("declined", "base")).accepted
+        coordinator.close()
+    body = b'{"failure":"base","state":"declined"}'
+    assert heard == [("POST /v1/runs/a%2F..%2Fb/membership", body)]
 
 
 def test_a_refusal_carries_the_coordinators_reason() -> None:

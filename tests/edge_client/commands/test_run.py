@@ -1,6 +1,5 @@
 """`smidgen client run` and the device's name, which is a folder's name unless --state is given."""
 
-import json
 import socket
 from pathlib import Path
 
@@ -8,15 +7,18 @@ import pytest
 
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
+from edge_client.api.run import read_token
 from edge_client.bases.base import Base
+from edge_client.commands.run import tags_of
+from edge_client.errors import WrongInput
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import PROTOCOL, Receipt, Report, Work, decode
+from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work, decode
 from edge_client.wire.messages import encode as encoded
 from edge_client.wire.tensors import encode_adapter, sha256
 from edge_client.wire.training import Training
 from tests.command_line import Done, smidgen
 from tests.edge_client.client.servers import Answer, http_server
-from tests.edge_client.client.terms import enrolled_as, over, terms_for
+from tests.edge_client.client.terms import IDLE, Door, over, terms_for
 
 TASK = Task("hub", ("weather", "mail"), ("{text} [MASK]",), {"weather": "rain", "mail": "mail"})
 NAMES = ["hall/left", "..", "h" * 65, "hall\n"]
@@ -25,23 +27,19 @@ NAMES = ["hall/left", "..", "h" * 65, "hall\n"]
 def run(base: Base, folder: Path, *arguments: str) -> tuple[Done, list[str]]:
     """Serve a run that is finished; the names that enrolled."""
     (folder / "labelled.csv").write_text("text,label\nrain,weather\n")
-    names: list[str] = []
+    door = Door(terms_for(base, TASK))
+    adapter = encode_adapter(initial_adapter(parse_adapter("lora:2"), base, 2, seed=3))
 
     def answer(method: str, path: str, body: bytes) -> Answer:
-        terms = terms_for(base, TASK)
-        adapter = encode_adapter(initial_adapter(parse_adapter("lora:2"), base, 2, seed=3))
-        if path == "/v1/terms":
-            return 200, encoded(terms)
-        if path == "/v1/enrol":
-            names.append(json.loads(body)["name"])
-            return 200, encoded(enrolled_as("hub", terms))
         if path.startswith("/v1/adapters"):
             return 200, adapter
-        return 410, encoded(over(sha256(adapter)))
+        ended = IDLE if door.is_home else encoded(Next(over=over(sha256(adapter))))
+        return door.answer(path, body) or (200, ended)
 
     with http_server(answer) as url:
         given = ["--coordinator", url, "--data", str(folder), "--base", str(base.folder)]
-        return smidgen("client", "run", *given, "--token", "token", *arguments), names
+        more = ["--token", "token", "--until", "finished", *arguments]
+        return smidgen("client", "run", *given, *more), door.names
 
 
 def test_a_run_in_which_nothing_could_be_done_ends_in_exit_code_1(
@@ -49,29 +47,32 @@ def test_a_run_in_which_nothing_could_be_done_ends_in_exit_code_1(
 ) -> None:
     """The adapter arrives damaged; then the run is over."""
     (tmp_path / "labelled.csv").write_text("text,label\nrain,weather\n")
-    terms, adapter = terms_for(tiny_base, TASK), b"the finished adapter is damaged too"
+    door, adapter = Door(terms_for(tiny_base, TASK)), b"the finished adapter is damaged too"
     work = Work(
         *(PROTOCOL, "w", "evaluate", "run", 1, tiny_base.base_id, "lora:2", "0" * 64, 9, TASK),
         *(Training(), 7),
     )
-    answers = {"/v1/terms": encoded(terms), "/v1/enrol": encoded(enrolled_as("hub", terms))}
     told: list[Report] = []
 
     def answer(method: str, path: str, body: bytes) -> Answer:
+        if known := door.answer(path, body):
+            return known
         if path.endswith("/report"):
             told.append(decode(body, Report))
             return 200, encoded(Receipt(True))
-        if path.startswith("/v1/work"):
-            return (410, encoded(over(sha256(adapter)))) if told else (200, encoded(work))
-        return 200, answers.get(path, adapter)
+        if path.startswith("/v1/adapters"):
+            return 200, adapter
+        given = Next(over=over(sha256(b"whole"))) if told else Next(work=work)
+        return 200, encoded(given)
 
     with http_server(answer) as url:
         given = ("--coordinator", url, "--data", str(tmp_path), "--base", str(tiny_base.folder))
-        state = ("--state", str(tmp_path / "state"))
+        state = ("--state", str(tmp_path / "state"), "--until", "finished")
         done = smidgen("client", "run", *given, *state, "--token", "token")
     assert done.exit_code == 1, done.output
     assert "0 pieces of work done, 1 failed" in done.stdout
     assert "nothing could be done" in done.stderr and told[0].failure == "transfer"
+    assert door.said == [("run", "joined", None)]  # so the next life hears of the adapter again
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,3 +108,40 @@ def test_a_name_no_coordinator_takes_is_refused_with_a_state_folder_too(
 ) -> None:
     done, names = run(tiny_base, tmp_path, "--name", "h" * 65, "--state", str(tmp_path / "state"))
     assert done.exit_code == 2 and "1 to 64 printable characters" in done.output and not names
+
+
+def test_a_token_may_lie_in_a_file_of_its_owners_alone(tiny_base: Base, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("token\n")
+    file.chmod(0o644)
+    state = ("--state", str(tmp_path / "state"), "--name", "hall")
+    given = ("client", "run", "--coordinator", "http://127.0.0.1:9", "--data", str(tmp_path))
+    (tmp_path / "labelled.csv").write_text("text,label\nrain,weather\n")
+    done = smidgen(*given, *state, "--base", str(tiny_base.folder), "--token-file", str(file))
+    assert done.exit_code == 2 and "open to others (mode 644); chmod 600 it" in done.output
+    file.chmod(0o600)
+    assert read_token(file) == "token"
+    done, names = run(tiny_base, tmp_path, *state, "--token-file", str(file))
+    assert done.exit_code == 2 and "both say the token" in done.output and not names
+
+
+@pytest.mark.parametrize("body", [b"", b"two words", b"\xff\xfe\n", b"a\nb\n"])
+def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, body: bytes) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(body)
+    file.chmod(0o600)
+    with pytest.raises(WrongInput, match="one line with the token is expected") as refused:
+        read_token(file)
+    assert "two" not in str(refused.value).removeprefix(str(file))
+
+
+def test_tags_are_words_with_a_value() -> None:
+    assert tags_of(["site=kitchen", "lang=", "a=b=c"]) == {
+        "site": "kitchen",
+        "lang": "",
+        "a": "b=c",
+    }
+    with pytest.raises(WrongInput, match="KEY=VALUE is expected, such as site=kitchen"):
+        tags_of(["kitchen"])
+    with pytest.raises(WrongInput, match="--tag site is said twice"):
+        tags_of(["site=kitchen", "site=hall"])
