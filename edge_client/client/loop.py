@@ -261,7 +261,7 @@ class Client:
         if tries == 1:
             log.error("run %s is finished, its adapter not to be had: %s", over.run_name, error)
         if isinstance(error, Refused):
-            return self._say(coordinator, run_id, Membership("declined", code_of(error)), PARTING_S)
+            return self._say(coordinator, run_id, Membership("declined", "transfer"), PARTING_S)
         if tries >= MOST_IN_A_ROW and self._settings.is_until_finished:
             return False  # it is there for the next life
         time.sleep(min(0.25 * 2.0**tries, LONGEST_PAUSE_S))
