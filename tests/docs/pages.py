@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FRONT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "scripts/jetson/README.md")
+SCRIPTS = ("scripts/jetson/README.md", "scripts/server/README.md")
+FRONT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", *SCRIPTS)
 PAGES = [*(ROOT / name for name in FRONT), *sorted(ROOT.glob("docs/**/*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

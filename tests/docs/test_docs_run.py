@@ -43,6 +43,9 @@ BY_HAND = {
     "python": "prints a figure of the machine it runs on",
     "install": "writes below /etc, as root",
     "systemctl": "needs systemd and root",
+    "journalctl": "needs systemd",
+    "apt-get": "installs as root",
+    "podman": "needs an image to build on",
     ".": "is the shell's own",
 }
 PLACEHOLDERS = {"S": "0"}  # for numbers; FOLDER, URL and TOKEN are words as good as any
@@ -52,7 +55,14 @@ LABELS = ("security", "delivery", "power", "weather", "family", "health")  # of 
 def console() -> Iterator[tuple[Block, tuple[str, ...]]]:
     for block in EVERY_BLOCK:
         if block.is_console and block.page != GENERATED:
-            yield from ((block, words) for words in block.commands())
+            yield from ((block, as_smidgen(words)) for words in block.commands())
+
+
+def as_smidgen(words: tuple[str, ...]) -> tuple[str, ...]:
+    """What the server's own command (scripts/server/smidgen-coordinator) makes of its words."""
+    if words[0] != "smidgen-coordinator":
+        return words
+    return ("smidgen", "coordinator", *words[1:], "--store", "/var/lib/smidgen-coordinator/store")
 
 
 def named(item: object) -> str:
