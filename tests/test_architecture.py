@@ -51,7 +51,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("rounds",),
         ("config",),
         ("storage", "trust", "watch"),
-        ("fleet",),
+        ("fleet", "upkeep"),
         ("serving",),
         ("operator",),
         ("page",),

@@ -10,7 +10,7 @@ from coordinator.fleet.members import Members
 from coordinator.rounds.admission import Refusal, check_digest, check_report, check_update
 from coordinator.rounds.events import Answered, StepOpened
 from coordinator.serving.joining import leave
-from coordinator.serving.ledger import Asked, Ledger, Live
+from coordinator.serving.ledger import CLOSED, Asked, Ledger, Live, is_work_id
 from coordinator.serving.telling import answer_text
 from coordinator.storage.device_rows import Device
 from coordinator.storage.store import Store
@@ -30,15 +30,17 @@ class Answers:
         self._counts: Counter[tuple[str, str, str]] = Counter()  # by run, kind and outcome
         self._reference: tuple[str, AdapterState] = ("", {})
 
-    def asked(self, device: Device, work_id: str) -> Asked:
-        """What was asked with a work id, if it was asked of this device.
+    def asked(self, device: Device, work_id: str) -> Asked | None:
+        """What was asked with a work id, if it was asked of this device; None of long ago.
 
         Raises:
-            Refusal: 404 nobody was asked that, 403 another device was.
+            Refusal: 404 nobody can have been asked that, 403 another device was.
         """
         asked = self._ledger.asked(work_id)
-        if asked is None:
+        if asked is None and not is_work_id(work_id):
             raise Refusal(404, f"no work {work_id[:64]!r}")
+        if asked is None:
+            return None  # of a step before the last two; whose it was is forgotten
         if asked.device_id != device.device_id:
             raise Refusal(403, "this work is another device's")
         return asked
@@ -52,6 +54,8 @@ class Answers:
             Refusal: 400 damaged on the way, 422 not what was asked for, 403, 404.
         """
         asked = self.asked(device, work_id)
+        if asked is None:
+            return CLOSED
         if asked.opened.kind != "train":
             raise Refusal(
                 422, f"work {work_id} asks to {asked.opened.kind}; a report alone is expected"
@@ -61,10 +65,11 @@ class Answers:
         step = self._live(asked).state.step
         if step is None or work_id not in step.members:
             is_counted = self._ledger.is_counted(work_id)
-            return Receipt(is_counted, "" if is_counted else "its step is closed")
-        self._store.put(body, name)
-        answer = Answered(work_id, "done", name, update.num_examples)
-        return self._ledger.answer(asked.run_id, answer)
+            return Receipt(True) if is_counted else CLOSED
+        with self._store.claiming():
+            self._store.put(body, name)
+            answer = Answered(work_id, "done", name, update.num_examples)
+            return self._ledger.answer(asked.run_id, answer)
 
     def report(self, device: Device, report: Report, now_s: float) -> Receipt:
         """Keep a report's figures; a failure, an evaluation and labelling answer their work.
@@ -73,6 +78,8 @@ class Answers:
             Refusal: 422 figures that cannot be, 403, 404.
         """
         asked = self.asked(device, report.work_id)
+        if asked is None:
+            return CLOSED
         opened, run_id = asked.opened, asked.run_id
         check_report(report, len(self._live(asked).config.task.labels))
         if opened.kind != "train" or report.outcome == "failed":

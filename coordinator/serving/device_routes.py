@@ -14,6 +14,7 @@ from fastapi.responses import FileResponse
 
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http import brief_of, json_of, read_body, takes
+from coordinator.serving.ledger import CLOSED
 from coordinator.serving.polls import Bells, heard
 from coordinator.serving.service import Service
 from coordinator.storage.device_rows import Device
@@ -89,6 +90,8 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
     ) -> Response:
         service.saw(device, time.time())
         asked = service.answers.asked(device, work_id)
+        if asked is None:
+            return json_of(CLOSED)
         limit = service.adapter_bytes(asked.opened.adapter_sha256) + MAX_UPDATE_OVERHEAD_BYTES
         body = await read_body(request, limit)
         receipt = await run_in_threadpool(

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from coordinator.rounds.aggregation import apply_delta, weighted_mean
-from coordinator.rounds.events import Event, StepClosed
+from coordinator.rounds.events import Event, StepClosed, StepOpened
 from coordinator.rounds.machine import Step, decide
-from coordinator.serving.ledger import Ledger
+from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.telling import step_text
 from coordinator.storage.store import Store
 from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter
@@ -22,6 +22,7 @@ def proceed(
     alive: Collection[str],
     names_of: Callable[[Iterable[str]], list[str]],
     now_s: float,
+    is_full: bool = False,
 ) -> Event | None:
     """Let a run take one step, if one is due; the event that was written.
 
@@ -34,19 +35,28 @@ def proceed(
         alive: Devices of it that are there.
         names_of: Names of devices for the log, by their ids.
         now_s: Unix time.
+        is_full: Whether the store's disk has no room for another step's updates.
     """
     while (live := ledger.run(run_id)) is not None:
         event = decide(live.config, live.state, alive, live.run.secret, now_s)
-        if event is None:
+        if event is None or (is_full and isinstance(event, StepOpened)):
             return None
-        if isinstance(event, StepClosed) and event.adapter_sha256 is None and live.state.step:
-            event = replace(event, adapter_sha256=aggregate(store, live.state.step))
-        if ledger.append(live, event):
-            if text := step_text(live, event, names_of):
+        if written := _written(store, ledger, live, event):
+            if text := step_text(live, written, names_of):
                 LOG.info("%s", text)
-            return event
+            return written
         # An answer came in between: what was decided no longer holds.
     return None
+
+
+def _written(store: Store, ledger: Ledger, live: Live, event: Event) -> Event | None:
+    """The event as it was written; None if the state it was decided on no longer holds."""
+    step = live.state.step
+    if isinstance(event, StepClosed) and event.adapter_sha256 is None and step is not None:
+        with store.claiming():
+            event = replace(event, adapter_sha256=aggregate(store, step))
+            return event if ledger.append(live, event) else None
+    return event if ledger.append(live, event) else None
 
 
 def aggregate(store: Store, step: Step) -> str:

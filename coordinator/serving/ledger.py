@@ -4,17 +4,29 @@ The only place where events are appended: first the journal, then the state. Rea
 `append` says whether the state it was decided on still held.
 """
 
+import re
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from threading import RLock
 
 from coordinator.config import RunConfig
-from coordinator.rounds.events import Answered, Event, Resumed, StepClosed, StepOpened
+from coordinator.rounds.events import Answered, Event, Resumed, StepOpened
 from coordinator.rounds.machine import State, evolve, rounds_of
 from coordinator.storage.database import Statement
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Run, Store
+from coordinator.upkeep.limits import KEEP_ROUNDS
+from coordinator.upkeep.retention import (
+    STEPS_ON_THEIR_WAY,
+    Shelf,
+    adapters_kept,
+    blobs_kept,
+    shelved,
+)
 from edge_client.wire.messages import Receipt
+
+CLOSED = Receipt(False, "its step is closed")
 
 
 @dataclass(frozen=True)
@@ -27,6 +39,7 @@ class Live:
         state: What its journal gives.
         seq: How long its journal is.
         works: The open step's work, by device id.
+        shelf: Its adapters that somebody may still want.
     """
 
     run: Run
@@ -34,6 +47,7 @@ class Live:
     state: State
     seq: int = 0
     works: Mapping[str, str] = field(default_factory=dict)
+    shelf: Shelf = field(default_factory=Shelf)
 
     @property
     def rounds(self) -> int:
@@ -49,7 +63,7 @@ class Live:
 
 @dataclass(frozen=True)
 class Asked:
-    """A piece of work that some step asked for, open or long closed."""
+    """A piece of work that some step asked for, open or closed not long ago."""
 
     run_id: str
     device_id: str
@@ -59,18 +73,24 @@ class Asked:
 class Ledger:
     """All runs of one store; safe to use from several threads, one process per store.
 
+    Of each run it knows the work of the open step and of the last two, so what it holds does not
+    grow with the rounds.
+
     Args:
         store: Holds the journals.
         now_s: Unix time; deadlines of open steps count from here again.
+        keep_rounds: How many of a run's newest rounds keep their adapter.
     """
 
-    def __init__(self, store: Store, now_s: float) -> None:
+    def __init__(self, store: Store, now_s: float, keep_rounds: int = KEEP_ROUNDS) -> None:
         self._store = store
         self._lock = RLock()
         self._live: dict[str, Live] = {}
         self._asked: dict[str, Asked] = {}
         self._counted: set[str] = set()
-        self._adapters: set[str] = set()
+        self._steps: dict[str, deque[StepOpened]] = {}  # of each run, whose work is in `_asked`
+        self._adapters: dict[str, set[str]] = {}  # of each run, that are not gone
+        self._shelf = Shelf(keep_rounds)
         for live in self.load_new_runs():
             if live.state.step is not None:
                 self.append(live, Resumed(now_s))
@@ -81,10 +101,11 @@ class Ledger:
         with self._lock:
             for run in self._store.runs():
                 if run.run_id not in self._live:
-                    live = Live(run, config_of(run), State(run.adapter_sha256))
-                    self._adapters.add(run.adapter_sha256)
-                    for event in self._store.events(run.run_id):
+                    state = State(run.adapter_sha256)
+                    live = Live(run, config_of(run), state, shelf=self._shelf)
+                    for event in self._store.journal(run.run_id):
                         live = self._folded(live, event)
+                    self._adapters[run.run_id] = adapters_kept(live.shelf, live.state)
                     self._live[run.run_id] = live
                     new.append(live)
         return new
@@ -102,15 +123,21 @@ class Ledger:
         return self._live.get(run_id)
 
     def asked(self, work_id: str) -> Asked | None:
-        """What was asked with a work id, ever."""
+        """What was asked with a work id, by the open step of a run or its last two."""
         return self._asked.get(work_id)
 
     def is_counted(self, work_id: str) -> bool:
         return work_id in self._counted
 
     def is_adapter(self, name: str) -> bool:
-        """Whether a blob is some run's adapter; updates are nobody's to fetch."""
-        return name in self._adapters
+        """Whether a blob is an adapter that some run keeps; updates are nobody's to fetch."""
+        with self._lock:
+            return any(name in kept for kept in self._adapters.values())
+
+    def kept(self) -> set[str]:
+        """Blobs that some run needs; of a run that was just created its first adapter."""
+        new = {run.adapter_sha256 for run in self._store.runs()}
+        return new.union(*(blobs_kept(live.shelf, live.state) for live in self.all()))
 
     def append(self, live: Live, event: Event, *beside: Statement) -> bool:
         """Append an event that was decided on this state; False if it no longer holds.
@@ -135,7 +162,7 @@ class Ledger:
             step = live.state.step
             if step is None or answer.work_id not in step.members:
                 is_counted = self.is_counted(answer.work_id)
-                return Receipt(is_counted, "" if is_counted else "its step is closed")
+                return Receipt(True) if is_counted else CLOSED
             known = step.answers.get(answer.work_id)
             if known is None:
                 return Receipt(self.append(live, answer))
@@ -143,16 +170,31 @@ class Ledger:
             return Receipt(is_same, "" if is_same else f"answered already: {known.outcome}")
 
     def _folded(self, live: Live, event: Event) -> Live:
-        works = live.works
+        works, run_id = live.works, live.run.run_id
         if isinstance(event, StepOpened):
             works = {device_id: work_id for work_id, device_id in event.members}
-            for work_id, device_id in event.members:
-                self._asked[work_id] = Asked(live.run.run_id, device_id, event)
-        if isinstance(event, Answered):
+            self._note(run_id, event)
+        if isinstance(event, Answered) and event.work_id in self._asked:
             self._counted.add(event.work_id)
-        if isinstance(event, StepClosed) and event.adapter_sha256:
-            self._adapters.add(event.adapter_sha256)
         state = evolve(live.state, event)
-        return replace(
-            live, state=state, seq=live.seq + 1, works=works if state.step is not None else {}
-        )
+        shelf = shelved(live.shelf, live.state, event, state)
+        if shelf is not live.shelf and run_id in self._live:
+            self._adapters[run_id] = adapters_kept(shelf, state)
+        works = works if state.step is not None else {}
+        return replace(live, state=state, seq=live.seq + 1, works=works, shelf=shelf)
+
+    def _note(self, run_id: str, opened: StepOpened) -> None:
+        """Remember the work of a step, and forget that of the oldest one."""
+        steps = self._steps.setdefault(run_id, deque())
+        steps.append(opened)
+        for work_id, device_id in opened.members:
+            self._asked[work_id] = Asked(run_id, device_id, opened)
+        while len(steps) > STEPS_ON_THEIR_WAY:
+            for work_id, _ in steps.popleft().members:
+                self._asked.pop(work_id, None)
+                self._counted.discard(work_id)
+
+
+def is_work_id(text: str) -> bool:
+    """Whether some step may have asked by this id, as `rounds.machine` makes them."""
+    return re.fullmatch("[0-9a-f]{32}", text) is not None

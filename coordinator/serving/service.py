@@ -6,6 +6,8 @@ nothing that a device believes to be safe. Safe to use from several threads; one
 """
 
 import logging
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 
@@ -25,12 +27,16 @@ from coordinator.storage.device_rows import Device
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.membership_rows import members
 from coordinator.storage.store import Store
+from coordinator.upkeep.caretaker import Caretaker
+from coordinator.upkeep.limits import Limits
+from coordinator.upkeep.room import Usage
 from coordinator.watch.logs import about
 from edge_client.wire.fleet import Enrol, Enrolled, Membership
 from edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, Work
 
 SILENCE_S = 2.0  # between two lines on what a run waits for
 FAREWELL_S = 60.0  # twice the longest pause of a client that waits for the coordinator
+DEFAULTS = Limits()
 LOG = logging.getLogger(__name__)
 
 
@@ -40,6 +46,8 @@ class Service:
     Args:
         store: Owned by the caller, who closes it after the last use.
         now_s: Unix time.
+        limits: What the store may hold.
+        usage: What `shutil.disk_usage` says.
 
     Attributes:
         store: Where all of it lies.
@@ -47,11 +55,19 @@ class Service:
         members: Who is in which run.
         presence: When each device was last heard of.
         answers: Takes what devices answer.
+        caretaker: Keeps the store small, and knows when its disk is full.
     """
 
-    def __init__(self, store: Store, now_s: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        now_s: float,
+        limits: Limits = DEFAULTS,
+        usage: Callable[[Path], Usage] = shutil.disk_usage,
+    ) -> None:
         self.store = store
-        self._ledger = Ledger(store, now_s)
+        self._ledger = Ledger(store, now_s, limits.keep_rounds)
+        self.caretaker = Caretaker(store, self._ledger.kept, limits, usage)
         self.fleet = Fleet(store)
         self.members = Members(store)
         for live in self._ledger.all():
@@ -128,7 +144,8 @@ class Service:
             return Waiting("idle")
         live = min(here, key=lambda one: (one.state.is_paused, one.state.step is None, _age(one)))
         run_id = live.run.run_id
-        return waiting_of(live, lambda: self.alive(run_id, now_s), self.fleet.names_of, now_s)
+        alive, is_full = lambda: self.alive(run_id, now_s), self.caretaker.is_full
+        return waiting_of(live, alive, self.fleet.names_of, now_s, is_full)
 
     def _over(self, live: Live) -> Over:
         run_id = live.run.run_id
@@ -219,12 +236,14 @@ class Service:
             for live in self._ledger.load_new_runs():
                 self.members.load(live.run.run_id, live.state.is_finished)
                 woken |= {one.device_id for one in self.fleet.all() if wants(live.config, one)}
+            self.caretaker.look()
             dismiss_revoked(self._ledger, self.members, self.fleet, now_s)
             for live, event in carry_out(self.store, self._ledger, now_s):
                 woken |= self._ordered(live.run.run_id, event)
             for live in self._ledger.open():
                 woken |= self._proceed(live.run.run_id, now_s)
             self.presence.save(now_s)
+            self.caretaker.tidy()
         return woken
 
     def _ordered(self, run_id: str, event: Event) -> set[str]:
@@ -245,13 +264,17 @@ class Service:
     def _proceed(self, run_id: str, now_s: float) -> set[str]:
         woken: set[str] = set()
         alive, names_of = self.alive(run_id, now_s), self.fleet.names_of
-        while event := proceed(self.store, self._ledger, run_id, alive, names_of, now_s):
+        is_full = self.caretaker.is_full
+        while event := proceed(self.store, self._ledger, run_id, alive, names_of, now_s, is_full):
             if isinstance(event, StepOpened):
                 woken |= {device_id for _, device_id in event.members}
+            else:
+                self.caretaker.is_due = True
             if isinstance(event, Finished):
                 self.members.settle(run_id)
                 woken |= alive
-        self._say_what_lacks(self.run(run_id), alive, now_s)
+        if not is_full:
+            self._say_what_lacks(self.run(run_id), alive, now_s)
         return woken
 
     def _say_what_lacks(self, live: Live, alive: set[str], now_s: float) -> None:

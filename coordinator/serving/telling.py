@@ -69,7 +69,13 @@ def work_of(live: Live, opened: StepOpened, work_id: str, adapter_bytes: int) ->
     )
 
 
-def waiting_of(live: Live, alive: Callable[[], set[str]], names_of: Names, now_s: float) -> Waiting:
+def waiting_of(
+    live: Live,
+    alive: Callable[[], set[str]],
+    names_of: Names,
+    now_s: float,
+    is_full: bool = False,
+) -> Waiting:
     """What a run waits for, as a device that has nothing to do is told.
 
     Args:
@@ -77,15 +83,17 @@ def waiting_of(live: Live, alive: Callable[[], set[str]], names_of: Names, now_s
         alive: Who is there; asked only where that matters.
         names_of: Names of devices.
         now_s: Unix time.
+        is_full: Whether the coordinator's disk has no room for more.
     """
     config, state, step = live.config, live.state, live.state.step
-    if state.is_paused:
-        next_round = step.opened.round_index if step else min(state.round_index + 1, live.rounds)
-        return Waiting("paused", config.name, next_round, live.rounds)
+    next_round = step.opened.round_index if step else min(state.round_index + 1, live.rounds)
+    if state.is_paused or is_full:
+        return Waiting(
+            "paused" if state.is_paused else "full", config.name, next_round, live.rounds
+        )
     if step is None:
         needed = devices_needed(config, state)
         missing = max(0, needed - len(alive() - state.left.keys()))
-        next_round = min(state.round_index + 1, live.rounds)
         return Waiting("waiting", config.name, next_round, live.rounds, missing, needed)
     return Waiting(
         step.opened.kind,

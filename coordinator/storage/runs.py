@@ -45,18 +45,19 @@ def create_run(store: Store, config: RunConfig, now_s: float) -> Created:
     state = first_adapter(base, spec, config.task, config.prompt_init, config.seed, longest)
     _check_name(store, config.name)
     _check_tags(store, config)
-    run = Run(
-        run_id=f"r{secrets.token_hex(5)}",
-        created_at_s=now_s,
-        config=encode(config).decode(),
-        base_id=base.base_id,
-        base_reference=base.peft_name,
-        architecture=base.architecture,
-        adapter_sha256=store.put(encode_adapter(state)),
-        secret=draw_secret(),
-    )
     token = draw_secret()
-    store.add_run(run, insert_token(token, now_s, tags=config.devices.tags)[1])
+    with store.claiming():
+        run = Run(
+            run_id=f"r{secrets.token_hex(5)}",
+            created_at_s=now_s,
+            config=encode(config).decode(),
+            base_id=base.base_id,
+            base_reference=base.peft_name,
+            architecture=base.architecture,
+            adapter_sha256=store.put(encode_adapter(state)),
+            secret=draw_secret(),
+        )
+        store.add_run(run, insert_token(token, now_s, tags=config.devices.tags)[1])
     return Created(run.run_id, token)
 
 

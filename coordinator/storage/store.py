@@ -7,8 +7,8 @@ have modules of their own over the same database.
 
 import fcntl
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from edge_client.errors import WrongInput
 
 DATABASE = "coordinator.db"
 LOCK = "serve.lock"  # held by the process that serves
+CLAIMS = "blobs.lock"  # shared by who writes blobs
+EVENTS_AT_ONCE = 500  # of a journal that are held in memory
 LOG = logging.getLogger(__name__)
 
 
@@ -133,6 +135,26 @@ class Store:
     def blob_path(self, name: str) -> Path:
         return self.blobs / name
 
+    @contextmanager
+    def claiming(self) -> Iterator[None]:
+        """Write a blob and then what refers to it: until this ends nobody removes any.
+
+        Many may do so at once, in several processes.
+        """
+        with self.blobs.with_name(CLAIMS).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+
+    @contextmanager
+    def removing(self) -> Iterator[bool]:
+        """Remove blobs while nobody claims any; whether that is so now. Does not wait."""
+        with self.blobs.with_name(CLAIMS).open("a") as file:
+            is_held = False
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_held = True
+            yield is_held
+
     def add_run(self, run: Run, *statements: sql.Executable) -> None:
         """Add a run, and in the same transaction what goes with it."""
         self.database.write(sql.insert(RUNS).values(**asdict(run)), *statements)
@@ -157,8 +179,19 @@ class Store:
             raise StoreError(f"another process writes the journal of run {run_id}") from error
 
     def events(self, run_id: str) -> list[Event]:
-        journal = sql.select(EVENTS).where(EVENTS.c.run_id == run_id).order_by(EVENTS.c.seq)
-        return [decode_event(row["payload"]) for row in self.database.rows(journal)]
+        """A run's whole journal."""
+        return list(self.journal(run_id))
+
+    def journal(self, run_id: str, first: int = 0) -> Iterator[Event]:
+        """A run's journal from an event on, of which few are held at once."""
+        mine = sql.select(EVENTS).where(EVENTS.c.run_id == run_id).order_by(EVENTS.c.seq)
+        while True:
+            some = self.database.rows(mine.where(EVENTS.c.seq >= first).limit(EVENTS_AT_ONCE))
+            for row in some:
+                yield decode_event(row["payload"])
+            if len(some) < EVENTS_AT_ONCE:
+                return
+            first = some[-1]["seq"] + 1
 
     def add_report(self, row: Mapping[str, Any]) -> bool:
         """Add a report's row; False if its work has one, which is left as it is."""

@@ -1,0 +1,41 @@
+"""What a store may hold, as `serve` was told; other commands read it beside the store."""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+
+from edge_client.files import write_atomically
+
+KEEP_ROUNDS = 20
+LEAST_FREE_BYTES = 512 << 20
+FILE = "limits.json"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much of a run is kept, and how much of the disk is left alone.
+
+    Attributes:
+        keep_rounds: How many of a run's newest rounds keep their adapter.
+        least_free_bytes: Below this much free space nothing more is taken; 0 for no mark.
+    """
+
+    keep_rounds: int = KEEP_ROUNDS
+    least_free_bytes: int = LEAST_FREE_BYTES
+
+
+def note(folder: Path, limits: Limits) -> None:
+    """Write down what a store is served with; a full disk may not take it."""
+    with suppress(OSError):
+        write_atomically(folder / FILE, json.dumps(asdict(limits)).encode())
+
+
+def noted(folder: Path) -> Limits:
+    """What a store was served with last; the defaults where nobody knows."""
+    try:
+        return msgspec.json.decode((folder / FILE).read_bytes(), type=Limits)
+    except (OSError, msgspec.MsgspecError):
+        return Limits()
