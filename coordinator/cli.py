@@ -5,13 +5,15 @@ With `--json` the last line of stdout is one JSON object.
 
 import typer
 
+from coordinator.commands import devices, operators, tokens
 from coordinator.commands.create import create
 from coordinator.commands.export import export
 from coordinator.commands.figures import figures
 from coordinator.commands.init import init_command
+from coordinator.commands.orders import extend, pause, resume, stop
+from coordinator.commands.runs import list_runs
 from coordinator.commands.serve import serve_command
 from coordinator.commands.status import status
-from coordinator.commands.token import token
 
 app = typer.Typer(
     help="Run on a server: create runs, serve them to devices, export the adapter.",
@@ -23,7 +25,14 @@ app = typer.Typer(
 app.command("init")(init_command)
 app.command()(create)
 app.command("serve")(serve_command)
+app.command("list")(list_runs)
 app.command()(status)
 app.command()(figures)
 app.command()(export)
-app.command()(token)
+app.command()(pause)
+app.command()(resume)
+app.command()(stop)
+app.command()(extend)
+app.add_typer(devices.app, name="devices")
+app.add_typer(tokens.app, name="tokens")
+app.add_typer(operators.app, name="operators")

@@ -25,6 +25,7 @@ class NewRun(Asked):
         max_cohort: Most devices asked to train in a round; 0 for no cap.
         min_clients: Devices to wait for before the first round.
         min_updates: Updates without which no round is closed.
+        evaluate_cohort: Devices asked to evaluate an adapter; 0: all.
         deadline_s: Seconds after which a step goes on without late devices.
         evaluate_every: Rounds between evaluations; 0 for the first and last alone.
         seed: Root seed.
@@ -48,6 +49,7 @@ class NewRun(Asked):
     max_cohort: int | None = None
     min_clients: int | None = None
     min_updates: int | None = None
+    evaluate_cohort: int | None = None
     deadline_s: float | None = None
     evaluate_every: int | None = None
     seed: int | None = None

@@ -48,7 +48,7 @@ def run_told(standing: Standing, loss: float | None) -> Told:
         loss: Of its newest round of training.
     """
     config, state = standing.config, standing.state
-    right, texts = state.scores.get(state.evaluated, (0, 0))
+    score = state.scores.get(state.evaluated)
     return {
         "run_id": standing.run.run_id,
         "name": config.name,
@@ -62,8 +62,8 @@ def run_told(standing: Standing, loss: float | None) -> Told:
         "here": len(standing.here),
         "needed": devices_needed(config, state),
         "step": _step_told(config, state),
-        "accuracy": right / texts if texts else None,
-        "accuracy_round": state.evaluated if texts else None,
+        "accuracy": score.right / score.texts if score else None,
+        "accuracy_round": state.evaluated if score else None,
         "loss": loss,
     }
 

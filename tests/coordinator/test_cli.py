@@ -252,9 +252,7 @@ def test_status_figures_token_and_export(tmp_path: Path, tiny_base: Base) -> Non
         smidgen("coordinator", "figures", *store, "--out", str(out)).exit_code == 0
         and out.read_text() == ""
     )
-    token = json.loads(smidgen("coordinator", "token", *store, "--run", "hub", "--json").stdout)[
-        "token"
-    ]
+    token = json.loads(smidgen("coordinator", "tokens", "new", *store, "--json").stdout)["token"]
     assert token.encode() not in (tmp_path / "store" / "coordinator.db").read_bytes()
     body = exported(tmp_path)
     exported_, state = read_peft_folder(tmp_path / "out")

@@ -1,0 +1,186 @@
+"""`smidgen coordinator devices`: who enrolled, what they say of themselves, and what they are told.
+
+What is changed here holds at once, also while the store is served.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Annotated, Any
+
+import typer
+
+from coordinator.api.fleet import device_detail_told, devices_told, find_device
+from coordinator.api.stores import open_store
+from coordinator.commands.console import JsonOption, StoreOption, answer, tags_of
+from coordinator.storage import device_rows
+from edge_client.errors import demand
+from edge_client.tables import Column, Table, seconds, show, size, span
+from edge_client.wire.failures import SAID
+
+MOST = 100  # devices that a screen lists; --json has all
+COLUMNS = (
+    Column("device", "word"),
+    Column("last seen", "word"),
+    Column("runs", "text"),
+    Column("memory", optional=2),
+    Column("tags", "text", optional=1),
+    Column("board", "text", optional=4),
+    Column("version", "word", optional=3),
+)
+ANSWERS = (
+    Column("run", "text"),
+    Column("round"),
+    Column("work", "word"),
+    Column("outcome", "text"),
+    Column("seconds", optional=1),
+    Column("memory", optional=2),
+)
+DeviceArgument = Annotated[str, typer.Argument(help="Device id or name.", metavar="DEVICE")]
+
+app = typer.Typer(
+    help="Devices that enrolled with this coordinator.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command("list")
+def list_devices(
+    store: StoreOption,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Those with this tag alone; may be given again."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List devices by name: last contact, runs, memory, tags."""
+    wanted, now_s = tags_of("--tag", tag or ()), time.time()
+    with closing(open_store(store)) as opened:
+        found = [
+            one for one in devices_told(opened, now_s) if wanted.items() <= one["tags"].items()
+        ]
+    if as_json:
+        print(json.dumps({"devices": found}, sort_keys=True))
+        return
+    if not found:
+        print("no device has these tags" if wanted else "no device has enrolled yet")
+        return
+    notes = ["last seen: to within a minute; runs: that it joined, and those it declined"]
+    if len(found) > MOST:
+        notes.append(f"and {len(found) - MOST} more devices; see --json")
+    show(Table(COLUMNS, [_row(one, now_s) for one in found[:MOST]], notes=notes))
+
+
+def _row(one: Mapping[str, Any], now_s: float) -> list[str]:
+    facts = one["facts"]
+    return [
+        one["name"],
+        _seen(one, now_s),
+        ", ".join(_stands(run) for run in one["runs"]) or "-",
+        size(facts["memory_bytes"]) if facts["memory_bytes"] else "-",
+        _tags(one["tags"]),
+        facts["board"] or facts["machine"] or "-",
+        facts["smidgen"] or "-",
+    ]
+
+
+def _seen(one: Mapping[str, Any], now_s: float) -> str:
+    if one["revoked_at_s"] is not None:
+        return "revoked"
+    seen_s = one["last_seen_s"]
+    return "never" if seen_s is None else f"{span(now_s - seen_s)} ago"
+
+
+def _stands(run: Mapping[str, Any]) -> str:
+    name = str(run["run_name"])
+    return name if run["state"] == "joined" else f"{name} ({run['state']})"
+
+
+def _tags(tags: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(tags.items())) or "-"
+
+
+@app.command("show")
+def show_device(store: StoreOption, device: DeviceArgument, as_json: JsonOption = False) -> None:
+    """Show a device: its facts, tags, runs and newest answers."""
+    now_s = time.time()
+    with closing(open_store(store)) as opened:
+        told = device_detail_told(opened, find_device(opened, device), now_s)
+    if as_json:
+        print(json.dumps(told, sort_keys=True))
+        return
+    facts, runs = told["facts"], told["runs"]
+    power = {True: "mains", False: "battery", None: "unknown"}[facts["is_on_mains"]]
+    rows = [
+        ["id", told["device_id"]],
+        ["enrolled", f"{span(now_s - told['enrolled_at_s'])} ago"],
+        ["last seen", _seen(told, now_s)],
+        ["its own tags", _tags(told["own_tags"])],
+        ["the operator's tags", _tags(told["operator_tags"])],
+        ["machine", f"{facts['board'] or facts['machine'] or '-'}, {facts['cores']} cores"],
+        ["memory", size(facts["memory_bytes"])],
+        ["budget", "-" if facts["budget_bytes"] is None else size(facts["budget_bytes"])],
+        ["power", power],
+        ["client", f"{facts['smidgen'] or '-'}, Python {facts['python'] or '-'}"],
+        ["engine", facts["engine"] or "-"],
+        ["base", facts["base_id"] or "-"],
+        *([f"run {run['run_name']}", _said(run)] for run in runs),
+    ]
+    show(Table((Column(told["name"], "word"), Column("", "text")), rows))
+    if told["answers"]:
+        print()
+        show(Table(ANSWERS, [_answer_row(one) for one in told["answers"]]))
+
+
+def _said(run: Mapping[str, Any]) -> str:
+    why = f": {SAID[run['failure']]}" if run["failure"] else ""
+    plan = f", plan {size(run['peak_bytes'])}" if run["peak_bytes"] is not None else ""
+    return f"{run['state']}{why}{plan}"
+
+
+def _answer_row(one: Mapping[str, Any]) -> list[str]:
+    why = f": {SAID[one['failure']]}" if one["failure"] else ""
+    late = ", too late to count" if one["is_late"] else ""
+    return [
+        one["run_name"],
+        str(one["round_index"]),
+        one["kind"],
+        f"{one['outcome']}{why}{late}",
+        seconds(one["seconds"]),
+        size(one["peak_rss_bytes"]),
+    ]
+
+
+@app.command("tag")
+def tag_device(
+    store: StoreOption,
+    device: DeviceArgument,
+    tags: Annotated[
+        list[str],
+        typer.Argument(help="KEY=VALUE sets a tag, KEY= takes it away.", metavar="TAG..."),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Set the operator's tags of a device; they go before its own."""
+    changes = tags_of("TAG", tags)
+    with closing(open_store(store)) as opened:
+        found = find_device(opened, device)
+        merged = {key: value for key, value in (found.tags | changes).items() if value}
+        device_rows.tag(opened.database, found.device_id, merged)
+    told = {"device_id": found.device_id, "name": found.name, "tags": found.own_tags | merged}
+    answer(f"device {found.name}: {_tags(told['tags'])}", told, as_json)
+
+
+@app.command("revoke")
+def revoke_device(store: StoreOption, device: DeviceArgument, as_json: JsonOption = False) -> None:
+    """Let a device in no more: its next request is refused, and no run waits for it."""
+    now_s = time.time()
+    with closing(open_store(store)) as opened:
+        found = find_device(opened, device)
+        demand(found.revoked_at_s is None, f"device {found.name} is revoked already")
+        device_rows.revoke(opened.database, found.device_id, now_s)
+    told = {"device_id": found.device_id, "name": found.name, "revoked_at_s": now_s}
+    answer(f"device {found.name} ({found.device_id}) is revoked", told, as_json)

@@ -1,0 +1,75 @@
+"""`smidgen coordinator pause`, `resume`, `stop` and `extend`: orders to a run."""
+
+import time
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.api.stores import open_store
+from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer
+from coordinator.commands.status import is_served
+from coordinator.rounds.orders import OrderKind
+from coordinator.storage.orders import Order, add_order, order_of
+from coordinator.storage.runs import config_of, find_run
+from coordinator.storage.store import Store, StoreError
+
+PATIENCE_S = 10.0  # for the process that serves, which looks every second
+SAID = {"pause": "is paused", "resume": "goes on", "stop": "is stopped", "extend": "is extended"}
+RoundsOption = Annotated[
+    int,
+    typer.Option(
+        help="Rounds of training until the run is finished, all in all; more than it has."
+    ),
+]
+
+
+def pause(store: StoreOption, run: NewestOption = None, as_json: JsonOption = False) -> None:
+    """Let a run stand still: nobody is given work until `resume`.
+
+    Answers to work that is open still count, and deadlines move by the pause.
+    """
+    _order(store, run, "pause", None, as_json)
+
+
+def resume(store: StoreOption, run: NewestOption = None, as_json: JsonOption = False) -> None:
+    """Let a paused run go on."""
+    _order(store, run, "resume", None, as_json)
+
+
+def stop(store: StoreOption, run: NewestOption = None, as_json: JsonOption = False) -> None:
+    """End a run now, with the adapter of its last closed round; `extend` lets it go on."""
+    _order(store, run, "stop", None, as_json)
+
+
+def extend(
+    store: StoreOption, rounds: RoundsOption, run: NewestOption = None, as_json: JsonOption = False
+) -> None:
+    """Give a run more rounds; one that was finished or stopped goes on."""
+    _order(store, run, "extend", rounds, as_json)
+
+
+def _order(
+    store: Path, named: str | None, kind: OrderKind, rounds: int | None, as_json: bool
+) -> None:
+    with closing(open_store(store)) as opened:
+        run = find_run(opened, named)
+        name = f"run {config_of(run).name} ({run.run_id})"
+        order = add_order(opened, run, kind, rounds, time.time())
+        order = _awaited(opened, order) if is_served(store) else order
+    if order.refused:
+        raise StoreError(f"cannot {kind} {name}: {order.refused}")
+    more = f" to {rounds} rounds" if kind == "extend" else ""
+    later = "" if order.done_at_s else "; once the store is served"
+    answer(f"{name} {SAID[kind]}{more}{later}", asdict(order), as_json)
+
+
+def _awaited(store: Store, order: Order) -> Order:
+    """The order once it was taken up; as it stands, where that takes long."""
+    end = time.monotonic() + PATIENCE_S
+    while order.done_at_s is None and time.monotonic() < end:
+        time.sleep(0.05)
+        order = order_of(store, order.order_id) or order
+    return order

@@ -1,0 +1,123 @@
+"""`smidgen coordinator tokens`: what lets devices enrol, counted, expiring and revocable."""
+
+import json
+import re
+import time
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from coordinator.api.stores import open_store
+from coordinator.commands.console import JsonOption, StoreOption, answer, tags_of
+from coordinator.operator.told import token_told
+from coordinator.storage.keys import draw_secret
+from coordinator.storage.store import StoreError
+from coordinator.storage.token_rows import insert_token, revoke, tokens
+from edge_client.errors import WrongInput, demand
+from edge_client.tables import Column, Table, show, span
+
+COLUMNS = (
+    Column("token", "word"),
+    Column("state", "text"),
+    Column("used", "word"),
+    Column("expires", "word", optional=1),
+    Column("tags", "text", optional=2),
+    Column("made", "word", optional=3),
+)
+UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+LONGEST_S = 3.2e9  # a hundred years
+MOST_USES = 1_000_000
+USES = "Devices that may enrol with it; by default any number."
+EXPIRES = "How long it lets devices in, such as 90min, 12h or 7d; by default for ever."
+TAG = "Tag of the devices that enrol with it, such as site=kitchen; may be given again."
+
+app = typer.Typer(
+    help="Enrolment tokens: what lets new devices in.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command("list")
+def list_tokens(store: StoreOption, as_json: JsonOption = False) -> None:
+    """List enrolment tokens, the newest first; the secrets themselves are nowhere."""
+    now_s = time.time()
+    with closing(open_store(store)) as opened:
+        found = tokens(opened.database)[::-1]
+    if as_json:
+        print(json.dumps({"tokens": [token_told(one, now_s) for one in found]}, sort_keys=True))
+        return
+    rows = [
+        [
+            one.token_id,
+            one.lack(now_s) or "lets devices in",
+            f"{one.used} of {one.uses}" if one.uses is not None else str(one.used),
+            _ends(one.expires_at_s, now_s),
+            " ".join(f"{key}={value}" for key, value in sorted(one.tags.items())) or "-",
+            f"{span(now_s - one.created_at_s)} ago",
+        ]
+        for one in found
+    ]
+    if rows:
+        show(Table(COLUMNS, rows))
+    else:
+        print("no token yet; `smidgen coordinator tokens new` makes one")
+
+
+def _ends(at_s: float | None, now_s: float) -> str:
+    if at_s is None:
+        return "never"
+    return f"in {span(at_s - now_s)}" if at_s > now_s else f"{span(now_s - at_s)} ago"
+
+
+@app.command("new")
+def new_token(
+    store: StoreOption,
+    uses: Annotated[int | None, typer.Option(help=USES)] = None,
+    expires: Annotated[str | None, typer.Option(metavar="SPAN", help=EXPIRES)] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=TAG)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make an enrolment token; it is not shown again."""
+    is_count = uses is None or 1 <= uses <= MOST_USES
+    demand(is_count, f"--uses {uses}: 1 to {MOST_USES} are expected")
+    tags, now_s, secret = tags_of("--tag", tag or ()), time.time(), draw_secret()
+    ends_at_s = None if expires is None else now_s + span_s("--expires", expires)
+    with closing(open_store(store)) as opened:
+        token_id, added = insert_token(secret, now_s, uses, ends_at_s, tags)
+        opened.database.write(added)
+    told = {"token_id": token_id, "token": secret, "uses": uses, "expires_at_s": ends_at_s}
+    answer(f"enrolment token {secret}", told | {"tags": tags}, as_json)
+
+
+def span_s(option: str, text: str) -> float:
+    """Seconds of a span such as 12h.
+
+    Raises:
+        WrongInput: It is not one, or longer than a hundred years.
+    """
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(s|min|h|d)", text, re.ASCII)
+    value_s = float(match[1]) * UNITS_S[match[2]] if match else 0.0
+    if not 0 < value_s <= LONGEST_S:
+        units = ", ".join(UNITS_S)
+        raise WrongInput(f"{option} {text[:40]!r}: a number and one of {units} expected, as in 7d")
+    return value_s
+
+
+@app.command("revoke")
+def revoke_token(
+    store: StoreOption,
+    token: Annotated[str, typer.Argument(help="Id of the token, as `tokens list` shows it.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Let nobody enrol with a token any more; devices that came with it stay."""
+    now_s = time.time()
+    with closing(open_store(store)) as opened:
+        if token not in {one.token_id for one in tokens(opened.database)}:
+            raise StoreError(
+                f"no token {token[:40]!r}; `smidgen coordinator tokens list` shows their ids"
+            )
+        revoke(opened.database, token, now_s)
+    answer(f"token {token} is revoked", {"token_id": token, "revoked_at_s": now_s}, as_json)
