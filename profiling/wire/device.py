@@ -20,12 +20,12 @@ from typing import NoReturn
 
 import edge_client.client.loop  # noqa: F401 - what a client holds in memory, but for an engine
 from edge_client.client.settings import Settings
-from edge_client.client.state import Answer, ClientState
+from edge_client.client.state import Answer, ClientState, Identity
 from edge_client.client.transport import Coordinator, patiently
 from edge_client.metering.work import WorkMeter
 from edge_client.planning.resources import memory_bytes, usable_cores
-from edge_client.wire.fleet import DeviceFacts, Enrol
-from edge_client.wire.messages import PROTOCOL, Over, Report, Waiting, Work
+from edge_client.wire.fleet import DeviceFacts, Enrol, Membership, draw_key
+from edge_client.wire.messages import PROTOCOL, Next, Report, Work
 from edge_client.wire.tensors import AdapterState, Update, decode_adapter, encode_update
 from profiling.instruments.stepping import tell
 
@@ -42,23 +42,28 @@ def take_part(url: str, token: str, name: str, folder: str) -> NoReturn:
         folder: Its state folder; made.
     """
     state = ClientState(Path(folder))
-    with closing(Coordinator(url)) as coordinator:
-        coordinator.terms(token)
-        enrolled = coordinator.enrol(Enrol(PROTOCOL, token, name, _facts()))
+    state.keep_identity(Identity(url, draw_key()))
+    known = state.identity()
+    assert known is not None
     wait_s = 0.0  # at first, as the client loop does
-    with closing(Coordinator(url, enrolled.device_key)) as coordinator:
+    with closing(Coordinator(url, known.key)) as coordinator:
+        coordinator.enrol(Enrol(PROTOCOL, name, _facts(), token))
         while True:
             meter = WorkMeter(coordinator.traffic)
-            have = state.newest()
             with meter.phase("wait"):
-                given = _next(coordinator, wait_s, have, meter)
+                given = _next(coordinator, wait_s, meter)
             now_s, wait_s = time.monotonic(), Settings.wait_s
-            if isinstance(given, Over):
+            if given.terms is not None:
+                state.keep_terms(given.terms)
+                coordinator.membership(given.terms.run_id, Membership("joined"))
+                wait_s = 0.0
+            if given.over is not None:
                 tell("over", at_s=now_s)
                 signal.pause()  # until it is ended: what it has used is still to be read
-            if isinstance(given, Work):
-                tell("work", kind=given.kind, round_index=given.round_index, at_s=now_s)
-                _serve(coordinator, state, given, meter)
+            if given.work is not None:
+                work = given.work
+                tell("work", kind=work.kind, round_index=work.round_index, at_s=now_s)
+                _serve(coordinator, state, work, meter)
 
 
 def _facts() -> DeviceFacts:
@@ -66,10 +71,8 @@ def _facts() -> DeviceFacts:
     return DeviceFacts(platform.machine(), usable_cores(), memory_bytes(), python, "")
 
 
-def _next(
-    coordinator: Coordinator, wait_s: float, have: str, meter: WorkMeter
-) -> Work | Waiting | Over:
-    return patiently(lambda: coordinator.next_work(wait_s, have, meter), math.inf)
+def _next(coordinator: Coordinator, wait_s: float, meter: WorkMeter) -> Next:
+    return patiently(lambda: coordinator.next_work(wait_s, meter), math.inf)
 
 
 def _serve(coordinator: Coordinator, state: ClientState, work: Work, meter: WorkMeter) -> None:

@@ -172,10 +172,10 @@ def _run(
 def _last_adapter(folder: Path) -> AdapterState:
     """What a client evaluated last, by its state folder."""
     state = ClientState(folder)
-    body = state.adapter(state.newest())
-    if body is None:
-        raise ProcessError(f"{folder.name} has kept no adapter")
-    return decode_adapter(body)
+    for path in (folder / "adapters").glob("*.st"):  # the newest alone is kept
+        if body := state.adapter(path.stem):
+            return decode_adapter(body)
+    raise ProcessError(f"{folder.name} has kept no adapter")
 
 
 def check(asked: Rounds, last: AdapterState) -> None:

@@ -3,8 +3,10 @@
 Real processes and real HTTP on loopback; the same devices training alone stand beside the result.
 """
 
+import hashlib
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -14,13 +16,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import httpx
-
+from edge_client.client.state import ClientState, Identity
 from edge_client.errors import Failed, WrongInput
 from edge_client.planning.resources import usable_cores
 from edge_client.texts.examples import read_folder
 from edge_client.texts.tasks import read_task
 from edge_client.wire.figures import Row
+from edge_client.wire.messages import DOING
 from profiling.instruments.machine import this_machine
 from profiling.instruments.processes import ProcessError
 from profiling.rounds.costs import (
@@ -34,6 +36,9 @@ from simulation.demo.alone import Compared, train_alone
 from simulation.demo.processes import Fleet, fleet
 from simulation.demo.setting import RUN, Progress, Setting, Step, engine_by_name, prompt_init
 
+COORDINATOR = "coordinator"
+# In its log.
+STEP_DONE = re.compile(r"(round \d+ of \d+|before round 1), (\w+) closed")
 SERVER = ("fastapi", "pydantic", "sqlalchemy", "uvicorn")  # of the extra `server`
 
 
@@ -194,40 +199,41 @@ def _federate(
     run_id, token = created["run_id"], created["token"]
     store = str(setting.out / "coordinator")
     serve = ("coordinator", "serve", "--store", store, "--port", "0", "--exit-when-finished")
-    coordinator = processes.start("coordinator", serve)
-    url = processes.url_of("coordinator")
+    processes.start(COORDINATOR, serve)
+    url = processes.url_of(COORDINATOR)
     progress(Step(RUN, "starting the devices", 0, setting.rounds))
     engines = engine_by_name(setting, folders)
     for folder in folders:
         client = ("client", "run", "--coordinator", url, "--token", token, "--data", str(folder))
         state = setting.out / "state" / folder.name
+        ClientState(state).keep_identity(Identity("", key_of(setting.seed, folder.name)))
         options = ("--base", setting.base, "--name", folder.name, "--state", str(state))
-        processes.start(folder.name, (*client, *options, "--engine", engines[folder.name]))
-    _watch(processes, coordinator, f"{url}/v1/runs/{run_id}", setting.rounds, progress)
+        more = ("--engine", engines[folder.name], "--until", "finished")
+        processes.start(folder.name, (*client, *options, *more))
+    _watch(processes, setting.rounds, progress)
     progress(Step(RUN, "done", setting.rounds, setting.rounds))
     return str(run_id)
 
 
-def _watch(
-    processes: Fleet,
-    coordinator: "subprocess.Popen[bytes]",
-    url: str,
-    rounds: int,
-    progress: Progress,
-) -> None:
+def key_of(seed: int, name: str) -> str:
+    """A demo's device is the same device in each demo of a seed, so that its bytes are equal.
+
+    Whoever knows the seed knows the key: it opens nothing but a coordinator on loopback.
+    """
+    return "k" + hashlib.sha256(f"smidgen demo {seed} {name}".encode()).hexdigest()
+
+
+def _watch(processes: Fleet, rounds: int, progress: Progress) -> None:
     """Tell the progress until the coordinator and every client ended by themselves."""
-    with httpx.Client(timeout=5.0) as http:
-        while any(process.poll() is None for process in processes.processes.values()):
-            processes.check()
-            try:
-                status = http.get(url).json() if coordinator.poll() is None else None
-            except httpx.TransportError:
-                status = None
-            if status is not None:
-                done = max(0, int(status["round_index"]) - 1)
-                progress(Step(RUN, str(status["phase"]), done, rounds))
-            time.sleep(0.2)
-    processes.check()
+
+    def tell() -> None:
+        said = (processes.logs / f"{COORDINATOR}.log").read_text(errors="replace")
+        steps = STEP_DONE.findall(said)
+        done = sum(kind == DOING["train"] for _, kind in steps)
+        doing = steps[-1][1] if steps else "starting the devices"
+        progress(Step(RUN, doing, min(done, rounds), rounds))
+
+    processes.wait(tell)
 
 
 def _tool(command: str, setting: Setting, *arguments: str) -> dict[str, Any]:
