@@ -119,7 +119,7 @@ def _devices(status: Status, rows: Sequence[Row], now_s: float) -> Table:
         seen = item["last_seen_s"]
         cells.append(
             [
-                item["device_id"],
+                item.get("name", item["device_id"]),
                 "left" if item["left"] else NOW.get(item["open_work"], "-"),
                 "never" if seen is None else f"{span(now_s - seen)} ago",
                 _answer(row),

@@ -23,7 +23,7 @@ class Piece:
     """One piece of work of one device, as the device measured it.
 
     Attributes:
-        device_id: Who did it.
+        device_id: Who did it; its name where the row says it.
         outcome: `done` or `failed`.
         failure: Code of why it failed, or None.
         is_late: Whether the step was closed before the answer came.
@@ -163,7 +163,7 @@ def _piece(row: Row) -> Piece:
     cost = row["cost"]
     spent = {name: cost["phases_s"][name] for name in PHASES if name in cost["phases_s"]}
     return Piece(
-        device_id=row["device_id"],
+        device_id=row.get("device", row["device_id"]),
         outcome=row["outcome"],
         failure=row.get("failure"),
         is_late=bool(row.get("is_late")),

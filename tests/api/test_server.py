@@ -58,7 +58,7 @@ def test_two_devices_in_threads_train_one_adapter(
     ):
         summaries = list(threads.map(device, ["hall", "attic"]))
         assert server.wait(30)
-    assert [one.device_id for one in summaries] == ["hall", "attic"]
+    assert [one.name for one in summaries] == ["hall", "attic"]
     (run,) = smidgen.runs(tmp_path / "store")
     assert run.is_finished and run.devices == ("attic", "hall") and run == server.runs()[0]
     assert sorted(run.accuracy_by_round) == [0, 1, 2]

@@ -16,8 +16,10 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 from edge_client.bases.base import Base
+from edge_client.client.state import ClientState, Identity
 from simulation.demo.processes import Fleet, fleet
 from tests import command_line
+from tests.coordinator.devices import key_of
 
 TASK = """
 name = "hub"
@@ -99,7 +101,15 @@ class Scene:
         return folder
 
     def client(self, name: str, url: str, *arguments: str) -> None:
-        """Start a client."""
+        """Start a client that ends with its run; with a key that is the same in each test."""
+        folder = self.folder / "state" / name
+        state = ClientState(folder)
+        if state.identity() is None:
+            state.keep_identity(Identity("", key_of(name)))
+        self.start_client(name, url, "--until", "finished", *arguments)
+
+    def start_client(self, name: str, url: str, *arguments: str) -> None:
+        """Start a client as its owner would."""
         where = ("--coordinator", url, "--token", self.token, "--data", str(self.data(name)))
         what = ("--base", str(self.base.folder), "--name", name)
         state = ("--state", str(self.folder / "state" / name))

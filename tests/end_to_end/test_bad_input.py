@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.client.state import ClientState, Identity
 from tests.end_to_end.conftest import Scene, wait_for
 
 
@@ -22,7 +23,7 @@ def client(scene: Scene, url: str, data: Path, *more: str) -> tuple[str, ...]:
     state = str(scene.folder / "state" / "x")
     where = ("--coordinator", url, "--data", str(data), "--state", state, "--name", "x")
     base = () if "--base" in more else ("--base", str(scene.base.folder))
-    return ("client", "run", *where, *base, *more)
+    return ("client", "run", "--until", "finished", *where, *base, *more)
 
 
 @pytest.fixture
@@ -95,10 +96,20 @@ def test_a_device_that_the_coordinator_forgot(scene: Scene, url: str) -> None:
     scene.client("x", url)
     wait_for(lambda: "enrolled as x" in scene.log("x"), scene.fleet.check)
     scene.kill("x")
-    identity = scene.folder / "state" / "x" / "device.json"
-    identity.write_text(identity.read_text().replace('"device_key": "', '"device_key": "no'))
+    state = ClientState(scene.folder / "state" / "x")
+    state.keep_identity(Identity(url, "k" * 44, "d1", "x"))
     said = refused(scene, *client(scene, url, scene.data("x")))
-    assert "delete its state folder" in said
+    assert "give --token to enrol this device again" in said
+
+
+def test_a_device_that_was_revoked(scene: Scene, url: str) -> None:
+    scene.client("x", url, "--memory-budget", "auto")
+    wait_for(lambda: "enrolled as x" in scene.log("x"), scene.fleet.check)
+    scene.kill("x")
+    store = ("--store", str(scene.folder / "store"))
+    scene.smidgen("coordinator", "devices", "revoke", "x", *store)
+    said = refused(scene, *client(scene, url, scene.data("x"), "--token", scene.token))
+    assert "revoked by the coordinator's operator" in said and "--token" not in said
 
 
 UNLABELLED = [

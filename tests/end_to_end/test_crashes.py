@@ -29,10 +29,10 @@ def test_kill_9_of_a_client_and_of_the_coordinator_changes_no_byte(
     port = int(url.rsplit(":", 1)[1])
     for name in CLIENTS:
         scene.client(name, url, "--engine", engine)
-    wait_for(lambda: "round 1: train" in scene.log("a"), scene.fleet.check)
+    wait_for(lambda: "round 1 of 2: train" in scene.log("a"), scene.fleet.check)
     scene.kill("a")
     scene.client("a", url, "--engine", engine)
-    wait_for(lambda: "round 2: train" in scene.log("b"), scene.fleet.check)
+    wait_for(lambda: "round 2 of 2: train" in scene.log("b"), scene.fleet.check)
     scene.kill("coordinator")
     scene.serve(port)
     scene.finish()

@@ -50,7 +50,7 @@ def test_a_device_with_too_small_a_budget_never_joins(scene: Scene) -> None:
     url = scene.serve()
     where = ("--coordinator", url, "--token", scene.token, "--data", str(scene.data("x")))
     base, state = str(scene.base.folder), str(scene.folder / "state" / "x")
-    what = ("--base", base, "--state", state, "--engine", "onnx")
+    what = ("--base", base, "--state", state, "--engine", "onnx", "--until", "finished")
     done = scene.smidgen("client", "run", *where, *what, "--memory-budget", "8M", check=False)
     lines = [line for line in done.stderr.splitlines() if line.startswith("smidgen ")]
     assert done.returncode == 2 and len(lines) == 1 and "--memory-budget" in lines[0]
@@ -71,7 +71,8 @@ def test_a_device_restarted_on_useless_files_is_refused_until_they_are_mended(
     good = labelled.read_text()
     labelled.write_text("text,label\nrain,rein\n")
     state = str(scene.folder / "state" / "b")
-    line = ("client", "run", "--coordinator", url, "--data", str(scene.folder / "data" / "b"))
+    until = ("--until", "finished", "--data", str(scene.folder / "data" / "b"))
+    line = ("client", "run", "--coordinator", url, *until)
     options = ("--base", str(scene.base.folder), "--name", "b", "--state", state)
     refused = scene.smidgen(*line, *options, "--engine", "onnx", check=False)
     assert refused.returncode == 2 and "labelled.csv, line 2" in refused.stderr
@@ -88,7 +89,8 @@ def test_memory_that_is_short_for_now_is_no_wrong_input(scene: Scene) -> None:
     url = scene.serve()
     where = ("--coordinator", url, "--token", scene.token, "--data", str(scene.data("x")))
     what = ("--base", str(scene.base.folder), "--state", str(scene.folder / "state" / "x"))
-    line = [sys.executable, "-m", "smidgen", "client", "run", *where, *what, "--engine", "onnx"]
+    until = ("--engine", "onnx", "--until", "finished")
+    line = [sys.executable, "-m", "smidgen", "client", "run", *where, *what, *until]
     with memory_group(96 << 20) as group:
         done = subprocess.run([*ENTER, str(group), *line], capture_output=True, text=True)
     assert done.returncode == 1, done.stderr

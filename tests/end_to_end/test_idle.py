@@ -9,7 +9,7 @@ import pytest
 
 from edge_client.bases.base import EMBEDDED, open_base
 from simulation.demo.messages import HOMES, write_client_folders
-from tests.coordinator.devices import enrol
+from tests.coordinator.devices import joined
 from tests.end_to_end.conftest import Scene, wait_for
 
 MOST_BYTES = 110_000_000
@@ -38,7 +38,7 @@ def test_a_client_that_waits_for_another_holds_little(
     scene.create(1, 2, 1, *task, "--batch", "16", "--tokens", "64")
     url = scene.serve()
     with httpx.Client(base_url=url, timeout=60.0) as http:
-        other = enrol(http, scene.token, "b")
+        other = joined(http, scene.token, "b")
         scene.client("a", url, "--engine", "onnx", "--data", str(home))
         other.do(other.work(wait_s=30.0))
         trained = idle_bytes(scene, works=2)  # it has trained, and the other has not

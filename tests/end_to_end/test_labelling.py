@@ -62,7 +62,7 @@ def figures(scene: Scene) -> list[dict[str, Any]]:
     out = scene.folder / "rounds.jsonl"
     scene.coordinator_json("figures", "--out", str(out))
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    names = ("round_index", "kind", "device_id", "num_examples", "labelled", "pseudo_labels")
+    names = ("round_index", "kind", "device", "num_examples", "labelled", "pseudo_labels")
     return [
         {name: row[name] for name in (*names, "loss", "confidences", "failure")} for row in rows
     ]
@@ -97,8 +97,8 @@ def test_a_device_killed_while_it_labels_changes_no_byte(scene: Scene, other_sce
     assert scene.adapter() == other_scene.adapter()
     assert figures(scene) == figures(other_scene)
     assert readings(scene, "b") == readings(other_scene, "b")
-    trained = [row for row in figures(scene) if row["kind"] == "train" and row["device_id"] != "a"]
-    assert {row["device_id"] for row in trained} == {"b", "c"}
+    trained = [row for row in figures(scene) if row["kind"] == "train" and row["device"] != "a"]
+    assert {row["device"] for row in trained} == {"b", "c"}
     assert all(0 < row["num_examples"] <= row["pseudo_labels"] for row in trained)
     assert any((scene.folder / "state" / "b" / "activations").rglob("*"))
     assert not (scene.folder / "state" / "c" / "activations").exists()
@@ -116,7 +116,7 @@ def test_a_full_disk_and_a_damaged_file_stop_no_client(scene: Scene) -> None:
     for name in ("a", "b", "c"):
         scene.client(name, url, "--engine", "onnx")
     scene.finish()
-    work = {(row["device_id"], row["kind"]): row for row in figures(scene)}
+    work = {(row["device"], row["kind"]): row for row in figures(scene)}
     assert work["b", "label"]["failure"] == "disk"
     assert scene.log("b").count("round 1: labelling failed (disk)") == 1
     assert "No space left" in scene.log("b")

@@ -33,7 +33,9 @@ def test_texts_added_in_one_round_are_trained_on_in_the_next(
     )
     with closing(Store(tmp_path / "store")) as store, serving(store, config) as live:
         settings = Settings(
-            *(str(live.http.base_url), live.token, "a", file, tiny_base, "onnx"), wait_s=1.0
+            *(str(live.http.base_url), live.token, "a", file, tiny_base, "onnx"),
+            wait_s=1.0,
+            is_until_finished=True,
         )
         client = Client(settings, ClientState(tmp_path / "state"))
         thread = threading.Thread(target=client.run)
@@ -43,10 +45,10 @@ def test_texts_added_in_one_round_are_trained_on_in_the_next(
             return [
                 row["num_examples"]
                 for row in rows(store, live.run_id)
-                if (row["kind"], row["device_id"]) == ("train", "a")
+                if (row["kind"], row["device"]) == ("train", "a")
             ]
 
-        (other,) = live.enrol("b")
+        (other,) = live.join("b")
         while (work := other.work()).kind != "train":
             other.do(work)
         wait_for(lambda: answered() == [2])

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_client.errors import WrongInput
 from edge_client.texts.tasks import Task
-from edge_client.wire import messages
+from edge_client.wire import fleet, messages
 from edge_client.wire.confidences import counted
 from edge_client.wire.cost import Cost
 from edge_client.wire.failures import SAID, Failure
@@ -22,11 +23,10 @@ from edge_client.wire.tensors import (
     encode_adapter,
     encode_update,
 )
+from edge_client.wire.training import Training
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
-WORK = messages.Work(
-    4, "w", "train", "r", 2, "base", "lora:8", "sha", 9, TASK, messages.Training(), 7
-)
+WORK = messages.Work(5, "w", "train", "r", 2, "base", "lora:8", "sha", 9, TASK, Training(), 7)
 
 LABEL_WORK = replace(
     WORK,
@@ -36,8 +36,8 @@ LABEL_WORK = replace(
     prior=(-0.5, -1.5),
     thresholds=(0.5, 0.75),
 )
-TERMS = messages.Terms(
-    *(4, "r", "mail", "base", "embedded", "lora:8", TASK, messages.Training()),
+TERMS = fleet.Terms(
+    *("r", "mail", "base", "embedded", "lora:8", TASK, Training()),
     rounds=9,
     min_clients=2,
 )
@@ -46,10 +46,10 @@ REPORT = messages.Report(
 )
 TOLD = counted(9, [0, 1, 1, 0], [1.0, 0.5, 0.501, 0.499], 2)
 
-# Protocol 4 on the wire, byte for byte: a change here needs a new protocol number.
+# Protocol 5 on the wire, byte for byte: a change here needs a new protocol number.
 GOLDEN_WORK = (
     b'{"adapter_bytes":9,"adapter_sha256":"sha","adapter_spec":"lora:8","base_id":"base",'
-    b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":4,"round_index":2,'
+    b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":5,"round_index":2,'
     b'"run_id":"r","seed":7,"task":{"ensemble":false,"labels":["a","b"],"name":"t",'
     b'"patterns":["[MASK] {text}"],"verbalizer":{"a":"good","b":"bad"}},"thresholds":[],'
     b'"training":{"batch":8,"epochs":4,"lr":0.005,"tokens":128,"weight_decay":0.0},"work_id":"w"}'
@@ -75,17 +75,17 @@ GOLDEN_REPORT = (
 GOLDEN_TOLD = b'{"counts":[[' + b"0," * 39 + b"1],[2" + b",0" * 39 + b']],"texts":9}'
 GOLDEN_UPDATE = (
     b'\x90\x00\x00\x00\x00\x00\x00\x00{"__metadata__":{"smidgen":"{\\"num_examples\\":3,'
-    b'\\"protocol\\":4,\\"work_id\\":\\"w\\"}"},"x":{"dtype":"F32","shape":[2],'
+    b'\\"protocol\\":5,\\"work_id\\":\\"w\\"}"},"x":{"dtype":"F32","shape":[2],'
     b'"data_offsets":[0,8]}}       \x00\x00\x80\x3f\x00\x00\x00\xc0'
 )
 
 
-def test_work_is_these_bytes_in_protocol_4() -> None:
+def test_work_is_these_bytes_in_protocol_5() -> None:
     assert messages.encode(WORK) == GOLDEN_WORK
     assert messages.decode(GOLDEN_WORK, messages.Work) == WORK
 
 
-def test_label_work_is_these_bytes_in_protocol_4() -> None:
+def test_label_work_is_these_bytes_in_protocol_5() -> None:
     golden = GOLDEN_WORK.replace(b'"keep":0.0,"kind":"train"', b'"keep":0.25,"kind":"label"')
     golden = golden.replace(b'"labelling":null', b'"labelling":' + GOLDEN_LABELLING)
     golden = golden.replace(b'"prior":[]', b'"prior":[-0.5,-1.5]')
@@ -128,21 +128,21 @@ def test_a_brief_report_leaves_out_defaults_and_says_the_same(report: messages.R
     assert b"null" not in brief
 
 
-def test_a_report_travels_as_these_bytes_in_protocol_4() -> None:
+def test_a_report_travels_as_these_bytes_in_protocol_5() -> None:
     assert messages.encode_brief(REPORT) == (
         b'{"cost":{"phases_s":{"label":0.5},"tcp_up_bytes":7},"labelled":3,"num_examples":5,'
         b'"outcome":"done","pseudo_labels":2,"work_id":"w"}'
     )
 
 
-def test_a_report_is_these_bytes_in_protocol_4() -> None:
+def test_a_report_is_these_bytes_in_protocol_5() -> None:
     assert messages.encode(REPORT) == GOLDEN_REPORT
     assert messages.decode(GOLDEN_REPORT, messages.Report) == REPORT
     old = b'{"outcome":"done","work_id":"w"}'  # what is not said has a value
     assert messages.decode(old, messages.Report) == messages.Report("w", "done")
 
 
-def test_how_sure_a_device_is_is_these_bytes_in_protocol_4() -> None:
+def test_how_sure_a_device_is_is_these_bytes_in_protocol_5() -> None:
     report = replace(REPORT, confidences=TOLD, mean_log_probabilities=(-0.5, -1.5))
     golden = GOLDEN_REPORT.replace(b'"confidences":null', b'"confidences":' + GOLDEN_TOLD)
     golden = golden.replace(b'"mean_log_probabilities":[]', b'"mean_log_probabilities":[-0.5,-1.5]')
@@ -150,34 +150,81 @@ def test_how_sure_a_device_is_is_these_bytes_in_protocol_4() -> None:
     assert messages.decode(golden, messages.Report) == report
 
 
-def test_what_is_said_before_joining_is_these_bytes_in_protocol_4() -> None:
-    asking = messages.Asking(4, "token")
-    assert messages.encode(asking) == b'{"protocol":4,"token":"token"}'
+def test_an_invitation_is_these_bytes_in_protocol_5() -> None:
     task, training = GOLDEN_WORK.split(b'"task":')[1].split(b',"thresholds":[],"training":')
     training = training.removesuffix(b',"work_id":"w"}')
     golden = (
         b'{"adapter_spec":"lora:8","base_id":"base","base_name":"embedded","labelling":null,'
-        b'"min_clients":2,"protocol":4,"rounds":9,"run_id":"r","run_name":"mail","task":%b,'
-        b'"training":%b}'
+        b'"min_clients":2,"rounds":9,"run_id":"r","run_name":"mail","task":%b,"training":%b}'
     ) % (task, training)
     assert messages.encode(TERMS) == golden
-    enrolled = messages.Enrolled("hub", "key", TERMS)
-    body = b'{"device_id":"hub","device_key":"key","terms":%b}' % golden
+    assert messages.decode(golden, fleet.Terms) == TERMS
+    given = messages.Next(terms=TERMS)
+    body = b'{"over":null,"terms":' + golden + b',"waiting":null,"work":null}'
+    assert messages.encode(given) == body and messages.decode(body, messages.Next) == given
+
+
+def test_who_a_device_is_is_these_bytes_in_protocol_5() -> None:
+    facts = fleet.DeviceFacts(
+        "aarch64", 4, 8 << 30, "3.11", "1", "onnx", "base", None, "Pi 5", True
+    )
+    enrol = fleet.Enrol(5, "hall", facts, "token", {"site": "kitchen"})
+    body = (
+        b'{"facts":{"base_id":"base","board":"Pi 5","budget_bytes":null,"cores":4,'
+        b'"engine":"onnx","is_on_mains":true,"machine":"aarch64","memory_bytes":8589934592,'
+        b'"python":"3.11","smidgen":"1"},"name":"hall","protocol":5,"tags":{"site":"kitchen"},'
+        b'"token":"token"}'
+    )
+    assert messages.encode(enrol) == body and messages.decode(body, fleet.Enrol) == enrol
+    enrolled = fleet.Enrolled(5, "d1", "hall-2")
+    body = b'{"device_id":"d1","name":"hall-2","protocol":5}'
     assert messages.encode(enrolled) == body
-    assert messages.decode(body, messages.Enrolled) == enrolled
+    assert messages.decode(body, fleet.Enrolled) == enrolled
 
 
-def test_waiting_and_the_end_are_these_bytes_in_protocol_4() -> None:
-    waiting = messages.Waiting("train", 2, 9, 1, 4, 12.5, ("hall",))
+def test_how_a_device_stands_to_a_run_is_these_bytes_in_protocol_5() -> None:
+    for told, body in (
+        (fleet.Membership("joined", peak_bytes=7), b'{"peak_bytes":7,"state":"joined"}'),
+        (fleet.Membership("declined", "base"), b'{"failure":"base","state":"declined"}'),
+        (fleet.Membership("home"), b'{"state":"home"}'),
+    ):
+        assert messages.encode_brief(told) == body
+        assert messages.decode(body, fleet.Membership) == told
+    for wrong in (
+        b'{"state":"declined"}',
+        b'{"state":"joined","failure":"base"}',
+        b'{"state":"x"}',
+    ):
+        with pytest.raises(messages.WireError):
+            messages.decode(wrong, fleet.Membership)
+
+
+def test_a_devices_id_follows_from_its_key_and_tells_nothing_of_it() -> None:
+    assert fleet.device_id_of("key") == "d2c70e12b7a0646f92279"
+    drawn = fleet.draw_key()
+    assert drawn != fleet.draw_key() and drawn[:8] not in fleet.device_id_of(drawn)
+
+
+def test_waiting_and_the_end_are_these_bytes_in_protocol_5() -> None:
+    waiting = messages.Waiting("train", "mail", 2, 9, 1, 4, 12.5, ("hall",))
     body = (
         b'{"asked":4,"closes_in_s":12.5,"missing":1,"names":["hall"],"phase":"train",'
-        b'"round_index":2,"rounds":9}'
+        b'"round_index":2,"rounds":9,"run_name":"mail"}'
     )
     assert messages.encode(waiting) == body
     assert messages.decode(body, messages.Waiting) == waiting
-    over = messages.Over("sha", 9, 4, {0: 0.25, 9: 0.5})
-    body = b'{"accuracies":{"0":0.25,"9":0.5},"adapter_sha256":"sha","devices":4,"rounds":9}'
+    over = messages.Over("r", "mail", "sha", 9, 4, {0: 0.25, 9: 0.5})
+    body = (
+        b'{"accuracies":{"0":0.25,"9":0.5},"adapter_sha256":"sha","devices":4,'
+        b'"is_stopped":false,"rounds":9,"run_id":"r","run_name":"mail"}'
+    )
     assert messages.encode(over) == body and messages.decode(body, messages.Over) == over
+
+
+def test_a_device_does_one_thing_next() -> None:
+    for told in ({}, {"work": WORK, "waiting": messages.Waiting("idle")}):
+        with pytest.raises(WrongInput, match="one of work, terms, over, waiting"):
+            messages.Next(**told)
 
 
 def test_a_failure_is_a_code_and_nothing_else() -> None:
@@ -227,7 +274,7 @@ def test_means_are_finite_numbers(mean: bytes) -> None:
         )
 
 
-def test_an_update_is_these_bytes_in_protocol_4() -> None:
+def test_an_update_is_these_bytes_in_protocol_5() -> None:
     body = encode_update(Update("w", 3, {"x": np.array([1.0, -2.0], np.float32)}))
     assert body == GOLDEN_UPDATE
     update = decode_update(GOLDEN_UPDATE)
@@ -246,7 +293,7 @@ def test_garbage_ends_in_a_wire_error(body: bytes) -> None:
     for decode in (decode_update, decode_adapter):
         with pytest.raises(messages.WireError):
             decode(body)
-    for kind in (messages.Work, messages.Report, messages.Enrol, messages.Terms, messages.Over):
+    for kind in (messages.Next, messages.Report, fleet.Enrol, fleet.Terms, fleet.Membership):
         with pytest.raises(messages.WireError):
             messages.decode(body, kind)
 
