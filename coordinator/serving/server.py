@@ -7,6 +7,7 @@ bells are stopped first. SIGTERM and Ctrl-C end in exit code 0, a second one at 
 import asyncio
 import fcntl
 import logging
+import resource
 import signal
 import socket
 import ssl
@@ -29,6 +30,7 @@ from coordinator.trust.secured import Secured, spare_memory
 from edge_client.errors import WrongInput
 
 LOG = logging.getLogger(__name__)
+MOST_FILES = 65_536
 
 
 class PortError(WrongInput):
@@ -113,6 +115,7 @@ def serve(
         secured: TLS; None: plain HTTP.
         parts: What is served beside the devices' routes.
     """
+    allow_files()
     app = create_app(service, None if secured is None else secured.trust.authority, parts)
     # Clients drop mid-request all the time; cut the connection after 5 s.
     config = uvicorn.Config(
@@ -149,6 +152,17 @@ def serve(
 
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     asyncio.run(main())
+
+
+def allow_files(most: int = MOST_FILES) -> None:
+    """Let this process open more files where it may: each device that waits holds one.
+
+    Shells and systemd set the soft limit to 1,024 for the sake of `select`, which is not used here.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _context_factory(secured: Secured | None) -> Callable[..., ssl.SSLContext] | None:
