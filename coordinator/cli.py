@@ -11,6 +11,7 @@ from coordinator.commands.export import export
 from coordinator.commands.figures import figures
 from coordinator.commands.init import init_command
 from coordinator.commands.orders import extend, pause, resume, stop
+from coordinator.commands.prune import prune
 from coordinator.commands.runs import list_runs
 from coordinator.commands.serve import serve_command
 from coordinator.commands.status import status
@@ -29,6 +30,7 @@ app.command("list")(list_runs)
 app.command()(status)
 app.command()(figures)
 app.command()(export)
+app.command()(prune)
 app.command()(pause)
 app.command()(resume)
 app.command()(stop)

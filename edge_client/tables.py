@@ -249,6 +249,18 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
 
 
+def share_within(value: float | None, error: float | None) -> str:
+    """A share as per cent with its standard error: `71.0 +- 2.0 %`.
+
+    Args:
+        value: The share; None where it is not known.
+        error: 0 where there is none to tell, None where nobody can tell it.
+    """
+    if value is None or error == 0.0:
+        return share(value)
+    return f"{100 * value:.1f} +- {'?' if error is None else f'{100 * error:.1f}'} %"
+
+
 def seconds(value: float | None) -> str:
     """Seconds measured or estimated; `-` where they are not known."""
     return "-" if value is None else f"{_figure(value)} s"

@@ -1,18 +1,21 @@
 """Taking a run's adapter out of a store, as a folder that PEFT loads."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import date
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 from coordinator.api.stores import Place, open_store
+from coordinator.rounds.history import History, history_of
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.runs import config_of, find_run
-from coordinator.storage.status import state_of
 from coordinator.storage.store import Run, Store
 from edge_client.adapters.card import Card
 from edge_client.adapters.peft_folder import Exported, check_adapter_folder, write_peft_folder
+from edge_client.errors import demand
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class ExportedAdapter:
     Attributes:
         folder: The PEFT folder.
         run_id: The run.
-        round_index: The last closed round, whose adapter it is; 0: the untrained one.
+        round_index: The round whose adapter it is; 0: the untrained one.
         adapter_sha256: Of its bytes in the store.
     """
 
@@ -38,9 +41,14 @@ class ExportedAdapter:
 
 
 def export(
-    store: Place, out: Place, *, run: str | None = None, base_name: str = ""
+    store: Place,
+    out: Place,
+    *,
+    run: str | None = None,
+    round_index: int | Literal["best", "last"] = "last",
+    base_name: str = "",
 ) -> ExportedAdapter:
-    """Write the adapter of the last closed round as a folder that PEFT loads.
+    """Write a round's adapter as a folder that PEFT loads.
 
         smidgen.export("store", "adapter").round_index
 
@@ -48,18 +56,24 @@ def export(
         store: Folder of a store that `create_run` made; it may be served meanwhile.
         out: PEFT adapter folder to write; an earlier export there is replaced, nothing else.
         run: Run id or name; the newest run by default.
+        round_index: Whose adapter: of the `last` closed round, of the `best` by evaluation (of
+            equals the newest), or of that round; 0 is the untrained one.
         base_name: What PEFT's users load the base by, such as a hub name; by default the run's
             base, of a folder its last part.
 
     Raises:
-        WrongInput: No such store or run, or a place that cannot be written to.
+        WrongInput: No such store or run, a round whose adapter is gone or never was, or a place
+            that cannot be written to.
         Failed: It could not be written after all.
     """
     folder = Path(out)
     check_adapter_folder("--out", folder)
     with closing(open_store(store)) as opened:
         chosen = find_run(opened, run)
-        config, state = config_of(chosen), state_of(opened, chosen)
+        config = config_of(chosen)
+        history = history_of(chosen.adapter_sha256, opened.journal(chosen.run_id))
+        index = _round_of(opened, history, round_index)
+        sha256 = history.adapters[index]
         exported = Exported(
             adapter=config.adapter,
             base_name=base_name or chosen.base_reference,
@@ -67,9 +81,41 @@ def export(
             architecture=chosen.architecture,
             task=config.task,
         )
-        card = _card(opened, chosen, state.round_index)
-        write_peft_folder(folder, exported, opened.read(state.adapter_sha256), card)
-    return ExportedAdapter(folder, chosen.run_id, state.round_index, state.adapter_sha256)
+        card = _card(opened, chosen, index)
+        write_peft_folder(folder, exported, opened.read(sha256), card)
+    return ExportedAdapter(folder, chosen.run_id, index, sha256)
+
+
+def _round_of(store: Store, history: History, asked: int | str) -> int:
+    """The round that was asked for, whose adapter is there.
+
+    Raises:
+        WrongInput: It is not; names those that are.
+    """
+    if asked == "last":
+        return history.state.round_index
+    if asked == "best":
+        demand(history.best is not None, "--round best: no round was evaluated on any text yet")
+        return history.best or 0
+    there = [index for index, name in history.adapters.items() if store.blob_path(name).is_file()]
+    kept = f"adapters are there of rounds {ranges(there)}"
+    index = int(asked)
+    demand(index in history.adapters, f"--round {asked}: no such round has closed; {kept}")
+    demand(index in there, f"--round {asked}: its adapter was pruned; {kept}")
+    return index
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers in words: `0, 3, 5 to 9`."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ", ".join(
+        f"{one[0]} to {one[-1]}" if len(one) > 2 else ", ".join(map(str, one)) for one in found
+    )
 
 
 def _card(store: Store, run: Run, rounds: int) -> Card:
@@ -77,7 +123,7 @@ def _card(store: Store, run: Run, rounds: int) -> Card:
     return Card(
         rounds=rounds,
         devices=len({row["device_id"] for row in table}),
-        accuracies=accuracies(table),
+        accuracies={index: one for index, one in accuracies(table).items() if index <= rounds},
         date=date.today().isoformat(),
         version=metadata.version("smidgen"),
     )

@@ -20,6 +20,7 @@ from coordinator.api.stores import Place, open_store
 from coordinator.config import RunConfig, read_run_config
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store
+from coordinator.upkeep.limits import limits_of, note
 from edge_client.errors import Failed, demand
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def ready(
     port: int | None,
     run: RunConfig | Place | None = None,
     plain_http: bool = False,
+    keep_rounds: int | None = None,
+    least_free: str | None = None,
 ) -> Iterator[Ready]:
     """Open a store and a socket, and create the run of a run file unless its name is there.
 
@@ -75,6 +78,7 @@ def ready(
     from coordinator.serving.service import Service
 
     folder = Path(store)
+    limits = limits_of(keep_rounds, least_free)
     tls = _secured(folder, plain_http)
     told = None if tls is None else tls.trust.address
     host = _host(told) if host is None else host
@@ -87,7 +91,8 @@ def ready(
         sole_server(folder, opened),
     ):
         created = None if config is None else _created_if_new(opened, config)
-        service = Service(opened, time.time())
+        note(folder, limits)
+        service = Service(opened, time.time(), limits)
         parts = (add_operator_routes, add_watching, add_page)
         yield Ready(
             folder,
@@ -231,6 +236,8 @@ def serve(
     run: RunConfig | Place | None = None,
     exit_when_finished: bool = False,
     plain_http: bool = False,
+    keep_rounds: int | None = None,
+    least_free: str | None = None,
 ) -> Server:
     """Serve all runs of a store in a thread; connections are taken when this returns.
 
@@ -244,11 +251,16 @@ def serve(
         run: A `RunConfig` or run file; its run is created first, unless its name is there.
         exit_when_finished: End when all runs are finished and their devices know.
         plain_http: Serve without TLS, also to other machines.
+        keep_rounds: Newest rounds of a run whose adapter is kept; by default 20. The first, the
+            best and the last one stay anyway.
+        least_free: Free space of the disk, such as `512M`, below which no step opens and no update
+            is taken; by default 512M, `0` for none.
 
     Raises:
         WrongInput: No store, one that is served already, an address that is taken, or
             certificates that devices would refuse.
     """
     with ExitStack() as stack:
-        prepared = stack.enter_context(ready(store, host, port, run, plain_http))
+        told = (plain_http, keep_rounds, least_free)
+        prepared = stack.enter_context(ready(store, host, port, run, *told))
         return Server(stack.pop_all(), prepared, exit_when_finished)

@@ -2,14 +2,17 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from coordinator.api.export import export as export_adapter
 from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer
+from edge_client.errors import demand
 
-UNTRAINED = "this is the untrained adapter of round 0: no round of training has closed yet"
+UNTRAINED = "this is the untrained adapter of round 0"
+NONE_CLOSED = "no round of training has closed yet"
+ROUND = "Whose adapter: of that round, the best by evaluation, or the last closed one."
 
 
 def export(
@@ -21,6 +24,10 @@ def export(
         ),
     ],
     run: NewestOption = None,
+    round_index: Annotated[
+        str,
+        typer.Option("--round", metavar="N|best|last", help=ROUND),
+    ] = "last",
     base_name: Annotated[
         str,
         typer.Option(
@@ -30,8 +37,10 @@ def export(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Write the adapter of the last closed round as a folder that PEFT loads."""
-    found = export_adapter(store, out, run=run, base_name=base_name)
+    """Write a round's adapter as a folder that PEFT loads, by default that of the last one."""
+    found = export_adapter(
+        store, out, run=run, round_index=round_of(round_index), base_name=base_name
+    )
     plain = {
         "run_id": found.run_id,
         "round_index": found.round_index,
@@ -40,5 +49,19 @@ def export(
         "out": str(out),
     }
     if not found.is_trained:
-        print(f"smidgen coordinator: {UNTRAINED}", file=sys.stderr)
+        why = f": {NONE_CLOSED}" if round_index == "last" else ""
+        print(f"smidgen coordinator: {UNTRAINED}{why}", file=sys.stderr)
     answer(f"adapter of round {found.round_index} in {out}", plain, as_json)
+
+
+def round_of(text: str) -> int | Literal["best", "last"]:
+    """What --round says.
+
+    Raises:
+        WrongInput: It is something else.
+    """
+    if text == "best" or text == "last":
+        return text
+    is_number = text.isascii() and text.isdecimal() and len(text) <= 7
+    demand(is_number, f"--round {text[:40]}: a round's number, best or last expected")
+    return int(text)

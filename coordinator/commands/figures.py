@@ -1,6 +1,7 @@
 """`smidgen coordinator figures`: what each round gave and cost, and a row per answer in a file."""
 
 import json
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,11 +10,13 @@ import typer
 
 from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, NewestOption, StoreOption
-from coordinator.storage.figures import accuracies, means, pseudo_labels, rows, write_jsonl
+from coordinator.commands.status import COHORT
+from coordinator.rounds.history import history_of
+from coordinator.storage.figures import accuracies, errors, means, pseudo_labels, rows, write_jsonl
 from coordinator.storage.runs import find_run
 from edge_client.errors import demand
 from edge_client.outputs import OutputError, check_out_file
-from edge_client.tables import Column, Table, share, show, sizes
+from edge_client.tables import Column, Table, share_within, show, sizes
 from edge_client.wire.figures import Row, by_round, traffic_of
 
 NOTES = (
@@ -39,6 +42,7 @@ def figures(
     with closing(open_store(store)) as opened:
         chosen = find_run(opened, run)
         table = rows(opened, chosen.run_id)
+        wrong = errors(history_of(chosen.adapter_sha256, opened.journal(chosen.run_id)).scores)
         if out is not None:
             write_jsonl(table, out)
     if as_json:
@@ -47,6 +51,7 @@ def figures(
             "rows": len(table),
             "out": str(out) if out else None,
             "accuracy_by_round": accuracies(table),
+            "accuracy_error_by_round": wrong,
             "pseudo_labels_by_round": pseudo_labels(table),
         }
         print(json.dumps(plain, sort_keys=True))
@@ -54,13 +59,18 @@ def figures(
     if not table:
         print(f"no device of run {chosen.run_id} has answered yet")
         return
-    show(figures_table(table))
+    show(figures_table(table, wrong))
     if out is not None:
         print(f"written  {out}")
 
 
-def figures_table(table: list[Row]) -> Table:
-    """One row per round."""
+def figures_table(table: list[Row], wrong: Mapping[int, float | None]) -> Table:
+    """One row per round.
+
+    Args:
+        table: The run's answers.
+        wrong: Standard errors of accuracies by round; of rounds without one nothing.
+    """
     accuracy, loss, labels = accuracies(table), means(table, "train", "loss"), pseudo_labels(table)
     found = by_round(table)
     moved = traffic_of(table)
@@ -71,7 +81,7 @@ def figures_table(table: list[Row]) -> Table:
     lines = [
         [
             str(index),
-            share(accuracy.get(index)),
+            share_within(accuracy.get(index), wrong.get(index, 0.0)),
             f"{loss[index]:.3f}" if index in loss else "-",
             str(labels[index]) if index in labels else "-",
             str(len(mine)),
@@ -81,6 +91,7 @@ def figures_table(table: list[Row]) -> Table:
         ]
         for (index, mine), up, down in zip(found.items(), sent, received, strict=True)
     ]
-    notes = (*NOTES, f"sent, received: by all devices, {moved.note}")
+    drawn = [COHORT] if wrong else []
+    notes = (*NOTES, *drawn, f"sent, received: by all devices, {moved.note}")
     names = ("round", "accuracy", "loss", "labels", "answers", "failed", "sent", "received")
     return Table([Column(name) for name in names], lines, notes=notes, more="--out FILE")

@@ -11,11 +11,14 @@ from coordinator.api.serve import ready
 from coordinator.commands.console import JsonOption
 from coordinator.commands.create import announce
 from coordinator.storage.status import status_of
+from coordinator.upkeep import limits
 from coordinator.watch.logs import log_to_stderr
 
 HOST = "Address to listen on; by default loopback, and every network if `init` made certificates."
 PORT = "TCP port to listen on, 0 takes a free one; by default that of `init`, or 8700."
 PLAIN_HTTP = "Serve without TLS: behind a proxy on this machine, or where nobody listens in."
+KEEP_ROUNDS = "Newest rounds of each run whose adapter is kept; first, best and last stay anyway."
+LEAST_FREE = "Free space on the store's disk below which nothing more is taken; 0 for no mark."
 LOG_FORMAT = "The log's lines, on stderr: for people, or one JSON object each for a collector."
 
 
@@ -33,6 +36,8 @@ def serve_command(
         bool, typer.Option(help="End when all runs are finished and their devices know.")
     ] = False,
     plain_http: Annotated[bool, typer.Option("--plain-http", help=PLAIN_HTTP)] = False,
+    keep_rounds: Annotated[int, typer.Option(help=KEEP_ROUNDS)] = limits.KEEP_ROUNDS,
+    least_free: Annotated[str, typer.Option(metavar="SIZE", help=LEAST_FREE)] = "512M",
     log_format: Annotated[str, typer.Option(metavar="text|json", help=LOG_FORMAT)] = "text",
     as_json: JsonOption = False,
 ) -> None:
@@ -41,7 +46,7 @@ def serve_command(
     The store must be there; with --run it is made. TLS where `init` has made certificates.
     """
     log_to_stderr(log_format)
-    with ready(store, host, port, run, plain_http) as prepared:
+    with ready(store, host, port, run, plain_http, keep_rounds, least_free) as prepared:
         if prepared.created is not None:
             announce(prepared.created, as_json)
 

@@ -13,7 +13,9 @@ from coordinator.commands.console import EveryOption, JsonOption, StoreOption
 from coordinator.fleet.presence import ALIVE_S
 from coordinator.storage.runs import find_run
 from coordinator.storage.status import status_of
-from edge_client.tables import Column, Table, share, show, span, tell
+from coordinator.upkeep.limits import noted
+from coordinator.upkeep.room import Room
+from edge_client.tables import Column, Table, share_within, show, size, span, tell
 from edge_client.wire.failures import SAID, Failure
 
 MOST = 20  # devices that a screen lists; --json has all
@@ -31,6 +33,7 @@ NOTES = (
     "answered: of the devices that are asked now; accuracy: after the newest evaluation; labels: "
     "of texts that devices labelled themselves, in the newest labelling",
 )
+COHORT = "+-: standard error, where a cohort of devices evaluates for all of them"
 DEVICES = (
     Column("device", "word"),
     Column("now", "word"),
@@ -48,11 +51,13 @@ def status(store: StoreOption, run: EveryOption = None, as_json: JsonOption = Fa
         chosen = opened.runs() if run is None else [newest]
         found = {item.run_id: status_of(opened, item) for item in chosen}
     if as_json:
-        print(json.dumps(found[newest.run_id] | {"runs": [*found.values()]}, sort_keys=True))
+        told = {"runs": [*found.values()], "is_full": bool(lack_of_room(store))}
+        print(json.dumps(found[newest.run_id] | told, sort_keys=True))
         return
     now_s = time.time()
     if not is_served(store) and any(one["phase"] != "finished" for one in found.values()):
         tell(["nobody serves this store now; `smidgen coordinator serve` does"])
+    tell(lack_of_room(store))
     show(runs_table([*found.values()]))
     for one in found.values():
         if one["phase"] != "finished" or run is not None:
@@ -60,6 +65,18 @@ def status(store: StoreOption, run: EveryOption = None, as_json: JsonOption = Fa
             tell(said_of(one, now_s))
             if one["devices"]:
                 show(devices_table(one, now_s))
+
+
+def lack_of_room(folder: Path) -> list[str]:
+    """That the store's disk is full, if it is; by what `serve` was told last."""
+    room = Room(folder, noted(folder).least_free_bytes)
+    if not room.is_full:
+        return []
+    free, least = size(room.free_bytes), size(room.least_free_bytes)
+    return [
+        f"the disk of the store is full: {free} free, --least-free is {least}; no step opens and "
+        "no update is taken until there is room (`smidgen coordinator prune` may make some)"
+    ]
 
 
 def is_served(folder: Path) -> bool:
@@ -76,7 +93,8 @@ def runs_table(found: list[Status]) -> Table:
     """One row per run, oldest first."""
     rows = []
     for one in found:
-        last = list(one["accuracy_by_round"].values())[-1:]
+        last = list(one["accuracy_by_round"].items())[-1:]
+        errors = one["accuracy_error_by_round"]
         labels = list(one["pseudo_labels_by_round"].values())[-1:]
         rows.append(
             [
@@ -86,11 +104,12 @@ def runs_table(found: list[Status]) -> Table:
                 f"{one['round_index']} of {one['rounds']}",
                 str(len(one["devices"])),
                 f"{one['answers']} of {one['asked']}" if one["asked"] else "-",
-                share(last[0] if last else None),
+                share_within(last[0][1], errors.get(last[0][0], 0.0)) if last else "-",
                 f"{labels[0]}" if labels else "-",
             ]
         )
-    return Table(RUNS, rows, notes=NOTES)
+    is_drawn = any(one["accuracy_error_by_round"] for one in found)
+    return Table(RUNS, rows, notes=(*NOTES, COHORT) if is_drawn else NOTES)
 
 
 def said_of(one: Status, now_s: float) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coordinator.rounds.scoring import Score
 from coordinator.storage.store import Store
 from edge_client.outputs import new_file
 from edge_client.wire.figures import Row, by_round, counted, weighted
@@ -44,6 +45,14 @@ def means(table: Iterable[Row], kind: str, name: str) -> dict[int, float]:
 def accuracies(table: Iterable[Row]) -> dict[int, float]:
     """Share of right labels by round, over all devices' texts; 0 is before any training."""
     return means(table, "evaluate", "accuracy")
+
+
+def errors(scores: Mapping[int, Score]) -> dict[int, float | None]:
+    """Standard error of the accuracy by round, where a cohort evaluated for the others.
+
+    Rounds in which everybody was asked have none; None: one device answered, which tells none.
+    """
+    return {index: one.error for index, one in sorted(scores.items()) if one.error != 0.0}
 
 
 def pseudo_labels(table: Iterable[Row]) -> dict[int, int]:

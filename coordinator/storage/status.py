@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coordinator.rounds.history import history_of
 from coordinator.rounds.machine import State, Step, devices_needed, replay
 from coordinator.storage.device_rows import Device, devices
-from coordinator.storage.figures import accuracies, pseudo_labels, rows
+from coordinator.storage.figures import accuracies, errors, pseudo_labels, rows
 from coordinator.storage.membership_rows import Member, members
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Run, Store
@@ -14,12 +15,13 @@ from edge_client.wire.figures import Row
 
 def state_of(store: Store, run: Run) -> State:
     """A run's state, replayed from its journal."""
-    return replay(run.adapter_sha256, store.events(run.run_id))
+    return replay(run.adapter_sha256, store.journal(run.run_id))
 
 
 def status_of(store: Store, run: Run) -> dict[str, Any]:
     """What `smidgen coordinator status` says of a run, in base units; holds no secret."""
-    state, config = state_of(store, run), config_of(run)
+    history, config = history_of(run.adapter_sha256, store.journal(run.run_id)), config_of(run)
+    state = history.state
     table = rows(store, run.run_id)
     fleet = {device.device_id: device for device in devices(store.database)}
     told = members(store.database, run.run_id)
@@ -39,6 +41,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "answers": len(state.step.answers) if state.step else 0,
         "asked": len(state.step.members) if state.step else 0,
         "accuracy_by_round": accuracies(table),
+        "accuracy_error_by_round": errors(history.scores),
         "pseudo_labels_by_round": pseudo_labels(table),
         "adapter_sha256": state.adapter_sha256,
         "texts": {names.get(key, key): texts for key, texts in sorted(state.texts.items())},
