@@ -82,7 +82,8 @@ class Board:
             lives = self._service.runs()
             for live in lives:
                 self._read_rounds(live, version)
-            state: Told = {"runs": [self._run(live, now_s) for live in lives]}
+            told = [self._run(live, now_s) for live in lives]
+            state: Told = {"is_full": self._service.caretaker.is_full, "runs": told}
             self._state.put("state", state, version)
             for device in self._service.fleet.all():
                 told = self._device(device, lives, now_s)

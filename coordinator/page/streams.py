@@ -74,13 +74,17 @@ class Streams:
 
     async def _look(self) -> None:
         """Keep the board up to date while anybody listens."""
+        is_broken = False
         with self._bells.bell(LOOKER) as bell:
             while self._open and not self._bells.is_stopping:
                 began_s = time.monotonic()
                 try:
                     await run_in_threadpool(self._board.update, time.time())
-                except Exception:  # the edge: a page that cannot be drawn must not stay so
-                    LOG.exception("the page stands still; trying again")
+                    is_broken = False
+                except Exception:  # the edge: a store that cannot be read may be read again later
+                    if not is_broken:
+                        LOG.exception("the page stands still; trying again")
+                    is_broken = True
                 self._bells.ring([READERS])
                 # A large fleet is looked at less often: it never takes a tenth of the time.
                 await heard(bell, max(LOOK_S, 9 * (time.monotonic() - began_s)))

@@ -5,7 +5,6 @@ GET /metrics   Prometheus's text, for a viewer's bearer token
 """
 
 import os
-import shutil
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,7 +20,6 @@ from coordinator.serving.service import Service
 from coordinator.watch.metrics import CONTENT_TYPE, Counted, Metrics, Standing
 
 SLOWEST_TICK_S = 60.0  # a tick that averages a large cohort takes seconds
-LEAST_FREE_BYTES = 64 << 20
 LASTS_S = 2.0  # what was found holds; who asks more often costs no disk anything
 
 
@@ -54,10 +52,9 @@ def lack(app: FastAPI, service: Service, bells: Bells) -> str:
     silent_s = time.monotonic() - bells.ticked_s
     if bells.is_stopping or silent_s > SLOWEST_TICK_S:
         return "driver"
-    folder = service.store.blobs
-    if shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
+    if service.caretaker.is_full:
         return "disk"
-    return "" if is_writable(folder) else "store"
+    return "" if is_writable(service.store.blobs) else "store"
 
 
 def is_writable(folder: Path) -> bool:

@@ -5,6 +5,7 @@ import { listen } from "./live.js";
 import { newsOf, showRun, showTable } from "./runs.js";
 import { counted, find, say } from "./words.js";
 
+const FULL = "The coordinator's disk is full: no step begins and no update is taken until there is room.";
 const SESSION = "/v1/operator/session";
 const seen = { runs: new Map(), rounds: new Map(), devices: new Map() };
 let [role, chosen, ahead_s, hangUp, isDue] = ["", "", 0, null, false];
@@ -93,6 +94,7 @@ function tell(isThere) {
 function hear(kind, data) {
   if (kind === "state") {
     ahead_s = data.at_s - Date.now() / 1000;
+    say(find("full"), data.is_full ? FULL : "");
     const news = data.runs.map((run) => newsOf(seen.runs.get(run.run_id), run)).filter(Boolean);
     if (news.length) say(find("news"), news.join(". "));
     seen.runs = new Map(data.runs.map((run) => [run.run_id, run]));

@@ -1,8 +1,7 @@
 """The page in headless Chromium: Debian's, by `apt-get install chromium`, driven by playwright."""
 
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,60 +10,26 @@ import pytest
 pytest.importorskip("jinja2")
 pytest.importorskip("playwright")
 
-from playwright.sync_api import sync_playwright
-
 from profiling.pages.models_page import write_pages
+from tests.chromium import (
+    CONTRASTS,
+    LEGIBLE,
+    Opened,
+    check_legible,
+    chromium,
+    needs_chromium,
+    new_page,
+)
 from tests.profiling.pages.made_up import CONDITIONS, RATES, cell, cells
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+pytestmark = needs_chromium
 WIDTHS = {"phone": 360, "desktop": 1280}
-LEGIBLE = 4.5  # WCAG's AA for text of this size
-# Of every text that is shown: its contrast with what lies behind it.
-CONTRASTS = """() => {
-  const parts = (text) => text.match(/[\\d.]+/g).map(Number);
-  const light = (rgb) => rgb.slice(0, 3).map((c) => c / 255)
-    .map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = (node) => {
-    for (; node; node = node.parentElement) {
-      const rgb = parts(getComputedStyle(node).backgroundColor);
-      if (rgb.length < 4 || rgb[3] > 0) return rgb;
-    }
-    return [255, 255, 255];
-  };
-  const found = {};
-  for (const node of document.body.querySelectorAll("*:not(script):not(title):not(desc)")) {
-    if (![...node.childNodes].some((c) => c.nodeType === 3 && c.textContent.trim())) continue;
-    const style = getComputedStyle(node);
-    const ink = parts(node.closest("svg") ? style.fill : style.color);
-    const [a, b] = [light(ink), light(behind(node))];
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    const size = parseFloat(style.fontSize) * (node.closest("svg")
-      ? node.closest("svg").getBoundingClientRect().width / 344 : 1);
-    const name = `${node.tagName}.${node.getAttribute("class")}`;
-    const [least, smallest] = found[name] || [99, 99];
-    found[name] = [Math.min(ratio, least), Math.min(size, smallest)];
-  }
-  return found;
-}"""
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A page in a browser, and what it did meanwhile."""
-
-    page: Any
-    requests: list[str]
-    complaints: list[str]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +42,9 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(browser: Any, file: Path, width: int, scheme: str, **more: Any) -> Opened:
-    context = browser.new_context(
-        viewport={"width": width, "height": 800}, color_scheme=scheme, **more
-    )
-    page, requests, complaints = context.new_page(), [], []
-    page.on("request", lambda one: requests.append(one.url))
-    page.on("console", lambda one: complaints.append(one.text))
-    page.on("pageerror", lambda one: complaints.append(str(one)))
-    page.goto(file.as_uri())
-    return Opened(page, requests, complaints)
+    found = new_page(browser, width, scheme, **more)
+    found.page.goto(file.as_uri())
+    return found
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -99,12 +58,7 @@ def test_the_page_is_whole_and_legible(browser: Any, file: Path, width: int, sch
         ".map(one => [one.width, one.height])"
     )
     assert len(sizes) == 3 * 8 and min(map(min, sizes)) > 50
-    texts = found.page.evaluate(CONTRASTS)
-    assert len(texts) > 15
-    faint = {name: ratio for name, (ratio, _) in texts.items() if ratio < LEGIBLE}
-    assert not faint
-    small = {name: size for name, (_, size) in texts.items() if size < 11}
-    assert not small
+    check_legible(found.page)
 
 
 def test_dark_and_light_have_colours_of_their_own(browser: Any, file: Path) -> None:
