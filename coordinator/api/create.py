@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coordinator.api.starting import start_of
 from coordinator.api.stores import Place, open_store
 from coordinator.config import ConfigError, RunConfig, read_run_config
 from coordinator.storage import runs as stored
@@ -86,6 +87,7 @@ def create_run(
     tag: Mapping[str, str] | None = None,
     least_memory: str | None = None,
     share: float | None = None,
+    start: Place | None = None,
 ) -> NewRun:
     """Create a run: from a `RunConfig`, or from a run file and keywords, which go before the file.
 
@@ -120,6 +122,8 @@ def create_run(
         tag: Tags that a device must have to be asked, such as `{"site": "kitchen"}`.
         least_memory: Memory that it must have at least, such as `2G`.
         share: Share of the devices that fit otherwise, above 0 to 1.
+        start: The adapter that it starts from, instead of a new one: a PEFT folder, or `RUN@N` of
+            the store: a run's adapter after its round N, `best` or `last`.
 
     Raises:
         WrongInput: A value outside its range, no such base or task, a name that is taken, or tags
@@ -153,7 +157,7 @@ def create_run(
     }
     config = _config(run, keywords)
     with closing(Store(Path(store))) as opened:
-        return add_run(opened, config)
+        return add_run(opened, config, None if start is None else start_of(opened, str(start)))
 
 
 def _config(run: RunConfig | Place | None, keywords: Mapping[str, object]) -> RunConfig:
@@ -169,9 +173,9 @@ def _config(run: RunConfig | Place | None, keywords: Mapping[str, object]) -> Ru
     return run
 
 
-def add_run(store: Store, config: RunConfig) -> NewRun:
+def add_run(store: Store, config: RunConfig, start: stored.Start | None = None) -> NewRun:
     """Create a run in an open store; see `create_run`."""
-    created = stored.create_run(store, config, time.time())
+    created = stored.create_run(store, config, time.time(), start)
     return NewRun(created.run_id, config.name, created.token)
 
 

@@ -31,6 +31,10 @@ KEEP_LAST = "The same before the last round, linear in between; by default 0.5."
 CONFIDENCE = "How sure a device must be of a label to use it, 0.5 to below 1; by default 0.9."
 TAG = "Tag that a device must have to be asked, such as site=kitchen; may be given again."
 LEAST_MEMORY = "Memory that a device must have at least, such as 2G; by default any."
+FROM = (
+    "Adapter to start from instead of a new one: a PEFT folder, or RUN@N of this store, a run's "
+    "adapter after its round N (or best, or last)."
+)
 SHARE = "Share of the devices that fit otherwise, above 0 to 1; by default 1, all."
 
 
@@ -63,6 +67,7 @@ def create(
     tag: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=TAG)] = None,
     least_memory: Annotated[str | None, typer.Option(help=LEAST_MEMORY)] = None,
     share: Annotated[float | None, typer.Option(help=SHARE)] = None,
+    start: Annotated[str | None, typer.Option("--from", metavar="ADAPTER", help=FROM)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a run; print its id and an enrolment token, which is not shown again.
@@ -98,6 +103,7 @@ def create(
         tag=tags_of("--tag", tag or ()),
         least_memory=least_memory,
         share=share,
+        start=start,
     )
     announce(created, as_json)
     if not as_json:

@@ -62,8 +62,9 @@ def _order(
     if order.refused:
         raise StoreError(f"cannot {kind} {name}: {order.refused}")
     more = f" to {rounds} rounds" if kind == "extend" else ""
-    later = "" if order.done_at_s else "; once the store is served"
-    answer(f"{name} {SAID[kind]}{more}{later}", asdict(order), as_json)
+    done = f"{name} {SAID[kind]}{more}"
+    later = f"{name}: {kind}{more} is ordered; `smidgen coordinator serve` carries it out"
+    answer(done if order.done_at_s else later, asdict(order), as_json)
 
 
 def _awaited(store: Store, order: Order) -> Order:

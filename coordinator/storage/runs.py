@@ -1,7 +1,9 @@
 """How a run comes to be: base opened and hashed, first adapter drawn, all of it stored."""
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import msgspec
 
@@ -13,10 +15,13 @@ from coordinator.storage.store import Run, Store, StoreError
 from coordinator.storage.token_rows import insert_token
 from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.peft_folder import check_exportable
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import open_base
+from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
+from edge_client.bases.base import Base, open_base
 from edge_client.wire.messages import encode
-from edge_client.wire.tensors import encode_adapter
+from edge_client.wire.tensors import AdapterState, encode_adapter
+
+# A run's first adapter, for its base and so many labels; it refuses what does not fit.
+Start: TypeAlias = Callable[[Base, int], tuple[AdapterSpec, AdapterState]]
 
 
 @dataclass(frozen=True)
@@ -27,10 +32,18 @@ class Created:
     token: str
 
 
-def create_run(store: Store, config: RunConfig, now_s: float) -> Created:
+def create_run(
+    store: Store, config: RunConfig, now_s: float, start: Start | None = None
+) -> Created:
     """Open the base, draw the first adapter and store the run.
 
     Equal configurations start from equal bytes.
+
+    Args:
+        store: Where to.
+        config: The run.
+        now_s: Unix time.
+        start: Gives the first adapter where it is not drawn; the run trains one of its kind.
 
     Raises:
         BaseError: There is no such base.
@@ -39,10 +52,14 @@ def create_run(store: Store, config: RunConfig, now_s: float) -> Created:
         TaskError: A label word is unknown to the base's tokenizer, or a pattern too long.
     """
     base = open_base(config.base)
-    spec = parse_adapter(config.adapter)
+    spec, given = parse_adapter(config.adapter), None
+    if start is not None:
+        spec, given = start(base, len(config.labels))
+        config = _of_kind(config, spec)
     check_exportable(spec)
     longest = config.training.tokens
-    state = first_adapter(base, spec, config.task, config.prompt_init, config.seed, longest)
+    drawn = first_adapter(base, spec, config.task, config.prompt_init, config.seed, longest)
+    state = drawn if given is None else given
     _check_name(store, config.name)
     _check_tags(store, config)
     token = draw_secret()
@@ -59,6 +76,19 @@ def create_run(store: Store, config: RunConfig, now_s: float) -> Created:
         )
         store.add_run(run, insert_token(token, now_s, tags=config.devices.tags)[1])
     return Created(run.run_id, token)
+
+
+def _of_kind(config: RunConfig, spec: AdapterSpec) -> RunConfig:
+    """The run with the kind of adapter that it starts from.
+
+    Raises:
+        AdapterError: It says another kind.
+    """
+    if config.adapter not in (RunConfig.adapter, str(spec)):
+        raise AdapterError(
+            f"the run trains {config.adapter}, --from is {spec}; leave --adapter out"
+        )
+    return replace(config, adapter=str(spec))
 
 
 def config_of(run: Run) -> RunConfig:

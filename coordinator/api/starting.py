@@ -1,0 +1,70 @@
+"""The adapter that a run starts from, where it is not a new one: a PEFT folder, or RUN@N."""
+
+from pathlib import Path
+
+from coordinator.rounds.history import history_of
+from coordinator.storage.runs import Start, config_of, find_run
+from coordinator.storage.store import Store, StoreError
+from edge_client.adapters.fitting import fitting
+from edge_client.adapters.peft_folder import is_exported, read_peft_folder
+from edge_client.adapters.peft_import import read_peft_adapter
+from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
+from edge_client.bases.base import Base
+from edge_client.wire.tensors import AdapterState, decode_adapter
+
+
+def start_of(store: Store, named: str) -> Start:
+    """What `create --from` names.
+
+    Args:
+        store: Where RUN@N is looked for.
+        named: A PEFT folder, or RUN@N: the adapter of a run of this store after its round N.
+
+    Raises:
+        WrongInput: Neither, or an adapter that is no longer kept.
+    """
+    if Path(named).is_dir():
+        return lambda base, num_labels: _of_folder(Path(named), base, num_labels)
+    run_name, sign, index = named.rpartition("@")
+    is_number = index.isascii() and index.isdecimal() and len(index) < 8
+    if not (sign and run_name and (is_number or index in ("best", "last"))):
+        raise AdapterError(
+            f"--from {named[:80]}: no such folder; a PEFT adapter folder is expected, or RUN@N: "
+            "the adapter of a run of this store after its round N (or best, or last)"
+        )
+    return _of_run(store, named, run_name, index)
+
+
+def _of_folder(folder: Path, base: Base, num_labels: int) -> tuple[AdapterSpec, AdapterState]:
+    if not is_exported(folder):
+        return read_peft_adapter(folder, base, num_labels)
+    origin, state = read_peft_folder(folder, base)
+    spec = parse_adapter(origin.adapter)
+    return spec, fitting(folder, spec, base, num_labels, state)
+
+
+def _of_run(store: Store, named: str, run_name: str, said: str) -> Start:
+    run = find_run(store, run_name)
+    history = history_of(run.adapter_sha256, store.events(run.run_id))
+    adapters, last = history.adapters, max(history.adapters)
+    best = history.best if said == "best" else None
+    index = best if best is not None else int(said) if said.isdecimal() else last
+    if index not in adapters:
+        raise StoreError(f"--from {named}: run {run_name} has closed {last} rounds so far")
+    try:
+        body = store.read(adapters[index])
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"--from {named}: the adapter of round {index} is no longer kept; see --keep-rounds"
+        ) from error
+
+    def start(base: Base, num_labels: int) -> tuple[AdapterSpec, AdapterState]:
+        if run.base_id != base.base_id:
+            raise AdapterError(
+                f"--from {named} was trained on base {run.base_reference} ({run.base_id[:12]}), "
+                f"not on {base.name} ({base.base_id[:12]}); give --base with it"
+            )
+        spec = parse_adapter(config_of(run).adapter)
+        return spec, fitting(Path(named), spec, base, num_labels, decode_adapter(body))
+
+    return start
