@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from edge_client.client import state  # noqa: E402
-from edge_client.wire import messages, tensors  # noqa: E402
+from edge_client.wire import fleet, messages, tensors  # noqa: E402
 from edge_client.wire.failures import SAID, Failure  # noqa: E402
 
 PAGE = ROOT / "docs" / "privacy.md"
@@ -31,15 +31,12 @@ NOT_SENT = ("Update.work_id", "Update.num_examples")  # they travel as `UpdateHe
 
 QUERY = {  # what the parts of a query are, which have no docstring
     "wait_s": "Seconds it will wait for an answer.",
-    "have": "SHA-256 of the adapter it holds.",
 }
 SAYS_NOTHING = "Nothing of the device."
 
 # What the run's owner learns from a field that leaves a device, and what other devices get of it.
 # "" for the latter: nothing.
 REVEALS: dict[str, tuple[str, str]] = {
-    "Asking.protocol": ("Which smidgen it may be.", ""),
-    "Asking.token": ("That somebody who was given the token asks.", ""),
     "Enrol.protocol": ("Which smidgen it may be.", ""),
     "Enrol.token": ("That it was invited. Whoever reads it can enrol devices.", ""),
     "Enrol.name": (
@@ -47,13 +44,31 @@ REVEALS: dict[str, tuple[str, str]] = {
         "`annas-phone` says who it is.",
         "The name, while it is waited for, in a run with `tell_names`.",
     ),
+    "Enrol.tags": (
+        "Whatever its owner says with `--tag`; where it stands, in `site=kitchen`.",
+        "",
+    ),
     "DeviceFacts.machine": ("The kind of processor.", ""),
     "DeviceFacts.cores": ("The class of hardware; with the other facts nearly a fingerprint.", ""),
     "DeviceFacts.memory_bytes": ("The same; exact to the byte, so often unique.", ""),
     "DeviceFacts.python": ("How old its software is, and so what may be wrong with it.", ""),
     "DeviceFacts.smidgen": ("The same.", ""),
+    "DeviceFacts.engine": ("Which of its libraries are installed.", ""),
+    "DeviceFacts.base_id": (
+        "Which base it holds; of a base that only some people have, that it is one of these.",
+        "",
+    ),
+    "DeviceFacts.budget_bytes": ("How much memory its owner lets it take.", ""),
+    "DeviceFacts.board": ("Its make and model; with the other facts nearly a fingerprint.", ""),
+    "DeviceFacts.is_on_mains": ("Whether it was plugged in when it started.", ""),
+    "Membership.state": ("Whether it takes part, and that it has the finished adapter.", ""),
+    "Membership.failure": (
+        "Why it cannot, of those listed under [failures](#failures): that it holds another base, "
+        "too little memory, or texts of other labels.",
+        "",
+    ),
+    "Membership.peak_bytes": ("How much memory it will take, so its engine and its budget.", ""),
     "work.wait_s": (SAYS_NOTHING, ""),
-    "work.have": ("Which adapter it has kept, so whether it was there before.", ""),
     "UpdateHeader.protocol": (SAYS_NOTHING, ""),
     "UpdateHeader.work_id": (f"{SAYS_NOTHING} The coordinator drew it.", ""),
     "UpdateHeader.num_examples": (
@@ -130,12 +145,12 @@ REVEALS: dict[str, tuple[str, str]] = {
 
 # What a device learns of other devices from a field that it receives; "" for nothing.
 LEARNS: dict[str, str] = {
-    **{f"Terms.{name}": "" for name in ("protocol", "run_id", "run_name", "base_id", "base_name")},
+    "Enrolled.protocol": "",
+    "Enrolled.device_id": "",
+    "Enrolled.name": "A number behind the name, as in `kitchen-2`: the name was taken.",
+    **{f"Terms.{name}": "" for name in ("run_id", "run_name", "base_id", "base_name")},
     **{f"Terms.{name}": "" for name in ("adapter_spec", "task", "training", "rounds", "labelling")},
     "Terms.min_clients": "",
-    "Enrolled.device_id": "A number behind the name, as in `kitchen-2`: the name was taken.",
-    "Enrolled.device_key": "",
-    "Enrolled.terms": "",
     **{f"Work.{name}": "" for name in ("protocol", "work_id", "kind", "run_id", "round_index")},
     **{f"Work.{name}": "" for name in ("base_id", "adapter_spec", "adapter_bytes", "task")},
     **{f"Work.{name}": "" for name in ("training", "seed", "labelling", "keep")},
@@ -144,6 +159,7 @@ LEARNS: dict[str, str] = {
     "Work.thresholds": "How sure devices are of each label, as one number for all of them.",
     "Work.most": "About how many texts of one class the devices hold.",
     "Waiting.phase": "What others are doing.",
+    "Waiting.run_name": "",
     "Waiting.round_index": "",
     "Waiting.rounds": "",
     "Waiting.missing": "How many have not answered yet.",
@@ -151,6 +167,9 @@ LEARNS: dict[str, str] = {
     "Waiting.closes_in_s": "",
     "Waiting.names": "Who has not answered yet; only where the run's owner sets `tell_names`.",
     "Over.adapter_sha256": "Names the finished adapter, the mean of all updates.",
+    "Over.run_id": "",
+    "Over.run_name": "",
+    "Over.is_stopped": "",
     "Over.rounds": "",
     "Over.devices": "How many there were.",
     "Over.accuracies": "The mean over all devices; of two, each can work out the other's.",
@@ -159,9 +178,10 @@ LEARNS: dict[str, str] = {
 }
 
 WHEN: dict[str, str] = {
-    "Asking": "Once, before it joins, and again when it starts with another `--token`.",
-    "Enrol": "Once, after its texts, base and budget were found to fit the run.",
-    "work": "Always, from enrolment to the run's end: this is how it waits.",
+    "Enrol": "Each time its client starts, before anything else; the token until it is known.",
+    "work": "Always, as long as its client runs: this is how it waits.",
+    "Membership": "When a run wants it and its texts, base and budget were looked at; when a run "
+    "is over.",
     "safetensors": "After each training. The header travels in the safetensors file's metadata.",
     "Report": "After each piece of work, done or failed.",
 }
@@ -175,24 +195,26 @@ field that is new in a message cannot be left out here.
 
 Three parties may learn something:
 
-- **the run's owner**, who has the coordinator, its store and its log, and sees every field below;
+- **the run's owner**, who has the coordinator, its store and its log, and sees every field below.
+  So does whoever they let in as an operator;
 - **other devices** of the run, which get what the coordinator makes of all answers;
-- **somebody on the wire**. The coordinator speaks plain HTTP. Without a TLS proxy before it,
-  whoever sits on the way reads all that the owner reads, the enrolment token and the device keys
-  included, and can change it. With one, they see addresses, times and sizes: who takes part, when,
-  and for how long. Use a proxy wherever the network is not yours alone.
+- **somebody on the wire**. Over TLS (`coordinator init`), which a device checks by the fingerprint
+  it was started with, they see addresses, times and sizes: who takes part, when, and for how long.
+  Over plain HTTP, which is spoken on loopback or where both sides say `--plain-http`, whoever sits
+  on the way reads all that the owner reads, the enrolment token and the device keys included, and
+  can change it.
 """
 
 WORDS = """
 ## What leaves
 
 Only these fields can hold words; all others are numbers and codes. Tokens and ids are those that
-the coordinator gave; the name and the facts have nothing to do with the texts.
+the coordinator gave; name, tags and facts have nothing to do with the texts.
 """
 
 NOTES = """
-Every request carries `User-Agent: smidgen`, nothing of the system, and after enrolment the device's
-key as `Authorization`. The coordinator sees the network address it comes from.
+Every request carries `User-Agent: smidgen`, nothing of the system, and as `Authorization` the key
+that the device drew before its first one. The coordinator sees the network address it comes from.
 """
 
 REVEALED = """
@@ -239,9 +261,10 @@ behind a mean, so the owner knows which of them to look at.
 
 ### Times, facts and names
 
-Times say when a device is on, how fast it is and roughly how much text it has. Facts make it
-recognisable in another run, together with its address even under another name. The name is what
-its owner gave it: give `--name` if the host's name says whose it is.
+Times say when a device is on, how fast it is and roughly how much text it has. Its key
+makes it one device in all runs of a coordinator. Facts make it recognisable at another one,
+together with its address even under another name. Name and
+tags are what its owner gave it: give `--name` if the host's name says whose it is.
 """
 
 CHECK = """
@@ -390,7 +413,7 @@ def kinds_of(name: str) -> tuple[type[Any], ...]:
     """The dataclasses behind a name in the contract's table."""
     if name == "safetensors":
         return tensors.UpdateHeader, TENSORS
-    return (getattr(messages, name),)
+    return (message(name),)
 
 
 def line(key: str, table: Mapping[str, Any], name: str) -> Any:
@@ -433,12 +456,12 @@ def coming(found: list[Route], learns: Mapping[str, str]) -> Iterator[str]:
     """A table of what devices get that others have a part in."""
     yield row("field", "type", "what it is", "what it tells of others")
     yield "|---|---|---|---|"
-    for name in dict.fromkeys(name for route in found for name in route.down):
+    for name in answers(found):
         if name == "safetensors":
             told = "All updates so far, averaged; in a round of one device, that device's."
             yield row("adapter", said_of(tensors.AdapterState), "The run's adapter.", told)
             continue
-        kind = getattr(messages, name)
+        kind = message(name)
         hints, told_of = get_type_hints(kind), meanings(kind)
         for field in fields(kind):
             key = f"{name}.{field.name}"
@@ -486,15 +509,31 @@ def check_all_listed(found: list[Route], told: Iterable[str]) -> None:
         raise PageError(f"{lost[0]} is in no route in the docstring of edge_client.wire.messages")
     up = {key for r in found if r.up for kind in kinds_of(r.up) for key, _, _ in fields_of(kind)}
     asked = {f"work.{name}" for route in found for name in route.query}
-    names = {name for route in found for name in route.down} - {"safetensors"}
-    down = {f"{name}.{field.name}" for name in names for field in fields(getattr(messages, name))}
+    names = set(answers(found)) - {"safetensors"}
+    down = {f"{name}.{field.name}" for name in names for field in fields(message(name))}
     if idle := sorted(set(told) - up - asked - down):
         raise PageError(f"{idle[0]} has a line in scripts/privacy_page.py, but does not travel")
 
 
+def message(name: str) -> type[Any]:
+    """The dataclass of a message."""
+    return next(kind for kind in _messages() if kind.__name__ == name)
+
+
+def answers(found: list[Route]) -> list[str]:
+    """What a device may get, each once; of `Next` what it carries one of."""
+    told: dict[str, None] = {}
+    for name in (name for route in found for name in route.down):
+        carried = _inside(messages.Next) if name == "Next" else []
+        told |= dict.fromkeys([kind.__name__ for kind in carried] or [name])
+    return list(told)
+
+
 def _messages() -> list[type[Any]]:
-    kinds = [kind for kind in vars(messages).values() if isinstance(kind, type)]
-    return [kind for kind in kinds if is_dataclass(kind) and kind.__module__ == messages.__name__]
+    modules = [messages, fleet]
+    kinds = [kind for module in modules for kind in vars(module).values() if is_dataclass(kind)]
+    own = {module.__name__ for module in modules}
+    return [kind for kind in dict.fromkeys(kinds) if kind.__module__ in own]  # type: ignore[misc]
 
 
 def _inside(kind: type[Any]) -> list[type[Any]]:

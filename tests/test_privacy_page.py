@@ -23,7 +23,7 @@ def test_the_page_is_what_the_wire_says_today(generator: Any) -> None:
     assert generator.PAGE.read_text(encoding="utf-8") == generator.page(), said
 
 
-@pytest.mark.parametrize("name", ["Report.loss", "Confidences.counts", "Enrol.name", "work.have"])
+@pytest.mark.parametrize("name", ["Report.loss", "Confidences.counts", "Enrol.name", "work.wait_s"])
 def test_a_field_that_leaves_without_a_line_is_named(generator: Any, name: str) -> None:
     fewer = {key: told for key, told in generator.REVEALS.items() if key != name}
     with pytest.raises(generator.PageError, match=rf"{name} has no line in REVEALS"):
@@ -50,7 +50,6 @@ def test_a_message_without_a_route_is_named(generator: Any) -> None:
 def test_a_report_holds_no_words_of_the_device(generator: Any) -> None:
     free = generator.free_texts(generator.routes())
     assert [name for name in free if not name.startswith(("Enrol.", "DeviceFacts."))] == [
-        "Asking.token",
         "UpdateHeader.work_id",
         "Report.work_id",
     ]

@@ -25,7 +25,7 @@ from edge_client.planning.sizes import BudgetError
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
 from edge_client.texts.rows import DataError
-from edge_client.wire.fleet import DeviceFacts, Enrol, Terms, draw_key
+from edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Terms, draw_key
 from edge_client.wire.messages import PROTOCOL
 
 log = logging.getLogger(__name__)
@@ -69,11 +69,20 @@ def enrol(coordinator: Coordinator, known: Identity, settings: Settings) -> Iden
         ClientError: Wrong token, or another protocol.
         TransportError: Nobody answered.
     """
-    tags = dict(settings.tags)
-    request = Enrol(PROTOCOL, settings.name, facts_of(settings), settings.token, tags)
+    facts, tags = facts_of(settings), dict(settings.tags)
     patience_s = math.inf if known.name else settings.patience_s
+
+    def ask(token: str) -> Enrolled:
+        request = Enrol(PROTOCOL, settings.name, facts, token, tags)
+        return patiently(lambda: coordinator.enrol(request), patience_s)
+
     try:
-        enrolled = patiently(lambda: coordinator.enrol(request), patience_s)
+        try:
+            enrolled = ask("" if known.name else settings.token)
+        except Refused as error:
+            if error.status != 401 or not (known.name and settings.token):
+                raise
+            enrolled = ask(settings.token)  # the coordinator has forgotten the key
     except Refused as error:
         raise _refusal(settings, error) from error
     check_protocol(settings.url, enrolled.protocol)

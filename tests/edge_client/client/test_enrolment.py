@@ -95,7 +95,7 @@ def test_a_device_that_can_take_part_says_what_its_plan_takes(home: Home) -> Non
 def test_facts_and_tags_are_said_anew_in_each_life(home: Home) -> None:
     gate = Gate(home.terms)
     home.join(gate, tags={"site": "kitchen"}, budget_bytes=1 << 30)
-    home.join(gate, tags={"site": "hall"}, token="")
+    home.join(gate, tags={"site": "hall"})
     assert [enrol.tags for enrol in gate.enrols] == [{"site": "kitchen"}, {"site": "hall"}]
     assert [enrol.facts.budget_bytes for enrol in gate.enrols] == [1 << 30, None]
     assert [enrol.token for enrol in gate.enrols] == ["token", ""]
@@ -153,6 +153,21 @@ def test_a_refused_device_is_told_what_to_do(home: Home, token: str, hint: str) 
     gate = Gate(home.terms, refusal=(401, b'{"detail": "no such token"}'))
     with pytest.raises(ClientError, match=f"refused to enrol: no such token; {hint}"):
         home.join(gate, token=token)
+
+
+def test_a_coordinator_that_forgot_the_key_hears_the_token_again(home: Home) -> None:
+    home.state.keep_identity(Identity("", "key", "d1", "hub"))
+    gate = Gate(home.terms)
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        if path == "/v1/enrol" and not decode(body, Enrol).token:
+            gate.enrols.append(decode(body, Enrol))
+            return 401, b'{"detail": "this enrolment token is not known"}'
+        return gate.answer(method, path, body)
+
+    with http_server(answer) as url:
+        Client(home.settings(url), home.state).run()
+    assert [enrol.token for enrol in gate.enrols] == ["", "token"]
 
 
 def test_texts_of_other_labels_are_refused_before_joining(home: Home) -> None:
