@@ -5,7 +5,7 @@ and no stream is remembered. Names and tags are passed on as they came; the page
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -23,6 +23,7 @@ from coordinator.page.trouble import Trouble, trouble_of
 from coordinator.rounds.machine import Step
 from coordinator.serving.ledger import Live
 from coordinator.serving.service import Service
+from coordinator.serving.telling import base_name_of
 from coordinator.storage.device_rows import Device
 from coordinator.storage.figures import rows_of_round
 from edge_client.wire.failures import SAID
@@ -82,12 +83,11 @@ class Board:
             lives = self._service.runs()
             for live in lives:
                 self._read_rounds(live, version)
-            told = [self._run(live, now_s) for live in lives]
-            state: Told = {"is_full": self._service.caretaker.is_full, "runs": told}
+            runs = [self._run(live, now_s) for live in lives]
+            state: Told = {"is_full": self._service.caretaker.is_full, "runs": runs}
             self._state.put("state", state, version)
             for device in self._service.fleet.all():
-                told = self._device(device, lives, now_s)
-                self._devices.put(device.device_id, told, version)
+                self._devices.put(device.device_id, self._device(device, lives, now_s), version)
             self.version = version
 
     def since(self, version: int, now_s: float) -> tuple[str, int]:
@@ -140,7 +140,7 @@ class Board:
         if told["step"] is not None and state.step is not None:
             told["step"] |= self._missing(state.step)
         return told | {
-            "base": config.base,
+            "base": base_name_of(live),
             "adapter": config.adapter,
             "tags": dict(config.devices.tags),
             "is_failing": _is_failing(state.step),
@@ -179,7 +179,7 @@ class Board:
                 )
         return found[:MOST_TROUBLE]
 
-    def _device(self, device: Device, lives: Iterable[Live], now_s: float) -> Told:
+    def _device(self, device: Device, lives: Sequence[Live], now_s: float) -> Told:
         seen_s = self._seen(device.device_id)
         is_here = seen_s is not None and now_s - seen_s < ALIVE_S
         runs = [self._membership(live, device.device_id) for live in lives]

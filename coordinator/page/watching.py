@@ -52,9 +52,9 @@ def lack(app: FastAPI, service: Service, bells: Bells) -> str:
     silent_s = time.monotonic() - bells.ticked_s
     if bells.is_stopping or silent_s > SLOWEST_TICK_S:
         return "driver"
-    if service.caretaker.is_full:
-        return "disk"
-    return "" if is_writable(service.store.blobs) else "store"
+    if not is_writable(service.store.blobs):
+        return "store"
+    return "disk" if service.caretaker.is_full else ""
 
 
 def is_writable(folder: Path) -> bool:

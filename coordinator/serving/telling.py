@@ -23,7 +23,7 @@ def terms_of(live: Live) -> Terms:
         run_id=live.run.run_id,
         run_name=config.name,
         base_id=live.run.base_id,
-        base_name=_base_name(config.base, live.run.base_reference),
+        base_name=base_name_of(live),
         adapter_spec=config.adapter,
         task=config.task,
         training=config.training,
@@ -33,9 +33,10 @@ def terms_of(live: Live) -> Terms:
     )
 
 
-def _base_name(named: str, loaded_as: str) -> str:
-    """The base's name for devices: what is not loaded by the name that was given is a folder."""
-    return portable_name(named if named == loaded_as else f"./{named}")
+def base_name_of(live: Live) -> str:
+    """A base's name for others: what is not loaded by the name that was given is a folder."""
+    named = live.config.base
+    return portable_name(named if named == live.run.base_reference else f"./{named}")
 
 
 def work_of(live: Live, opened: StepOpened, work_id: str, adapter_bytes: int) -> Work:

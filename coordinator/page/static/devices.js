@@ -1,6 +1,6 @@
 // The table of devices: those that are here first, found by name, tag or run.
 
-import { counted, find, keep, make, memory, row, say, span } from "./words.js";
+import { ago, counted, find, keep, make, memory, row, say } from "./words.js";
 
 const PAGE = 100; // rows that are shown at once
 let most = PAGE;
@@ -61,7 +61,7 @@ function update(line, device, now_s, isOperator) {
   say(name.firstChild, device.name);
   const { facts } = device;
   say(name.lastChild, [facts.board || facts.machine, facts.engine].filter(Boolean).join(", "));
-  const silent = device.last_seen_s === null ? "never" : `${span(now_s - device.last_seen_s)} ago`;
+  const silent = device.last_seen_s === null ? "never" : ago(now_s - device.last_seen_s);
   say(seen, isGone(device) ? "revoked" : silent);
   keep(joined, device.runs, (one) => one.run_id, () => make("div"), (item, one) => {
     const plan = one.peak_bytes ? `, plan ${memory(one.peak_bytes)}` : "";

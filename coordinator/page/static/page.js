@@ -204,7 +204,7 @@ find("resume").addEventListener("click", () => {
 });
 find("stop").addEventListener("click", () => {
   const run = seen.runs.get(chosen);
-  const text = `It ends for good after ${counted(run.round_index, "round")} of ${run.rounds}; its adapters stay.`;
+  const text = `It ends after ${counted(run.round_index, "round")} of ${run.rounds}; its adapter stays, and Extend takes it up again.`;
   confirmed(`Stop ${run.name}`, text, "Stop", true, order("stop"));
 });
 find("extend").addEventListener("click", () => {

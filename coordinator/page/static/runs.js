@@ -1,7 +1,7 @@
 // The table of runs, and the one that is looked at: its step, its rounds, what went wrong.
 
 import * as charts from "./charts.js";
-import { bytes, bytesScale, counted, doing, find, keep, loss, make, place, row, say, share, span, stateOf } from "./words.js";
+import { ago, bytes, bytesScale, counted, doing, find, keep, loss, make, place, row, say, share, span, stateOf } from "./words.js";
 
 const SILENT_S = 120;
 const MOST_ROWS = 200; // of the table by round
@@ -123,7 +123,7 @@ function showStep(run, now_s) {
   const failed = step.failed ? `, ${step.failed} of them failed` : "";
   const left_s = step.closes_at_s - now_s;
   const closes = left_s > 0 ? `closes in ${span(left_s)} at the latest` : "closes now";
-  const opened = `opened ${span(now_s - step.opened_at_s)} ago`;
+  const opened = `opened ${ago(now_s - step.opened_at_s)}`;
   const times = run.phase === "paused" ? opened : `${opened}, ${closes}`;
   say(find("answers-said"), `${step.answers} of ${step.asked} answered${failed}; ${times}.`);
   find("missing").hidden = step.missing.length === 0;

@@ -56,6 +56,9 @@ export function span(seconds) {
   return `${Math.round(seconds / 86400)} days`;
 }
 
+/** How long ago something was, to the second. */
+export const ago = (seconds) => (seconds < 5 ? "just now" : `${span(Math.round(seconds))} ago`);
+
 /** A share between 0 and 1 in per cent. */
 export const share = (value) => (value === null ? "" : `${(value * 100).toFixed(1)} %`);
 export const loss = (value) => (value === null ? "" : value.toPrecision(3));
