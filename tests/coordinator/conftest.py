@@ -49,8 +49,8 @@ def config(tiny_base: Base, hub_task: Task) -> RunConfig:
 
 
 @contextmanager
-def serving(store: Store, config: RunConfig) -> Iterator[Live]:
-    created = create_run(store, config, time.time())
+def served(store: Store) -> Iterator[tuple[Service, httpx.Client]]:
+    """Serve a store; what serves it, and a client with its address."""
     service = Service(store, time.time())
     bound, stop, listening = listen("127.0.0.1", 0), threading.Event(), threading.Event()
     url = url_of(bound)
@@ -61,11 +61,18 @@ def serving(store: Store, config: RunConfig) -> Iterator[Live]:
     try:
         assert listening.wait(10)
         with httpx.Client(base_url=url, timeout=30) as http:
-            yield Live(store, service, http, created.run_id, created.token)
+            yield service, http
     finally:
         stop.set()
         thread.join(3)  # whoever still polls
         assert not thread.is_alive()
+
+
+@contextmanager
+def serving(store: Store, config: RunConfig) -> Iterator[Live]:
+    created = create_run(store, config, time.time())
+    with served(store) as (service, http):
+        yield Live(store, service, http, created.run_id, created.token)
 
 
 @pytest.fixture

@@ -4,11 +4,16 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import read_run_config
-from coordinator.storage.runs import create_run, find_run
+from coordinator.fleet.enrolment import enrol
+from coordinator.storage.device_rows import devices, revoke
+from coordinator.storage.runs import config_of, create_run, find_run
 from coordinator.storage.store import Store, StoreError
+from coordinator.storage.token_rows import insert_token
 from edge_client.bases.base import Base
 from edge_client.texts.ready_tasks import READY
 from edge_client.texts.tasks import TaskError, task_toml
+from edge_client.wire.fleet import DeviceFacts, Enrol
+from edge_client.wire.messages import PROTOCOL
 
 
 def create(folder: Path, base: Base, **flags: object) -> None:
@@ -29,7 +34,7 @@ def test_a_name_that_fits_two_runs_of_an_old_store_is_refused(
     create(tmp_path, tiny_base, name="news")
     store = Store(tmp_path / "store")
     (first,) = store.runs()
-    store.add_run(replace(first, run_id="rfeedbeef00"), "00")
+    store.add_run(replace(first, run_id="rfeedbeef00"))
     with pytest.raises(StoreError, match=rf"fits 2 runs; give the id, one of .*{first.run_id}"):
         find_run(store, "news")
     assert find_run(store, first.run_id) == first
@@ -65,3 +70,36 @@ def test_a_run_whose_label_word_is_unknown_is_refused(tmp_path: Path, tiny_base:
     task.write_text(task_toml(replace(READY["agnews"], verbalizer=words)), encoding="utf-8")
     with pytest.raises(TaskError, match="label word 'ሰላም' of 'world' is unknown"):
         create(tmp_path, tiny_base, task=str(task))
+
+
+def enrolled(store: Store, name: str, **tags: str) -> None:
+    token = f"s{name:_>30}"
+    store.database.write(insert_token(token, 0.0)[1])
+    facts = DeviceFacts("test", 1, 1 << 30, "3.11", "0")
+    enrol(store, Enrol(PROTOCOL, name, facts, token, tags), f"k{name:_>30}", 0.0)
+
+
+def test_a_tag_that_no_device_has_is_refused_with_the_tags_there_are(
+    tmp_path: Path, tiny_base: Base
+) -> None:
+    create(tmp_path, tiny_base, name="first", tags={"site": "kitchen"})  # of nobody: none is there
+    store = Store(tmp_path / "store")
+    enrolled(store, "pi", site="hall")
+    enrolled(store, "hub", site="attic", language="en")
+    said = r"no device has the tags site=kitchen; the tags there are: language=en, site=att"
+    with pytest.raises(StoreError, match=said):
+        create(tmp_path, tiny_base, name="second", tags={"site": "kitchen"})
+    with pytest.raises(StoreError, match=r"no device has the tags language=en site=hall"):
+        create(tmp_path, tiny_base, name="second", tags={"site": "hall", "language": "en"})
+    create(tmp_path, tiny_base, name="second", tags={"site": "hall"})
+    assert [config_of(run).name for run in store.runs()] == ["first", "second"]
+
+
+def test_the_tags_of_revoked_devices_do_not_count(tmp_path: Path, tiny_base: Base) -> None:
+    create(tmp_path, tiny_base, name="first")
+    store = Store(tmp_path / "store")
+    enrolled(store, "pi", site="hall")
+    revoke(store.database, devices(store.database)[0].device_id, 1.0)
+    enrolled(store, "hub")
+    with pytest.raises(StoreError, match="no device has the tags site=hall; none has a tag"):
+        create(tmp_path, tiny_base, name="second", tags={"site": "hall"})

@@ -1,6 +1,7 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,10 @@ from sqlalchemy.exc import IntegrityError
 
 from coordinator.rounds.events import Finished, Resumed
 from coordinator.storage.blobs import sweep
-from coordinator.storage.store import DATABASE, Device, Run, Store, StoreError
+from coordinator.storage.membership_rows import Member, put_member
+from coordinator.storage.store import DATABASE, Run, Store, StoreError
+from coordinator.storage.token_rows import insert_token
+from edge_client.wire.fleet import Membership
 from edge_client.wire.tensors import sha256
 
 RUN = Run("r1", 1.0, "{}", "b", "/base", "bert", "a" * 64, "secret")
@@ -17,20 +21,16 @@ RUN = Run("r1", 1.0, "{}", "b", "/base", "bert", "a" * 64, "secret")
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with closing(Store(tmp_path)) as opened:
-        opened.add_run(RUN, "token-hash")
+        opened.add_run(RUN)
         yield opened
 
 
 def test_a_store_gives_back_what_was_put_in(store: Store, tmp_path: Path) -> None:
     store.append("r1", 0, Resumed(1.0))
     store.append("r1", 1, Finished(2.0))
-    assert store.add_device(Device("r1", "hub"), "key-hash", {"cores": 4}, 1.0)
     with closing(Store(tmp_path)) as again:
         assert again.runs() == [RUN]
         assert again.events("r1") == [Resumed(1.0), Finished(2.0)]
-        assert again.run_of_token("token-hash") == "r1"
-        assert again.device_of_key("key-hash") == Device("r1", "hub")
-        assert again.devices() == {Device("r1", "hub"): None}
 
 
 def test_a_place_of_the_journal_is_written_once(store: Store) -> None:
@@ -40,19 +40,21 @@ def test_a_place_of_the_journal_is_written_once(store: Store) -> None:
     assert store.events("r1") == [Resumed(1.0)]
 
 
-def test_a_device_is_not_taken_over(store: Store) -> None:
-    assert store.add_device(Device("r1", "hub"), "mine", {}, 1.0)
-    assert not store.add_device(Device("r1", "hub"), "theirs", {}, 2.0)
-    assert store.device_of_key("theirs") is None
-
-
 def test_foreign_keys_hold(store: Store) -> None:
     with pytest.raises(IntegrityError):
-        store.add_token("hash", "no-such-run")
+        put_member(store.database, "r1", "no-such-device", Member(Membership("joined"), 1.0))
+
+
+def test_a_run_comes_with_its_token_or_not_at_all(store: Store) -> None:
+    statement = insert_token("secret", 1.0)[1]
+    store.database.write(statement)
+    with pytest.raises(IntegrityError):
+        store.add_run(replace(RUN, run_id="r2"), statement)
+    assert store.runs() == [RUN]
 
 
 def test_every_commit_is_synced(store: Store) -> None:
-    with store._engine.connect() as connection:
+    with store.database.engine.connect() as connection:
         pragmas = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
             for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
@@ -81,12 +83,22 @@ def test_what_a_killed_process_left_is_swept(store: Store) -> None:
     assert [path.name for path in store.blobs.iterdir()] == [name]
 
 
-def test_another_schema_version_is_a_clear_error(tmp_path: Path) -> None:
+def test_a_store_of_a_newer_schema_is_refused_in_one_line(tmp_path: Path) -> None:
     Store(tmp_path).close()
     with closing(sqlite3.connect(tmp_path / DATABASE)) as connection, connection:
-        connection.execute("UPDATE schema_version SET version = 99")
-    with pytest.raises(StoreError, match="schema version 99, this smidgen knows 2"):
-        Store(tmp_path)
+        connection.execute("UPDATE alembic_version SET version_num = '0099'")
+    said = r"schema 0099, newer than the 0003 that this smidgen knows; install the smidgen that"
+    with pytest.raises(StoreError, match=said):
+        Store(tmp_path, is_upgrading=True)
+
+
+def test_adapters_without_their_database_are_not_taken_for_a_new_store(store: Store) -> None:
+    store.put(b"delta")
+    store.close()
+    database = store.blobs.parent / DATABASE
+    database.write_bytes(b"")
+    with pytest.raises(StoreError, match="holds adapters, but its database is empty"):
+        Store(store.blobs.parent)
 
 
 def test_a_file_that_is_no_database_is_a_clear_error(tmp_path: Path) -> None:
@@ -98,5 +110,5 @@ def test_a_file_that_is_no_database_is_a_clear_error(tmp_path: Path) -> None:
 def test_a_database_may_lie_elsewhere(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'elsewhere.db'}"
     with closing(Store(tmp_path / "store", url)) as store:
-        store.add_run(RUN, "token-hash")
+        store.add_run(RUN)
     assert not (tmp_path / "store" / DATABASE).exists()

@@ -1,0 +1,209 @@
+"""Devices that outlive runs, over real sockets: invitations, several runs, leaving, revoking."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import sqlalchemy as sql
+
+from coordinator.serving.service import Service
+from coordinator.storage.device_rows import devices, revoke, tag
+from coordinator.storage.runs import create_run
+from coordinator.storage.schema import DEVICES
+from edge_client.wire.fleet import Membership
+from edge_client.wire.messages import Report
+from tests.coordinator.conftest import Live
+from tests.coordinator.devices import FACTS, ask_to_enrol, enrol, key_of, wait_for
+
+Start = Callable[..., Live]
+JOINED = Membership("joined")
+
+
+def another(live: Live, name: str, **settings: object) -> str:
+    """Create another run in a store that is served, as a command does; its id."""
+    config = live.service.run(live.run_id).config
+    wanted = replace(config, name=name, **settings)
+    return create_run(live.store, wanted, time.time()).run_id
+
+
+def test_a_name_that_is_taken_gets_a_number(start: Start) -> None:
+    live = start()
+    found = [enrol(live.http, live.token, "hub", key_of(str(number))) for number in range(3)]
+    assert [device.name for device in found] == ["hub", "hub-2", "hub-3"]
+    assert len({device.device_id for device in found}) == 3
+
+
+def test_a_wrong_token_or_protocol_does_not_enrol(start: Start) -> None:
+    live = start()
+    assert ask_to_enrol(live.http, "wrong", "hub", key_of("hub")).status_code == 401
+    assert ask_to_enrol(live.http, live.token, "hub", "short").status_code == 401
+    assert devices(live.store.database) == []
+
+
+def test_an_answer_that_is_lost_repeats_into_the_same_device(start: Start) -> None:
+    live = start()
+    first = ask_to_enrol(live.http, live.token, "hub", key_of("hub")).json()
+    assert ask_to_enrol(live.http, live.token, "hub", key_of("hub")).json() == first
+    assert len(devices(live.store.database)) == 1
+
+
+def test_a_run_asks_only_the_devices_that_it_chooses(start: Start) -> None:
+    live = start(min_clients=1)
+    hall = enrol(live.http, live.token, "hall", tags={"site": "hall"})
+    attic = enrol(live.http, live.token, "attic", tags={"site": "attic"})
+    choice = replace(live.service.run(live.run_id).config.devices, tags={"site": "hall"})
+    chosen = another(live, "of the hall", devices=choice)
+    wait_for(lambda: len(live.service.runs()) == 2)
+    assert {terms.run_id for terms in hall.join()} == {live.run_id, chosen}
+    assert {terms.run_id for terms in attic.join()} == {live.run_id}
+    refused = attic.tell(chosen, JOINED)
+    assert refused.status_code == 403 and "does not ask this device" in refused.json()["detail"]
+
+
+def test_a_poll_that_waits_hears_of_a_new_run_and_of_a_new_tag(start: Start) -> None:
+    live = start()
+    (device,) = live.join("a")
+    choice = replace(live.service.run(live.run_id).config.devices, tags={"site": "hall"})
+    tag(live.store.database, device.device_id, {"site": "hall"})
+    chosen = another(live, "later", devices=choice)
+    terms = device.next(20.0).terms or device.next(20.0).terms  # the tag may wake it first
+    assert terms is not None and terms.run_id == chosen
+
+
+def test_an_invitation_is_said_once_in_each_life(start: Start) -> None:
+    live = start()
+    (device,) = live.enrol("a")
+    first = device.next().terms
+    assert first is not None and device.next().terms == first  # until it is answered
+    device.tell(live.run_id, JOINED)
+    assert device.next().terms is None
+    (again,) = live.enrol("a")
+    assert again.next().terms == first
+    assert live.service.alive(live.run_id, time.time()) == {again.device_id}  # it counts meanwhile
+
+
+def test_a_restarted_coordinator_does_not_ask_again(start: Start) -> None:
+    live = start()
+    (device,) = live.join("a")
+    again = Service(live.store, time.time())
+    assert again.next(again.device_of(device.key), time.time()).terms is None
+
+
+def test_who_declines_is_not_waited_for_and_may_come_in_its_next_life(start: Start) -> None:
+    live = start(min_clients=1)
+    (device,) = live.enrol("a")
+    declined = Membership("declined", "budget")
+    assert device.tell(live.run_id, declined).json()["accepted"]
+    assert device.waiting().phase == "idle"
+    assert live.service.run(live.run_id).state.left == {}  # it never was in it
+    live.join("a")
+    assert device.work().kind == "evaluate"
+
+
+def test_a_decline_of_one_that_was_in_the_run_frees_its_step(start: Start) -> None:
+    live = start()
+    a, b = live.join("a", "b")
+    a.do(a.work())
+    b.work()
+    live.enrol("b")  # started again, and its texts are gone
+    for _ in range(2):
+        assert b.tell(live.run_id, Membership("declined", "texts")).json()["accepted"]
+    assert a.work().kind == "train"
+    assert live.service.run(live.run_id).state.left == {b.device_id: "texts"}
+    live.join("b")
+    assert live.service.run(live.run_id).state.left == {}
+
+
+def test_a_device_serves_run_after_run_and_two_at_once(start: Start) -> None:
+    live = start(rounds=1, min_clients=1)
+    second = another(live, "second", rounds=1, min_clients=1)
+    wait_for(lambda: len(live.service.runs()) == 2)
+    (device,) = live.join("a")
+    kinds: dict[str, list[str]] = {live.run_id: [], second: []}
+    home = 0
+    while home < 2:
+        given = device.next(10.0)
+        if given.work:
+            kinds[given.work.run_id].append(given.work.kind)
+            device.do(given.work)
+        if given.over:
+            device.tell(given.over.run_id, Membership("home"))
+            home += 1
+    assert list(kinds.values()) == [["evaluate", "train", "evaluate"]] * 2
+    assert device.waiting().phase == "idle"
+    third = another(live, "third", rounds=1, min_clients=1)
+    terms = device.next(20.0).terms
+    assert terms is not None and terms.run_id == third
+    assert device.until_finished() == 3
+
+
+def test_of_two_runs_the_step_that_is_open_longer_comes_first(start: Start) -> None:
+    live = start(min_clients=1)
+    (device,) = live.join("a")
+    first = device.work()
+    second = another(live, "second", min_clients=1)
+    wait_for(lambda: bool(device.join()))
+    wait_for(lambda: live.service.run(second).state.step is not None)
+    assert device.work() == first == device.work()
+    device.do(first)
+    wait_for(lambda: device.work().run_id == second)  # its step is older than the next one here
+
+
+def test_a_revoked_device_hears_so_within_one_poll(start: Start) -> None:
+    live = start(min_clients=2)
+    (device,) = live.join("a")
+    began = time.monotonic()
+    revoke(live.store.database, device.device_id, time.time())
+    response = device.poll(30.0)
+    assert response.status_code == 401 and "was revoked" in response.json()["detail"]
+    assert time.monotonic() - began < 20.0
+    assert ask_to_enrol(live.http, live.token, "a", device.key).status_code == 401
+    assert device.tell(live.run_id, JOINED).status_code == 401
+    assert live.service.alive(live.run_id, time.time()) == set()
+
+
+def test_polls_write_nothing(start: Start) -> None:
+    live = start(min_clients=3)
+    a, b = live.join("a", "b")
+    time.sleep(1.2)  # what the last tick wrote
+    written: list[str] = []
+
+    def note(*said: object) -> None:
+        statement = str(said[2])
+        if not statement.startswith(("SELECT", "PRAGMA")):
+            written.append(statement)
+
+    sql.event.listen(live.store.database.engine, "before_cursor_execute", note)
+    for _ in range(20):
+        a.next(0.01)
+        b.next()
+    assert written == []
+
+
+def test_who_is_there_is_written_at_once_for_all_every_half_minute(start: Start) -> None:
+    live = start(min_clients=4)
+    a, b, _ = live.join("a", "b", "c")
+    known = {one.device_id: one for one in devices(live.store.database)}
+    service, later = live.service, time.time() + 1000
+    for device in (a, b):
+        service.saw(known[device.device_id], later)
+    service.tick(later)
+    with live.store.database.engine.connect() as connection:
+        rows = connection.execute(sql.select(DEVICES.c.name, DEVICES.c.last_seen_s))
+        assert sorted(name for name, at_s in rows if at_s == later) == ["a", "b"]
+
+
+def test_what_a_device_says_of_itself_is_new_in_each_life(start: Start) -> None:
+    live = start()
+    enrol(live.http, live.token, "a", tags={"site": "hall"})
+    enrol(live.http, "", "a", tags={"site": "attic"}, facts=replace(FACTS, engine="torch"))
+    (device,) = live.service.fleet.all()
+    assert device.all_tags == {"site": "attic"} and device.facts.engine == "torch"
+
+
+def test_a_report_that_leaves_is_not_asked_again_in_this_life(start: Start) -> None:
+    live = start(min_clients=1)
+    (device,) = live.join("a")
+    work = device.work()
+    device.report(Report(work.work_id, "failed", failure="memory", is_leaving=True))
+    assert device.waiting().phase == "idle"
