@@ -59,7 +59,7 @@ class Secured:
             until = valid_until(self.trust.server.certificate)
             LOG.info("a new certificate is served, valid until %s", f"{until:%Y-%m-%d}")
             self._told_at = None
-        if self._told_at is None or now - self._told_at > BETWEEN_WARNINGS:
+        if self._told_at is None or now - self._told_at >= BETWEEN_WARNINGS:
             self._told_at = now
             for line in warnings(self._folder, self.trust, now):
                 LOG.warning("%s", line)
