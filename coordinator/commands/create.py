@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from coordinator.api.create import NewRun, create_run
+from coordinator.api.serve import PORT
 from coordinator.commands.console import JsonOption, NewStoreOption, answer, tags_of
 
 TASK = "A task.toml, or the name of a ready-made task (`smidgen client tasks` lists them)."
@@ -108,8 +109,18 @@ def create(
     announce(created, as_json)
     if not as_json:
         print(f"next, here      smidgen coordinator serve --store {store}")
-        print("on each device  smidgen client run --coordinator http://SERVER:8700 --token TOKEN")
-        print("                --data FOLDER")
+        print(f"on each device  smidgen client run {whom(store)}")
+        print("                --token TOKEN --data FOLDER")
+
+
+def whom(store: Path) -> str:
+    """How a device is told of the coordinator."""
+    from coordinator.trust.folder import ca_of, folder_of, is_there, read
+
+    if not is_there(store):
+        return f"--coordinator http://127.0.0.1:{PORT}"
+    trust = read(folder_of(store))
+    return f"--coordinator {trust.address.url} --ca {ca_of(trust)}"
 
 
 def announce(created: NewRun, as_json: bool) -> None:

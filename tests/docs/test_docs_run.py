@@ -183,6 +183,7 @@ def test_the_commands_of_the_first_hour_on_one_machine(
 ) -> None:
     page = "docs/first-hour.md"
     monkeypatch.chdir(write_device(tmp_path))
+    assert " --ca sha256:" in typed(page, "coordinator init").stdout
     assert "enrolment token" in typed(page, "coordinator create").stdout
     assert "home" in typed(page, "coordinator status").stdout
     typed(page, "coordinator figures")
@@ -203,8 +204,8 @@ def test_the_run_file_page_makes_a_run(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def serve(scene: Fleet, page: str) -> str:
-    (words,) = lines(page, "coordinator serve", {"0.0.0.0": "127.0.0.1", "8700": "0"})
-    scene.start("coordinator", [*words[1:], "--exit-when-finished"])
+    (words,) = lines(page, "coordinator serve", {})
+    scene.start("coordinator", [*words[1:], "--port", "0", "--exit-when-finished"])
     return scene.url_of("coordinator")
 
 

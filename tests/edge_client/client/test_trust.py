@@ -2,7 +2,7 @@
 
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -15,7 +15,9 @@ from coordinator.trust.checks import server_context
 from edge_client.client.transport import Coordinator, Unreachable
 from edge_client.client.trust import KEPT, TrustError, trusted
 from edge_client.metering.work import WorkMeter
+from edge_client.wire.messages import Receipt, encode
 from edge_client.wire.pins import pin_of
+from edge_client.wire.tensors import sha256
 from tests.edge_client.client.servers import Answer, http_server
 
 NOW = datetime.now(timezone.utc)
@@ -58,7 +60,7 @@ def coordinator(
         asked.append(path)
         if path == "/v1/ca":
             return (200, shown) if shown else (404, b"{}")
-        return 200, BLOB
+        return 200, encode(Receipt(True)) if method == "PUT" else BLOB
 
     with http_server(answer, context_of(folder / "served", pair), host) as url:
         yield url, asked
@@ -75,9 +77,8 @@ def test_the_pasted_fingerprint_finds_its_authority_and_is_kept(
     with coordinator(tmp_path, server_of(ours), ours.certificate) as (url, _):
         assert trusted(url, ca.upper().replace("SHA256:", "sha256:"), state, 0)
         context = trusted(url, "", state, 0)
-        coordinator_ = Coordinator(url, "key", verify=context)
-        assert coordinator_._ask("GET", "/blob", WorkMeter()).content == BLOB
-        coordinator_.close()
+        with closing(Coordinator(url, "key", verify=context)) as device:
+            assert device.adapter(sha256(BLOB), WorkMeter()) == BLOB
     assert (state / KEPT).read_bytes() == ours.certificate
 
 
@@ -250,12 +251,11 @@ def test_who_is_absent_is_waited_for_once_the_authority_is_known(state: Path, ou
 def test_bytes_over_tls_are_counted_by_the_kernel(tmp_path: Path, state: Path, ours: Pair) -> None:
     with coordinator(tmp_path, server_of(ours), ours.certificate) as (url, _):
         context = trusted(url, pin_of(ours.certificate), state, 0)
-        device = Coordinator(url, verify=context)
-        device._ask("GET", "/blob", WorkMeter())
-        first = device.traffic.total()
-        device._ask("PUT", "/blob", WorkMeter(), tensors=BLOB)
-        both = device.traffic.total()
-        device.close()
+        with closing(Coordinator(url, verify=context)) as device:
+            device.adapter(sha256(BLOB), WorkMeter())
+            first = device.traffic.total()
+            assert device.upload("work", BLOB, WorkMeter()).accepted
+            both = device.traffic.total()
     moved = both.since(first)
     assert first.connections == both.connections == 1
     assert first.received_bytes and moved.acked_bytes and moved.received_bytes
