@@ -8,8 +8,7 @@ from starlette.requests import Request
 
 from coordinator.rounds.admission import Refusal
 from coordinator.storage.keys import bearer
-from coordinator.storage.operators import Role, operator_of_token
-from coordinator.storage.sessions import role_of_session
+from coordinator.storage.operators import Role, operator_of_token, role_of_session
 from coordinator.storage.store import Store
 
 COOKIE = "smidgen_session"

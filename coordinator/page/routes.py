@@ -23,8 +23,7 @@ from coordinator.page.streams import Streams
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.polls import Bells
 from coordinator.serving.service import Service
-from coordinator.storage.operators import Role
-from coordinator.storage.sessions import LASTS_S, close_session, open_session
+from coordinator.storage.operators import SESSION_S, Role, close_session, open_session
 
 STATIC = Path(__file__).parent / "static"
 POLICY = "; ".join(
@@ -110,7 +109,7 @@ def _add_session(app: FastAPI, service: Service) -> None:
         answer.set_cookie(
             COOKIE,
             secret,
-            max_age=int(LASTS_S),
+            max_age=int(SESSION_S),
             secure=request.url.scheme == "https",
             httponly=True,
             samesite="strict",

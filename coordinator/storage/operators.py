@@ -1,4 +1,9 @@
-"""Who may look at a coordinator (viewer) and who may change it (operator), by bearer token."""
+"""Who may look at a coordinator (viewer) and who may change it (operator), by bearer token.
+
+On the page a session's secret stands for the token for half a day. Sessions are kept here, so that
+a coordinator that starts again asks nobody to log in again; one ends when it is closed, when it
+expires, and when its operator is revoked.
+"""
 
 import secrets
 from dataclasses import dataclass
@@ -7,10 +12,12 @@ from typing import Literal
 import sqlalchemy as sql
 
 from coordinator.storage.keys import draw_secret, hash_secret
-from coordinator.storage.schema import OPERATORS
+from coordinator.storage.schema import OPERATORS, SESSIONS
 from coordinator.storage.store import Store, StoreError
 
 Role = Literal["operator", "viewer"]
+SESSION_S = 12 * 3600.0
+MOST_SESSIONS = 20  # of one operator; the oldest ends where another begins
 
 
 @dataclass(frozen=True)
@@ -76,3 +83,51 @@ def revoke_operator(store: Store, operator_id: str, now_s: float) -> Operator:
 def _chosen(store: Store, chosen: "sql.Select[tuple[object, ...]]") -> list[Operator]:
     names = ("operator_id", "role", "created_at_s", "revoked_at_s")
     return [Operator(**{name: row[name] for name in names}) for row in store.database.rows(chosen)]
+
+
+def open_session(store: Store, token: str, now_s: float) -> tuple[str, Role] | None:
+    """Log in by a token.
+
+    Returns:
+        The new session's secret and its role, None where nobody has this token.
+    """
+    found = operator_of_token(store, token)
+    if found is None:
+        return None
+    operator_id, secret = found.operator_id, draw_secret()
+    newest = (
+        sql.select(SESSIONS.c.session_sha256)
+        .where(SESSIONS.c.operator_id == operator_id)
+        .order_by(SESSIONS.c.expires_at_s.desc())
+        .limit(MOST_SESSIONS - 1)
+    )
+    kept = [row["session_sha256"] for row in store.database.rows(newest)]
+    is_old = SESSIONS.c.expires_at_s <= now_s
+    is_over = (SESSIONS.c.operator_id == operator_id) & SESSIONS.c.session_sha256.not_in(kept)
+    row = {
+        "session_sha256": hash_secret(secret),
+        "operator_id": operator_id,
+        "expires_at_s": now_s + SESSION_S,
+    }
+    store.database.write(
+        sql.delete(SESSIONS).where(is_old | is_over), sql.insert(SESSIONS).values(**row)
+    )
+    return secret, found.role
+
+
+def role_of_session(store: Store, secret: str, now_s: float) -> Role | None:
+    """The role of a session that is open."""
+    here = (
+        (SESSIONS.c.session_sha256 == hash_secret(secret))
+        & (SESSIONS.c.expires_at_s > now_s)
+        & (OPERATORS.c.operator_id == SESSIONS.c.operator_id)
+        & OPERATORS.c.revoked_at_s.is_(None)
+    )
+    found = store.database.rows(sql.select(OPERATORS.c.role).where(here))
+    return found[0]["role"] if found else None
+
+
+def close_session(store: Store, secret: str) -> None:
+    """Log out; a session that is not there is closed."""
+    here = SESSIONS.c.session_sha256 == hash_secret(secret)
+    store.database.write(sql.delete(SESSIONS).where(here))

@@ -21,7 +21,7 @@ from edge_client.wire.cost import Cost
 from edge_client.wire.fleet import DeviceFacts, Membership
 from edge_client.wire.messages import Report, Work
 from tests.breadth import covering
-from tests.chromium import Opened, check_legible, chromium, needs_chromium, new_page
+from tests.browser.chromium import Opened, check_legible, chromium, needs_chromium, new_page
 from tests.coordinator.devices import Device
 from tests.coordinator.page.conftest import Served, serving
 

@@ -7,8 +7,15 @@ import httpx
 import pytest
 
 from coordinator.operator.roles import COOKIE, HEADER
-from coordinator.storage.operators import operator_of_token, revoke_operator
-from coordinator.storage.sessions import LASTS_S, MOST, open_session, role_of_session
+from coordinator.storage.operators import (
+    MOST_SESSIONS,
+    SESSION_S,
+    add_operator,
+    open_session,
+    operator_of_token,
+    revoke_operator,
+    role_of_session,
+)
 from tests.coordinator.page.conftest import Served
 
 Start = Callable[..., Served]
@@ -55,27 +62,26 @@ def test_a_change_without_the_pages_header_is_refused(start: Start) -> None:
 
 def test_a_session_ends_with_its_operator_and_with_time(start: Start) -> None:
     store, now_s = start().store, time.time()
-    served_token = ""
-    from coordinator.storage.operators import add_operator
-
-    served_token = add_operator(store, "viewer", now_s)
-    opened = open_session(store, served_token, now_s)
+    token = add_operator(store, "viewer", now_s)
+    opened = open_session(store, token, now_s)
     assert opened is not None
     secret, role = opened
-    assert role == "viewer" and role_of_session(store, secret, now_s + LASTS_S - 1) == "viewer"
-    assert role_of_session(store, secret, now_s + LASTS_S) is None
-    operator = operator_of_token(store, served_token)
+    assert role == "viewer" and role_of_session(store, secret, now_s + SESSION_S - 1) == "viewer"
+    assert role_of_session(store, secret, now_s + SESSION_S) is None
+    operator = operator_of_token(store, token)
     assert operator is not None
     revoke_operator(store, operator.operator_id, now_s)
     assert role_of_session(store, secret, now_s) is None
-    assert open_session(store, served_token, now_s) is None
+    assert open_session(store, token, now_s) is None
 
 
 def test_sessions_of_an_operator_are_bounded_and_the_newest_stay(start: Start) -> None:
     served = start()
-    opened = [open_session(served.store, served.viewer, 1000.0 + n) for n in range(MOST + 2)]
+    opened = [
+        open_session(served.store, served.viewer, 1000.0 + n) for n in range(MOST_SESSIONS + 2)
+    ]
     roles = [role_of_session(served.store, one[0], 1100.0) for one in opened if one]
-    assert roles == [None, None] + ["viewer"] * MOST
+    assert roles == [None, None] + ["viewer"] * MOST_SESSIONS
 
 
 @pytest.mark.parametrize("path", ["/", "/page/page.js", "/page/page.css"])

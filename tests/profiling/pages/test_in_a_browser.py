@@ -11,7 +11,7 @@ pytest.importorskip("jinja2")
 pytest.importorskip("playwright")
 
 from profiling.pages.models_page import write_pages
-from tests.chromium import (
+from tests.browser.chromium import (
     CONTRASTS,
     LEGIBLE,
     Opened,
