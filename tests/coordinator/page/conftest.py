@@ -61,12 +61,12 @@ def serving(store: Store, config: RunConfig, port: int = 0) -> Iterator[Served]:
     url = url_of(bound)
     thread.start()
     try:
-        assert listening.wait(10)
+        assert listening.wait(60)
         with httpx.Client(base_url=url, timeout=30) as http:
             yield Served(url, store, service, http, created.run_id, created.token, *tokens)
     finally:
         stop.set()
-        thread.join(6)
+        thread.join(30)
         assert not thread.is_alive()
 
 

@@ -29,7 +29,7 @@ pytestmark = needs_chromium
 Start = Callable[..., Served]
 HOSTILE = "<img src=x onerror=alert(1)>"
 LONG = "a-device-with-a-name-as-long-as-" + "x" * 32
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_rounds_and_failures_appear_without_a_reload(browser: Any, start: Start)
     served = start(rounds=20)
     page = logged_in(browser, served, served.viewer).page
     page.evaluate("window.isTheSame = true")
-    said(page, "#run-said", "Waiting for 1 more device")
+    said(page, "#run-said", "Waiting for 2 more devices")
     first, second = served.join("a", "b")
     said(page, "#devices tbody", "b")
     work_through(served, [first, second], 1)
