@@ -1,0 +1,106 @@
+"""Runs, as the operator's API shows them."""
+
+from collections.abc import Callable
+from typing import Any
+
+from edge_client.wire.messages import Report
+from tests.coordinator.conftest import Live
+from tests.coordinator.devices import wait_for
+from tests.coordinator.operator.operators import person
+
+Start = Callable[..., Live]
+
+
+def test_a_run_says_where_it_stands_and_what_it_gave(start: Start) -> None:
+    live = start(min_clients=1, rounds=1)
+    (device,) = live.join("a")
+    viewer = person(live.http, live.store, "viewer")
+    assert viewer.get("/runs")["runs"][0]["accuracy"] is None
+    device.until_finished()
+    told = viewer.get(f"/runs/{live.run_id}")
+    assert (told["phase"], told["round_index"], told["rounds"]) == ("finished", 1, 1)
+    assert (told["accuracy"], told["accuracy_round"], told["loss"]) == (0.25, 1, 1.0)
+    assert told["totals"]["answers"] == 3 and told["totals"]["up_bytes"] > 0
+    rounds = viewer.get(f"/runs/{live.run_id}/rounds")["rounds"]
+    assert [one["round_index"] for one in rounds] == [1, 0]
+    assert rounds[0] | {"phases_s": {}} == rounds[0] and rounds[0]["loss"] == 1.0
+    (member,) = viewer.get(f"/runs/{live.run_id}/devices")["devices"]
+    assert (member["name"], member["membership"]) == ("a", "home")
+    assert (member["last"]["kind"], member["last"]["round_index"]) == ("evaluate", 1)
+
+
+def test_who_is_late_and_what_failed_is_said(start: Start) -> None:
+    live = start(min_clients=2)
+    quick, slow = live.join("a", "b")
+    slow.work()
+    work = quick.work()
+    quick.report(Report(work.work_id, "failed", failure="memory"))
+    viewer = person(live.http, live.store, "viewer")
+    told = viewer.get(f"/runs/{live.run_id}/devices")["devices"]
+    assert {one["name"]: one["now"] for one in told} == {"a": "failed", "b": "late"}
+    step = viewer.get(f"/runs/{live.run_id}")["step"]
+    assert (step["asked"], step["answers"], step["failed"]) == (2, 1, 1)
+    (failed,) = viewer.get(f"/runs/{live.run_id}/answers?outcome=failed")["answers"]
+    assert (failed["device"], failed["failure"]) == ("a", "memory")
+    assert viewer.get(f"/runs/{live.run_id}/rounds")["rounds"][0]["failures"] == {"memory": 1}
+
+
+def paged(viewer: Any, path: str, name: str, limit: int) -> list[Any]:
+    found: list[Any] = []
+    after: str | None = ""
+    while after is not None:
+        page = viewer.get(path, params={"limit": limit} | ({"after": after} if after else {}))
+        assert len(page[name]) <= limit
+        found, after = found + page[name], page["next"]
+    return found
+
+
+def test_pages_of_a_list_are_the_list(start: Start) -> None:
+    live = start(min_clients=3, rounds=2)
+    devices = live.join("pi", "pi", "pi-10")
+    for _ in range(4):
+        for device in devices:
+            device.do(device.work())
+    viewer = person(live.http, live.store, "viewer")
+    lists = [
+        ("/devices", "devices"),
+        (f"/runs/{live.run_id}/devices", "devices"),
+        (f"/runs/{live.run_id}/answers", "answers"),
+        (f"/runs/{live.run_id}/rounds", "rounds"),
+        ("/tokens", "tokens"),
+    ]
+    for path, name in lists:
+        whole = viewer.get(path, params={"limit": 200})
+        assert whole["next"] is None and len(whole[name]) > 0
+        assert paged(viewer, path, name, 2) == whole[name]
+        refused = viewer.ask(path, params={"after": "nothing of this"})
+        assert refused.status_code == 422 and "after" in refused.json()["detail"]
+
+
+def test_a_run_is_created_from_json_and_trained(start: Start) -> None:
+    live = start(min_clients=1)
+    boss = person(live.http, live.store)
+    asked = {"task": "agnews", "name": "news", "adapter": "lora:2", "rounds": 3, "min_clients": 1}
+    created = boss.post("/runs", asked)
+    assert created["name"] == "news" and created["token"]
+    wait_for(lambda: len(live.service.runs()) == 2)
+    told = boss.get(f"/runs/{created['run_id']}")
+    assert (told["name"], told["rounds"], told["base"]) == ("news", 3, "embedded")
+    again = boss.tell("/runs", asked)
+    assert again.status_code == 409 and "a run called news is there" in again.json()["detail"]
+
+
+def test_a_run_that_makes_no_sense_is_refused(start: Start) -> None:
+    boss = person((live := start()).http, live.store)
+    cases = {
+        "rounds: 1 to": {"task": "agnews", "rounds": 0},
+        "not ready-made": {"task": "/etc/passwd"},
+        "not on this coordinator": {"task": "agnews", "base": "/etc"},
+        "unknown key 'epoch'": {"task": "agnews", "training": {"epoch": 1}},
+        "adapter 'x' is not one of": {"task": "agnews", "adapter": "x"},
+        "extra": {"task": "agnews", "nonsense": 1},
+    }
+    for said, asked in cases.items():
+        refused = boss.tell("/runs", asked)
+        assert refused.status_code == 422, said
+        assert said.lower() in refused.json()["detail"].lower(), refused.text
