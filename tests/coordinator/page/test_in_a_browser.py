@@ -270,7 +270,7 @@ def test_every_part_has_a_name_for_who_cannot_see_it(browser: Any, start: Start)
     for name in ("Runs", "mail", "Devices"):
         assert page.get_by_role("region", name=name, exact=True).count() == 1
     assert page.locator("th:not([scope])").count() == 0
-    assert page.locator("#charts svg:not([aria-label])").count() == 0
+    assert page.locator("#charts svg[role=img]:not([aria-label])").count() == 0
     label = page.locator("#charts svg").first.get_attribute("aria-label")
     assert "80.0 % in round 3" in label
     assert page.locator("[aria-live=polite]").count() == 1
