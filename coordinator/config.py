@@ -28,7 +28,7 @@ from coordinator.rounds.selection import cohort_size
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import WrongInput, demand
-from edge_client.planning.sizes import parse_size
+from edge_client.planning.sizes import BudgetError, parse_size
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.tasks import Task, task_from_mapping
 from edge_client.wire.labelling import Labelling
@@ -200,10 +200,16 @@ def _devices(table: Any, flags: dict[str, Any], origin: str) -> dict[str, Any]:
     if all(isinstance(part, dict) for part in tags):
         merged["tags"] = tags[0] | tags[1]
     if "least_memory" in merged:
-        size = merged.pop("least_memory")
-        text = f"{size}" if isinstance(size, str) else repr(size)
-        merged["least_memory_bytes"] = parse_size(f"{origin}: least_memory", text)
+        size = str(merged.pop("least_memory"))
+        merged["least_memory_bytes"] = 0 if size == "0" else _size(f"{origin}: least_memory", size)
     return merged
+
+
+def _size(name: str, text: str) -> int:
+    try:
+        return parse_size(name, text, "0 for any")
+    except BudgetError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _check_keys(table: Any, kind: type[Any], origin: str) -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from coordinator.config import ConfigError, RunConfig, read_run_config
+from coordinator.rounds.choice import DeviceChoice
 from edge_client.adapters.spec import AdapterError
 from edge_client.texts.tasks import TaskError
 from edge_client.wire.labelling import Labelling
@@ -71,9 +72,24 @@ def test_the_example_says_every_key_and_its_default() -> None:
     path = Path(__file__).parents[2] / "docs" / "examples" / "run.toml"
     config, text = read_run_config(path, {}), path.read_text()
     assert config.labelling == Labelling() and config.training == Training()
-    for kind in (Labelling, Training):
+    assert config.devices == DeviceChoice()
+    for kind in (Labelling, Training, DeviceChoice):
         for item in fields(kind):
-            assert f"\n{item.name} = " in text
+            assert f"\n{item.name.removesuffix('_bytes')} = " in text
+
+
+def test_flags_override_the_choice_of_devices_and_tags_go_beside(tmp_path: Path) -> None:
+    text = """task = "task.toml"
+[devices]
+tags = { site = "hall", language = "en" }
+least_memory = "2G"
+share = 0.5
+"""
+    flags = {"tags": {"site": "attic"}, "least_memory": "512M"}
+    config = read_run_config(written(tmp_path, text), flags)
+    tags = {"site": "attic", "language": "en"}
+    assert config.devices == DeviceChoice(tags, least_memory_bytes=512 << 20, share=0.5)
+    assert msgspec.json.decode(encode(config), type=RunConfig) == config
 
 
 def test_flags_alone_are_a_run(tmp_path: Path) -> None:
@@ -104,6 +120,15 @@ def test_flags_alone_are_a_run(tmp_path: Path) -> None:
         ("labelling = {keep_first = 8}", "keep_first: above 0 and at most 1"),
         ("labelling = {class_floor = 0.2}", "class_floor: 0.5 to below 1"),
         ("labelling = {confidences = {spam = 0.5}}", "'spam' is not a label .* are mail, power"),
+        ("devices = 3", r"\[devices\]: a table is expected"),
+        ("devices = {tag = {}}", r"\[devices\]: unknown key 'tag'; known are tags, least_memory"),
+        ("devices = {tags = 3}", r"Expected `object`, got `int` - at `\$.devices.tags`"),
+        ("devices = {tags = {site = 3}}", r"Expected `str`, got `int`"),
+        ("devices = {tags = {'a=b' = ''}}", "tag 'a=b': 1 to 64 characters without `=`"),
+        ("devices = {least_memory = 3}", r"least_memory '3' is not a size; expected such as 512M"),
+        ("devices = {engine = 'tf'}", "Invalid enum value 'tf'"),
+        ("devices = {is_on_mains = 1}", "Expected `bool`"),
+        ("devices = {share = 0.0}", "share: above 0 and at most 1"),
         ("rounds = ", "is not TOML"),
     ],
 )

@@ -1,9 +1,16 @@
+from contextlib import closing
 from dataclasses import MISSING, fields
+from pathlib import Path
 
 import pytest
 
+from coordinator.api.stores import open_store
 from coordinator.commands import create
 from coordinator.config import RunConfig
+from coordinator.rounds.choice import DeviceChoice
+from coordinator.storage.runs import config_of
+from coordinator.storage.token_rows import tokens
+from edge_client.bases.base import Base
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import Training
 from tests.command_line import smidgen
@@ -29,3 +36,22 @@ def test_help_says_what_to_give_and_what_it_does() -> None:
     assert "Share of its texts a device may label before round 1, above 0 to 1" in words
     assert f"default {DEFAULTS['deadline_s']:g}" in create.DEADLINE
     assert f"default {DEFAULTS['keep_last']:g}" in create.KEEP_LAST
+
+
+def test_a_tag_that_is_no_pair_is_named(tmp_path: Path) -> None:
+    for tag, said in (("kitchen", "KEY=VALUE is expected"), ("=x", "KEY=VALUE is expected")):
+        store = ("--store", str(tmp_path / "store"))
+        done = smidgen("coordinator", "create", *store, "--task", "agnews", "--tag", tag)
+        assert done.exit_code == 2 and f"--tag {tag!r}: {said}" in done.stderr
+        assert not (tmp_path / "store").exists()
+
+
+def test_tags_and_memory_are_told_to_the_run(tmp_path: Path, tiny_base: Base) -> None:
+    what = ("--task", "agnews", "--base", str(tiny_base.folder), "--adapter", "head")
+    which = ("--tag", "site=hall", "--tag", "language=en", "--least-memory", "2G", "--share", "0.5")
+    done = smidgen("coordinator", "create", "--store", str(tmp_path), *what, *which)
+    assert done.exit_code == 0, done.stderr
+    with closing(open_store(tmp_path)) as store:
+        devices = config_of(store.runs()[0]).devices
+        assert devices == DeviceChoice({"site": "hall", "language": "en"}, 2 << 30, share=0.5)
+        assert tokens(store.database)[0].tags == devices.tags  # who comes with it is asked
