@@ -57,7 +57,8 @@ class PrivateDevice:
         where = ("--coordinator", self.relay.url, "--token", self.token, "--name", name)
         files = (f"--data={self.data}", f"--base={self.base}", f"--state={self.state}")
         engine = () if "--engine" in more else ("--engine", "onnx")
-        line = [sys.executable, "-m", "smidgen", "client", "run", *where, *files, *engine, *more]
+        line = [sys.executable, "-m", "smidgen", "client", "run", *where, *files, *engine]
+        line += ["--until", "finished", *more]
         if limit_blocks is not None:
             line = [*SMALL_DISK, str(limit_blocks), *line]
         own = {

@@ -13,9 +13,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-EVENTS = {"POST /v1/enrol": "enrolled", "GET /v1/work": "asked", "POST /v1/work/report": "reported"}
+EVENTS = {
+    "POST /v1/enrol": "enrolled",
+    "GET /v1/work": "asked",
+    "POST /v1/runs/membership": "joined",
+    "POST /v1/work/report": "reported",
+}
 NAMES = re.compile(rb"(GET|PUT|POST) (\S+) HTTP")
-IDS = re.compile(r"\?.*|/[\w.-]{12,}")  # of works and adapters; no other part is as long
+IDS = re.compile(r"\?.*|/[\w.-]{12,}")  # of works, runs and adapters; no other part is as long
 
 
 @dataclass

@@ -139,10 +139,10 @@ def changed_later(change: Callable[[PrivateDevice], None]) -> Story:
     """Something changes while the client waits for its first work."""
 
     def story(device: PrivateDevice) -> None:
-        device.on["asked", 1] = lambda: change(device)
+        device.on["asked", 2] = lambda: change(device)
         device.start()
         device.serve_out()
-        assert device.relay.count("asked"), device.said
+        assert device.relay.count("asked") > 1, device.said
 
     return story
 
@@ -268,8 +268,8 @@ HIGH_LR = ("--adapter", "lora:1@q,k,v,o,up,down", "--lr", "99.9", "--epochs", "2
 CASES = [
     Case("ten faults in turn", in_turn(10), MANY_ROUNDS, is_fast=True),
     Case("every fault in turn", in_turn(len(FAULTS)), MANY_ROUNDS),
-    Case("swapped columns, at work", faulty("swapped columns", ("asked", 1)), is_fast=True),
-    Case("unknown label, once enrolled", faulty("unknown label", ("enrolled", 1)), is_fast=True),
+    Case("swapped columns, at work", faulty("swapped columns", ("asked", 2)), is_fast=True),
+    Case("unknown label, once joined", faulty("unknown label", ("joined", 1)), is_fast=True),
     Case("a budget too small", started(NO_PLAN, *SMALL, most_reports=2), is_fast=True),
     Case("a revoked label", started_again(revoked), LABELLING),
     Case(
@@ -314,7 +314,7 @@ CASES = [
     ),
     Case("an old report in the outbox", started_again(left_in_the_outbox)),
     *(Case(f"{fault}, from the start", faulty(fault)) for fault in FAULTS),
-    *(Case(f"{fault}, at work", faulty(fault, ("asked", 1))) for fault in FAULTS),
+    *(Case(f"{fault}, at work", faulty(fault, ("asked", 2))) for fault in FAULTS),
 ]
 CASES = list({case.name: case for case in reversed(CASES)}.values())[::-1]  # fast ones win
 
