@@ -44,6 +44,12 @@ def test_every_device_is_left_with_the_finished_adapter(scene: Scene) -> None:
         assert done.exit_code == 0 and labels[0] in ("security", "weather", "family")
 
 
+def standing(scene: Scene) -> list[tuple[str, str]]:
+    """How the devices of the fleet stand to the run, and why."""
+    devices = scene.coordinator_json("status")["devices"]
+    return [(device["membership"], device["left"]) for device in devices]
+
+
 @pytest.mark.slow
 def test_a_device_with_too_small_a_budget_never_joins(scene: Scene) -> None:
     scene.create(1, 1, 1)
@@ -54,7 +60,7 @@ def test_a_device_with_too_small_a_budget_never_joins(scene: Scene) -> None:
     done = scene.smidgen("client", "run", *where, *what, "--memory-budget", "8M", check=False)
     lines = [line for line in done.stderr.splitlines() if line.startswith("smidgen ")]
     assert done.returncode == 2 and len(lines) == 1 and "--memory-budget" in lines[0]
-    assert scene.coordinator_json("status")["devices"] == []
+    assert standing(scene) == [("declined", "budget")]
 
 
 @pytest.mark.slow
@@ -95,4 +101,4 @@ def test_memory_that_is_short_for_now_is_no_wrong_input(scene: Scene) -> None:
         done = subprocess.run([*ENTER, str(group), *line], capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     assert "start the client again when more memory is free" in done.stderr
-    assert scene.coordinator_json("status")["devices"] == []
+    assert [state for state, _ in standing(scene)] == ["declined"]
