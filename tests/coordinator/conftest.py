@@ -49,9 +49,9 @@ def config(tiny_base: Base, hub_task: Task) -> RunConfig:
 
 
 @contextmanager
-def served(store: Store) -> Iterator[tuple[Service, httpx.Client]]:
+def served(store: Store, **told: Any) -> Iterator[tuple[Service, httpx.Client]]:
     """Serve a store; what serves it, and a client with its address."""
-    service = Service(store, time.time())
+    service = Service(store, time.time(), **told)
     bound, stop, listening = listen("127.0.0.1", 0), threading.Event(), threading.Event()
     url = url_of(bound)
     parts = {"parts": (add_operator_routes,)}
@@ -69,9 +69,9 @@ def served(store: Store) -> Iterator[tuple[Service, httpx.Client]]:
 
 
 @contextmanager
-def serving(store: Store, config: RunConfig) -> Iterator[Live]:
+def serving(store: Store, config: RunConfig, **told: Any) -> Iterator[Live]:
     created = create_run(store, config, time.time())
-    with served(store) as (service, http):
+    with served(store, **told) as (service, http):
         yield Live(store, service, http, created.run_id, created.token)
 
 

@@ -21,6 +21,7 @@ from simulation.demo.processes import Fleet, fleet
 from tests import command_line
 from tests.coordinator.devices import key_of
 
+ANY_DISK = ("--least-free", "0")  # how much is free here is no part of a test
 TASK = """
 name = "hub"
 labels = ["security", "weather", "family"]
@@ -81,7 +82,15 @@ class Scene:
         store = ("--store", str(self.folder / "store"))
         self.fleet.start(
             "coordinator",
-            ["coordinator", "serve", *store, "--port", str(port), "--exit-when-finished"],
+            [
+                "coordinator",
+                "serve",
+                *store,
+                "--port",
+                str(port),
+                "--exit-when-finished",
+                *ANY_DISK,
+            ],
         )
         return self.fleet.url_of("coordinator")
 

@@ -20,7 +20,7 @@ from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from edge_client.client.state import ClientState, Identity
 from simulation.demo.processes import fleet
-from tests.end_to_end.conftest import Scene, wait_for
+from tests.end_to_end.conftest import ANY_DISK, Scene, wait_for
 from tests.end_to_end.faults import Faults, FaultyRelay
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault]
@@ -70,7 +70,7 @@ def start(scene: Scene, name: str, url: str) -> None:
 def restart_coordinator(scene: Scene, port: int) -> None:
     """Start the coordinator on the port that it had; nobody waits until it listens."""
     store = ("--store", str(scene.folder / "store"))
-    line = ["coordinator", "serve", *store, "--port", str(port), "--exit-when-finished"]
+    line = ["coordinator", "serve", *store, "--port", str(port), "--exit-when-finished", *ANY_DISK]
     scene.fleet.start("coordinator", line)
 
 
