@@ -11,7 +11,7 @@ from pathlib import Path
 from profiling.instruments.child import terminable
 from profiling.instruments.processes import Processes, running
 
-LISTENING = r"listening on (http://\S+)"
+LISTENING = r"listening on (https?://\S+)"
 
 
 @dataclass(frozen=True)
