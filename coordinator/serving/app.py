@@ -52,13 +52,17 @@ def create_app(
 
 async def drive(service: Service, bells: Bells) -> None:
     """Tick when something changed, and every second for deadlines and new runs."""
+    said = ""
     while not bells.is_stopping:
         bells.changed.clear()
         try:
             bells.ring(await run_in_threadpool(service.tick, time.time()))
             bells.ticked_s = time.monotonic()
-        except Exception:  # the edge: a full disk must not end the driver, rounds go on after it
-            LOG.exception("rounds stand still; trying again")
+            said = ""
+        except Exception as error:  # the edge: a full disk must not end the driver
+            if str(error) != said:  # once: a line a second would fill that disk for good
+                LOG.exception("rounds stand still; trying again each second")
+            said = str(error)
         if not bells.is_stopping:
             await heard(bells.changed, TICK_S)
     with suppress(Exception):  # the same edge: it costs a coordinator that stops nothing
