@@ -10,6 +10,7 @@ from coordinator.rounds.machine import Step, decide
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.telling import step_text
 from coordinator.storage.store import Store
+from coordinator.watch.logs import about
 from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter
 
 LOG = logging.getLogger(__name__)
@@ -43,10 +44,19 @@ def proceed(
             return None
         if written := _written(store, ledger, live, event):
             if text := step_text(live, written, names_of):
-                LOG.info("%s", text)
+                told = about(live.config.name, round_index=_round_of(live, written))
+                LOG.info("%s", text, extra=told)
             return written
         # An answer came in between: what was decided no longer holds.
     return None
+
+
+def _round_of(live: Live, event: Event) -> int:
+    """The round that an event belongs to, decided on this state."""
+    opened = event if isinstance(event, StepOpened) else None
+    if opened is None and live.state.step is not None:
+        opened = live.state.step.opened
+    return live.state.round_index if opened is None else opened.round_index
 
 
 def _written(store: Store, ledger: Ledger, live: Live, event: Event) -> Event | None:

@@ -1,11 +1,14 @@
 """What machines ask: readiness in one word, and Prometheus's figures for a viewer."""
 
+import json
+import logging
 import shutil
 from collections.abc import Callable
 
 import pytest
 
 from coordinator.page import watching
+from coordinator.watch.logs import JsonLines
 from edge_client.wire.messages import Report
 from tests.coordinator.devices import wait_for
 from tests.coordinator.page.conftest import Served
@@ -57,6 +60,23 @@ def test_figures_are_for_who_has_a_token(start: Start) -> None:
     assert served.http.get("/metrics").status_code == 401
     assert served.http.get("/metrics", headers=served.bearer(served.token)).status_code == 401
     assert served.http.get("/metrics", headers=served.bearer(served.operator)).status_code == 200
+
+
+def test_lines_of_the_log_name_run_device_and_round(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    served = start()
+    first, second = served.join("kitchen", "hall")
+    first.report(Report(first.work().work_id, "failed", failure="memory"))
+    second.do(second.work())
+    second.work()
+    told = [json.loads(JsonLines().format(record)) for record in caplog.records]
+    asked = [one for one in told if "asked hall, kitchen" in one["message"]]
+    assert [(one["run"], one["round"]) for one in asked] == [("mail", 0), ("mail", 1)]
+    (failed,) = [one for one in told if one["level"] == "warning"]
+    assert (failed["run"], failed["device"], failed["round"]) == ("mail", "kitchen", 0)
+    assert {one["device"] for one in told if "enrolled" in one["message"]} == {"kitchen", "hall"}
 
 
 def test_a_coordinator_that_can_work_is_ready(start: Start) -> None:

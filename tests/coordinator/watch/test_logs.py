@@ -1,7 +1,10 @@
 import json
 import logging
 
-from coordinator.watch.logs import JsonLines, about
+import pytest
+
+from coordinator.watch.logs import JsonLines, about, log_to_stderr
+from edge_client.errors import WrongInput
 
 
 def record(message: str, *args: object, **extra: object) -> logging.LogRecord:
@@ -35,3 +38,8 @@ def test_an_error_stays_one_line() -> None:
         made.exc_info = (type(error), error, error.__traceback__)
     line = JsonLines().format(made)
     assert "\n" not in line and "two\nlines" in json.loads(line)["error"]
+
+
+def test_a_format_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(WrongInput, match="--log-format 'xml': text or json is expected"):
+        log_to_stderr("xml")
