@@ -18,7 +18,6 @@ import pytest
 from coordinator.rounds.events import Answered, Event, StepClosed, StepOpened
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
-from edge_client.client.state import ClientState, Identity
 from simulation.demo.processes import fleet
 from tests.end_to_end.conftest import ANY_DISK, Scene, wait_for
 from tests.end_to_end.faults import Faults, FaultyRelay
@@ -54,10 +53,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_base: Base) -> by
 
 def begin(scene: Scene, *arguments: str) -> str:
     """Create the run and serve it; its URL."""
-    for name in CLIENTS:
-        # Seeds hang on the key, so devices that are to give equal bytes have equal keys.
-        state = ClientState(scene.folder / "state" / name)
-        state.keep_identity(Identity("", f"k{name}" + 40 * "0"))
     scene.create(ROUNDS, len(CLIENTS), EPOCHS, *arguments)
     return scene.serve()
 
