@@ -531,9 +531,10 @@ def answers(found: list[Route]) -> list[str]:
 
 def _messages() -> list[type[Any]]:
     modules = [messages, fleet]
-    kinds = [kind for module in modules for kind in vars(module).values() if is_dataclass(kind)]
+    found = [kind for module in modules for kind in vars(module).values()]
+    kinds = dict.fromkeys(kind for kind in found if isinstance(kind, type))
     own = {module.__name__ for module in modules}
-    return [kind for kind in dict.fromkeys(kinds) if kind.__module__ in own]  # type: ignore[misc]
+    return [kind for kind in kinds if is_dataclass(kind) and kind.__module__ in own]
 
 
 def _inside(kind: type[Any]) -> list[type[Any]]:

@@ -239,7 +239,7 @@ class Client:
         """
         run_id = over.run_id
         standing = self._runs.pop(run_id, None)
-        terms = (standing and standing.terms) or self._state.terms(run_id)
+        terms = (standing.terms if standing else None) or self._state.terms(run_id)
         self._declined.pop(run_id, None)
         self._finished[run_id] = over.run_name
         try:

@@ -20,7 +20,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -277,10 +277,9 @@ def older(body: bytes) -> tuple[Identity, Terms | None]:
         {"url": said["url"], "key": enrolled["device_key"], "device_id": enrolled["device_id"]},
         Identity,
     )
-    try:
+    terms: Terms | None = None
+    with suppress(ValueError, KeyError, TypeError):  # there were none before protocol 4
         terms = msgspec.convert(enrolled["terms"], Terms)
-    except (ValueError, KeyError, TypeError):  # before protocol 4: the coordinator says them again
-        terms = None
     return replace(identity, name=identity.device_id), terms
 
 

@@ -1,5 +1,5 @@
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -222,7 +222,8 @@ def test_waiting_and_the_end_are_these_bytes_in_protocol_5() -> None:
 
 
 def test_a_device_does_one_thing_next() -> None:
-    for told in ({}, {"work": WORK, "waiting": messages.Waiting("idle")}):
+    both: dict[str, Any] = {"work": WORK, "waiting": messages.Waiting("idle")}
+    for told in ({}, both):
         with pytest.raises(WrongInput, match="one of work, terms, over, waiting"):
             messages.Next(**told)
 
