@@ -86,6 +86,7 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         request: Request,
         device: Known,
         work_id: str,
+        repr_digest: Annotated[str | None, Header()] = None,
         content_digest: Annotated[str | None, Header()] = None,
     ) -> Response:
         service.saw(device, time.time())
@@ -95,7 +96,7 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         limit = service.adapter_bytes(asked.opened.adapter_sha256) + MAX_UPDATE_OVERHEAD_BYTES
         body = await read_body(request, limit)
         receipt = await run_in_threadpool(
-            service.answers.update, device, work_id, body, content_digest
+            service.answers.update, device, work_id, body, repr_digest or content_digest
         )
         bells.changed.set()
         return json_of(receipt)
