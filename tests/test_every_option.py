@@ -144,6 +144,7 @@ def usual(folder: Path, port: int) -> dict[str, dict[str, str]]:
         "client plan": {"--state": f"{folder}/state", **small},
         "client patterns": {"--data": data, **small},
         "client labels": {"--state": f"{folder}/state"},
+        "coordinator init": {"--store": f"{folder}/hub"},
         "coordinator create": {
             "--store": f"{folder}/other",
             "--task": f"{data}/task.toml",

@@ -76,7 +76,10 @@ def folder_of(store: Path) -> Path:
 
 def is_there(store: Path) -> bool:
     """Whether a store has certificates."""
-    return folder_of(store).is_dir()
+    try:
+        return folder_of(store).is_dir()
+    except OSError:  # no folder can be called so
+        return False
 
 
 def put(store: Path, trust: Trust, look: Callable[[Path], object]) -> None:
