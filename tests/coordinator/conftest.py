@@ -59,12 +59,12 @@ def served(store: Store, **told: Any) -> Iterator[tuple[Service, httpx.Client]]:
     thread = threading.Thread(target=serve, args=given, kwargs=parts)
     thread.start()
     try:
-        assert listening.wait(10)
+        assert listening.wait(60)  # a busy machine
         with httpx.Client(base_url=url, timeout=30) as http:
             yield service, http
     finally:
         stop.set()
-        thread.join(3)  # whoever still polls
+        thread.join(20)  # whoever still polls
         assert not thread.is_alive()
 
 
