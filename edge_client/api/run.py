@@ -179,8 +179,9 @@ def read_token(file: Path) -> str:
         with file.open("rb") as opened:
             mode = os.fstat(opened.fileno()).st_mode
             body = opened.read(MOST_TOKEN_BYTES)
-    except OSError as error:
-        raise WrongInput(f"--token-file {file} cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # ValueError: a name with NUL
+        why = error.strerror if isinstance(error, OSError) else error
+        raise WrongInput(f"--token-file {str(file)!r} cannot be read: {why}") from error
     demand(
         not mode & (stat.S_IRWXG | stat.S_IRWXO),
         f"--token-file {file} is open to others (mode {stat.S_IMODE(mode):o}); chmod 600 it",
