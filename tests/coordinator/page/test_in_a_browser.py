@@ -74,8 +74,13 @@ def work_through(served: Served, devices: list[Device], rounds: int) -> None:
 
 def answer(device: Device, work: Work, step: int) -> None:
     phases: dict[Any, float] = {"download": 1.5, "train": 30.0 - step, "upload": 3.0, "wait": 4.0}
-    moved = {"payload_up_bytes": 101_000, "payload_down_bytes": 113_000}
-    cost = Cost(phases_s=phases, tcp_up_bytes=104_000, tcp_down_bytes=115_000, **moved)
+    cost = Cost(
+        phases_s=phases,
+        payload_up_bytes=101_000,
+        payload_down_bytes=113_000,
+        tcp_up_bytes=104_000,
+        tcp_down_bytes=115_000,
+    )
     if work.kind == "train":
         assert device.put(work.work_id, device.update(work)).status_code == 200
         device.report(Report(work.work_id, "done", 8, loss=1.6 / (1 + step), cost=cost))
