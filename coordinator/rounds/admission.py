@@ -11,8 +11,6 @@ from edge_client.wire.tensors import (
     Update,
     check_same_parameters,
     decode_update,
-    digest_header,
-    sha256,
 )
 
 COUNTS = ("num_examples", "labelled", "pseudo_labels", "layer_forwards")
@@ -20,29 +18,18 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class Refusal(ValueError):
-    """A request that is refused; the route answers with `status` and one line of `detail`."""
+    """A request that is refused; the route answers with `status` and one line of `detail`.
 
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = " ".join(detail.split())[:500]
-
-
-def check_digest(body: bytes, header: str | None) -> str:
-    """Refuse a body whose `Content-Digest` (RFC 9530) is missing or not its own.
-
-    Returns:
-        The body's SHA-256, as `wire.tensors.sha256` writes it.
-
-    Raises:
-        Refusal: 400.
+    Args:
+        status: The HTTP status.
+        detail: Why, and what to do.
+        again_s: Seconds after which the same request may be answered; 0 where that says nothing.
     """
-    if header is None:
-        raise Refusal(400, "Content-Digest is missing; sha-256 of the body is expected")
-    name = sha256(body)
-    if digest_header(name) not in [part.strip() for part in header.split(",")]:
-        raise Refusal(400, "Content-Digest is not the SHA-256 of the body; send it again")
-    return name
+
+    def __init__(self, status: int, detail: str, again_s: int = 0) -> None:
+        super().__init__(detail)
+        self.status, self.again_s = status, again_s
+        self.detail = " ".join(detail.split())[:500]
 
 
 def check_update(body: bytes, work_id: str, adapter: AdapterState) -> Update:

@@ -3,20 +3,23 @@
 import logging
 from collections import Counter
 from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
 from threading import Lock
 
 from coordinator.fleet.devices import Fleet
 from coordinator.fleet.members import Members
-from coordinator.rounds.admission import Refusal, check_digest, check_report, check_update
+from coordinator.rounds.admission import Refusal, check_report, check_update
 from coordinator.rounds.events import Answered, StepOpened
 from coordinator.serving.joining import leave
 from coordinator.serving.ledger import CLOSED, Asked, Ledger, Live, is_work_id
 from coordinator.serving.telling import answer_text
+from coordinator.serving.uploads import Judge
 from coordinator.storage.device_rows import Device
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
 from edge_client.wire.messages import Receipt, Report
-from edge_client.wire.tensors import AdapterState, decode_adapter
+from edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES, AdapterState, decode_adapter
 
 LOG = logging.getLogger(__name__)
 
@@ -45,31 +48,49 @@ class Answers:
             raise Refusal(403, "this work is another device's")
         return asked
 
-    def update(self, device: Device, work_id: str, body: bytes, digest: str | None) -> Receipt:
+    def judge(self, device: Device, work_id: str) -> Judge:
+        """What decides on an update for a piece of work.
+
+        Raises:
+            Refusal: 422 its answer is a report alone, 403, 404.
+        """
+        asked = self.asked(device, work_id)
+        if asked is None:
+            return Judge(0, lambda _: CLOSED, lambda *_: CLOSED)
+        if asked.opened.kind != "train":
+            raise Refusal(
+                422, f"work {work_id} asks to {asked.opened.kind}; a report alone is expected"
+            )
+        adapter = self._store.blob_path(asked.opened.adapter_sha256)
+        most = adapter.stat().st_size + MAX_UPDATE_OVERHEAD_BYTES if adapter.is_file() else 0
+        known, accept = partial(self._known, asked, work_id), partial(self._accept, asked, work_id)
+        return Judge(most, known, accept)
+
+    def _known(self, asked: Asked, work_id: str, name: str) -> Receipt | None:
+        step = self._live(asked).state.step
+        if step is None or work_id not in step.members:
+            return Receipt(True) if self._ledger.is_counted(work_id) else CLOSED
+        answer = step.answers.get(work_id)
+        if answer is None:
+            return None
+        is_same = answer.update_sha256 == name
+        return Receipt(is_same, "" if is_same else f"answered already: {answer.outcome}")
+
+    def _accept(self, asked: Asked, work_id: str, path: Path, name: str) -> Receipt:
         """Take a trained update; it is on disk before the receipt says so.
 
         The same body twice counts once. What comes after its step has closed does not count.
 
         Raises:
-            Refusal: 400 damaged on the way, 422 not what was asked for, 403, 404.
+            Refusal: 422 not what was asked for.
         """
-        asked = self.asked(device, work_id)
-        if asked is None:
-            return CLOSED
-        if asked.opened.kind != "train":
-            raise Refusal(
-                422, f"work {work_id} asks to {asked.opened.kind}; a report alone is expected"
-            )
-        name = check_digest(body, digest)
-        update = check_update(body, work_id, self._adapter(asked.opened.adapter_sha256))
-        step = self._live(asked).state.step
-        if step is None or work_id not in step.members:
-            is_counted = self._ledger.is_counted(work_id)
-            return Receipt(True) if is_counted else CLOSED
+        adapter = self._adapter(asked.opened.adapter_sha256)
+        num_examples = check_update(path.read_bytes(), work_id, adapter).num_examples
+        if (receipt := self._known(asked, work_id, name)) is not None:
+            return receipt
         with self._store.claiming():
-            self._store.put(body, name)
-            answer = Answered(work_id, "done", name, update.num_examples)
-            return self._ledger.answer(asked.run_id, answer)
+            self._store.keep(path, name)
+            return self._ledger.answer(asked.run_id, Answered(work_id, "done", name, num_examples))
 
     def report(self, device: Device, report: Report, now_s: float) -> Receipt:
         """Keep a report's figures; a failure, an evaluation and labelling answer their work.

@@ -4,27 +4,45 @@ Bytes are checked by `wire` and `admission`, not by the web framework: a request
 in an answer, or in 4xx with one line of detail. Store work runs in threads, waiting does not.
 """
 
+import asyncio
 import re
 import time
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, JSONResponse
 
 from coordinator.rounds.admission import Refusal
-from coordinator.serving.http import brief_of, json_of, read_body, takes
-from coordinator.serving.ledger import CLOSED
+from coordinator.serving.http import FULL_AGAIN_S, brief_of, json_of, read_body, takes
 from coordinator.serving.polls import Bells, heard
 from coordinator.serving.service import Service
+from coordinator.serving.uploads import Judge, Uploads
 from coordinator.storage.device_rows import Device
 from coordinator.storage.keys import bearer
 from edge_client.wire.fleet import Enrol, Enrolled, Membership
 from edge_client.wire.messages import MAX_JSON_BYTES, Next, Receipt, Report, decode
-from edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES, digest_header
+from edge_client.wire.tensors import digest_header, digest_in
 
 LONGEST_POLL_S = 60.0
-PIECE_BYTES = 1 << 20  # of an adapter that is sent: every piece is a hop to a thread and back
+PIECE_BYTES = 256 << 10  # of an adapter that is sent: a hop to a thread each, held for each device
+SHA_256 = "(^|[ ,])sha-256=:[A-Za-z0-9+/]{43}=:"
+Digest = Annotated[str, Header(alias="Repr-Digest", pattern=SHA_256)]
+TENSORS = {
+    "content": {
+        "application/octet-stream": {
+            "schema": {
+                "type": "string",
+                "format": "binary",
+                "description": "An update (a safetensors file), or what is missing of it.",
+            }
+        }
+    },
+    "required": True,
+}
 
 
 def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
@@ -69,37 +87,23 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         bells.changed.set()
         return json_of(receipt)
 
-    @app.get("/v1/adapters/{name}", response_class=FileResponse)
-    def adapter(request: Request, device: Known, name: str) -> Response:
-        if not re.fullmatch("[0-9a-f]{64}", name) or not service.is_adapter(name):
-            raise Refusal(404, f"no adapter {name[:64]!r}")
-        digest = digest_header(name)
-        headers = {"ETag": f'"{name}"', "Repr-Digest": digest, "Cache-Control": "immutable"}
-        if "range" not in request.headers:
-            headers["Content-Digest"] = digest
-        response = FileResponse(service.adapter_path(name), headers=headers)
-        response.chunk_size = PIECE_BYTES
-        return response
+    def judge_of(device: Device, work_id: str) -> Judge:
+        judge = service.answers.judge(device, work_id)
 
-    @app.put("/v1/work/{work_id}/update", response_model=Receipt)
-    async def update(
-        request: Request,
-        device: Known,
-        work_id: str,
-        repr_digest: Annotated[str | None, Header()] = None,
-        content_digest: Annotated[str | None, Header()] = None,
-    ) -> Response:
-        service.saw(device, time.time())
-        asked = service.answers.asked(device, work_id)
-        if asked is None:
-            return json_of(CLOSED)
-        limit = service.adapter_bytes(asked.opened.adapter_sha256) + MAX_UPDATE_OVERHEAD_BYTES
-        body = await read_body(request, limit)
-        receipt = await run_in_threadpool(
-            service.answers.update, device, work_id, body, repr_digest or content_digest
-        )
-        bells.changed.set()
-        return json_of(receipt)
+        def known(name: str) -> Receipt | None:
+            receipt = judge.known(name)
+            if receipt is None and service.caretaker.is_full:
+                raise Refusal(507, "the coordinator's disk is full; try again", FULL_AGAIN_S)
+            return receipt
+
+        return replace(judge, known=known, heard=lambda: service.saw(device, time.time()))
+
+    def adapter_of(_: Device, name: str) -> Path | None:
+        path = service.adapter_path(name)
+        return path if service.is_adapter(name) and path.is_file() else None
+
+    uploads = Uploads(service.store.uploads)
+    add_transfer_routes(app, device_of, judge_of, adapter_of, uploads, bells.changed)
 
     @app.post("/v1/work/{work_id}/report", response_model=Receipt, openapi_extra=takes(Report))
     async def report(request: Request, device: Known, work_id: str) -> Response:
@@ -114,3 +118,69 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
     @app.get("/healthz")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
+
+
+def add_transfer_routes(
+    app: FastAPI,
+    device_of: Callable[..., Any],
+    judge_of: Callable[[Any, str], Judge],
+    adapter_of: Callable[[Any, str], Path | None],
+    uploads: Uploads,
+    changed: asyncio.Event,
+) -> None:
+    """Add them.
+
+    Args:
+        app: Gets them.
+        device_of: Depends on a request; the device that sent it.
+        judge_of: What decides on the update of a device for a piece of work; called in a thread.
+        adapter_of: An adapter's file by its SHA-256, if this device may have it; in a thread.
+        uploads: Where updates arrive.
+        changed: Set when an update was taken.
+    """
+    Known = Annotated[Any, Depends(device_of)]
+
+    @app.get("/v1/adapters/{name}", response_class=FileResponse)
+    def adapter(device: Known, name: str) -> Response:
+        path = adapter_of(device, name) if re.fullmatch("[0-9a-f]{64}", name) else None
+        if path is None:
+            raise Refusal(404, f"no adapter {name[:64]!r}")
+        headers = {"ETag": f'"{name}"', "Repr-Digest": digest_header(name)}
+        response = FileResponse(path, headers=headers | {"Cache-Control": "immutable"})
+        response.chunk_size = PIECE_BYTES
+        return response
+
+    @app.head("/v1/work/{work_id}/update", status_code=204)
+    async def arrived(device: Known, work_id: str, repr_digest: Digest) -> Response:
+        judge = await run_in_threadpool(judge_of, device, work_id)
+        offset = await uploads.arrived(work_id, _name(repr_digest), judge)
+        told = {"Upload-Complete": "?1"} if offset is None else {"Upload-Offset": str(offset)}
+        return Response(status_code=204, headers=told | {"Cache-Control": "no-store"})
+
+    @app.put(
+        "/v1/work/{work_id}/update",
+        response_model=Receipt,
+        openapi_extra={"requestBody": TENSORS},
+        responses={409: {"description": "`Upload-Offset` says which part is wanted."}},
+    )
+    async def update(
+        request: Request,
+        device: Known,
+        work_id: str,
+        repr_digest: Digest,
+        content_range: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        judge = await run_in_threadpool(judge_of, device, work_id)
+        taken = await uploads.take(request, work_id, _name(repr_digest), content_range, judge)
+        if isinstance(taken, int):
+            detail = {"detail": f"the body goes on at byte {taken}"}
+            return JSONResponse(detail, 409, {"Upload-Offset": str(taken)})
+        changed.set()
+        return json_of(taken)
+
+
+def _name(header: str) -> str:
+    name = digest_in(header)
+    if name is None:
+        raise Refusal(422, "Repr-Digest: `sha-256=:BASE64:` expected")
+    return name

@@ -5,11 +5,13 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import OperationalError
 from starlette.requests import ClientDisconnect
 
 from coordinator.rounds.admission import Refusal
 from edge_client.wire.messages import WireError, encode, encode_brief
 
+FULL_AGAIN_S = 20  # after which a device asks a full disk again
 DRAIN_BYTES = 4 * 1024 * 1024  # read on that far, so that the sender gets to read the refusal
 
 
@@ -19,6 +21,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(WireError, _no_message)
     app.add_exception_handler(RequestValidationError, _no_parameters)
     app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(OperationalError, _no_database)
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:
@@ -52,15 +55,17 @@ def brief_of(message: Any) -> Response:
     return Response(encode_brief(message), media_type="application/json")
 
 
-def _detail(status: int, detail: str) -> Response:
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+def _detail(status: int, detail: str, again_s: int = 0) -> Response:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    if again_s:
+        headers["Retry-After"] = str(again_s)
     line = " ".join(detail.split())[:500]
     return JSONResponse({"detail": line}, status_code=status, headers=headers)
 
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, Refusal)
-    return _detail(error.status, error.detail)
+    return _detail(error.status, error.detail, error.again_s)
 
 
 async def _no_message(_: Request, error: Exception) -> Response:
@@ -71,6 +76,12 @@ async def _no_parameters(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     return _detail(422, f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
+
+
+async def _no_database(_: Request, error: Exception) -> Response:
+    if "disk is full" not in str(error):
+        raise error
+    return _detail(507, "the coordinator's disk is full; try again", FULL_AGAIN_S)
 
 
 async def _gone(_: Request, __: Exception) -> Response:

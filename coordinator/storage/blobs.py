@@ -1,10 +1,17 @@
-"""Files named by the SHA-256 of their bytes, on disk before anybody hears that they are."""
+"""Files named by the SHA-256 of their bytes, on disk before anybody hears that they are.
 
+What arrives piece by piece lies in a `Partial` until it is whole; then `keep_blob` names it.
+"""
+
+import hashlib
 import os
 import secrets
 from pathlib import Path
 
+from edge_client.files import sync_folder
 from edge_client.wire.tensors import sha256
+
+READ_BYTES = 1 << 18
 
 
 def put_blob(folder: Path, body: bytes, name: str = "") -> str:
@@ -27,12 +34,22 @@ def put_blob(folder: Path, body: bytes, name: str = "") -> str:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    descriptor = os.open(folder, os.O_RDONLY)  # also when it was there: its rename may be young
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(folder)  # also when it was there: its rename may be young
     return name
+
+
+def keep_blob(folder: Path, part: Path, name: str) -> None:
+    """Make a file that is whole a blob, durable when this returns; the file itself is gone then.
+
+    Args:
+        folder: Where blobs lie.
+        part: The file, on the same disk.
+        name: SHA-256 of its bytes.
+    """
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.replace(folder / name)
+    sync_folder(folder)
 
 
 def read_blob(folder: Path, name: str) -> bytes:
@@ -51,3 +68,60 @@ def sweep(folder: Path) -> None:
     """Remove what a killed process left half written; only while nobody else writes."""
     for path in folder.glob("*.tmp"):
         path.unlink()
+
+
+class Partial:
+    """A file that arrives piece by piece and is hashed on the way; it outlives the process.
+
+    Its bytes are not durable: after a power cut they may be others, which the hash of the whole
+    tells. Not safe to use from several threads at once.
+
+    Args:
+        path: Where it lies.
+        name: SHA-256 of what it is to become.
+
+    Attributes:
+        path: As given.
+        name: As given.
+        size: Bytes that have arrived.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name, self.size = path, name, 0
+        self._hash = hashlib.sha256()
+
+    def resume(self) -> None:
+        """Go on after what lies there from an earlier life of the process."""
+        with self.path.open("rb") as file:
+            while block := file.read(READ_BYTES):
+                self._hash.update(block)
+                self.size += len(block)
+
+    def restart(self) -> None:
+        """Begin again, with an empty file."""
+        self.path.open("wb").close()
+        self.size, self._hash = 0, hashlib.sha256()
+
+    def write(self, piece: bytes | bytearray) -> None:
+        """Add bytes to the end.
+
+        Raises:
+            OSError: The disk is full; what is there can no longer be gone on with.
+        """
+        descriptor = os.open(self.path, os.O_WRONLY)
+        try:
+            left = memoryview(piece)
+            while left:
+                written = os.pwrite(descriptor, left, self.size)
+                self._hash.update(left[:written])
+                self.size, left = self.size + written, left[written:]
+        finally:
+            os.close(descriptor)
+
+    def is_whole(self) -> bool:
+        """Whether what has arrived is what it is to become."""
+        return self._hash.hexdigest() == self.name
+
+    def discard(self) -> None:
+        """Remove the file, if it is there."""
+        self.path.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from coordinator.rounds.events import Event, decode_event, encode_event
-from coordinator.storage.blobs import put_blob, read_blob
+from coordinator.storage.blobs import keep_blob, put_blob, read_blob
 from coordinator.storage.database import Database
 from coordinator.storage.migrations.upgrade import HEAD, KNOWN, keep_copy, revision_of, upgrade
 from coordinator.storage.schema import DEVICES, EVENTS, METADATA, REPORTS, RUNS, VERSION
@@ -72,7 +72,7 @@ class Store:
     """
 
     def __init__(self, folder: Path, url: str | None = None, is_upgrading: bool = False) -> None:
-        self.blobs = folder / "blobs"
+        self.blobs, self.uploads = folder / "blobs", folder / "uploads"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # tokens' hashes, work's secrets
             self.blobs.mkdir(exist_ok=True)
@@ -128,6 +128,10 @@ class Store:
     def put(self, body: bytes, name: str = "") -> str:
         """Write a blob; durable when this returns. See `blobs.put_blob`."""
         return put_blob(self.blobs, body, name)
+
+    def keep(self, path: Path, name: str) -> None:
+        """Make a whole file a blob; durable when this returns. See `blobs.keep_blob`."""
+        keep_blob(self.blobs, path, name)
 
     def read(self, name: str) -> bytes:
         return read_blob(self.blobs, name)

@@ -130,11 +130,6 @@ def sha256(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def content_digest(body: bytes) -> str:
-    """Value of the `Content-Digest` header for a body (RFC 9530)."""
-    return digest_header(sha256(body))
-
-
 def digest_header(name: str) -> str:
     """Value of the `Repr-Digest` header (RFC 9530) for a file of this SHA-256."""
     return f"sha-256=:{base64.b64encode(bytes.fromhex(name)).decode()}:"

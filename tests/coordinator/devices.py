@@ -17,9 +17,10 @@ from edge_client.wire.messages import Next, Over, Receipt, Report, Waiting, Work
 from edge_client.wire.tensors import (
     AdapterState,
     Update,
-    content_digest,
     decode_adapter,
+    digest_header,
     encode_update,
+    sha256,
 )
 
 FACTS = DeviceFacts("test", 1, 1 << 30, "3.11", "0")
@@ -106,8 +107,8 @@ class Device:
         return encode_update(Update(work.work_id, int(draw.integers(1, 50)), delta))
 
     def put(self, work_id: str, body: bytes, digest: str | None = None) -> httpx.Response:
-        digest = content_digest(body) if digest is None else digest
-        headers = self.headers | {"Content-Digest": digest}
+        digest = digest_header(sha256(body)) if digest is None else digest
+        headers = self.headers | {"Repr-Digest": digest}
         return self.http.put(f"/v1/work/{work_id}/update", content=body, headers=headers)
 
     def report(self, report: Report) -> Receipt:

@@ -18,8 +18,8 @@ from edge_client.wire.messages import Report
 from edge_client.wire.tensors import (
     AdapterState,
     Update,
-    content_digest,
     decode_update,
+    digest_header,
     encode_adapter,
     encode_update,
     sha256,
@@ -130,7 +130,7 @@ def test_an_adapter_can_be_fetched_in_parts(start: Start) -> None:
     sha = live.service.run(live.run_id).run.adapter_sha256
     whole = live.http.get(f"/v1/adapters/{sha}", headers=device.headers)
     assert sha256(whole.content) == sha
-    assert whole.headers["Content-Digest"] == content_digest(whole.content)
+    assert whole.headers["Repr-Digest"] == digest_header(sha256(whole.content))
     part = live.http.get(
         f"/v1/adapters/{sha}",
         headers=device.headers | {"Range": "bytes=100-", "If-Range": whole.headers["ETag"]},
@@ -194,8 +194,8 @@ def test_an_update_that_is_not_what_was_asked_for_is_named(start: Start) -> None
         assert response.status_code == 422 and said in response.json()["detail"]
         assert "\n" not in response.json()["detail"]
     body = a.update(work)
-    assert a.put(work.work_id, body, "").status_code == 400
-    assert a.put(work.work_id, body, content_digest(b"other")).status_code == 400
+    assert a.put(work.work_id, body, "").status_code == 422
+    assert a.put(work.work_id, body, digest_header(sha256(b"other"))).status_code == 400
     assert a.put(work.work_id, body[:-1]).status_code == 422
     assert a.put(work.work_id, encode_adapter(delta)).status_code == 422
     grown = delta | {first: huge}
@@ -273,7 +273,7 @@ def test_a_connection_cut_in_the_middle_of_an_update_changes_nothing(start: Star
     head = (
         f"PUT /v1/work/{work.work_id}/update HTTP/1.1\r\nHost: x\r\n"
         f"Authorization: {a.headers['Authorization']}\r\nContent-Length: {len(body)}\r\n"
-        f"Content-Digest: {content_digest(body)}\r\n\r\n"
+        f"Repr-Digest: {digest_header(sha256(body))}\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(head.encode() + body[: len(body) // 2])

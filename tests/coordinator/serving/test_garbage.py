@@ -19,7 +19,7 @@ from edge_client.texts.tasks import Task
 from edge_client.wire import messages
 from edge_client.wire.confidences import BINS
 from edge_client.wire.messages import Work
-from edge_client.wire.tensors import content_digest, decode_update
+from edge_client.wire.tensors import decode_update, digest_header, sha256
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import Device, key_of
 from tests.coordinator.serving.test_app import trained
@@ -138,7 +138,7 @@ def test_a_changed_update_is_refused(target: Target, data: st.DataObject) -> Non
     place = data.draw(st.integers(0, end - 1))
     value = data.draw(st.integers(0, 255).filter(lambda value: value != right[place]))
     body = right[:place] + bytes([value]) + right[place + 1 :]
-    assert device.put(work.work_id, body, content_digest(right)).status_code == 400
+    assert device.put(work.work_id, body, digest_header(sha256(right))).status_code == 400
     try:
         update = decode_update(body)
     except messages.WireError:

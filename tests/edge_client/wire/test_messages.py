@@ -17,11 +17,12 @@ from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import (
     Update,
     check_same_parameters,
-    content_digest,
     decode_adapter,
     decode_update,
+    digest_header,
     encode_adapter,
     encode_update,
+    sha256,
 )
 from edge_client.wire.training import Training
 
@@ -331,4 +332,4 @@ def test_other_parameters_are_named() -> None:
 def test_the_digest_is_rfc_9530s() -> None:
     # The example of RFC 9530, appendix B.1: the body {"hello": "world"} and a newline.
     expected = "sha-256=:RK/0qy18MlBSVnWgjwz6lZEWjP/lF5HF9bvEF8FabDg=:"
-    assert content_digest(b'{"hello": "world"}\n') == expected
+    assert digest_header(sha256(b'{"hello": "world"}\n')) == expected

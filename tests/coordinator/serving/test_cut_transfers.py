@@ -1,0 +1,140 @@
+"""The device's transport and the coordinator's routes, over connections that are reset."""
+
+import math
+import random
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from edge_client.client.retries import Unreachable, patiently
+from edge_client.client.transport import Coordinator
+from edge_client.metering.work import WorkMeter
+from edge_client.wire.tensors import sha256
+from tests.coordinator.serving.small_server import SmallServer, serving
+from tests.relays import cutting, now_and_then, once
+
+BODY = random.Random(3).randbytes(1_200_007)
+ONE_SERVER = [HealthCheck.function_scoped_fixture]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallServer]:
+    with serving(tmp_path_factory.mktemp("small")) as small:
+        yield small
+
+
+def test_in_the_good_case_each_way_is_one_request(server: SmallServer) -> None:
+    server.forget()
+    name = server.offer(BODY)
+    with closing(Coordinator(server.url)) as coordinator:
+        meter = WorkMeter(coordinator.traffic)
+        assert coordinator.adapter(name, meter, len(BODY)) == BODY
+        assert coordinator.upload("good", BODY, meter).accepted
+        cost = meter.cost()
+    assert server.requests == [("GET", ""), ("PUT", "")] and cost.requests == 2
+    framing = (cost.tcp_up_bytes or 0) + (cost.tcp_down_bytes or 0) - 2 * len(BODY)
+    assert framing < 1500
+
+
+DIRECTIONS: st.SearchStrategy[Literal["up", "down"]] = st.sampled_from(["up", "down"])
+
+
+@settings(suppress_health_check=ONE_SERVER)
+@given(DIRECTIONS, st.integers(1, len(BODY) + 400))
+@example("up", 1)
+@example("up", len(BODY) + 150)
+@example("down", 1)
+@example("down", 200)  # the receipt is cut: the update counts already
+def test_an_upload_cut_anywhere_counts_once_and_what_arrived_is_not_sent_again(
+    server: SmallServer, direction: Literal["up", "down"], at: int
+) -> None:
+    server.forget()
+    with (
+        cutting(server.port, once(direction, at)) as relay,
+        closing(Coordinator(relay.url)) as coordinator,
+    ):
+        assert patiently(lambda: coordinator.upload("w", BODY, WorkMeter()), 60.0).accepted
+        assert server.counted == {"w": 1} and server.body_of("w") == BODY
+    parts = [part for method, part in server.requests if method == "PUT"]
+    assert server.received == len(BODY)  # no byte twice
+    assert len(parts) <= 2 and (relay.cuts or parts == [""])
+    last, whole = len(BODY) - 1, len(BODY)
+    assert all(re.fullmatch(rf"(bytes (\d+-{last}|\*)/{whole})?", part) for part in parts)
+
+
+@settings(suppress_health_check=ONE_SERVER)
+@given(DIRECTIONS, st.integers(1, len(BODY) + 400))
+@example("down", 1)
+@example("down", len(BODY) + 100)
+@example("up", 60)
+def test_a_download_cut_anywhere_goes_on_and_is_the_same(
+    server: SmallServer, direction: Literal["up", "down"], at: int
+) -> None:
+    server.forget()
+    name = server.offer(BODY)
+    with (
+        cutting(server.port, once(direction, at)) as relay,
+        closing(Coordinator(relay.url)) as coordinator,
+    ):
+        meter = WorkMeter(coordinator.traffic)
+        assert patiently(lambda: coordinator.adapter(name, meter, len(BODY)), 60.0) == BODY
+    assert meter.payload_down_bytes == len(BODY)  # no byte twice
+    assert 1 <= len(server.requests) <= 2
+    if relay.cuts and direction == "down" and at > 1000:
+        (_, first), (_, rest) = server.requests
+        assert first == "" and re.fullmatch(r"bytes=\d+-", rest)
+
+
+def test_an_earlier_lifes_upload_goes_on(server: SmallServer) -> None:
+    server.forget()
+    body = random.Random(4).randbytes(1_000_000)
+    with cutting(server.port, once("up", 900_000)) as relay:
+        with closing(Coordinator(relay.url)) as first, pytest.raises(Unreachable):
+            first.upload("life", body, WorkMeter())
+        with closing(Coordinator(relay.url)) as second:
+            assert second.upload("life", body, WorkMeter(), is_begun=True).accepted
+    assert [method for method, _ in server.requests] == ["PUT", "HEAD", "PUT"]
+    assert server.requests[2][1].startswith("bytes ") and server.body_of("life") == body
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("seed", [random.SystemRandom().randrange(10**6)])
+def test_one_percent_of_resets_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
+    """The seed is in the test's name: with it again, the cuts fall on the same bytes."""
+    draw = random.Random(seed)
+    bodies = [draw.randbytes(200_000 + draw.randrange(200_000)) for _ in range(24)]
+    with (
+        serving(tmp_path) as server,
+        cutting(server.port, now_and_then(0.01, 4096, draw)) as relay,
+    ):
+        names = [server.offer(body[::-1]) for body in bodies]
+        local = threading.local()
+
+        def both(number: int) -> None:
+            if not hasattr(local, "coordinator"):
+                local.coordinator = Coordinator(relay.url)
+            one: Coordinator = local.coordinator
+            fetched = patiently(lambda: one.adapter(names[number], WorkMeter()), math.inf)
+            assert fetched == bodies[number][::-1]
+            work_id = f"work-{number}"
+            told = patiently(lambda: one.upload(work_id, bodies[number], WorkMeter()), math.inf)
+            assert told.accepted
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(both, range(len(bodies))))
+        assert relay.cuts > 0
+        assert server.counted == {f"work-{number}": 1 for number in range(len(bodies))}
+        for number, body in enumerate(bodies):
+            assert sha256(server.body_of(f"work-{number}")) == sha256(body)
+        assert list(server.uploads.iterdir()) == []
