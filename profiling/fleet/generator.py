@@ -27,6 +27,7 @@ from profiling.instruments.stepping import tell
 AT_ONCE = 64  # devices that enrol at the same time
 TIMEOUT_S = 60.0
 LAG_S = 0.1  # between two looks at how late this process itself is
+END_S = 10.0  # what devices have for ending after a SIGTERM
 OWN_FILES = 100  # beside one socket per device
 
 
@@ -120,16 +121,17 @@ async def generate(asked: Asked) -> Met:
     began_s = time.monotonic()
     looking = asyncio.create_task(look())
     tasks = [asyncio.create_task(live(device, n % 10)) for n, device in enumerate(devices)]
-    together = asyncio.gather(*tasks, return_exceptions=True)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, together.cancel)
-    ended: list[BaseException | None] = []
-    try:
-        ended = await together
-    except asyncio.CancelledError:
-        await asyncio.gather(*tasks, return_exceptions=True)
-    looking.cancel()
-    for failure in ended:
-        if isinstance(failure, BaseException):
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    stopping, through = asyncio.create_task(stop.wait()), asyncio.create_task(asyncio.wait(tasks))
+    await asyncio.wait([stopping, through], return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=END_S)
+    for other in (looking, stopping, through):
+        other.cancel()
+    for task in tasks:
+        if task.done() and not task.cancelled() and (failure := task.exception()) is not None:
             book.wrong(f"a device ended: {type(failure).__name__}: {failure}")
     for device in devices:
         device.close()
