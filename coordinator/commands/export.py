@@ -63,5 +63,5 @@ def round_of(text: str) -> int | Literal["best", "last"]:
     if text == "best" or text == "last":
         return text
     is_number = text.isascii() and text.isdecimal() and len(text) <= 7
-    demand(is_number, f"--round {text[:40]}: a round's number, best or last expected")
+    demand(is_number, f"--round {text[:40]!r}: a round's number, best or last expected")
     return int(text)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from coordinator.rounds.events import Event, Finished, StepClosed, StepOpened
 from coordinator.rounds.guidance import guidance_of
 from coordinator.rounds.machine import Step, devices_needed
+from coordinator.rounds.scoring import scored
 from coordinator.serving.ledger import Live
 from edge_client.adapters.card import portable_name
 from edge_client.wire.failures import SAID
@@ -166,10 +167,12 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
 
 def _accuracy(step: Step) -> str:
     """What an evaluation found over all texts; empty where nobody evaluated."""
-    told = [answer for _, answer in step.updates() if answer.right is not None]
-    texts = sum(answer.num_examples for answer in told)
-    right = sum(answer.right or 0 for answer in told)
-    return f", accuracy {right / texts:.3f} on {texts} texts" if texts else ""
+    score = scored(step.opened, [answer for _, answer in step.updates()])
+    if not score.texts:
+        return ""
+    error = "?" if score.error is None else f"{score.error:.3f}"
+    within = f" +- {error}" if score.error != 0.0 else ""
+    return f", accuracy {score.accuracy:.3f}{within} on {score.texts} texts"
 
 
 def round_text(live: Live, opened: StepOpened) -> str:

@@ -1,0 +1,72 @@
+"""`export --round`: the last, the best, a number, and rounds that are gone."""
+
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator.api.export import export, ranges
+from coordinator.api.prune import prune
+from coordinator.config import RunConfig
+from coordinator.rounds.events import Answered, StepClosed
+from coordinator.rounds.machine import State, decide, evolve
+from coordinator.storage.runs import create_run, find_run
+from coordinator.storage.store import Store
+from edge_client.errors import WrongInput
+from edge_client.wire.tensors import decode_adapter, encode_adapter
+from tests.command_line import smidgen
+
+RIGHT = [1, 2, 9, 3, 4, 5, 6]  # of ten, after each round
+
+
+@pytest.fixture
+def folder(tmp_path: Path, config: RunConfig) -> Path:
+    """A finished run of six rounds, the second of which was the best."""
+    place = tmp_path / "store"
+    config = replace(config, rounds=6, min_clients=1)
+    with closing(Store(place)) as store:
+        run = find_run(store, create_run(store, config, time.time()).run_id)
+        first = decode_adapter(store.read(run.adapter_sha256))
+        state, seq = State(run.adapter_sha256), 0
+        while event := decide(config, state, ["d"], run.secret, 0.0):
+            if isinstance(event, StepClosed) and event.adapter_sha256 is None:
+                moved = {key: one + state.round_index + 1 for key, one in first.items()}
+                event = replace(event, adapter_sha256=store.put(encode_adapter(moved)))
+            told = [event]
+            step = evolve(state, event).step
+            for work_id in step.members if step else ():
+                right = RIGHT[step.opened.round_index] if step else 0
+                told.append(Answered(work_id, "done", "u", 10, right=right))
+            for one in told:
+                store.append(run.run_id, seq, one)
+                state, seq = evolve(state, one), seq + 1
+    return place
+
+
+def test_the_last_the_best_and_any_round_can_be_taken(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert export(folder, out).round_index == 6
+    assert export(folder, out, round_index="best").round_index == 2
+    names = {export(folder, out, round_index=index).adapter_sha256 for index in range(7)}
+    assert len(names) == 7
+
+
+def test_a_round_that_was_pruned_is_named_with_those_that_are_there(
+    folder: Path, tmp_path: Path
+) -> None:
+    prune(folder, keep_rounds=3)
+    with pytest.raises(WrongInput, match=r"--round 3: its adapter was pruned; .* 0, 2, 4 to 6$"):
+        export(folder, tmp_path / "out", round_index=3)
+    with pytest.raises(WrongInput, match=r"--round 9: no such round has closed; .* 0, 2, 4 to 6$"):
+        export(folder, tmp_path / "out", round_index=9)
+    line = ("coordinator", "export", "--store", str(folder), "--out", str(tmp_path / "out"))
+    done = smidgen(*line, "--round", "best")
+    assert done.exit_code == 0 and "adapter of round 2" in done.stdout
+    wrong = smidgen(*line, "--round", "-1")
+    assert wrong.exit_code == 2 and "a round's number, best or last" in wrong.stderr
+
+
+def test_numbers_are_told_as_ranges() -> None:
+    assert ranges([0, 5, 6, 7, 9, 10]) == "0, 5 to 7, 9, 10" and ranges([]) == ""
