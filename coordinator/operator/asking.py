@@ -22,10 +22,12 @@ After = Annotated[
     Query(max_length=LONGEST_CURSOR, description="`next` of the page before; none for the first."),
 ]
 SAID = {
+    400: "The body is not JSON.",
     401: "No operator's or viewer's token came, or one that was revoked.",
     403: "This role may not do that.",
     404: "There is no such thing.",
     409: "It cannot be done as things stand.",
+    413: "The body is longer than a message may be.",
     422: "A value that is not expected.",
 }
 REFUSALS: dict[int | str, dict[str, Any]] = {

@@ -1,5 +1,6 @@
 """A run that is created from JSON: as from a run file, but for what lies on the server alone."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
@@ -31,6 +32,7 @@ def config_from(asked: NewRun, store: Store) -> RunConfig:
         TaskError: No ready-made task has that name, or the table makes no sense.
     """
     told = {key: value for key, value in asked.model_dump().items() if value is not None}
+    _check_text(told)
     told["task"] = asdict(_task(told["task"]))
     told.setdefault("name", told["task"]["name"])
     for name, kind in TABLES.items():
@@ -43,8 +45,16 @@ def config_from(asked: NewRun, store: Store) -> RunConfig:
         )
     try:
         return msgspec.convert(told, RunConfig)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, OverflowError) as error:
         raise ConfigError(f"the run: {error}") from error
+
+
+def _check_text(told: Mapping[str, Any]) -> None:
+    """Refuse half characters, which JSON can say and no tokenizer or journal can read."""
+    try:
+        json.dumps(told, ensure_ascii=False).encode()
+    except ValueError as error:
+        raise ConfigError("the run: a text in it is not Unicode") from error
 
 
 def _task(given: str | dict[str, Any]) -> Any:

@@ -115,7 +115,7 @@ def round_told(index: int, rows: Sequence[Row]) -> Told:
     moved = traffic_of(rows)
     phases: Counter[str] = Counter()
     for row in rows:
-        phases.update(row["cost"]["phases_s"])
+        phases.update(row["cost"].get("phases_s", {}))
     failed = [row for row in rows if row["outcome"] == "failed"]
     return {
         "round_index": index,
@@ -125,7 +125,7 @@ def round_told(index: int, rows: Sequence[Row]) -> Told:
         "answers": len(rows),
         "failed": len(failed),
         "late": sum(bool(row["is_late"]) for row in rows),
-        "failures": dict(Counter(row["failure"] for row in failed)),
+        "failures": dict(Counter(row.get("failure") or "internal" for row in failed)),
         "up_bytes": sum(moved.bytes_of(row, "up") for row in rows),
         "down_bytes": sum(moved.bytes_of(row, "down") for row in rows),
         "is_by_kernel": moved.is_by_kernel,
@@ -160,16 +160,17 @@ def totals_told(rounds: Sequence[Told]) -> Told | None:
 def answer_told(row: Row, run_name: str, device: str) -> Told:
     """A device's answer to a piece of work."""
     moved, cost = traffic_of([row]), row["cost"]
-    spent = [spent_s for phase, spent_s in cost["phases_s"].items() if phase != "wait"]
-    own = ("device_id", "run_id", "kind", "round_index", "attempt", "outcome", "failure")
+    spent = [spent_s for phase, spent_s in cost.get("phases_s", {}).items() if phase != "wait"]
+    own = ("device_id", "run_id", "kind", "round_index", "attempt", "outcome")
     return {name: row[name] for name in own} | {
         "device": device,
         "run_name": run_name,
+        "failure": row.get("failure"),
         "is_late": bool(row["is_late"]),
         "seconds": round(sum(spent), 3),
         "up_bytes": moved.bytes_of(row, "up"),
         "down_bytes": moved.bytes_of(row, "down"),
-        "peak_rss_bytes": cost["peak_rss_bytes"],
+        "peak_rss_bytes": cost.get("peak_rss_bytes"),
     }
 
 

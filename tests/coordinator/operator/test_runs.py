@@ -99,8 +99,14 @@ def test_a_run_that_makes_no_sense_is_refused(start: Start) -> None:
         "unknown key 'epoch'": {"task": "agnews", "training": {"epoch": 1}},
         "adapter 'x' is not one of": {"task": "agnews", "adapter": "x"},
         "extra": {"task": "agnews", "nonsense": 1},
+        "not Unicode": {"task": {"name": "x", "labels": ["\ud800", "b"], "patterns": ["{text}"]}},
     }
     for said, asked in cases.items():
         refused = boss.tell("/runs", asked)
         assert refused.status_code == 422, said
         assert said.lower() in refused.json()["detail"].lower(), refused.text
+
+
+def test_nobody_makes_the_coordinator_read_a_long_body(start: Start) -> None:
+    refused = start().http.post("/v1/operator/runs", content=b" " * 600_000)
+    assert refused.status_code == 413 and "over 262144 bytes" in refused.json()["detail"]
