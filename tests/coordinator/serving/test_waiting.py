@@ -3,10 +3,11 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from coordinator.serving.telling import _base_name
+from coordinator.serving.telling import base_name_of
 from edge_client.bases.base import Base
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Report
@@ -50,9 +51,12 @@ def test_of_a_folder_on_the_server_devices_are_told_the_last_part(
     ],
 )
 def test_a_relative_folder_is_not_told_as_a_name_of_the_hub(
-    named: str, loaded_as: str, told: str
+    start: Start, named: str, loaded_as: str, told: str
 ) -> None:
-    assert _base_name(named, loaded_as) == told
+    served = start()
+    live = served.service.run(served.run_id)
+    run, config = replace(live.run, base_reference=loaded_as), replace(live.config, base=named)
+    assert base_name_of(replace(live, run=run, config=config)) == told
 
 
 def test_a_lone_device_is_told_that_one_more_is_needed(start: Start) -> None:
