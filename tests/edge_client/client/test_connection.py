@@ -1,0 +1,160 @@
+"""What is not a coordinator's answer is waited out; nothing is read without a limit or unpacked."""
+
+import gzip
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+
+import pytest
+
+from edge_client.client.retries import Refused, Unreachable
+from edge_client.client.transport import Coordinator
+from edge_client.metering.work import WorkMeter
+from edge_client.wire.messages import MAX_JSON_BYTES, WireError
+from edge_client.wire.tensors import sha256
+
+NAME = sha256(b"adapter")
+
+
+@contextmanager
+def saying(*answers: bytes, is_endless: bool = False) -> Iterator[str]:
+    """A server that gives each request the next of these bytes; the last one again and again."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    left = list(answers)
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection, suppress(OSError):
+                connection.settimeout(5.0)
+                request = b""
+                while b"\r\n\r\n" not in request:
+                    request += connection.recv(65536)
+                length = request.partition(b"Content-Length: ")[2].partition(b"\r\n")[0]
+                body = len(request.partition(b"\r\n\r\n")[2])
+                while body < int(length or 0):
+                    body += len(connection.recv(65536))
+                connection.sendall(left.pop(0) if len(left) > 1 else left[0])
+                while is_endless:
+                    connection.sendall(bytes(65536))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join(5.0)
+
+
+def answer(status: int, body: bytes = b"", *headers: str) -> bytes:
+    told = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", "Connection: close", *headers]
+    return "\r\n".join([*told, "", ""]).encode() + body
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 507])
+def test_who_asks_to_be_left_alone_is_obeyed(status: int) -> None:
+    with (
+        saying(answer(status, b"busy", "Retry-After: 17")) as url,
+        closing(Coordinator(url)) as coordinator,
+        pytest.raises(Unreachable, match=str(status)) as raised,
+    ):
+        coordinator.next_work(0, WorkMeter())
+    assert raised.value.asked_s == 17.0
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        answer(404, b"<html>not here</html>"),
+        answer(413, b"<html>too large</html>", "Content-Type: text/html"),
+        answer(302, b"", "Location: https://elsewhere.example/login"),
+        answer(200, b"<html>log in</html>"),
+        answer(200, b"{}", "Content-Encoding: gzip"),
+        answer(200, gzip.compress(b"{}"), "Content-Encoding: gzip"),
+        answer(403, json.dumps({"detail": 7}).encode()),
+        answer(200, b"[" * 100_000),
+        b"not HTTP at all\r\n\r\n",
+    ],
+)
+def test_what_is_not_a_coordinators_answer_is_waited_out(said: bytes) -> None:
+    with saying(said) as url, closing(Coordinator(url)) as coordinator:
+        with pytest.raises(Unreachable):
+            coordinator.next_work(0, WorkMeter())
+        with pytest.raises(Unreachable):
+            coordinator.upload("w", b"body", WorkMeter())
+
+
+def test_a_refusal_is_shown_without_what_could_move_the_cursor() -> None:
+    body = json.dumps({"detail": "no\x1b[2J\r\nmore " + "x" * 9999}).encode()
+    with (
+        saying(answer(422, body)) as url,
+        closing(Coordinator(url)) as coordinator,
+        pytest.raises(Refused) as raised,
+    ):
+        coordinator.next_work(0, WorkMeter())
+    assert str(raised.value).startswith("no [2J more xxx") and len(str(raised.value)) == 500
+
+
+def test_an_endless_answer_is_left_after_its_limit() -> None:
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+    with saying(head, is_endless=True) as url, closing(Coordinator(url)) as coordinator:
+        meter = WorkMeter()
+        with pytest.raises(Unreachable, match="more than"):
+            coordinator.next_work(0, meter)
+        assert meter.payload_down_bytes < MAX_JSON_BYTES + (1 << 17)
+        meter = WorkMeter()
+        with pytest.raises(WireError, match="more than 1000 bytes"):
+            coordinator.adapter(NAME, meter, 1000)
+        assert meter.payload_down_bytes < 1 << 17
+
+
+def test_an_adapter_that_is_packed_is_not_unpacked() -> None:
+    bomb = answer(200, gzip.compress(bytes(1 << 20)), "Content-Encoding: gzip")
+    with (
+        saying(bomb) as url,
+        closing(Coordinator(url)) as coordinator,
+        pytest.raises(WireError, match="not asked for"),
+    ):
+        coordinator.adapter(NAME, WorkMeter(), 1 << 20)
+
+
+def test_a_damaged_update_is_sent_once_more_and_then_given_up() -> None:
+    damaged = answer(400, json.dumps({"detail": "damaged; send it again"}).encode())
+    taken = answer(200, b'{"accepted":true}')
+    with saying(damaged, taken) as url, closing(Coordinator(url)) as coordinator:
+        assert coordinator.upload("w", b"body", WorkMeter()).accepted
+    with saying(damaged) as url, closing(Coordinator(url)) as coordinator:
+        meter = WorkMeter()
+        with pytest.raises(Refused, match="send it again"):
+            coordinator.upload("w", b"body", meter)
+        assert meter.requests == 2
+
+
+def test_a_server_that_wants_another_part_for_ever_is_waited_out() -> None:
+    confused = answer(409, b"", "Upload-Offset: 2")
+    with (
+        saying(confused) as url,
+        closing(Coordinator(url)) as coordinator,
+        pytest.raises(Unreachable, match="another part"),
+    ):
+        coordinator.upload("w", b"body", WorkMeter())
+
+
+def test_a_rest_that_belongs_to_another_body_is_noticed_and_fetched_whole() -> None:
+    body = bytes(range(200))
+    half = b"HTTP/1.1 200 OK\r\nContent-Length: 200\r\n\r\n" + body[:100]
+    other = answer(206, b"x" * 100, "Content-Range: bytes 100-199/200")
+    with (
+        saying(half, other, answer(200, body)) as url,
+        closing(Coordinator(url)) as coordinator,
+    ):
+        with pytest.raises(Unreachable):
+            coordinator.adapter(sha256(body), WorkMeter(), 200)
+        assert coordinator.adapter(sha256(body), WorkMeter(), 200) == body
