@@ -3,7 +3,6 @@
 import math
 import random
 import re
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -119,12 +118,12 @@ def test_one_percent_of_resets_loses_and_doubles_nothing(tmp_path: Path, seed: i
         cutting(server.port, now_and_then(0.01, 4096, draw)) as relay,
     ):
         names = [server.offer(body[::-1]) for body in bodies]
-        local = threading.local()
 
         def both(number: int) -> None:
-            if not hasattr(local, "coordinator"):
-                local.coordinator = Coordinator(relay.url)
-            one: Coordinator = local.coordinator
+            with closing(Coordinator(relay.url)) as one:
+                move(number, one)
+
+        def move(number: int, one: Coordinator) -> None:
             fetched = patiently(lambda: one.adapter(names[number], WorkMeter()), math.inf)
             assert fetched == bodies[number][::-1]
             work_id = f"work-{number}"
