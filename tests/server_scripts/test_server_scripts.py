@@ -19,7 +19,7 @@ pytest.importorskip("fastapi")
 
 import typer.main
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "scripts" / "server"
 UNIT = SERVER / "smidgen-coordinator.service"
 PROGRAM = "/opt/smidgen/venv/bin/smidgen"
