@@ -60,8 +60,10 @@ def round_of(text: str) -> int | Literal["best", "last"]:
     Raises:
         WrongInput: It is something else.
     """
-    if text == "best" or text == "last":
-        return text
+    if text == "best":
+        return "best"
+    if text == "last":
+        return "last"
     is_number = text.isascii() and text.isdecimal() and len(text) <= 7
     demand(is_number, f"--round {text[:40]!r}: a round's number, best or last expected")
     return int(text)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from coordinator.rounds.machine import State
+from coordinator.rounds.scoring import Score
 from edge_client.labelling.book import Book
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.messages import Report
@@ -15,13 +16,14 @@ from edge_client.wire.messages import Report
 class Memory:
     """The fields are those of `rounds.machine.State`, the clients' books, and the last gate."""
 
-    scores: dict[int, tuple[int, int]]
+    scores: dict[int, Score]
     priors: dict[int, tuple[float, ...]]
     texts: dict[str, int]
     confidences: dict[str, Confidences]
     labelled: int
     books: dict[str, Book]
     gate: Report
+    without_tests: frozenset[str] = frozenset()
 
 
 def remembered(state: State, books: Mapping[str, Book], gate: Report) -> bytes:
@@ -40,6 +42,7 @@ def remembered(state: State, books: Mapping[str, Book], gate: Report) -> bytes:
         state.labelled,
         dict(books),
         gate,
+        state.without_tests,
     )
     return msgspec.json.encode(memory)
 
@@ -59,5 +62,6 @@ def recalled(memory: bytes, state: State) -> tuple[State, dict[str, Book], Repor
         texts=found.texts,
         confidences=found.confidences,
         labelled=found.labelled,
+        without_tests=found.without_tests,
     )
     return known, found.books, found.gate

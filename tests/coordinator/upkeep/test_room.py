@@ -44,7 +44,8 @@ def test_the_disk_is_looked_at_once_a_second_at_most() -> None:
     disk.free, disk.now_s = 0, 0.9
     assert not room.is_full and len(disk.looks) == 1
     disk.now_s = 1.0
-    assert room.is_full and len(disk.looks) == 2
+    looked = room.is_full, len(disk.looks)
+    assert looked == (True, 2)
 
 
 def test_it_goes_on_by_itself_once_there_is_room() -> None:
