@@ -57,7 +57,7 @@ def paged(viewer: Any, path: str, name: str, limit: int) -> list[Any]:
 
 def test_pages_of_a_list_are_the_list(start: Start) -> None:
     live = start(min_clients=3, rounds=2)
-    devices = live.join("pi", "pi", "pi-10")
+    devices = live.join("pi", "pi-10", "pi-2")
     for _ in range(4):
         for device in devices:
             device.do(device.work())
