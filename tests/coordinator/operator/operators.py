@@ -1,5 +1,6 @@
 """Somebody with a token, who asks the operator's API of a coordinator under test."""
 
+import json
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,9 @@ class Person:
         return self.http.get(PREFIX + path, headers=self.headers, **options)
 
     def tell(self, path: str, body: Any = None, method: str = "POST") -> httpx.Response:
-        return self.http.request(method, PREFIX + path, headers=self.headers, json=body)
+        headers = self.headers | {"Content-Type": "application/json"}
+        content = None if body is None else json.dumps(body)
+        return self.http.request(method, PREFIX + path, headers=headers, content=content)
 
     def get(self, path: str, **options: Any) -> Any:
         """What is told; the asking must be allowed."""
