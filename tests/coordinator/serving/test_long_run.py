@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -65,7 +65,10 @@ def process(folder: Path, log: Path, *options: str) -> Iterator[tuple[int, str]]
 
 def sample(folder: Path, pid: int) -> Sample:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    found = [entry.stat().st_size for entry in (folder / "blobs").iterdir()]
+    found = []
+    for entry in (folder / "blobs").iterdir():
+        with suppress(FileNotFoundError):  # the server removes meanwhile
+            found.append(entry.stat().st_size)
     return Sample(len(found), sum(found), pages * os.sysconf("SC_PAGE_SIZE"))
 
 
