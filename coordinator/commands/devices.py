@@ -170,8 +170,9 @@ def tag_device(
         found = find_device(opened, device)
         merged = {key: value for key, value in (found.tags | changes).items() if value}
         device_rows.tag(opened.database, found.device_id, merged)
-    told = {"device_id": found.device_id, "name": found.name, "tags": found.own_tags | merged}
-    answer(f"device {found.name}: {_tags(told['tags'])}", told, as_json)
+    now = found.own_tags | merged
+    told = {"device_id": found.device_id, "name": found.name, "tags": now}
+    answer(f"device {found.name}: {_tags(now)}", told, as_json)
 
 
 @app.command("revoke")

@@ -84,7 +84,7 @@ class Facts(Model):
         is_on_mains: Whether it runs from the mains; null where nothing tells.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True, json_schema_extra={"examples": [FACTS]})
+    model_config = ConfigDict(example(FACTS), extra="ignore")
 
     machine: str
     cores: int

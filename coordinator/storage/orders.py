@@ -67,7 +67,7 @@ def _after_open_orders(store: Store, run: Run, now_s: float) -> State:
 
 def open_orders(store: Store, run_id: str | None = None) -> list[Order]:
     """Orders that are still to be carried out, oldest first; of one run or of all."""
-    here = ORDERS.c.done_at_s.is_(None)
+    here: sql.ColumnElement[bool] = ORDERS.c.done_at_s.is_(None)
     here = here if run_id is None else here & (ORDERS.c.run_id == run_id)
     chosen = sql.select(ORDERS).where(here).order_by(ORDERS.c.order_id)
     return [_order(row) for row in store.database.rows(chosen)]
@@ -75,7 +75,7 @@ def open_orders(store: Store, run_id: str | None = None) -> list[Order]:
 
 def orders_of(store: Store, run_id: str, before: int | None, limit: int) -> list[Order]:
     """A run's orders, the newest first; with `before`, those asked before that one."""
-    here = ORDERS.c.run_id == run_id
+    here: sql.ColumnElement[bool] = ORDERS.c.run_id == run_id
     here = here if before is None else here & (ORDERS.c.order_id < before)
     chosen = sql.select(ORDERS).where(here).order_by(ORDERS.c.order_id.desc()).limit(limit)
     return [_order(row) for row in store.database.rows(chosen)]

@@ -133,6 +133,7 @@ def tried(live: Live, role: str, token: str, examples: int) -> None:
         schema = schemathesis.openapi.from_dict(document(live)).exclude(path=ENDLESS)
     schema.config.update(base_url=url)
     names = real_names(live)
+    found: Any
     for found in schema.get_all_operations():
         operation = found.ok()
 
