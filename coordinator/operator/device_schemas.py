@@ -40,7 +40,7 @@ class Membership(Model):
     at_s: float
 
 
-FACTS = {
+FACTS: dict[str, Any] = {
     "machine": "aarch64",
     "cores": 4,
     "memory_bytes": 4_000_000_000,
@@ -84,7 +84,7 @@ class Facts(Model):
         is_on_mains: Whether it runs from the mains; null where nothing tells.
     """
 
-    model_config = ConfigDict(example(FACTS), extra="ignore")
+    model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [FACTS]})
 
     machine: str
     cores: int

@@ -28,6 +28,7 @@ from edge_client.client.settings import Settings, Summary
 from edge_client.client.state import Answer, ClientState, Identity
 from edge_client.client.telling import Teller, begun, called
 from edge_client.client.transport import (
+    MOST_ADAPTER_BYTES,
     Coordinator,
     Refused,
     TransportError,
@@ -268,12 +269,18 @@ class Client:
         return True
 
     def _fetched(
-        self, coordinator: Coordinator, sha256: str, meter: WorkMeter, patience_s: float = math.inf
+        self,
+        coordinator: Coordinator,
+        sha256: str,
+        meter: WorkMeter,
+        patience_s: float = math.inf,
+        most_bytes: int = MOST_ADAPTER_BYTES,
     ) -> bytes:
         """An adapter, from the state folder where it is there."""
         body = self._state.adapter(sha256)
         if body is None:
-            body = patiently(partial(coordinator.adapter, sha256, meter), patience_s)
+            fetch = partial(coordinator.adapter, sha256, meter, most_bytes)
+            body = patiently(fetch, patience_s)
             self._state.keep_adapter(sha256, body, max(1, len(self._runs)))
         return body
 
@@ -315,7 +322,8 @@ class Client:
     ) -> Answer:
         base_name = standing.terms.base_name if standing.terms else "of that run"
         with meter.phase("download"):
-            body = self._fetched(coordinator, work.adapter_sha256, meter)
+            most_bytes = work.adapter_bytes
+            body = self._fetched(coordinator, work.adapter_sha256, meter, most_bytes=most_bytes)
         return self._worker.do(work, base_name, self._me.device_id, body, meter)
 
     def _count(

@@ -163,7 +163,7 @@ def _piece(row: Row) -> Piece:
     cost = row["cost"]
     spent = {name: cost["phases_s"][name] for name in PHASES if name in cost["phases_s"]}
     return Piece(
-        device_id=row.get("device", row["device_id"]),
+        device_id=str(row.get("device", row["device_id"])),
         outcome=row["outcome"],
         failure=row.get("failure"),
         is_late=bool(row.get("is_late")),

@@ -10,7 +10,8 @@ from coordinator.rounds.choice import DeviceChoice
 from edge_client.adapters.spec import AdapterError
 from edge_client.texts.tasks import TaskError
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import Training, encode
+from edge_client.wire.messages import encode
+from edge_client.wire.training import Training
 
 TASK = 'labels = ["mail", "power"]\npatterns = ["{text} [MASK]"]\n'
 

@@ -26,7 +26,8 @@ def revision_of(engine: sql.Engine) -> str | None:
     with engine.connect() as connection:
         names = sql.inspect(connection).get_table_names()
         if "alembic_version" in names:
-            return connection.scalar(sql.text("SELECT version_num FROM alembic_version"))
+            found = connection.scalar(sql.text("SELECT version_num FROM alembic_version"))
+            return None if found is None else str(found)
         if "schema_version" in names:
             version = connection.scalar(sql.text("SELECT version FROM schema_version"))
             return OLDER.get(version, f"of version {version}")

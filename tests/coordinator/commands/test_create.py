@@ -12,7 +12,7 @@ from coordinator.storage.runs import config_of
 from coordinator.storage.token_rows import tokens
 from edge_client.bases.base import Base
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import Training
+from edge_client.wire.training import Training
 from tests.command_line import smidgen
 
 DEFAULTS = {

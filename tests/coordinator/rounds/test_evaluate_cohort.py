@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.events import Answered, Event, Returned, StepOpened, decode_event
+from coordinator.rounds.events import (
+    Answered,
+    Event,
+    Returned,
+    StepClosed,
+    StepOpened,
+    decode_event,
+)
 from coordinator.rounds.machine import State, decide, evolve, labels_with, replay
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.selection import cohort, evaluators
@@ -50,7 +57,7 @@ def evaluated(without: frozenset[str] = frozenset()) -> tuple[State, list[Event]
     log: list[Event] = []
     state, now_s = State("first"), 0.0
     while (event := decide(TENTH, state, FLEET, "secret", now_s)) and state.round_index < 10:
-        if not isinstance(event, StepOpened):
+        if isinstance(event, StepClosed):
             event = replace(event, adapter_sha256=f"a{state.round_index}")
         log.append(event)
         state = evolve(state, event)

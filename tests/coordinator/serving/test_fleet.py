@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import sqlalchemy as sql
 
@@ -19,7 +20,7 @@ Start = Callable[..., Live]
 JOINED = Membership("joined")
 
 
-def another(live: Live, name: str, **settings: object) -> str:
+def another(live: Live, name: str, **settings: Any) -> str:
     """Create another run in a store that is served, as a command does; its id."""
     config = live.service.run(live.run_id).config
     wanted = replace(config, name=name, **settings)
