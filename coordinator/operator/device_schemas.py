@@ -1,6 +1,6 @@
 """Devices, as the operator's API says them."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
