@@ -5,10 +5,10 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import OperationalError
 from starlette.requests import ClientDisconnect
 
 from coordinator.rounds.admission import Refusal
+from coordinator.storage.database import DatabaseBusy
 from edge_client.wire.messages import WireError, encode, encode_brief
 
 FULL_AGAIN_S = 20  # after which a device asks a full disk again
@@ -21,7 +21,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(WireError, _no_message)
     app.add_exception_handler(RequestValidationError, _no_parameters)
     app.add_exception_handler(ClientDisconnect, _gone)
-    app.add_exception_handler(OperationalError, _no_database)
+    app.add_exception_handler(DatabaseBusy, _no_database)
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:

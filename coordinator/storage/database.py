@@ -6,8 +6,12 @@ from threading import Lock
 from typing import Any, TypeAlias
 
 import sqlalchemy as sql
+from sqlalchemy.exc import OperationalError
 
 Statement: TypeAlias = sql.Executable
+
+
+DatabaseBusy = OperationalError  # its disk is full, or somebody holds it too long
 
 
 class Database:

@@ -25,6 +25,7 @@ class JsonLines(logging.Formatter):
     """One JSON object per record: time (UTC), level, message, and what it is about."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """A record as one line: an object with time, level, message, and whom it is about."""
         at = datetime.fromtimestamp(record.created, timezone.utc)
         line: dict[str, Any] = {
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
