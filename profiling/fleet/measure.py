@@ -32,7 +32,7 @@ from profiling.instruments.processes import ProcessError, Processes, running
 
 COORDINATOR = "coordinator"
 LISTENING = r"listening on (https?://\S+)"
-START_S = 60.0  # until the coordinator listens, and for each of its commands
+START_S = 180.0  # until the coordinator listens, and for each of its commands
 END_S = 60.0  # for the devices' processes to write what they met
 POLL_S = 0.5
 PER_PROCESS = 2500  # devices: above, one event loop is too slow to be fair

@@ -121,6 +121,7 @@ class FaultyRelay:
                     answering.cancel()
                     break
                 gone.cancel()
+                await asyncio.wait({gone})  # two may not read at once
                 answer, cut_at = answering.result()
                 writer.write(answer[:cut_at])
                 await writer.drain()
