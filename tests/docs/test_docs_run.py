@@ -4,6 +4,7 @@ Every block of code is of a kind below; a command that only a person can run is 
 the reason. A command that is run for real stands in a walk (`test_the_first_hour_...`) or in `RUN`.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -124,14 +125,23 @@ def test_another_command_is_there_or_listed(block: Block, words: tuple[str, ...]
         assert all(re.search(rf"^{one} = \[", project, re.MULTILINE) for one in extra.split(","))
 
 
+SHOWN = {"text", "json", "yaml"}  # what a program says, or another program is told
+
+
 def test_every_block_is_of_a_kind_that_is_tested() -> None:
     kinds = {block.language for block in EVERY_BLOCK}
-    assert kinds <= {"", "sh", "toml", "python", "csv"}
+    assert kinds <= {"", "sh", "toml", "python", "csv"} | SHOWN
     assert len(TYPED) > 60 and len(OTHER) > 10
 
 
 def of(language: str, page: str = "") -> list[Block]:
     return [b for b in EVERY_BLOCK if b.language == language and b.page.startswith(page)]
+
+
+@pytest.mark.parametrize("block", of("json"), ids=str)
+def test_a_line_of_json_is_read(block: Block) -> None:
+    for line in block.text.splitlines():
+        json.loads(line)
 
 
 @pytest.mark.parametrize("block", of("toml"), ids=str)
