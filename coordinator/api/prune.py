@@ -11,7 +11,7 @@ from pathlib import Path
 from coordinator.api.stores import Place, open_store
 from coordinator.storage.runs import find_run
 from coordinator.storage.store import LOCK
-from coordinator.upkeep.limits import limits_of, noted
+from coordinator.upkeep.limits import LEAST_FREE, limits_of, noted
 from coordinator.upkeep.pruning import PATIENCE_S, Books, Busy, present, remove
 from edge_client.errors import Failed
 
@@ -61,7 +61,7 @@ def prune(
     """
     folder = Path(store)
     keep = noted(folder).keep_rounds if keep_rounds is None else keep_rounds
-    limits_of(keep, None)
+    limits_of(keep, LEAST_FREE)
     with closing(open_store(folder)) as opened:
         chosen = None if run is None else find_run(opened, run).run_id
         books = Books(opened, keep, chosen, is_thorough=keep_rounds is None)

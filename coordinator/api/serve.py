@@ -20,7 +20,7 @@ from coordinator.api.stores import Place, open_store
 from coordinator.config import RunConfig, read_run_config
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store
-from coordinator.upkeep.limits import limits_of, note
+from coordinator.upkeep.limits import KEEP_ROUNDS, LEAST_FREE, limits_of, note
 from edge_client.errors import Failed, demand
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def ready(
     port: int | None,
     run: RunConfig | Place | None = None,
     plain_http: bool = False,
-    keep_rounds: int | None = None,
-    least_free: str | None = None,
+    keep_rounds: int = KEEP_ROUNDS,
+    least_free: str = LEAST_FREE,
 ) -> Iterator[Ready]:
     """Open a store and a socket, and create the run of a run file unless its name is there.
 
@@ -236,8 +236,8 @@ def serve(
     run: RunConfig | Place | None = None,
     exit_when_finished: bool = False,
     plain_http: bool = False,
-    keep_rounds: int | None = None,
-    least_free: str | None = None,
+    keep_rounds: int = KEEP_ROUNDS,
+    least_free: str = LEAST_FREE,
 ) -> Server:
     """Serve all runs of a store in a thread; connections are taken when this returns.
 
@@ -251,10 +251,10 @@ def serve(
         run: A `RunConfig` or run file; its run is created first, unless its name is there.
         exit_when_finished: End when all runs are finished and their devices know.
         plain_http: Serve without TLS, also to other machines.
-        keep_rounds: Newest rounds of a run whose adapter is kept; by default 20. The first, the
-            best and the last one stay anyway.
+        keep_rounds: Newest rounds of a run whose adapter is kept. The first, the best and the
+            last one stay anyway.
         least_free: Free space of the disk, such as `512M`, below which no step opens and no update
-            is taken; by default 512M, `0` for none.
+            is taken; `0` for none.
 
     Raises:
         WrongInput: No store, one that is served already, an address that is taken, or

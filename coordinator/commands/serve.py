@@ -37,7 +37,7 @@ def serve_command(
     ] = False,
     plain_http: Annotated[bool, typer.Option("--plain-http", help=PLAIN_HTTP)] = False,
     keep_rounds: Annotated[int, typer.Option(help=KEEP_ROUNDS)] = limits.KEEP_ROUNDS,
-    least_free: Annotated[str, typer.Option(metavar="SIZE", help=LEAST_FREE)] = "512M",
+    least_free: Annotated[str, typer.Option(metavar="SIZE", help=LEAST_FREE)] = limits.LEAST_FREE,
     log_format: Annotated[str, typer.Option(metavar="text|json", help=LOG_FORMAT)] = "text",
     as_json: JsonOption = False,
 ) -> None:

@@ -57,14 +57,23 @@ def is_chosen(
     )
 
 
-def lack_of_tags(choice: DeviceChoice, fleet: Iterable[Mapping[str, str]]) -> str:
+def lack_of_tags(
+    choice: DeviceChoice,
+    fleet: Iterable[Mapping[str, str]],
+    promised: Iterable[Mapping[str, str]] = (),
+) -> str:
     """What is wrong with a choice whose tags no device of a fleet has; empty where some has them.
 
     A fleet without devices lacks nothing: they are yet to come.
+
+    Args:
+        choice: What a run asks for.
+        fleet: The tags of each device.
+        promised: The tags that devices yet to come are given, by each token that lets some in.
     """
     known = list(fleet)
     wanted = choice.tags.items()
-    if not known or any(wanted <= tags.items() for tags in known):
+    if not known or any(wanted <= tags.items() for tags in (*known, *promised)):
         return ""
     there = sorted({f"{key}={value}" for tags in known for key, value in tags.items()})
     said = " ".join(f"{key}={value}" for key, value in sorted(wanted))

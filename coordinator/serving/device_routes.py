@@ -47,6 +47,7 @@ TENSORS = {
 
 def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
     """Add what devices ask, beside their transfers."""
+
     def key_of(authorization: Annotated[str | None, Header()] = None) -> str | None:
         return bearer(authorization)
 

@@ -12,7 +12,7 @@ from coordinator.rounds.choice import lack_of_tags
 from coordinator.storage.device_rows import devices
 from coordinator.storage.keys import draw_secret
 from coordinator.storage.store import Run, Store, StoreError
-from coordinator.storage.token_rows import insert_token
+from coordinator.storage.token_rows import insert_token, tokens
 from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.peft_folder import check_exportable
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
@@ -61,7 +61,7 @@ def create_run(
     drawn = first_adapter(base, spec, config.task, config.prompt_init, config.seed, longest)
     state = drawn if given is None else given
     _check_name(store, config.name)
-    _check_tags(store, config)
+    _check_tags(store, config, now_s)
     token = draw_secret()
     with store.claiming():
         run = Run(
@@ -108,15 +108,19 @@ def _check_name(store: Store, name: str) -> None:
             )
 
 
-def _check_tags(store: Store, config: RunConfig) -> None:
-    """Refuse tags that no device of the fleet has.
+def _check_tags(store: Store, config: RunConfig, now_s: float) -> None:
+    """Refuse tags that no device of the fleet has, and that no token gives to those to come.
 
     Raises:
         StoreError: Names the tags there are.
     """
     fleet = [device.all_tags for device in devices(store.database) if not device.revoked_at_s]
-    if lack := lack_of_tags(config.devices, fleet):
-        raise StoreError(f"{lack}; tag a device first, or ask for others with --tag KEY=VALUE")
+    promised = [token.tags for token in tokens(store.database) if not token.lack(now_s)]
+    if lack := lack_of_tags(config.devices, fleet, promised):
+        raise StoreError(
+            f"{lack}; tag a device first (`devices tag`), make a token for new ones (`tokens new "
+            "--tag KEY=VALUE`), or ask for others with --tag KEY=VALUE"
+        )
 
 
 def find_run(store: Store, run_id: str | None) -> Run:

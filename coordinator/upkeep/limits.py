@@ -12,7 +12,7 @@ from edge_client.files import write_atomically
 from edge_client.planning.sizes import parse_size
 
 KEEP_ROUNDS = 20
-LEAST_FREE_BYTES = 512 << 20
+LEAST_FREE, LEAST_FREE_BYTES = "512M", 512 << 20
 MOST_ROUNDS = 1_000_000
 FILE = "limits.json"
 
@@ -30,17 +30,16 @@ class Limits:
     least_free_bytes: int = LEAST_FREE_BYTES
 
 
-def limits_of(keep_rounds: int | None, least_free: str | None) -> Limits:
-    """Limits as they are typed; the defaults where nothing is.
+def limits_of(keep_rounds: int, least_free: str) -> Limits:
+    """Limits as they are typed.
 
     Raises:
         WrongInput: Names the option.
     """
-    keep = KEEP_ROUNDS if keep_rounds is None else keep_rounds
-    demand(0 <= keep <= MOST_ROUNDS, f"--keep-rounds {keep}: 0 to {MOST_ROUNDS}")
-    if least_free is None or least_free == "0":
-        return Limits(keep, LEAST_FREE_BYTES if least_free is None else 0)
-    return Limits(keep, parse_size("--least-free", least_free, "0 for no mark"))
+    demand(0 <= keep_rounds <= MOST_ROUNDS, f"--keep-rounds {keep_rounds}: 0 to {MOST_ROUNDS}")
+    is_none = least_free == "0"
+    least = 0 if is_none else parse_size("--least-free", least_free, "0 for no mark")
+    return Limits(keep_rounds, least)
 
 
 def note(folder: Path, limits: Limits) -> None:

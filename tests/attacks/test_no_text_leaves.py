@@ -373,7 +373,10 @@ class Coordinator:
         given |= dict(zip(pairs[::2], pairs[1::2], strict=True))
         given |= {"--base": str(self.folder / given["--base"])}
         given |= {"--task": str(self.folder / "task.toml")}
-        line = [word for pair in given.items() for word in pair]
+        # A run asks the devices of its case alone: those of others come and go.
+        tag = ("--tag", f"case={given['--name']}")
+        command("coordinator", "tokens", "new", "--store", str(self.store), *tag)
+        line = [*(word for pair in given.items() for word in pair), *tag]
         said = command("coordinator", "create", "--store", str(self.store), *line, *flags, "--json")
         created = json.loads(said.splitlines()[-1])
         self.runs[case] = created["run_id"]

@@ -150,7 +150,7 @@ def test_a_device_of_a_finished_run_gets_its_adapter(version: int, tmp_path: Pat
 
 def test_only_serving_brings_a_store_up_to_date(tmp_path: Path) -> None:
     written(1, tmp_path)
-    for command in ("status", "figures", "token"):
+    for command in ("status", "figures", "list"):
         done = smidgen("coordinator", command, "--store", str(tmp_path))
         assert done.exit_code == 2 and done.stderr.count("\n") == 1
         assert "written by an older smidgen (schema 0001, now 0003); start `smidgen" in done.stderr

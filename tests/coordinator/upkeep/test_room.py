@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.upkeep.limits import Limits, limits_of, note, noted
+from coordinator.upkeep.limits import KEEP_ROUNDS, LEAST_FREE, Limits, limits_of, note, noted
 from coordinator.upkeep.room import Room
 from edge_client.errors import WrongInput
 
@@ -62,20 +62,20 @@ def test_without_a_mark_nobody_looks() -> None:
 
 
 def test_limits_are_typed_as_sizes_are() -> None:
-    assert limits_of(None, None) == Limits(20, 512 << 20)
+    assert limits_of(KEEP_ROUNDS, LEAST_FREE) == Limits() == Limits(20, 512 << 20)
     assert limits_of(3, "1G") == Limits(3, 1 << 30) and limits_of(0, "0") == Limits(0, 0)
 
 
 @pytest.mark.parametrize("keep", [-1, 10**9])
 def test_a_number_of_rounds_out_of_range_is_named(keep: int) -> None:
     with pytest.raises(WrongInput, match="--keep-rounds"):
-        limits_of(keep, None)
+        limits_of(keep, LEAST_FREE)
 
 
 @pytest.mark.parametrize("least", ["", "-1", "much", "512", "00"])
 def test_a_mark_that_is_not_a_size_is_named(least: str) -> None:
     with pytest.raises(WrongInput, match="--least-free"):
-        limits_of(None, least)
+        limits_of(KEEP_ROUNDS, least)
 
 
 def test_other_commands_read_what_serve_was_told(tmp_path: Path) -> None:
