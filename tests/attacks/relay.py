@@ -20,7 +20,7 @@ EVENTS = {
     "POST /v1/work/report": "reported",
 }
 NAMES = re.compile(rb"(GET|PUT|POST) (\S+) HTTP")
-IDS = re.compile(r"\?.*|/[\w.-]{12,}")  # of works, runs and adapters; no other part is as long
+IDS = re.compile(r"\?.*|/[\w.-]{11,}")  # of works, runs and adapters; no other part is as long
 
 
 @dataclass
