@@ -296,7 +296,7 @@ SIZES = """
 
 Measured by that relay, in bytes with HTTP's own, in a run of 3 rounds with labelling, one device, 4
 labelled texts, 4 to test on and 3 unlabelled ones. Three labels; a histogram grows with them, an
-update with the adapter. TLS adds some 30 bytes to each, and about 2,000 to a connection.
+update with the adapter. TLS comes on top.
 
 | request | from the device | to the device |
 |---|---|---|
