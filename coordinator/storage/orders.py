@@ -56,8 +56,9 @@ def add_order(store: Store, run: Run, kind: OrderKind, rounds: int | None, now_s
 
 
 def _after_open_orders(store: Store, run: Run, now_s: float) -> State:
+    waiting = open_orders(store, run.run_id)  # first: one that is carried out now counts once
     state, config = replay(run.adapter_sha256, store.events(run.run_id)), config_of(run)
-    for order in open_orders(store, run.run_id):
+    for order in waiting:
         try:
             state = evolve(state, event_of(order.kind, order.rounds, config, state, now_s))
         except OrderError:

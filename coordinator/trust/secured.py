@@ -61,7 +61,11 @@ class Secured:
             self._told_at = None
         if self._told_at is None or now - self._told_at >= BETWEEN_WARNINGS:
             self._told_at = now
-            for line in warnings(self._folder, self.trust, now):
+            try:
+                told = list(warnings(self._folder, self.trust, now))
+            except TrustError as error:  # its files are being written, or are gone
+                told = [f"the certificate in {self._folder} cannot be looked at: {error}"]
+            for line in told:
                 LOG.warning("%s", line)
 
     def _stamp(self) -> int:

@@ -37,7 +37,11 @@ OTHERWISE = {
 OTHER_DEFAULT = {("run_client", "until")}  # a function that is called returns, a service does not
 ONLY_PYTHON = {("pack", "progress"), ("train", "tell"), ("simulate", "tell"), ("predict", "texts")}
 FILES = {"file", "out", "text_column", "delimiter", "encoding"}  # a list has none
-ONLY_COMMAND = {"predict": {"texts", *FILES}, "evaluate": {"out"}}
+ONLY_COMMAND = {
+    "predict": {"texts", *FILES},
+    "evaluate": {"out"},
+    "serve": {"log_format"},  # logging is its caller's
+}
 
 
 def options(name: str) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def test_a_wrong_token_is_refused_and_the_right_one_opens_the_page(
     served = start()
     found = opened(browser, served)
     page = found.page
-    assert page.evaluate("document.activeElement.id") == "token"
+    page.wait_for_function("document.activeElement.id == 'token'")
     assert not page.locator("#house").is_visible()
     page.keyboard.type("not-a-token")
     page.keyboard.press("Enter")

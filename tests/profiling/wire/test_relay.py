@@ -130,7 +130,8 @@ def test_a_new_connection_takes_a_round_trip_more(relay: Relay) -> None:
 def test_a_server_that_is_not_there_ends_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    with relaying("127.0.0.1", port) as relay, pytest.raises(httpx.RemoteProtocolError):
+    ended = (httpx.RemoteProtocolError, httpx.ReadError)
+    with relaying("127.0.0.1", port) as relay, pytest.raises(ended):
         httpx.get(relay.url)
 
 
