@@ -15,8 +15,12 @@ log = logging.getLogger(__name__)
 
 
 def deliver_all(coordinator: Coordinator, state: ClientState) -> None:
-    """Send what an earlier life has finished, whether or not this one can do more."""
-    for finished in state.finished():
+    """Send what an earlier life has finished, whether or not this one can do more.
+
+    A life that gave up is over: this one is asked again, and has not left anything yet.
+    """
+    for kept in state.finished():
+        finished = replace(kept, report=replace(kept.report, is_leaving=False))
         deliver(coordinator, state, None, finished, WorkMeter(coordinator.traffic))
 
 

@@ -127,7 +127,7 @@ class ClientState:
             return None
         try:
             body = path.read_bytes()
-            if b'"enrolled"' not in body:
+            if "enrolled" not in msgspec.json.decode(body, type=dict[str, Any]):
                 return msgspec.json.decode(body, type=Identity)
             found, terms = older(body)
         except (ValueError, KeyError, TypeError) as error:  # msgspec's are ValueErrors

@@ -69,6 +69,12 @@ def test_so_does_one_of_before_there_were_terms(tmp_path: Path) -> None:
     assert ClientState(tmp_path).identity() == Identity("http://a", "secret", "hub-01", "hub-01")
 
 
+def test_a_device_may_be_called_like_a_word_of_an_older_file(tmp_path: Path) -> None:
+    mine = Identity("http://a", "key", "d1", "enrolled")
+    ClientState(tmp_path).keep_identity(mine)
+    assert ClientState(tmp_path).identity() == mine
+
+
 def test_what_a_coordinator_calls_a_run_is_never_a_path(
     tmp_path: Path, tiny_base: Base, hub_task: Task
 ) -> None:
