@@ -12,12 +12,13 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 from coordinator.operator.access_schemas import LogIn, Session
 from coordinator.operator.roles import COOKIE, check_header, role_of
+from coordinator.operator.routes import PREFIX, Bounded
 from coordinator.page.board import Board
 from coordinator.page.streams import Streams
 from coordinator.rounds.admission import Refusal
@@ -88,16 +89,19 @@ def _add_files(app: FastAPI) -> None:
 
 
 def _add_session(app: FastAPI, service: Service) -> None:
+    # Nobody has shown a token yet: no more of a body is read than a message may have.
+    router = APIRouter(prefix=PREFIX, route_class=Bounded)
+
     def session(role: Role | None) -> Response:
         told = Session(role=role, version=_version() if role else None)
         return Response(told.model_dump_json(), headers=NO_STORE, media_type="application/json")
 
-    @app.get("/v1/operator/session", tags=["page"], response_model=Session)
+    @router.get("/session", tags=["page"], response_model=Session)
     def who(request: Request) -> Response:
         """Who is logged in; a role of null where nobody is."""
         return session(role_of(service.store, request, time.time()))
 
-    @app.post("/v1/operator/session", tags=["page"], response_model=Session)
+    @router.post("/session", tags=["page"], response_model=Session)
     def log_in(request: Request, message: LogIn) -> Response:
         """Log in by a token; the cookie that comes back stands for it for half a day."""
         check_header(request)
@@ -116,7 +120,7 @@ def _add_session(app: FastAPI, service: Service) -> None:
         )
         return answer
 
-    @app.delete("/v1/operator/session", tags=["page"], response_model=Session)
+    @router.delete("/session", tags=["page"], response_model=Session)
     def log_out(request: Request) -> Response:
         """Log out; who is not logged in may do that too."""
         check_header(request)
@@ -125,6 +129,8 @@ def _add_session(app: FastAPI, service: Service) -> None:
         answer = session(None)
         answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return answer
+
+    app.include_router(router)
 
 
 def _version() -> str:

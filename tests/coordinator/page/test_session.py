@@ -16,6 +16,7 @@ from coordinator.storage.operators import (
     revoke_operator,
     role_of_session,
 )
+from edge_client.wire.messages import MAX_JSON_BYTES
 from tests.coordinator.page.conftest import Served
 
 Start = Callable[..., Served]
@@ -48,6 +49,14 @@ def test_a_wrong_token_lets_nobody_in(start: Start) -> None:
         assert "set-cookie" not in answer.headers
     for body in (b"", b"[]", b'{"token": 3}', b'{"token": ""}', b'{"token": "' + b"x" * 201):
         assert served.http.post(SESSION, content=body, headers=PAGE).status_code == 422
+
+
+def test_a_body_over_the_limit_is_refused_before_anybody_is_known(start: Start) -> None:
+    served = start()
+    for method in ("POST", "DELETE"):
+        body = b'{"token": "' + b"x" * MAX_JSON_BYTES
+        answer = served.http.request(method, SESSION, content=body, headers=PAGE)
+        assert answer.status_code == 413 and "over" in answer.json()["detail"]
 
 
 def test_a_change_without_the_pages_header_is_refused(start: Start) -> None:
