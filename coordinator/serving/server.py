@@ -31,6 +31,7 @@ from edge_client.errors import WrongInput
 
 LOG = logging.getLogger(__name__)
 MOST_FILES = 65_536
+KEPT_OPEN_S = 75  # a connection without a request: longer than a device works or pauses between two
 
 
 class PortError(WrongInput):
@@ -123,6 +124,7 @@ def serve(
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=5,
+        timeout_keep_alive=KEPT_OPEN_S,
         ssl_context_factory=_context_factory(secured),
     )
     server = uvicorn.Server(config)
