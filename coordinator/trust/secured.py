@@ -1,5 +1,6 @@
 """The TLS of a coordinator that serves: checked at its start, and renewed while it runs."""
 
+import asyncio.constants
 import asyncio.sslproto
 import logging
 from datetime import datetime, timedelta
@@ -12,6 +13,9 @@ BETWEEN_WARNINGS = timedelta(days=1)
 # asyncio keeps a buffer of 256 KiB for each TLS connection from Python 3.11 on: measured, 278 KiB
 # for each device that waits, and 55 KiB with this one. A TLS record is 16 KiB.
 BUFFER_BYTES = 32 << 10
+# What a connection may hold that its device has not read, or the application has not taken, in KiB.
+# OpenSSL's buffers never shrink: what one transfer needed, an idle connection goes on holding.
+MOST_HELD_KIB = 64
 LOG = logging.getLogger(__name__)
 
 
@@ -81,6 +85,10 @@ def secured(store: Path, now: datetime) -> Secured | None:
 
 
 def spare_memory() -> None:
-    """Let each TLS connection of asyncio's keep a small buffer."""
+    """Let each TLS connection of asyncio's keep small buffers."""
+    for way in ("READ", "WRITE"):
+        name = f"FLOW_CONTROL_HIGH_WATER_SSL_{way}"
+        if hasattr(asyncio.constants, name):
+            setattr(asyncio.constants, name, MOST_HELD_KIB)
     if hasattr(asyncio.sslproto.SSLProtocol, "max_size"):
         setattr(asyncio.sslproto.SSLProtocol, "max_size", BUFFER_BYTES)  # noqa: B010
