@@ -7,14 +7,15 @@ in an answer, or in 4xx with one line of detail. Store work runs in threads, wai
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http import FULL_AGAIN_S, brief_of, json_of, read_body, takes
@@ -28,7 +29,9 @@ from edge_client.wire.messages import MAX_JSON_BYTES, Next, Receipt, Report, dec
 from edge_client.wire.tensors import digest_header, digest_in
 
 LONGEST_POLL_S = 60.0
-PIECE_BYTES = 256 << 10  # of an adapter that is sent: a hop to a thread each, held for each device
+PIECE_BYTES = 32 << 10  # of an adapter that is sent: held for each device
+SMALL_BYTES = 8 << 20  # adapters up to here are sent from memory
+AT_HAND = 4  # of them: what devices ask for is one or two
 SHA_256 = "(^|[ ,])sha-256=:[A-Za-z0-9+/]{43}=:"
 Digest = Annotated[str, Header(alias="Repr-Digest", pattern=SHA_256)]
 TENSORS = {
@@ -48,12 +51,13 @@ TENSORS = {
 def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
     """Add what devices ask, beside their transfers."""
 
-    def key_of(authorization: Annotated[str | None, Header()] = None) -> str | None:
+    # What is in memory is looked up on the event loop: a hop to a thread costs more.
+    async def key_of(authorization: Annotated[str | None, Header()] = None) -> str | None:
         return bearer(authorization)
 
     Key = Annotated[str | None, Depends(key_of)]
 
-    def device_of(key: Key) -> Device:
+    async def device_of(key: Key) -> Device:
         return service.device_of(key)
 
     Known = Annotated[Device, Depends(device_of)]
@@ -78,6 +82,8 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
     async def next_of(device: Device) -> Next:
         if service.saw(device, time.time()):
             bells.changed.set()  # it may be the one that a round waits for
+        if service.is_at_hand(device):
+            return service.next(device, time.time())
         return await run_in_threadpool(service.next, device, time.time())
 
     @app.post(
@@ -142,13 +148,23 @@ def add_transfer_routes(
     """
     Known = Annotated[Any, Depends(device_of)]
 
+    @lru_cache(AT_HAND)
+    def read(path: Path) -> bytes:
+        return path.read_bytes()
+
     @app.get("/v1/adapters/{name}", response_class=FileResponse)
-    def adapter(device: Known, name: str) -> Response:
+    def adapter(request: Request, device: Known, name: str) -> Response:
         path = adapter_of(device, name) if re.fullmatch("[0-9a-f]{64}", name) else None
         if path is None:
             raise Refusal(404, f"no adapter {name[:64]!r}")
         headers = {"ETag": f'"{name}"', "Repr-Digest": digest_header(name)}
-        response = FileResponse(path, headers=headers | {"Cache-Control": "immutable"})
+        headers["Cache-Control"] = "immutable"
+        size = path.stat().st_size
+        if "range" not in request.headers and size <= SMALL_BYTES:
+            headers |= {"Content-Length": str(size), "Accept-Ranges": "bytes"}
+            kind = "application/octet-stream"
+            return StreamingResponse(_in_pieces(read(path)), headers=headers, media_type=kind)
+        response = FileResponse(path, headers=headers)
         response.chunk_size = PIECE_BYTES
         return response
 
@@ -179,6 +195,11 @@ def add_transfer_routes(
             return JSONResponse(detail, 409, {"Upload-Offset": str(taken)})
         changed.set()
         return json_of(taken)
+
+
+async def _in_pieces(body: bytes) -> AsyncIterator[memoryview]:
+    for start in range(0, len(body), PIECE_BYTES):
+        yield memoryview(body)[start : start + PIECE_BYTES]
 
 
 def _name(header: str) -> str:

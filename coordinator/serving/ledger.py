@@ -112,8 +112,7 @@ class Ledger:
 
     def all(self) -> list[Live]:
         """Every run, oldest first."""
-        with self._lock:
-            return list(self._live.values())
+        return list(self._live.values())  # no lock: whoever polls need not wait for a disk
 
     def open(self) -> list[Live]:
         """Runs that are not finished, oldest first."""
@@ -131,8 +130,7 @@ class Ledger:
 
     def is_adapter(self, name: str) -> bool:
         """Whether a blob is an adapter that some run keeps; updates are nobody's to fetch."""
-        with self._lock:
-            return any(name in kept for kept in self._adapters.values())
+        return any(name in kept for kept in list(self._adapters.values()))
 
     def kept(self) -> set[str]:
         """Blobs that some run needs; of a run that was just created its first adapter."""

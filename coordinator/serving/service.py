@@ -127,6 +127,13 @@ class Service:
                 return Next(over=self._over(live))
         return Next(waiting=self._waiting(runs, device.device_id, now_s))
 
+    def is_at_hand(self, device: Device) -> bool:
+        """Whether `next` is answered from memory: no sum of a finished run is still to be made."""
+        return all(
+            run_id in self._overs or not self.run(run_id).state.is_finished
+            for run_id in self.members.runs_of(device.device_id)
+        )
+
     def _work(self, runs: list[Live], device_id: str) -> Work | None:
         found = []
         for live in runs:

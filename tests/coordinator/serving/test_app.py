@@ -99,6 +99,22 @@ def test_a_long_poll_hears_of_work_at_once(start: Start) -> None:
     assert heard[0] - asked < 1.0
 
 
+def test_a_poll_is_answered_while_the_disk_takes_an_answer(start: Start) -> None:
+    live = start()
+    first, second = trained(live, "a", "b")
+    work = first.work()
+    answering = threading.Thread(target=first.put, args=(work.work_id, first.update(work)))
+    with live.service.store.database.transaction():  # nobody else may write meanwhile
+        answering.start()
+        time.sleep(0.3)
+        began = time.monotonic()
+        assert second.next(0).work
+        assert time.monotonic() - began < 1.0
+        assert answering.is_alive()
+    answering.join(10)
+    assert not answering.is_alive()
+
+
 def test_a_poll_without_work_ends_after_its_wait(start: Start) -> None:
     (device,) = start().join("a")
     began = time.monotonic()
