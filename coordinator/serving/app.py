@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
+from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
@@ -16,6 +17,8 @@ from coordinator.serving.polls import Bells, heard
 from coordinator.serving.service import Service
 
 TICK_S = 1.0
+REST = 4.0  # after a tick, times as long as it took: a thousand answers are few ticks
+THREADS = 8  # for what touches the disk, which takes one write at a time
 Part = Callable[[FastAPI, Service, Bells], None]  # adds routes of a room above this one
 LOG = logging.getLogger(__name__)
 
@@ -34,6 +37,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        current_default_thread_limiter().total_tokens = THREADS
         driver = asyncio.create_task(drive(service, bells))
         yield
         bells.stop()
@@ -55,6 +59,7 @@ async def drive(service: Service, bells: Bells) -> None:
     said = ""
     while not bells.is_stopping:
         bells.changed.clear()
+        began_s = time.monotonic()
         try:
             bells.ring(await run_in_threadpool(service.tick, time.time()))
             bells.ticked_s = time.monotonic()
@@ -64,6 +69,7 @@ async def drive(service: Service, bells: Bells) -> None:
                 LOG.exception("rounds stand still; trying again each second")
             said = str(error)
         if not bells.is_stopping:
+            await asyncio.sleep(min(REST * (time.monotonic() - began_s), TICK_S / 2))
             await heard(bells.changed, TICK_S)
     with suppress(Exception):  # the same edge: it costs a coordinator that stops nothing
         await run_in_threadpool(service.stop, time.time())
