@@ -19,6 +19,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from fastapi import Request
@@ -173,14 +174,9 @@ class Uploads:
             async with place.lock:
                 place.turn += 1
                 turn = place.turn
-                if (receipt := await run_in_threadpool(judge.known, name)) is not None:
-                    return receipt
-                with _room(place):
-                    size = await run_in_threadpool(_size, place, name)
-                    if first not in (0, size) and not first == whole <= size:
-                        return size
-                    if first < whole:
-                        await run_in_threadpool(self._begin, place, work_id, name, first)
+                begin = partial(self._begin, place, work_id, name, (first, whole), judge)
+                if (wanted := await run_in_threadpool(begin)) is not None:
+                    return wanted
             is_ours = await self._stream(pieces, place, turn, judge)
             async with place.lock:
                 if not is_ours or place.turn != turn or place.partial is None:
@@ -200,8 +196,22 @@ class Uploads:
             if not place.users and place.partial is None:
                 del self._places[stem]
 
-    def _begin(self, place: _Place, work_id: str, name: str, first: int) -> None:
-        """Make ready for bytes from `first` on."""
+    def _begin(
+        self, place: _Place, work_id: str, name: str, span: tuple[int, float], judge: Judge
+    ) -> Receipt | int | None:
+        """Make ready for a body or its rest; what to answer where nothing of it is wanted."""
+        if (receipt := judge.known(name)) is not None:
+            return receipt
+        first, whole = span
+        with _room(place):
+            size = _size(place, name)
+            if first not in (0, size) and not first == whole <= size:
+                return size
+            if first < whole:
+                self._prepare(place, work_id, name, first)
+        return None
+
+    def _prepare(self, place: _Place, work_id: str, name: str, first: int) -> None:
         if place.partial is None or place.partial.name != name:
             if place.partial is not None:
                 place.partial.discard()
