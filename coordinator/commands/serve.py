@@ -51,7 +51,7 @@ def serve_command(
             announce(prepared.created, as_json)
 
         def announce_url() -> None:
-            print(f"listening on {prepared.url}", flush=True)
+            print(f"listening on {prepared.url}\n", end="", flush=True)  # whole, beside the log
 
         prepared.serve(announce_url, threading.Event(), exit_when_finished)
         if as_json:

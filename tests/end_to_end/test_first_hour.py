@@ -73,6 +73,7 @@ def test_a_device_restarted_on_useless_files_is_refused_until_they_are_mended(
         scene.client(name, url, "--engine", "onnx")
     wait_for(lambda: "round 1 of 3, training closed" in scene.log("coordinator"))
     scene.kill("b")
+    scene.coordinator_json("pause")  # it would go on without b
     labelled = scene.data("b") / "labelled.csv"
     good = labelled.read_text()
     labelled.write_text("text,label\nrain,rein\n")
@@ -84,6 +85,8 @@ def test_a_device_restarted_on_useless_files_is_refused_until_they_are_mended(
     assert refused.returncode == 2 and "labelled.csv, line 2" in refused.stderr
     labelled.write_text(good)
     scene.fleet.start("b", [*line, *options, "--engine", "onnx"])
+    wait_for(lambda: scene.log("b").count("joined run") == 2)
+    scene.coordinator_json("resume")
     scene.finish()
     assert scene.coordinator_json("status")["phase"] == "finished"
 
