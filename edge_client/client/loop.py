@@ -281,7 +281,10 @@ class Client:
         if body is None:
             fetch = partial(coordinator.adapter, sha256, meter, most_bytes)
             body = patiently(fetch, patience_s)
-            self._state.keep_adapter(sha256, body, max(1, len(self._runs)))
+            try:
+                self._state.keep_adapter(sha256, body, max(1, len(self._runs)))
+            except OSError as error:  # a full disk costs a download, not the work
+                log.warning("adapter %s is not kept: %s", sha256[:12], error)
         return body
 
     def _work(self, coordinator: Coordinator, work: Work, meter: WorkMeter) -> None:
