@@ -5,11 +5,13 @@ A lost connection, a time-out, a 5xx and whatever is not a coordinator's answer 
 raised as `Refused`. No answer is unpacked: none is asked to be packed.
 """
 
+import ipaddress
 import json
 import ssl
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime, timezone
+from typing import Any
 
 import httpx
 
@@ -42,6 +44,23 @@ def address(url: str) -> httpx.URL:
     return parsed
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by what is written; no name is looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def http_client(url: str, verify: ssl.SSLContext, **settings: Any) -> httpx.Client:
+    """A client of the HTTP library; what goes to this machine goes through no proxy.
+
+    Elsewhere the environment's proxies are used; through them TLS goes from end to end.
+    """
+    is_proxied = not is_loopback(httpx.URL(url).host)
+    return httpx.Client(base_url=url, verify=verify, trust_env=is_proxied, **settings)
+
+
 def nobody() -> ssl.SSLContext:
     """A context that believes no certificate, for plain HTTP."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -70,8 +89,7 @@ class Connection:
         if key:
             headers["Authorization"] = f"Bearer {key}"
         self.url, self.traffic, self._timeout_s = url, Traffic(), timeout_s
-        verify = verify or nobody()
-        self._http = httpx.Client(base_url=url, timeout=timeout_s, headers=headers, verify=verify)
+        self._http = http_client(url, verify or nobody(), timeout=timeout_s, headers=headers)
         for name in ("Accept", "Connection"):  # what they say goes without saying in HTTP/1.1
             del self._http.headers[name]
 

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from edge_client.client.connection import AddressError, Connection, address, pieces
+from edge_client.client.connection import AddressError, Connection, pieces
 from edge_client.client.retries import (
     PASSING,
     Refused,
@@ -30,7 +30,6 @@ __all__ = [
     "Refused",
     "TransportError",
     "Unreachable",
-    "address",
     "patiently",
 ]
 MOST_ADAPTER_BYTES = 256 << 20  # of an adapter whose size nobody has told

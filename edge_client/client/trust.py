@@ -6,7 +6,6 @@ once is kept in the state folder. Before anything is said to a coordinator it is
 neither token nor key goes to a stranger.
 """
 
-import ipaddress
 import logging
 import ssl
 import time
@@ -14,7 +13,8 @@ from pathlib import Path
 
 import httpx
 
-from edge_client.client.transport import Unreachable, address, patiently
+from edge_client.client.connection import address, http_client, is_loopback
+from edge_client.client.transport import Unreachable, patiently
 from edge_client.errors import WrongInput, demand
 from edge_client.files import write_atomically
 from edge_client.wire.pins import CA_PATH, MAX_CA_BYTES, PREFIX, certificates, pin_of, read_pin
@@ -22,6 +22,7 @@ from edge_client.wire.pins import CA_PATH, MAX_CA_BYTES, PREFIX, certificates, p
 SYSTEM = "system"
 KEPT = "ca.pem"  # in the state folder
 LOOK_S = 10.0
+UNPACKED = {"Accept-Encoding": "identity"}  # a compressed answer would not be read
 # OpenSSL's X509_V_ERR_...: CERT_NOT_YET_VALID, CERT_HAS_EXPIRED, and names that do not match.
 TOO_EARLY, EXPIRED, OTHER_NAME = 9, 10, (62, 64)
 log = logging.getLogger(__name__)
@@ -67,14 +68,6 @@ def trusted(
     context = _context(authority, state)
     _look(url, context, authority)
     return context
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, by what is written; no name is looked up."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _authority(url: str, ca: str, state: Path, patience_s: float) -> bytes | None:
@@ -149,7 +142,7 @@ def _shown(url: str) -> bytes:
     body = b""
     try:
         with (
-            httpx.Client(base_url=url, verify=anybody, timeout=LOOK_S) as http,
+            http_client(url, anybody, timeout=LOOK_S, headers=UNPACKED) as http,
             http.stream("GET", CA_PATH) as response,
         ):
             if response.status_code >= 500:
@@ -188,7 +181,7 @@ def _look(url: str, context: ssl.SSLContext, authority: bytes | None) -> None:
         TrustError: Says what is wrong with it, and what to do.
     """
     try:
-        with httpx.Client(base_url=url, verify=context, timeout=LOOK_S) as http:
+        with http_client(url, context, timeout=LOOK_S) as http:
             http.head(CA_PATH)
     except httpx.RequestError as error:
         _check_speaks_tls(url, error)

@@ -12,8 +12,10 @@ import pytest
 from edge_client.client.retries import Refused, Unreachable
 from edge_client.client.transport import Coordinator
 from edge_client.metering.work import WorkMeter
-from edge_client.wire.messages import MAX_JSON_BYTES, WireError
+from edge_client.wire.fleet import Membership
+from edge_client.wire.messages import MAX_JSON_BYTES, Receipt, WireError, encode
 from edge_client.wire.tensors import sha256
+from tests.edge_client.client.servers import http_server
 
 NAME = sha256(b"adapter")
 
@@ -158,3 +160,16 @@ def test_a_rest_that_belongs_to_another_body_is_noticed_and_fetched_whole() -> N
         with pytest.raises(Unreachable):
             coordinator.adapter(sha256(body), WorkMeter(), 200)
         assert coordinator.adapter(sha256(body), WorkMeter(), 200) == body
+
+
+def test_what_goes_to_this_machine_goes_through_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with http_server(lambda *_: (200, encode(Receipt(True)))) as url, saying(b"") as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy)
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        with closing(Coordinator(url, "key")) as device:
+            assert device.membership("run", Membership("joined")) == Receipt(True)
+        there = Coordinator("http://coordinator.invalid", "key")
+        with closing(there), pytest.raises(Unreachable, match="disconnected"):
+            there.membership("run", Membership("joined"))
