@@ -15,12 +15,20 @@ import httpx
 
 from edge_client.client.connection import address, http_client, is_loopback
 from edge_client.client.transport import Unreachable, patiently
-from edge_client.errors import WrongInput, demand
+from edge_client.errors import Failed, WrongInput, demand
 from edge_client.files import write_atomically
-from edge_client.wire.pins import CA_PATH, MAX_CA_BYTES, PREFIX, certificates, pin_of, read_pin
+from edge_client.wire.pins import (
+    CA_PATH,
+    MAX_CA_BYTES,
+    PREFIX,
+    certificates,
+    certificates_alone,
+    pin_of,
+    read_pin,
+)
 
 SYSTEM = "system"
-KEPT = "ca.pem"  # in the state folder
+KEPT, IDENTITY = "ca.pem", "device.json"  # in the state folder
 LOOK_S = 10.0
 UNPACKED = {"Accept-Encoding": "identity"}  # a compressed answer would not be read
 # OpenSSL's X509_V_ERR_...: CERT_NOT_YET_VALID, CERT_HAS_EXPIRED, and names that do not match.
@@ -30,6 +38,13 @@ log = logging.getLogger(__name__)
 
 class TrustError(WrongInput):
     """A coordinator that this device cannot believe, or that it cannot be told to."""
+
+
+class NotBelieved(Failed):
+    """A coordinator that cannot be believed now, as the device was set up: that may pass.
+
+    A certificate will be renewed, a clock set, a stranger at the address go away.
+    """
 
 
 def trusted(
@@ -48,8 +63,10 @@ def trusted(
         What every connection is verified by; None for plain HTTP.
 
     Raises:
-        TrustError: Plain HTTP to another machine, no such authority, or a coordinator that shows
-            a certificate of another one, for another name, or of another time.
+        TrustError: Plain HTTP to another machine, no such authority, or at the first start a
+            coordinator that shows a certificate of another one, for another name, or expired.
+        NotBelieved: A later start finds such a coordinator, or any finds a certificate that is
+            not valid yet.
         Unreachable: The authority had to be asked for, and nobody answered.
     """
     parsed = address(url)
@@ -64,13 +81,17 @@ def trusted(
             TrustError,
         )
         return None
-    authority = _authority(url, ca, state, patience_s)
+    is_set_up = (state / KEPT).exists() or (state / IDENTITY).exists()
+    kind: type[Exception] = NotBelieved if is_set_up else TrustError
+    authority = _authority(url, ca, state, patience_s, kind)
     context = _context(authority, state)
-    _look(url, context, authority)
+    _look(url, context, authority, kind)
     return context
 
 
-def _authority(url: str, ca: str, state: Path, patience_s: float) -> bytes | None:
+def _authority(
+    url: str, ca: str, state: Path, patience_s: float, kind: type[Exception]
+) -> bytes | None:
     """The certificate of the one authority that is believed, PEM; None: those of the system."""
     kept = state / KEPT
     if ca == SYSTEM:
@@ -84,15 +105,15 @@ def _authority(url: str, ca: str, state: Path, patience_s: float) -> bytes | Non
         assert pin is not None
         if kept.exists() and (body := kept.read_bytes()) and _pin_or_none(body) == pin:
             return body
-        body = patiently(lambda: _shown(url), patience_s)
-        _check_shown(url, body, pin)
+        body = patiently(lambda: _shown(url, kind), patience_s)
+        _check_shown(url, body, pin, kind)
     else:
         body = _read(f"--ca {ca}", Path(ca))
     try:
-        write_atomically(kept, body)
+        write_atomically(kept, certificates_alone(body), 0o600)  # a file may hold keys, too
     except OSError as error:
         raise TrustError(f"{kept} cannot be written: {error.strerror}") from error
-    return body
+    return certificates_alone(body)
 
 
 def _read(what: str, path: Path) -> bytes:
@@ -130,12 +151,12 @@ def _context(authority: bytes | None, state: Path) -> ssl.SSLContext:
     return context
 
 
-def _shown(url: str) -> bytes:
+def _shown(url: str, kind: type[Exception] = TrustError) -> bytes:
     """The authority's certificate as somebody at the address shows it; nobody vouches for it.
 
     Raises:
         Unreachable: Nobody answers there.
-        TrustError: What answers shows none.
+        Exception: Of that kind; what answers shows none.
     """
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
@@ -152,41 +173,45 @@ def _shown(url: str) -> bytes:
                 if len(body) > MAX_CA_BYTES:
                     break
     except httpx.RequestError as error:
-        _check_speaks_tls(url, error)
+        _check_speaks_tls(url, error, kind)
         raise Unreachable(f"no answer from {url}: {error or type(error).__name__}") from error
     is_there = response.status_code == 200 and _pin_or_none(body) is not None
     demand(
         is_there,
         f"{url} shows no CA of its own (HTTP {response.status_code}); check --coordinator, or give "
         "--ca system or the CA's file",
-        TrustError,
+        kind,
     )
     return body
 
 
-def _check_shown(url: str, body: bytes, pin: str) -> None:
+def _check_shown(url: str, body: bytes, pin: str, kind: type[Exception]) -> None:
     shown = pin_of(body)
     demand(
         shown == pin,
         f"{url} shows the CA {shown}, not --ca {pin}: check the line that `smidgen coordinator "
         "init` printed; if it says the same, somebody else answers there",
-        TrustError,
+        kind,
     )
 
 
-def _look(url: str, context: ssl.SSLContext, authority: bytes | None) -> None:
+def _look(
+    url: str, context: ssl.SSLContext, authority: bytes | None, kind: type[Exception]
+) -> None:
     """Refuse a coordinator that cannot be believed; one that is absent is waited for later.
 
     Raises:
-        TrustError: Says what is wrong with it, and what to do.
+        NotBelieved: The clock is behind; at a first start, too, which may be a board's.
+        Exception: Of that kind; says what is wrong with it, and what to do.
     """
     try:
         with http_client(url, context, timeout=LOOK_S) as http:
             http.head(CA_PATH)
     except httpx.RequestError as error:
-        _check_speaks_tls(url, error)
+        _check_speaks_tls(url, error, kind)
         if (found := _objection(error)) is not None:
-            raise TrustError(_in_words(url, found, context, authority)) from error
+            kind = NotBelieved if found.verify_code == TOO_EARLY else kind
+            raise kind(_in_words(url, found, context, authority)) from error
         log.debug("%s is not there: %s", url, error)
 
 
@@ -196,17 +221,15 @@ def _objection(error: BaseException | None) -> ssl.SSLCertVerificationError | No
     return error
 
 
-def _check_speaks_tls(url: str, error: Exception) -> None:
+def _check_speaks_tls(url: str, error: Exception, kind: type[Exception]) -> None:
     """Refuse what answers a TLS handshake with something else.
 
     Raises:
-        TrustError: It speaks plain HTTP, it seems.
+        Exception: Of that kind; it speaks plain HTTP, it seems.
     """
     plain = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
     if any(word in str(error).upper().replace(" ", "_") for word in plain):
-        raise TrustError(
-            f"{url} does not speak TLS; check the port, or `smidgen coordinator init` there"
-        )
+        raise kind(f"{url} does not speak TLS; check the port, or `smidgen coordinator init` there")
 
 
 def _in_words(

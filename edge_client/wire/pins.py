@@ -8,6 +8,7 @@ import base64
 import binascii
 import hashlib
 import re
+import ssl
 
 CA_PATH = "/v1/ca"
 MAX_CA_BYTES = 64 << 10
@@ -25,6 +26,15 @@ def certificates(pem: bytes) -> list[bytes]:
         return [base64.b64decode(b"".join(body.split()), validate=True) for body in _bodies(pem)]
     except binascii.Error as error:
         raise ValueError(f"not a certificate: {error}") from error
+
+
+def certificates_alone(pem: bytes) -> bytes:
+    """The certificates of a PEM file as PEM, without keys and whatever else it holds.
+
+    Raises:
+        ValueError: What stands between the marks of one is not base64.
+    """
+    return "".join(map(ssl.DER_cert_to_PEM_cert, certificates(pem))).encode()
 
 
 def _bodies(pem: bytes) -> list[bytes]:

@@ -21,8 +21,7 @@ from coordinator.serving.server import PortError
 from coordinator.storage.store import Store
 from coordinator.trust.folder import Trust, folder_of, put, read
 from coordinator.trust.making import make
-from edge_client.client.trust import TrustError as NotBelieved
-from edge_client.client.trust import trusted
+from edge_client.client.trust import NotBelieved, trusted
 from edge_client.errors import WrongInput
 from tests.coordinator.devices import wait_for
 

@@ -13,7 +13,7 @@ pytest.importorskip("cryptography")
 from coordinator.trust.authority import Pair, draw_authority, sign_server
 from coordinator.trust.checks import server_context
 from edge_client.client.transport import Coordinator, Unreachable
-from edge_client.client.trust import KEPT, TrustError, trusted
+from edge_client.client.trust import IDENTITY, KEPT, NotBelieved, TrustError, trusted
 from edge_client.metering.work import WorkMeter
 from edge_client.wire.messages import Receipt, encode
 from edge_client.wire.pins import pin_of
@@ -107,7 +107,7 @@ def test_an_authority_that_changed_is_told_with_both_fingerprints(
     (state / KEPT).write_bytes(ours.certificate)
     shown, mine = pin_of(theirs.certificate), pin_of(ours.certificate)
     with coordinator(tmp_path, server_of(theirs), theirs.certificate) as (url, _):
-        with pytest.raises(TrustError, match=rf"the CA {shown}.*{mine}.*--ca {shown}"):
+        with pytest.raises(NotBelieved, match=rf"the CA {shown}.*{mine}.*--ca {shown}"):
             trusted(url, "", state, 0)
         assert trusted(url, shown, state, 0)  # the owner says that it is right
         assert trusted(url, "", state, 0)
@@ -144,22 +144,65 @@ def test_a_certificate_for_another_name_is_refused(tmp_path: Path, state: Path, 
 
 
 @pytest.mark.parametrize(
-    ("since", "words"),
+    ("since", "kind", "words"),
     [
-        (NOW - 2 * YEAR, r"has expired: `smidgen coordinator init --renew`.*clock says"),
-        (NOW + YEAR, r"not valid yet, and this device's clock says 20.*set the clock"),
+        (
+            NOW - 2 * YEAR,
+            TrustError,
+            r"has expired: `smidgen coordinator init --renew`.*clock says",
+        ),
+        (NOW + YEAR, NotBelieved, r"not valid yet, and this device's clock says 20.*set the clock"),
     ],
 )
 def test_a_certificate_of_another_time_is_refused(
-    tmp_path: Path, state: Path, since: datetime, words: str
+    tmp_path: Path, state: Path, since: datetime, kind: type[Exception], words: str
 ) -> None:
     authority = draw_authority(NOW - 3 * YEAR)
     pair = server_of(authority, since=since)
     with (
         coordinator(tmp_path, pair, authority.certificate) as (url, _),
-        pytest.raises(TrustError, match=words),
+        pytest.raises(kind, match=words),
     ):
         trusted(url, pin_of(authority.certificate), state, 0)
+
+
+def test_what_may_pass_at_a_device_that_is_set_up_is_worth_another_start(
+    tmp_path: Path, state: Path, ours: Pair, theirs: Pair
+) -> None:
+    ca = pin_of(ours.certificate)
+    (state / KEPT).write_bytes(ours.certificate)
+    expired = server_of(ours, since=NOW - timedelta(days=2), days=1)
+    for pair, words in ((expired, "certificate that has expired"), (server_of(theirs), "else")):
+        with coordinator(tmp_path, pair, ours.certificate) as (url, _):
+            for given in ("", ca):
+                with pytest.raises(NotBelieved, match=words):
+                    trusted(url, given, state, 0)
+    with (
+        http_server(lambda *_: (200, b"")) as url,
+        pytest.raises(NotBelieved, match="does not speak TLS"),
+    ):
+        trusted(url.replace("http", "https"), ca, state, 0)
+    assert NotBelieved.exit_code == 1
+
+
+def test_a_device_that_enrolled_by_the_system_s_authorities_starts_again(
+    tmp_path: Path, state: Path, ours: Pair
+) -> None:
+    (state / IDENTITY).write_text("{}")
+    with (
+        coordinator(tmp_path, server_of(ours)) as (url, _),
+        pytest.raises(NotBelieved, match="system does not believe"),
+    ):
+        trusted(url, "system", state, 0)
+
+
+def test_of_a_file_with_a_key_the_certificates_alone_are_kept(
+    tmp_path: Path, state: Path, ours: Pair
+) -> None:
+    (tmp_path / "both.pem").write_bytes(ours.key + ours.certificate)
+    trusted("https://127.0.0.1:1", f"{tmp_path}/both.pem", state, 0)
+    assert (state / KEPT).read_bytes() == ours.certificate
+    assert (state / KEPT).stat().st_mode & 0o777 == 0o600
 
 
 def test_an_authority_that_has_expired_is_refused(tmp_path: Path, state: Path) -> None:
@@ -185,7 +228,7 @@ def test_system_believes_what_the_system_does(
 ) -> None:
     (state / KEPT).write_bytes(ours.certificate)
     with coordinator(tmp_path, server_of(ours)) as (url, _):
-        with pytest.raises(TrustError, match=r"system does not believe.*give --ca sha256:HEX"):
+        with pytest.raises(NotBelieved, match=r"system does not believe.*give --ca sha256:HEX"):
             trusted(url, "system", state, 0)
         (tmp_path / "bundle.pem").write_bytes(ours.certificate)
         monkeypatch.setenv("SSL_CERT_FILE", f"{tmp_path}/bundle.pem")
@@ -214,7 +257,7 @@ def test_a_coordinator_without_tls_is_named(state: Path, ours: Pair) -> None:
         with pytest.raises(TrustError, match="does not speak TLS"):
             trusted(tls, pin_of(ours.certificate), state, 0)
         (state / KEPT).write_bytes(ours.certificate)
-        with pytest.raises(TrustError, match="does not speak TLS"):
+        with pytest.raises(NotBelieved, match="does not speak TLS"):
             trusted(tls, "", state, 0)
 
 
