@@ -61,8 +61,9 @@ def run(
     ca: Annotated[
         str,
         typer.Option(
+            envvar="SMIDGEN_CA",
             help="Whom to believe over https: sha256:HEX as `coordinator init` printed, a file, or "
-            "`system`; needed once."
+            "`system`; needed once.",
         ),
     ] = "",
     plain_http: Annotated[
