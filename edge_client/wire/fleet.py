@@ -6,6 +6,7 @@ seeds from the id. Names and tags are for people.
 """
 
 import hashlib
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ LONGEST_NAME = 64  # characters of a device's name
 MOST_TAGS = 32
 LONGEST_TAG = 64  # characters of a tag's key, and of its value
 LONGEST_FACT = 200  # characters
+LONGEST_GIVEN = 2 * LONGEST_NAME  # of a name that the coordinator gives: it numbers equal ones
+PLAIN_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # it becomes part of paths and file names
 
 
 def draw_key() -> str:
@@ -31,6 +34,26 @@ def draw_key() -> str:
 def device_id_of(key: str) -> str:
     """The id of the device that holds a key; it does not tell the key."""
     return "d" + hashlib.sha256(key.encode()).hexdigest()[:20]
+
+
+def check_id(what: str, text: str) -> None:
+    """Refuse an id that could lead out of the folder or the path that it becomes part of.
+
+    Raises:
+        WrongInput: Says which; what came is not repeated.
+    """
+    is_plain = PLAIN_ID.fullmatch(text) is not None and ".." not in text and text != "."
+    demand(is_plain, f"{what}: 1 to 128 letters, digits, `_`, `-` and `.` are expected")
+
+
+def check_shown(what: str, text: str, most: int = LONGEST_NAME) -> None:
+    """Refuse what would not be safe to show in a terminal.
+
+    Raises:
+        WrongInput: Says which; what came is not repeated.
+    """
+    is_fine = len(text) <= most and text.isprintable()
+    demand(is_fine, f"{what}: at most {most} printable characters are expected")
 
 
 def check_tags(tags: Mapping[str, str]) -> None:
@@ -126,6 +149,10 @@ class Enrolled:
     device_id: str
     name: str
 
+    def __post_init__(self) -> None:
+        check_shown("device_id", self.device_id, 2 * LONGEST_GIVEN)
+        check_shown("name", self.name, LONGEST_GIVEN)
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -154,6 +181,10 @@ class Terms:
     rounds: int
     min_clients: int
     labelling: Labelling | None = None
+
+    def __post_init__(self) -> None:
+        check_id("run_id", self.run_id)
+        check_shown("run_name", self.run_name)
 
 
 @dataclass(frozen=True)

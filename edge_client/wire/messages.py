@@ -28,7 +28,7 @@ from edge_client.texts.tasks import Task
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.cost import Cost
 from edge_client.wire.failures import Failure
-from edge_client.wire.fleet import Terms
+from edge_client.wire.fleet import LONGEST_GIVEN, Terms, check_id, check_shown
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 
@@ -89,6 +89,8 @@ class Work:
     most: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("work_id", "run_id", "adapter_sha256"):
+            check_id(name, getattr(self, name))
         is_whole = self.kind != "label" or self.labelling is not None
         demand(is_whole, "labelling: expected with label work")
         demand(0.0 <= self.keep <= 1.0, "keep: 0 to 1")
@@ -124,6 +126,11 @@ class Waiting:
     closes_in_s: float | None = None
     names: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        check_shown("run_name", self.run_name)
+        for name in self.names:
+            check_shown("names", name, LONGEST_GIVEN)
+
 
 @dataclass(frozen=True)
 class Over:
@@ -146,6 +153,11 @@ class Over:
     devices: int
     accuracies: dict[int, float] = field(default_factory=dict)
     is_stopped: bool = False
+
+    def __post_init__(self) -> None:
+        check_id("run_id", self.run_id)
+        check_id("adapter_sha256", self.adapter_sha256)
+        check_shown("run_name", self.run_name)
 
 
 @dataclass(frozen=True)

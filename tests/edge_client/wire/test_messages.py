@@ -333,3 +333,33 @@ def test_the_digest_is_rfc_9530s() -> None:
     # The example of RFC 9530, appendix B.1: the body {"hello": "world"} and a newline.
     expected = "sha-256=:RK/0qy18MlBSVnWgjwz6lZEWjP/lF5HF9bvEF8FabDg=:"
     assert digest_header(sha256(b'{"hello": "world"}\n')) == expected
+
+
+OVER = messages.Over("r", "run", "sha", 1, 1)
+
+
+@pytest.mark.parametrize("bad", ["", ".", "a/../b", "..", "a/b", "a\\b", "a\n", "é", "x" * 129])
+def test_an_id_that_leads_elsewhere_is_no_id(bad: str) -> None:
+    for message, names in (
+        (WORK, ("work_id", "run_id", "adapter_sha256")),
+        (TERMS, ("run_id",)),
+        (OVER, ("run_id", "adapter_sha256")),
+    ):
+        for name in names:
+            body = msgspec.json.encode(msgspec.to_builtins(message) | {name: bad})
+            with pytest.raises(messages.WireError, match=f"{name}: 1 to 128 letters"):
+                messages.decode(body, type(message))
+
+
+@pytest.mark.parametrize("bad", ["\x1b[2J", "two\nlines", "x" * 300])
+def test_what_would_spoil_a_terminal_is_no_name(bad: str) -> None:
+    for message, told in (
+        (fleet.Enrolled(5, "d", "pi"), {"name": bad}),
+        (TERMS, {"run_name": bad}),
+        (OVER, {"run_name": bad}),
+        (messages.Waiting("train"), {"run_name": bad}),
+        (messages.Waiting("train"), {"names": ["pi", bad]}),
+    ):
+        body = msgspec.json.encode(msgspec.to_builtins(message) | told)
+        with pytest.raises(messages.WireError, match="printable characters are expected"):
+            messages.decode(body, type(message))
