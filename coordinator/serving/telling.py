@@ -15,6 +15,7 @@ from edge_client.wire.messages import DOING, PROTOCOL, Over, Report, Waiting, Wo
 Names = Callable[[Iterable[str]], list[str]]  # of devices, by their ids, in alphabetical order
 
 MOST_NAMES = 8  # that a device is told
+MOST_ROUNDS = 1000  # whose accuracy a device is told; more would not fit a message
 
 
 def terms_of(live: Live) -> Terms:
@@ -123,7 +124,7 @@ def over_of(live: Live, devices: int, accuracies: Mapping[int, float]) -> Over:
     Args:
         live: The run.
         devices: How many joined it.
-        accuracies: By round.
+        accuracies: By round; of many rounds a part is told.
     """
     return Over(
         run_id=live.run.run_id,
@@ -131,9 +132,18 @@ def over_of(live: Live, devices: int, accuracies: Mapping[int, float]) -> Over:
         adapter_sha256=live.state.adapter_sha256,
         rounds=live.state.round_index,
         devices=devices,
-        accuracies=dict(accuracies),
+        accuracies=thinned(accuracies, MOST_ROUNDS),
         is_stopped=live.state.is_stopped,
     )
+
+
+def thinned(by_round: Mapping[int, float], most: int) -> dict[int, float]:
+    """At most so many rounds, two or more: the first, the last, and evenly between them."""
+    rounds = sorted(by_round)
+    last = len(rounds) - 1
+    if last >= most:
+        rounds = [rounds[index * last // (most - 1)] for index in range(most)]
+    return {one: by_round[one] for one in rounds}
 
 
 # The log

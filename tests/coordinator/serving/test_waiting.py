@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.serving.telling import base_name_of
+from coordinator.serving.telling import MOST_ROUNDS, base_name_of, thinned
 from edge_client.bases.base import Base
 from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import Report
+from edge_client.wire.messages import Over, Report, decode, encode
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 
@@ -155,3 +155,14 @@ def test_the_end_is_told_until_its_adapter_is_at_home(start: Start) -> None:
     for _ in range(2):
         assert device.tell(live.run_id, Membership("home")).json()["accepted"]
     assert device.waiting().phase == "idle" and live.service.is_over(time.time())
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 999, 1000, 1001, 50_000])
+def test_the_end_of_a_long_run_fits_a_message(rounds: int) -> None:
+    by_round = {index: 1 / (index + 3) for index in range(rounds)}
+    told = thinned(by_round, MOST_ROUNDS)
+    assert len(told) == min(rounds, MOST_ROUNDS)
+    assert told.items() <= by_round.items()
+    assert not rounds or (min(told), max(told)) == (0, rounds - 1)
+    over = Over("r", "run", "sha", rounds, 2, told)
+    assert decode(encode(over), Over) == over
