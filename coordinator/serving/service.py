@@ -7,6 +7,7 @@ nothing that a device believes to be safe. Safe to use from several threads; one
 
 import logging
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
@@ -36,6 +37,8 @@ from edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, Wo
 
 SILENCE_S = 2.0  # between two lines on what a run waits for
 FAREWELL_S = 60.0  # twice the longest pause of a client that waits for the coordinator
+AGE = 100.0  # of who is there, as devices are told: times as long as it takes to find
+QUICK_S = 0.0005
 DEFAULTS = Limits()
 LOG = logging.getLogger(__name__)
 
@@ -77,6 +80,7 @@ class Service:
         self._ticking, self._summing = Lock(), Lock()
         self._overs: dict[str, Over] = {}
         self._lacks: dict[str, tuple[str, float]] = {}  # what runs were last said to wait for
+        self._alive: dict[str, tuple[set[str], float, float]] = {}  # of late, since when, how long
         self._over_since_s: float | None = None
 
     # Devices
@@ -151,7 +155,7 @@ class Service:
             return Waiting("idle")
         live = min(here, key=lambda one: (one.state.is_paused, one.state.step is None, _age(one)))
         run_id = live.run.run_id
-        alive, is_full = lambda: self.alive(run_id, now_s), self.caretaker.is_full
+        alive, is_full = lambda: self._alive_of_late(run_id, now_s), self.caretaker.is_full
         return waiting_of(live, alive, self.fleet.names_of, now_s, is_full)
 
     def _over(self, live: Live) -> Over:
@@ -216,6 +220,17 @@ class Service:
             for device_id in self.members.joined(run_id)
             if self.presence.is_here(device_id, now_s) and self.fleet.is_wanted(config, device_id)
         }
+
+    def _alive_of_late(self, run_id: str, now_s: float) -> set[str]:
+        """The same for a thousand that ask: what took long to find is told for a while."""
+        known = self._alive.get(run_id)
+        if known is not None and 0 <= now_s - known[1] < known[2]:
+            return known[0]
+        began_s = time.perf_counter()
+        found = self.alive(run_id, now_s)
+        took_s = time.perf_counter() - began_s
+        self._alive[run_id] = (found, now_s, AGE * took_s if took_s > QUICK_S else 0.0)
+        return found
 
     def is_over(self, now_s: float) -> bool:
         """Whether all runs are finished and every device that is there has its adapters."""
