@@ -10,6 +10,8 @@ from coordinator.trust.checks import check, load, server_context, valid_until, w
 from coordinator.trust.folder import TrustError, ca_of, folder_of, is_there
 
 BETWEEN_WARNINGS = timedelta(days=1)
+BETWEEN_TRIES = timedelta(seconds=10)  # of files that were refused and are the same still
+FILES = ("server.pem", "server.key", "ca.pem", "address.json")
 # asyncio keeps a buffer of 256 KiB for each TLS connection from Python 3.11 on: measured, 278 KiB
 # for each device that waits, and 55 KiB with this one. A TLS record is 16 KiB.
 BUFFER_BYTES = 32 << 10
@@ -36,12 +38,15 @@ class Secured:
 
     def __init__(self, store: Path, now: datetime) -> None:
         self._folder = folder_of(store)
+        stamp = self._stamp()  # before they are read: what changes meanwhile is looked at again
         try:
             self.trust = check(self._folder, now)
             self.context = server_context(self._folder)
         except TrustError as error:
             raise TrustError(f"{self._folder}: {error}") from error
-        self._seen = self._stamp()
+        self._seen = stamp
+        self._refused: tuple[int, ...] = ()
+        self._tried_at = now
         self._told_at: datetime | None = None
 
     @property
@@ -52,17 +57,8 @@ class Secured:
     def look(self, now: datetime) -> None:
         """Take a certificate that was renewed meanwhile; tell once a day what will go wrong."""
         stamp = self._stamp()
-        if stamp != self._seen:
-            self._seen = stamp
-            try:
-                self.trust = check(self._folder, now)
-                load(self.context, self._folder)
-            except TrustError as error:
-                LOG.warning("the certificate of before is served on: %s", error)
-                return
-            until = valid_until(self.trust.server.certificate)
-            LOG.info("a new certificate is served, valid until %s", f"{until:%Y-%m-%d}")
-            self._told_at = None
+        if stamp != self._seen and not self._take(stamp, now):
+            return
         if self._told_at is None or now - self._told_at >= BETWEEN_WARNINGS:
             self._told_at = now
             try:
@@ -72,11 +68,34 @@ class Secured:
             for line in told:
                 LOG.warning("%s", line)
 
-    def _stamp(self) -> int:
+    def _take(self, stamp: tuple[int, ...], now: datetime) -> bool:
+        """Serve what the folder holds now; whether that could be done."""
+        if stamp == self._refused and now - self._tried_at < BETWEEN_TRIES:
+            return False
+        self._tried_at = now
         try:
-            return (self._folder / "server.pem").stat().st_mtime_ns
-        except OSError:
-            return 0
+            trust = check(self._folder, now)
+            load(self.context, self._folder)
+        except TrustError as error:  # a half of a pair may have come, and the other come later
+            if stamp != self._refused:
+                LOG.warning("the certificate of before is served on: %s", error)
+            self._refused = stamp
+            return False
+        self.trust, self._seen, self._refused, self._told_at = trust, stamp, (), None
+        until = valid_until(trust.server.certificate)
+        LOG.info("a new certificate is served, valid until %s", f"{until:%Y-%m-%d}")
+        return True
+
+    def _stamp(self) -> tuple[int, ...]:
+        """When each file was written; 0 for one that is not there."""
+        return tuple(_written_ns(self._folder / name) for name in FILES)
+
+
+def _written_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def secured(store: Path, now: datetime) -> Secured | None:

@@ -1,3 +1,4 @@
+import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -196,3 +197,22 @@ def test_an_end_that_is_near_is_told_once_a_day(
         secured.look(NOW + timedelta(hours=hours))
     assert len(caplog.messages) == 20
     assert caplog.messages[0].startswith("the certificate is valid for 29 more days")
+
+
+def test_a_certificate_that_is_copied_before_its_key_is_served_once_both_are_there(
+    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(store, ["pi.example"], 8700, 365, NOW)
+    secured, folder = served(store, 0), folder_of(store)
+    other = tmp_path / "other"
+    shutil.copytree(store, other)
+    new = renew(other, [], None, 365, NOW)
+    (folder / "server.pem").write_bytes(new.server.certificate)
+    for seconds in range(0, 60, 5):
+        secured.look(NOW + timedelta(seconds=seconds))
+    (line,) = caplog.messages
+    assert "is served on: server.key is not the key of server.pem" in line
+    assert secured.trust.server != new.server
+    (folder / "server.key").write_bytes(new.server.key)
+    secured.look(NOW + timedelta(seconds=61))
+    assert secured.trust.server == new.server
