@@ -24,13 +24,16 @@ LOG = logging.getLogger(__name__)
 
 
 def create_app(
-    service: Service, authority: bytes | None = None, parts: Sequence[Part] = ()
+    service: Service,
+    authority: Callable[[], bytes | None] = lambda: None,
+    parts: Sequence[Part] = (),
 ) -> FastAPI:
     """The coordinator as an ASGI application.
 
     Args:
         service: What is served.
-        authority: Certificate (PEM) of the authority that devices believe, if there is one.
+        authority: Gives the certificate (PEM) of the authority that devices believe now, if
+            there is one.
         parts: Add what people are served beside devices: the operator's API, the page.
     """
     bells = Bells()

@@ -4,6 +4,8 @@ It is no secret, and who shows it proves nothing: a device compares its hash wit
 pasted, and from then on believes this authority alone.
 """
 
+from collections.abc import Callable
+
 from fastapi import FastAPI, Response
 
 from coordinator.rounds.admission import Refusal
@@ -12,12 +14,13 @@ from edge_client.wire.pins import CA_PATH
 MEDIA_TYPE = "application/pem-certificate-chain"
 
 
-def add_ca_route(app: FastAPI, authority: bytes | None) -> None:
+def add_ca_route(app: FastAPI, authority: Callable[[], bytes | None]) -> None:
     """Let an application show its authority.
 
     Args:
         app: The coordinator's.
-        authority: Its certificate, PEM; None: devices trust those of their system, or plain HTTP.
+        authority: Gives its certificate of now, PEM; None: devices trust those of their system,
+            or plain HTTP.
     """
 
     @app.get(
@@ -27,6 +30,7 @@ def add_ca_route(app: FastAPI, authority: bytes | None) -> None:
     )
     async def authority_certificate() -> Response:
         """The certificate (PEM) of the authority that devices believe."""
-        if authority is None:
+        shown = authority()
+        if shown is None:
             raise Refusal(404, "this coordinator has no authority of its own")
-        return Response(authority, media_type=MEDIA_TYPE)
+        return Response(shown, media_type=MEDIA_TYPE)

@@ -5,7 +5,6 @@ bells are stopped first. SIGTERM and Ctrl-C end in exit code 0, a second one at 
 """
 
 import asyncio
-import fcntl
 import logging
 import resource
 import signal
@@ -23,7 +22,7 @@ import uvicorn
 from coordinator.serving.app import Part, create_app
 from coordinator.serving.service import Service
 from coordinator.storage.blobs import sweep
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store, serving_alone
 from coordinator.trust.folder import Address
 from coordinator.trust.network import own_address
 from coordinator.trust.secured import Secured, spare_memory
@@ -82,17 +81,15 @@ def reachable(bound: socket.socket, secured: Secured | None = None) -> list[str]
 
 @contextmanager
 def sole_server(folder: Path, store: Store) -> Iterator[None]:
-    """Hold the store for this process alone; a killed process holds nothing.
+    """Hold the store for this process alone, without what killed processes left half written.
 
     Raises:
         StoreError: Another process serves it.
     """
-    with (folder / "serve.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StoreError(f"another coordinator serves the store {folder}") from error
-        sweep(store.blobs)
+    with serving_alone(folder):
+        with store.removing() as is_held:
+            if is_held:  # else `create` is writing now, and the next start sweeps
+                sweep(store.blobs)
         yield
 
 
@@ -117,7 +114,8 @@ def serve(
         parts: What is served beside the devices' routes.
     """
     allow_files()
-    app = create_app(service, None if secured is None else secured.trust.authority, parts)
+    # Asked each time: `init --renew --ca` may give another authority.
+    app = create_app(service, lambda: secured.trust.authority if secured else None, parts)
     # Clients drop mid-request all the time; cut the connection after 5 s.
     config = uvicorn.Config(
         app,

@@ -67,7 +67,7 @@ def read_blob(folder: Path, name: str) -> bytes:
 def sweep(folder: Path) -> None:
     """Remove what a killed process left half written; only while nobody else writes."""
     for path in folder.glob("*.tmp"):
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 class Partial:

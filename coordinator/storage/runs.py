@@ -60,7 +60,7 @@ def create_run(
     longest = config.training.tokens
     drawn = first_adapter(base, spec, config.task, config.prompt_init, config.seed, longest)
     state = drawn if given is None else given
-    _check_name(store, config.name)
+    _check_name(store.runs(), config.name)
     _check_tags(store, config, now_s)
     token = draw_secret()
     with store.claiming():
@@ -74,7 +74,9 @@ def create_run(
             adapter_sha256=store.put(encode_adapter(state)),
             secret=draw_secret(),
         )
-        store.add_run(run, insert_token(token, now_s, tags=config.devices.tags)[1])
+        added = insert_token(token, now_s, tags=config.devices.tags)[1]
+        # Another process may have made one of this name meanwhile.
+        store.add_run(run, added, look=lambda others: _check_name(others, config.name))
     return Created(run.run_id, token)
 
 
@@ -95,13 +97,13 @@ def config_of(run: Run) -> RunConfig:
     return msgspec.json.decode(run.config, type=RunConfig)
 
 
-def _check_name(store: Store, name: str) -> None:
+def _check_name(runs: list[Run], name: str) -> None:
     """Refuse the name of a run that is there.
 
     Raises:
         StoreError: Names that run.
     """
-    for run in store.runs():
+    for run in runs:
         if config_of(run).name == name:
             raise StoreError(
                 f"a run called {name} is there ({run.run_id}); choose another --name for this one"

@@ -7,7 +7,8 @@ have modules of their own over the same database.
 
 import fcntl
 import logging
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from edge_client.errors import WrongInput
 
 DATABASE = "coordinator.db"
 LOCK = "serve.lock"  # held by the process that serves
+LOCK_S = 2.0  # commands hold it for an instant, to see whether somebody serves
 CLAIMS = "blobs.lock"  # shared by who writes blobs
 EVENTS_AT_ONCE = 500  # of a journal that are held in memory
 LOG = logging.getLogger(__name__)
@@ -82,7 +84,7 @@ class Store:
                 self._create(folder)
             elif revision != HEAD:
                 self._check_older(folder, revision, is_upgrading)
-                self._upgrade(folder, revision)
+                self._upgrade(folder)
         except (OSError, SQLAlchemyError) as error:
             raise StoreError(f"cannot open the store {folder}: {_first_line(error)}") from error
 
@@ -108,14 +110,13 @@ class Store:
                 "and brings it up to date"
             )
 
-    def _upgrade(self, folder: Path, revision: str) -> None:
+    def _upgrade(self, folder: Path) -> None:
         """Nobody else may serve it meanwhile: an older smidgen would not understand it."""
         url, file = self.database.engine.url, self.database.engine.url.database
-        with (folder / LOCK).open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise StoreError(f"another coordinator serves the store {folder}") from error
+        with serving_alone(folder):
+            revision = revision_of(self.database.engine)
+            if revision is None or revision == HEAD:  # another process was quicker
+                return
             if url.get_backend_name() == "sqlite" and file:
                 copy = keep_copy(Path(file))
                 LOG.info("an older smidgen wrote this store: its database is copied to %s", copy)
@@ -159,9 +160,27 @@ class Store:
                 is_held = True
             yield is_held
 
-    def add_run(self, run: Run, *statements: sql.Executable) -> None:
-        """Add a run, and in the same transaction what goes with it."""
-        self.database.write(sql.insert(RUNS).values(**asdict(run)), *statements)
+    def add_run(
+        self,
+        run: Run,
+        *statements: sql.Executable,
+        look: Callable[[list[Run]], None] = lambda _: None,
+    ) -> None:
+        """Add a run, and in the same transaction what goes with it.
+
+        Args:
+            run: The run.
+            statements: What goes with it.
+            look: Called with the other runs while nobody else writes; nothing is added if it
+                raises.
+        """
+        others = sql.select(RUNS).where(RUNS.c.run_id != run.run_id)
+        with self.database.transaction() as connection:
+            # The insert comes first: SQLite lets nobody else write from then on.
+            connection.execute(sql.insert(RUNS).values(**asdict(run)))
+            look([Run(**row) for row in connection.execute(others).mappings()])
+            for statement in statements:
+                connection.execute(statement)
 
     def runs(self) -> list[Run]:
         """All runs, oldest first."""
@@ -220,6 +239,26 @@ class Store:
         sent = REPORTS.outerjoin(DEVICES, REPORTS.c.device_id == DEVICES.c.device_id)
         chosen = sql.select(REPORTS, DEVICES.c.name.label("device")).select_from(sent).where(here)
         return self.database.rows(chosen.order_by(*order, DEVICES.c.stem, DEVICES.c.number))
+
+
+@contextmanager
+def serving_alone(folder: Path) -> Iterator[None]:
+    """Hold a store for this process alone; a killed process holds nothing.
+
+    Raises:
+        StoreError: Another process serves it.
+    """
+    end = time.monotonic() + LOCK_S
+    with (folder / LOCK).open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= end:
+                    raise StoreError(f"another coordinator serves the store {folder}") from error
+            time.sleep(0.05)
+        yield
 
 
 def _first_line(error: Exception) -> str:

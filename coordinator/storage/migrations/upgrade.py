@@ -7,6 +7,7 @@ one. Alembic is imported only where a store is old.
 import logging
 import sqlite3
 from contextlib import closing
+from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,10 @@ def copy_of(database: Path) -> Path:
 
 
 def keep_copy(database: Path) -> Path:
-    """Copy an SQLite database, its write-ahead log included; a cut leaves no half copy."""
+    """Copy an SQLite database, its write-ahead log included; a cut leaves no half copy.
+
+    A copy that is there is never replaced: another one gets a number.
+    """
     copy = copy_of(database)
     temporary = copy.with_name(f"{copy.name}.tmp")
     temporary.unlink(missing_ok=True)
@@ -48,6 +52,10 @@ def keep_copy(database: Path) -> Path:
         kept.execute("PRAGMA synchronous=FULL")
         source.backup(kept)
     temporary.chmod(0o600)
+    number = 1
+    while copy.exists() and not cmp(temporary, copy, shallow=False):
+        number += 1
+        copy = copy.with_name(f"{copy_of(database).name}-{number}")
     temporary.replace(copy)
     return copy
 

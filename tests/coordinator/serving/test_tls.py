@@ -123,6 +123,26 @@ def test_a_renewed_certificate_is_served_without_a_new_start(
         assert trusted(local(server), "", tmp_path, 0)
 
 
+def test_the_authority_that_is_shown_is_the_one_of_now(made: Initialized) -> None:
+    folder = folder_of(made.certified.store)
+    with start(made) as server:
+        named = trust_of_another(made)
+        put(made.certified.store, named, lambda _: None)
+
+        def is_shown() -> bool:
+            with httpx.Client(verify=False) as http:
+                return http.get(f"{local(server)}/v1/ca").content == named.authority
+
+        wait_for(is_shown)
+        assert (folder / "ca.pem").read_bytes() == named.authority
+
+
+def trust_of_another(made: Initialized) -> Trust:
+    other = made.certified.store.with_name("another")
+    other.mkdir()
+    return make(other, ["pi.example"], 8700, 365, NOW)
+
+
 def test_a_renewal_that_is_cut_in_between_changes_nothing(
     made: Initialized, caplog: pytest.LogCaptureFixture
 ) -> None:

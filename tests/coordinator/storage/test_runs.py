@@ -1,7 +1,9 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sql
 
 from coordinator.config import read_run_config
 from coordinator.fleet.enrolment import enrol
@@ -26,6 +28,25 @@ def test_a_name_is_given_once(tmp_path: Path, tiny_base: Base) -> None:
     with pytest.raises(StoreError, match=r"a run called news is there \(r\w+\); choose another"):
         create(tmp_path, tiny_base, name="news")
     create(tmp_path, tiny_base, name="news-2")
+
+
+def test_a_name_that_another_process_takes_meanwhile_is_refused(
+    tmp_path: Path, tiny_base: Base
+) -> None:
+    store, told = Store(tmp_path / "store"), []
+
+    def be_quicker(*said: Any) -> None:
+        if said[2].startswith("INSERT INTO runs") and not told:
+            told.append("once")
+            create(tmp_path, tiny_base, name="news")
+
+    sql.event.listen(store.database.engine, "before_cursor_execute", be_quicker)
+    config = read_run_config(
+        None, {"base": str(tiny_base.folder), "task": "agnews", "name": "news"}
+    )
+    with pytest.raises(StoreError, match=r"a run called news is there"):
+        create_run(store, config, 0.0)
+    assert told and len(store.runs()) == 1
 
 
 def test_a_name_that_fits_two_runs_of_an_old_store_is_refused(

@@ -1,4 +1,6 @@
+import fcntl
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -8,6 +10,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from coordinator.rounds.events import Finished, Resumed
+from coordinator.serving.server import sole_server
 from coordinator.storage.blobs import sweep
 from coordinator.storage.membership_rows import Member, put_member
 from coordinator.storage.store import DATABASE, Run, Store, StoreError
@@ -81,6 +84,20 @@ def test_what_a_killed_process_left_is_swept(store: Store) -> None:
     (store.blobs / f"{name}.ab.tmp").write_bytes(b"del")
     sweep(store.blobs)
     assert [path.name for path in store.blobs.iterdir()] == [name]
+
+
+def test_a_start_waits_for_a_command_and_leaves_alone_what_create_is_writing(
+    store: Store, tmp_path: Path
+) -> None:
+    half = store.blobs / "delta.ab.tmp"
+    half.write_bytes(b"del")
+    with (tmp_path / "serve.lock").open("a") as probe:
+        fcntl.flock(probe, fcntl.LOCK_SH)  # as `status` does
+        threading.Timer(0.3, fcntl.flock, (probe, fcntl.LOCK_UN)).start()
+        with store.claiming(), sole_server(tmp_path, store):
+            assert half.exists()
+    with sole_server(tmp_path, store):
+        assert not half.exists()
 
 
 def test_a_store_of_a_newer_schema_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ called hub. `news_adapter_at_the_end` is what the same old coordinator made of i
 """
 
 import base64
+import fcntl
 import json
 import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -160,14 +163,35 @@ def test_only_serving_brings_a_store_up_to_date(tmp_path: Path) -> None:
 
 
 def test_a_store_that_an_older_coordinator_serves_is_left_alone(tmp_path: Path) -> None:
-    import fcntl
-
     written(1, tmp_path)
     with (tmp_path / "serve.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(StoreError, match="another coordinator serves the store"):
             Store(tmp_path, is_upgrading=True)
     assert not copy_of(tmp_path / DATABASE).exists()
+
+
+def test_a_store_that_is_opened_twice_at_once_is_copied_while_it_is_old(tmp_path: Path) -> None:
+    written(1, tmp_path)
+    with ThreadPoolExecutor() as pool, (tmp_path / "serve.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        opened = [pool.submit(Store, tmp_path, is_upgrading=True) for _ in range(2)]
+        time.sleep(0.5)  # both have seen an old one
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        for one in opened:
+            one.result().close()
+    with closing(sqlite3.connect(copy_of(tmp_path / DATABASE))) as kept:
+        assert kept.execute("SELECT version FROM schema_version").fetchall() == [(1,)]
+
+
+def test_a_copy_that_is_there_is_kept(tmp_path: Path) -> None:
+    written(1, tmp_path)
+    first = copy_of(tmp_path / DATABASE)
+    first.write_bytes(b"of an earlier day")
+    Store(tmp_path, is_upgrading=True).close()
+    assert first.read_bytes() == b"of an earlier day"
+    with closing(sqlite3.connect(f"{first}-2")) as kept:
+        assert kept.execute("SELECT version FROM schema_version").fetchall() == [(1,)]
 
 
 def test_what_fails_halfway_leaves_the_old_store(tmp_path: Path) -> None:
