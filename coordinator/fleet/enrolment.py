@@ -41,7 +41,8 @@ def enrol(store: Store, message: Enrol, key: str | None, now_s: float) -> Device
             lack = token.lack(now_s) if token else "is not known"
             if token is None or lack:
                 raise Refusal(401, f"this enrolment token {lack}; ask the operator for one")
-            spend(connection, token.token_id)
+            if not spend(connection, token.token_id):  # others came at the same moment
+                raise Refusal(401, "this enrolment token was used up; ask the operator for one")
             device_id = device_id_of(key)
             name = free_name(connection, message.name, device_id)
             add_device(connection, device_id, key_sha256, name, token.token_id, token.tags, now_s)

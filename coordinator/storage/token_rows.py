@@ -78,10 +78,12 @@ def token_of(connection: sql.Connection, secret: str) -> Token | None:
     return _token(row) if row else None
 
 
-def spend(connection: sql.Connection, token_id: str) -> None:
-    """Count a use of a token."""
-    here = TOKENS.c.token_id == token_id
-    connection.execute(sql.update(TOKENS).where(here).values(used=TOKENS.c.used + 1))
+def spend(connection: sql.Connection, token_id: str) -> bool:
+    """Count a use of a token; False where it had none left."""
+    is_left = TOKENS.c.uses.is_(None) | (TOKENS.c.used < TOKENS.c.uses)
+    here = (TOKENS.c.token_id == token_id) & is_left
+    counted = connection.execute(sql.update(TOKENS).where(here).values(used=TOKENS.c.used + 1))
+    return counted.rowcount == 1
 
 
 def revoke(database: Database, token_id: str, now_s: float) -> None:

@@ -132,6 +132,14 @@ def test_a_token_counts_its_devices_and_no_refusal(store: Store) -> None:
     assert tokens(store.database)[0].used == 2
 
 
+def test_a_token_s_last_use_is_counted_once_whoever_looked_before(store: Store) -> None:
+    token_id = token(store, uses=1)
+    with store.database.transaction() as connection:
+        assert token_rows.spend(connection, token_id)
+        assert not token_rows.spend(connection, token_id)
+    assert tokens(store.database)[0].used == 1
+
+
 def test_a_revoked_token_lets_nobody_in_but_keeps_who_came(store: Store) -> None:
     token_id = token(store)
     key = draw_key()
