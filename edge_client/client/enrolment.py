@@ -34,8 +34,9 @@ log = logging.getLogger(__name__)
 def identity_of(settings: Settings, state: ClientState) -> Identity:
     """Who this device is; one that is nobody yet draws its key now, which is kept at once.
 
-    A key stays with the host it was drawn for. Another host gets it where no token is given: the
-    same coordinator at another address. With a token it is another coordinator, and a new device.
+    A key stays with the address it was drawn for. Another one gets it where no token is given: the
+    same coordinator elsewhere. With a token it is another coordinator, and a new device, whose key
+    lies beside the old one until that coordinator has let it in.
 
     Raises:
         ClientError: It never enrolled, and there is no token.
@@ -43,21 +44,30 @@ def identity_of(settings: Settings, state: ClientState) -> Identity:
     """
     known = state.identity()
     if known is not None:
-        is_same = not known.url or _host(known.url) == _host(settings.url)
+        is_same = not known.url or _address(known.url) == _address(settings.url)
         if is_same or not settings.token:
             return replace(known, url=settings.url)
+        drawn = state.drawn()
+        if drawn is not None and _address(drawn.url) == _address(settings.url):
+            return replace(drawn, url=settings.url)
     if not settings.token:
         raise ClientError(f"not enrolled with {settings.url} yet; give --token")
     state.check_room()
     drawn = Identity(settings.url, draw_key())
-    state.keep_identity(drawn)
+    if known is None:
+        state.keep_identity(drawn)
+    else:
+        state.keep_drawn(drawn)
     return drawn
 
 
-def _host(url: str) -> str:
+def _address(url: str) -> tuple[str, int]:
+    """Host and port; two coordinators of one host differ in the port alone."""
     with suppress(ValueError):
-        return urlsplit(url).hostname or url
-    return url
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        return parts.hostname or url, port
+    return url, 0
 
 
 def enrol(coordinator: Coordinator, known: Identity, settings: Settings) -> Identity:

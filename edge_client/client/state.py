@@ -1,6 +1,7 @@
 """Everything a device knows between two starts, in one folder; deleting it is a clean re-enrolment.
 
 device.json            who this device is to its coordinator, with the key it drew (mode 0600)
+device.new.json        a key drawn for another coordinator, until that one has answered
 runs/RUN.json          the terms of a run that it joined, until the run's adapter is at home
 adapters/SHA.st        adapters last received, one per run, so that none is fetched twice
 adapter/               the adapter of the run finished last, for `smidgen client predict`
@@ -34,6 +35,7 @@ from edge_client.wire.messages import Report, WireError, decode, encode
 from edge_client.wire.tensors import sha256
 
 ROOM_BYTES = 64 << 10
+DRAWN = "device.new.json"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -122,7 +124,24 @@ class ClientState:
         Raises:
             StateError: The file is damaged.
         """
-        path = self.folder / "device.json"
+        return self._identity_in(self.folder / "device.json")
+
+    def drawn(self) -> Identity | None:
+        """Who this device would be to another coordinator, which has not answered yet."""
+        return self._identity_in(self.folder / DRAWN)
+
+    def keep_drawn(self, identity: Identity) -> None:
+        """Keep a key beside the one in use, until `keep_identity` puts it into its place.
+
+        Raises:
+            StateError: It cannot be written.
+        """
+        try:
+            self._write_identity(identity, DRAWN)
+        except OSError as error:
+            raise self._not_written(error) from error
+
+    def _identity_in(self, path: Path) -> Identity | None:
         if not path.is_file():
             return None
         try:
@@ -150,10 +169,13 @@ class ClientState:
             write_atomically(path, b" " * ROOM_BYTES)
             path.unlink()
         except OSError as error:
-            raise StateError(
-                f"state folder {self.folder} cannot be written: {error.strerror}; free some room "
-                "or give another --state"
-            ) from error
+            raise self._not_written(error) from error
+
+    def _not_written(self, error: OSError) -> StateError:
+        return StateError(
+            f"state folder {self.folder} cannot be written: {error.strerror}; free some room "
+            "or give another --state"
+        )
 
     def keep_identity(self, identity: Identity) -> None:
         """Be this device from now on; what was done as another one is nobody's.
@@ -170,14 +192,13 @@ class ClientState:
                     path.unlink()
             if before != identity:
                 self._write_identity(identity)
+            (self.folder / DRAWN).unlink(missing_ok=True)
         except OSError as error:
-            raise StateError(
-                f"state folder {self.folder} cannot be written: {error.strerror}"
-            ) from error
+            raise self._not_written(error) from error
 
-    def _write_identity(self, identity: Identity) -> None:
+    def _write_identity(self, identity: Identity, name: str = "device.json") -> None:
         body = json.dumps(asdict(identity), sort_keys=True).encode()
-        write_atomically(self.folder / "device.json", body, mode=0o600)
+        write_atomically(self.folder / name, body, mode=0o600)
 
     def keep_terms(self, terms: Terms) -> None:
         """Keep the terms of a run that this device joins; its end is understood by them."""

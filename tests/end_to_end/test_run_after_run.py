@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,7 @@ def test_a_device_killed_while_it_enrols_is_the_same_device_afterwards(
     mute.close()
     kept = ClientState(scene.folder / "state" / "a").identity()
     assert kept is not None and not kept.name  # the answer never came
+    ClientState(scene.folder / "state" / "a").keep_identity(replace(kept, url=url))
     scene.start_client("a", url, "--engine", "onnx", "--until", "finished")
     scene.finish()
     devices = scene.coordinator_json("status")["devices"]

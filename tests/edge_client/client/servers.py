@@ -15,8 +15,9 @@ def http_server(
     answer: Callable[[str, str, bytes], Answer],
     tls: ssl.SSLContext | None = None,
     host: str = "127.0.0.1",
+    port: int = 0,
 ) -> Iterator[str]:
-    """Serve `answer(method, path, body) -> (status, body)` on a free port of loopback."""
+    """Serve `answer(method, path, body) -> (status, body)` on loopback; 0: on a free port."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -36,7 +37,7 @@ def http_server(
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = ThreadingHTTPServer((host, 0), Handler)
+    server = ThreadingHTTPServer((host, port), Handler)
     server.daemon_threads = True
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)

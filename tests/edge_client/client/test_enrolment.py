@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -11,6 +12,7 @@ from edge_client.bases.base import Base
 from edge_client.client.failures import ClientError, OtherBase
 from edge_client.client.loop import Client
 from edge_client.client.settings import Settings
+from edge_client.client.state import Answer as Kept
 from edge_client.client.state import ClientState, Identity
 from edge_client.client.transport import Unreachable
 from edge_client.planning.sizes import BudgetError
@@ -18,7 +20,7 @@ from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
 from edge_client.wire.fleet import Enrol, Terms, device_id_of
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.messages import PROTOCOL, Next, decode, encode
+from edge_client.wire.messages import PROTOCOL, Next, Report, decode, encode
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import IDLE, Door, enrolled_as, over, terms_for
 
@@ -30,6 +32,7 @@ class Gate:
     terms: Terms
     enrols: list[Enrol] = field(default_factory=list)
     refusal: Answer | None = None
+    port: int = 0  # of its first life, and so of each
 
     def __post_init__(self) -> None:
         self.door = Door(self.terms)
@@ -70,7 +73,8 @@ class Home:
     def join(self, gate: Gate, **more: object) -> list[tuple[str, str, str | None]]:
         """Serve one life, to the run's end; how the device stood to it."""
         gate.door = Door(gate.terms)
-        with http_server(gate.answer) as url:
+        with http_server(gate.answer, port=gate.port) as url:
+            gate.port = urlsplit(url).port or 0
             Client(self.settings(url, **more), self.state).run()
         return gate.door.said
 
@@ -112,6 +116,7 @@ def test_a_key_is_kept_before_anybody_hears_of_it_and_used_again_after_a_lost_an
         return gate.answer(method, path, body)
 
     with http_server(answer) as url, pytest.raises(Unreachable):
+        gate.port = urlsplit(url).port or 0
         Client(home.settings(url, patience_s=0.0), home.state).run()
     gate.refusal = None
     home.join(gate)
@@ -127,6 +132,25 @@ def test_a_key_that_lay_there_before_the_first_start_is_used(home: Home) -> None
     assert identity is not None and identity.key == "derived from a seed"
     assert identity.url.startswith("http://127.0.0.1:")
     assert device_id_of("a") != device_id_of("b")
+
+
+def test_another_coordinator_replaces_a_device_only_once_it_has_let_it_in(home: Home) -> None:
+    mine = Identity("http://127.0.0.1:1", "key", "d1", "hub")
+    home.state.keep_identity(mine)
+    home.state.keep_finished(Kept(Report("w", "done"), None))
+    gate = Gate(home.terms, refusal=(401, b'{"detail": "no such token"}'))
+    drawn = []
+    for _ in range(2):
+        with pytest.raises(ClientError, match="refused to enrol"):
+            home.join(gate)
+        drawn.append(home.state.drawn())
+        assert home.state.identity() == mine and len(home.state.finished()) == 1
+    assert drawn[0] == drawn[1] and drawn[0] is not None
+    gate.refusal = None
+    home.join(gate)
+    other = home.state.identity()
+    assert other is not None and (other.key, other.name) == (drawn[0].key, "hub")
+    assert home.state.drawn() is None and not home.state.finished()
 
 
 def test_another_host_gets_a_key_of_its_own_only_with_a_token(home: Home) -> None:
