@@ -51,6 +51,8 @@ class Worker:
             WrongInput: Another base, texts that do not fit, or no plan that fits the budget.
             Failed: There is too little memory now.
         """
+        if self._engine_for != (terms.task, terms.adapter_spec, terms.training):
+            self._close_engine()  # its memory is what the plan is to fit in
         labels = terms.task.labels
         folder = self._folders.get(labels) or self._open_folder(labels)
         peak_bytes = check_ready(self._settings, terms, folder)
@@ -89,6 +91,12 @@ class Worker:
             self._engine.rest()
 
     def close(self) -> None:
+        """Hold nothing, texts included."""
+        self._close_engine()
+        self._folders.clear()
+        self._notes = None
+
+    def _close_engine(self) -> None:
         if self._engine is not None:
             self._engine.close()
         self._engine = self._own = None
@@ -103,7 +111,7 @@ class Worker:
     def _ready(self, work: Work) -> tuple[Engine, OwnTexts]:
         needed = (work.task, work.adapter_spec, work.training)
         if self._engine is not None and self._engine_for != needed:
-            self.close()
+            self._close_engine()
         labels = work.task.labels
         data = self._folders.setdefault(labels, self._open_folder(labels)).read()
         if self._engine is None:
