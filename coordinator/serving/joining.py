@@ -50,6 +50,9 @@ def answer_invitation(
         return Receipt(live.state.is_finished, "" if live.state.is_finished else "it is not over")
     if known is None and not wants(live.config, device):
         raise Refusal(403, f"run {live.config.name} does not ask this device")
+    has_declined = known is not None and known.membership.state == "declined"
+    if told.state == "joined" and has_declined and live.state.is_finished:
+        return Receipt(False, "it is over")
     if told.failure is not None:
         if is_joined:
             leave(ledger, members, run_id, device, told.failure, now_s)
