@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def take_home(state: ClientState, terms: Terms, settings: Settings, over: Over, body: bytes) -> str:
-    """Write a finished adapter; the folder, or nothing where that cannot be done.
+    """Write a finished adapter; the folder.
 
     It lies twice: by its run's name beside those of other runs, and as the newest of all where the
     owner of the device looks for it.
@@ -28,6 +28,9 @@ def take_home(state: ClientState, terms: Terms, settings: Settings, over: Over, 
         settings: What the client was started with.
         over: What the coordinator said of the run's end.
         body: The adapter, a safetensors file.
+
+    Raises:
+        Failed, WrongInput, OSError: It could be written to neither place.
     """
     base = settings.base
     exported = Exported(
@@ -45,16 +48,21 @@ def take_home(state: ClientState, terms: Terms, settings: Settings, over: Over, 
         version=settings.version,
         licence=licence_of(base),
     )
-    newest = settings.out or state.folder / "adapter"
+    newest, own = settings.out or state.folder / "adapter", state.finished_run(terms.run_name)
+    lack: Exception | None = None
     try:
         write_peft_folder(newest, exported, body, card)
+        log.info("run %s is finished; its adapter is in %s", terms.run_name, newest)
     except (Failed, WrongInput, OSError) as error:
         log.error("the finished adapter cannot be written to %s: %s", newest, error)
-        return ""
-    log.info("run %s is finished; its adapter is in %s", terms.run_name, newest)
+        lack = error
     try:
-        write_peft_folder(state.finished_run(terms.run_name), exported, body, card)
+        write_peft_folder(own, exported, body, card)
         state.drop_finished_runs(KEPT)
-    except (Failed, WrongInput, OSError) as error:  # the one that is looked for is there
+    except (Failed, WrongInput, OSError) as error:
+        if lack is not None:
+            raise
         log.warning("run %s is not kept beside the next one: %s", terms.run_name, error)
-    return str(newest)
+    if lack is not None:
+        log.info("run %s is finished; its adapter is in %s", terms.run_name, own)
+    return str(newest if lack is None else own)

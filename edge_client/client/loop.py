@@ -36,10 +36,11 @@ from edge_client.client.transport import (
     patiently,
 )
 from edge_client.client.worker import Worker
-from edge_client.errors import Failed
+from edge_client.errors import Failed, WrongInput
 from edge_client.metering.work import WorkMeter
+from edge_client.wire.failures import Failure
 from edge_client.wire.fleet import Membership, Terms
-from edge_client.wire.messages import Next, Over, Report, WireError, Work
+from edge_client.wire.messages import Next, Over, Receipt, Report, WireError, Work
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ class Client:
         self._finished: dict[str, str] = {}  # names of runs that are over, by id
         self._said: set[tuple[str, str]] = set()  # how it stands to runs
         self._homeless: dict[str, int] = {}  # how often an adapter was tried in vain
+        self._held: dict[str, bytes] = {}  # an adapter that the disk has no room for
         self._adapter = ""  # folder of the last one's
         self._works = self._failures = 0
 
@@ -131,6 +133,8 @@ class Client:
             except Unreachable:  # it may have ended with its last run
                 return
             wait_s = 0.0
+            if not self._runs:  # what came before is over, and the next may be another
+                self._worker.close()
             if given.terms is not None:
                 self._invited(coordinator, given.terms)
             elif given.over is not None:
@@ -181,33 +185,39 @@ class Client:
             raise next(iter(self._declined.values())).error
         return bool(self._finished)
 
-    def _invited(self, coordinator: Coordinator, terms: Terms) -> None:
-        """Join a run that this device can take part in; else say why, here in words."""
+    def _invited(self, coordinator: Coordinator, terms: Terms, *, is_asked: bool = True) -> None:
+        """Join a run that this device can take part in; else say why, here in words.
+
+        Whoever asks is answered each time: an invitation without an answer comes again at once.
+        """
         run_id, was_in = terms.run_id, terms.run_id in self._runs
         try:
             peak_bytes = self._worker.look(terms)
             self._state.keep_terms(terms)
         except ERRORS as error:
             before = self._declined.get(run_id)
-            if before is None or str(before.error) != str(error):
+            if before is None or code_of(before.error) != code_of(error):
                 log.error("run %s cannot be joined: %s", called(terms), error)
             self._declined[run_id] = Declined(terms, error, time.monotonic())
             self._runs.pop(run_id, None)
-            if before is None:
+            if is_asked:
                 self._say(coordinator, run_id, Membership("declined", code_of(error)))
             return
         self._declined.pop(run_id, None)
-        if self._say(coordinator, run_id, Membership("joined", peak_bytes=peak_bytes)):
+        receipt = self._say(coordinator, run_id, Membership("joined", peak_bytes=peak_bytes))
+        if receipt is not None and receipt.accepted:
             if not was_in:
                 log.info("joined run %s", called(terms))
             self._runs.setdefault(run_id, Standing(terms)).terms = terms
+        elif not was_in:
+            self._state.forget_terms(run_id)
 
     def _look_again(self, coordinator: Coordinator) -> None:
         """A run that could not be joined may be by now: memory is free, files are mended."""
         now_s = time.monotonic()
         for declined in list(self._declined.values()):
             if now_s - declined.at_s >= LOOK_AGAIN_S:
-                self._invited(coordinator, declined.terms)
+                self._invited(coordinator, declined.terms, is_asked=False)
 
     def _say(
         self,
@@ -215,22 +225,20 @@ class Client:
         run_id: str,
         membership: Membership,
         patience_s: float = math.inf,
-    ) -> bool:
-        """Say how this device stands to a run; whether the coordinator has taken it."""
+    ) -> Receipt | None:
+        """Say how this device stands to a run; None: the coordinator did not hear of it."""
         if (run_id, membership.state) in self._said:
             time.sleep(SAID_AGAIN_S)  # one that asks again and again is not kept busy
         self._said.add((run_id, membership.state))
         try:
-            patiently(lambda: coordinator.membership(run_id, membership), patience_s)
+            return patiently(lambda: coordinator.membership(run_id, membership), patience_s)
         except Refused as error:
             if error.status == 401:
                 raise ClientError(f"{self._settings.url} does not take it: {error}") from error
             log.warning("run %s: the coordinator does not want to hear of it: %s", run_id, error)
-            return False
         except Unreachable as error:
             log.warning("run %s: %s", run_id, error)
-            return False
-        return True
+        return None
 
     def _take_home(self, coordinator: Coordinator, over: Over) -> bool:
         """Fetch a finished run's adapter and say so; what fails is tried again.
@@ -247,25 +255,38 @@ class Client:
             if terms is None:
                 raise Refused(404, "its terms are not here any more")
             body = self._fetched(coordinator, over.adapter_sha256, WorkMeter(), PARTING_S)
-        except (TransportError, WireError, OSError) as error:
+            self._adapter = take_home(self._state, terms, self._settings, over, body)
+        except (Failed, WrongInput, OSError) as error:  # TransportError and WireError are Failed
             self._adapter = ""
             return self._not_had(coordinator, over, error)
-        self._adapter = take_home(self._state, terms, self._settings, over, body)
-        if is_heard := self._say(coordinator, run_id, Membership("home"), PARTING_S):
+        receipt = self._say(coordinator, run_id, Membership("home"), PARTING_S)
+        if receipt is not None and not receipt.accepted:  # it goes on, for its operator extended it
+            del self._finished[run_id]
+            self._runs[run_id] = Standing(terms)
+        elif receipt is not None:
             self._state.forget_terms(run_id)
-        return is_heard
+        return receipt is not None
 
     def _not_had(self, coordinator: Coordinator, over: Over, error: Exception) -> bool:
-        """A finished adapter is not to be had: now, or at all where the coordinator refuses."""
+        """A finished adapter is not to be had: now, or at all where the coordinator refuses.
+
+        One that arrives damaged, or that cannot be written down, comes no better for ever: the
+        device does without it, for other runs wait behind it. A full disk or a cut line may pass.
+        """
         run_id = over.run_id
         tries = self._homeless[run_id] = self._homeless.get(run_id, 0) + 1
         if tries == 1:
             log.error("run %s is finished, its adapter not to be had: %s", over.run_name, error)
-        if isinstance(error, Refused):
-            return self._say(coordinator, run_id, Membership("declined", "transfer"), PARTING_S)
+        is_vain = isinstance(error, WireError) or is_lasting(error, None)
+        if isinstance(error, Refused) or (is_vain and tries >= MOST_IN_A_ROW):
+            code: Failure = "transfer" if isinstance(error, TransportError) else code_of(error)
+            told = self._say(coordinator, run_id, Membership("declined", code), PARTING_S)
+            if told is not None:
+                self._state.forget_terms(run_id)
+            return told is not None
         if tries >= MOST_IN_A_ROW and self._settings.is_until_finished:
             return False  # it is there for the next life
-        time.sleep(min(0.25 * 2.0**tries, LONGEST_PAUSE_S))
+        time.sleep(min(0.25 * 2.0 ** min(tries, 16), LONGEST_PAUSE_S))
         return True
 
     def _fetched(
@@ -280,10 +301,12 @@ class Client:
         body = self._state.adapter(sha256)
         if body is None:
             fetch = partial(coordinator.adapter, sha256, meter, most_bytes)
-            body = patiently(fetch, patience_s)
+            body = self._held.pop(sha256, None) or patiently(fetch, patience_s)
+            self._held = {sha256: body}  # on a full disk it is not fetched again
             try:
                 self._state.keep_adapter(sha256, body, max(1, len(self._runs)))
-            except OSError as error:  # a full disk costs a download, not the work
+                self._held = {}
+            except OSError as error:  # a full disk costs memory, not the work
                 log.warning("adapter %s is not kept: %s", sha256[:12], error)
         return body
 
@@ -304,6 +327,12 @@ class Client:
         try:
             with meter.working():
                 finished = self._done(coordinator, work, standing, meter)
+        except Refused as refused:
+            if refused.status == 401:
+                raise ClientError(f"{self._settings.url} does not take it: {refused}") from refused
+            log.warning("%s: its adapter is not to be had: %s", work.work_id, refused)
+            time.sleep(SAID_AGAIN_S)  # its step is closed; what is next is another one
+            return
         except ERRORS as found:
             if isinstance(found, TransportError):
                 raise
@@ -341,6 +370,12 @@ class Client:
         self._runs.pop(run_id, None)
         if self._runs:
             log.error("this device has left one run, and goes on in %d", len(self._runs))
+        if not self._settings.is_until_finished and standing.terms is not None:
+            self._declined[run_id] = Declined(standing.terms, error, time.monotonic())
+        if self._runs:
+            return
+        if not self._settings.is_until_finished:
+            log.error("this device has left its only run, and waits for the next one")
             return
         if is_lasting(error, self._settings.budget_bytes):
             raise error

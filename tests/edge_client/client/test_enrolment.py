@@ -115,9 +115,10 @@ def test_a_key_is_kept_before_anybody_hears_of_it_and_used_again_after_a_lost_an
         kept.append(json.loads((home.folder / "state" / "device.json").read_bytes()))
         return gate.answer(method, path, body)
 
-    with http_server(answer) as url, pytest.raises(Unreachable):
+    with http_server(answer) as url:
         gate.port = urlsplit(url).port or 0
-        Client(home.settings(url, patience_s=0.0), home.state).run()
+        with pytest.raises(Unreachable):
+            Client(home.settings(url, patience_s=0.0), home.state).run()
     gate.refusal = None
     home.join(gate)
     identity = home.state.identity()

@@ -1,25 +1,78 @@
 """What a device does next, whatever its coordinator answers: a real client, scripted answers."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
+from edge_client.client.failures import ClientError
 from edge_client.client.loop import Client
 from edge_client.client.state import Answer as Kept
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Report, decode
+from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work, decode, encode
+from edge_client.wire.tensors import encode_adapter, sha256
+from edge_client.wire.training import Training
 from tests.edge_client.client.servers import Answer, http_server
-from tests.edge_client.client.terms import terms_for
+from tests.edge_client.client.terms import Door, over, terms_for
 from tests.edge_client.client.test_enrolment import Gate, Home
+
+WHOLE = b"an adapter"
+GONE = 404, b'{"detail": "no such adapter"}'
+
+
+@dataclass
+class Turns:
+    """A coordinator that says one thing after the other, and then knows the device no more."""
+
+    turns: Sequence[Next]
+    adapter: Answer = GONE
+    accepts: Sequence[bool] = ()  # of memberships, as they come; true from then on
+    told: list[Report] = field(default_factory=list)
+    fetched: int = 0
+
+    def __post_init__(self) -> None:
+        self.door, self._left, self._accepts = Door(), list(self.turns), list(self.accepts)
+
+    def answer(self, method: str, path: str, body: bytes) -> Answer:
+        if known := self.door.answer(path, body):
+            is_taken = not path.endswith("/membership") or not self._accepts or self._accepts.pop(0)
+            return known if is_taken else (200, encode(Receipt(False, "it is not over")))
+        if path.startswith("/v1/work?"):
+            return (200, encode(self._left.pop(0))) if self._left else (401, b'{"detail": "who"}')
+        if path.startswith("/v1/adapters"):
+            self.fetched += 1
+            return self.adapter
+        self.told.append(decode(body, Report))
+        return 200, encode(Receipt(True))
+
+    def serve(self, home: Home) -> list[tuple[str, str, str | None]]:
+        """Serve a device that waits for ever; how it stood to its runs."""
+        with http_server(self.answer) as url, pytest.raises(ClientError, match="does not know"):
+            Client(
+                replace(home.settings(url), grace_s=0.0, is_until_finished=False), home.state
+            ).run()
+        return self.door.said
+
+
+def work_of(home: Home, place: int) -> Next:
+    base_id, task = home.base.base_id, home.terms.task
+    work = Work(
+        *(PROTOCOL, f"work-{place}", "train", "run", place, base_id, "lora:2"),
+        *(sha256(WHOLE), len(WHOLE), task, Training()),
+        seed=7,
+    )
+    return Next(work=work)
 
 
 @pytest.fixture
-def home(tmp_path: Path, tiny_base: Base, hub_task: Task) -> Iterator[Home]:
+def home(tmp_path: Path, tiny_base: Base, hub_task: Task) -> Home:
     home = Home(tmp_path, tiny_base, terms_for(tiny_base, hub_task))
     home.write("labelled", ["text,label", "the front door opened,security"])
-    yield home
+    return home
 
 
 def test_what_made_an_earlier_life_leave_does_not_make_the_next_one_leave(home: Home) -> None:
@@ -35,3 +88,52 @@ def test_what_made_an_earlier_life_leave_does_not_make_the_next_one_leave(home: 
     with http_server(answer) as url:
         Client(home.settings(url), home.state).run()
     assert [(one.failure, one.is_leaving) for one in told] == [("disk", False)]
+
+
+def test_whoever_invites_again_is_answered_again(home: Home) -> None:
+    terms = replace(home.terms, base_id="0" * 64)
+    assert Turns([Next(terms=terms)] * 2).serve(home) == [("run", "declined", "base")] * 2
+
+
+def test_an_adapter_that_arrives_damaged_three_times_is_done_without(home: Home) -> None:
+    turns = Turns([Next(terms=home.terms), *[Next(over=over("0" * 64))] * 3], (200, b"damaged"))
+    assert turns.serve(home)[1:] == [("run", "declined", "transfer")]
+
+
+def test_an_adapter_that_cannot_be_written_is_not_at_home(home: Home) -> None:
+    turns = Turns([Next(terms=home.terms), *[Next(over=over(sha256(WHOLE)))] * 3], (200, WHOLE))
+    assert turns.serve(home)[1:] == [("run", "declined", "transfer")]  # it is no adapter at all
+    assert turns.fetched == 1
+
+
+def test_an_adapter_for_which_there_is_no_room_is_fetched_once(home: Home) -> None:
+    state = home.state
+    (state.folder / "adapters").rmdir()
+    (state.folder / "adapters").symlink_to("/proc/self")  # nobody can write there
+    turns = Turns([Next(terms=home.terms), *[Next(over=over(sha256(WHOLE)))] * 2], (200, WHOLE))
+    assert turns.serve(home) == [("run", "joined", None)] and turns.fetched == 1
+
+
+def test_work_whose_adapter_is_gone_is_closed_and_the_next_is_asked_for(home: Home) -> None:
+    turns = Turns([Next(terms=home.terms), work_of(home, 1), work_of(home, 2)])
+    assert turns.serve(home) == [("run", "joined", None)]
+    assert turns.fetched == 2 and not turns.told
+
+
+def test_one_bad_run_does_not_end_a_device_that_waits_for_ever(home: Home) -> None:
+    works = [work_of(home, place) for place in range(1, 4)]
+    turns = Turns([Next(terms=home.terms), *works], (200, WHOLE))
+    turns.serve(home)
+    assert [one.is_leaving for one in turns.told] == [False, False, True]
+
+
+def test_a_run_that_was_extended_while_its_adapter_came_home_goes_on(home: Home) -> None:
+    weights = encode_adapter(initial_adapter(parse_adapter("lora:2"), home.base, 3, seed=3))
+    end = Next(over=over(sha256(weights)))
+    turns = Turns([Next(terms=home.terms), end, end], (200, weights), accepts=[True, False])
+    said = turns.serve(home)
+    assert [state for _, state, _ in said] == ["joined", "home", "home"]
+    assert home.state.terms("run") is None
+    turns = Turns([Next(terms=home.terms), end], (200, weights), accepts=[True, False])
+    turns.serve(home)
+    assert home.state.terms("run") == home.terms
