@@ -20,7 +20,7 @@ import fcntl
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from edge_client.wire.tensors import sha256
 
 ROOM_BYTES = 64 << 10
 DRAWN = "device.new.json"
+KEPT_LABELS, KEPT_TERMS = 16, 64  # of runs, the newest
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -100,7 +101,7 @@ class ClientState:
     def locked(self) -> Iterator[None]:
         """Hold the folder alone; two clients on one state would answer for each other.
 
-        What a killed client left half-written is deleted then.
+        What a killed client left half-written is deleted then, and what nobody needs any more.
 
         Raises:
             StateError: Another process holds it.
@@ -116,7 +117,23 @@ class ClientState:
             for folder in (self.folder, self._adapters, self._outbox, self._runs):
                 for part in folder.glob(".*.part"):
                     part.unlink(missing_ok=True)
+            self._sweep()
             yield
+
+    def _sweep(self) -> None:
+        """Delete what belongs to runs of long ago, and updates whose report is not there.
+
+        A run that goes on writes its labels and hears its terms anew in each life, so its files
+        are among the newest.
+        """
+        for update in self._outbox.glob("*.st"):
+            if not update.with_suffix(".json").is_file():
+                update.unlink(missing_ok=True)
+        for old in (
+            *_but_newest(self.folder.glob("labels-*.jsonl"), KEPT_LABELS),
+            *_but_newest(self._runs.glob("*.json"), KEPT_TERMS),
+        ):
+            old.unlink(missing_ok=True)
 
     def identity(self) -> Identity | None:
         """Who this device is, or None where it never enrolled; an older smidgen's is rewritten.
@@ -252,8 +269,7 @@ class ClientState:
         kept = self._adapters / f"{digest}.st"
         write_atomically(kept, body)
         others = [path for path in self._adapters.glob("*.st") if path != kept]
-        others.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
-        for path in others[max(0, most - 1) :]:
+        for path in _but_newest(others, max(0, most - 1)):
             path.unlink()
 
     def keep_finished(self, finished: Answer) -> None:
@@ -284,6 +300,11 @@ class ClientState:
         stem = self._outbox / sha256(work_id.encode())
         for ending in (".json", ".st"):
             stem.with_suffix(ending).unlink(missing_ok=True)
+
+
+def _but_newest(paths: Iterable[Path], most: int) -> list[Path]:
+    """All but so many files, by when they were written."""
+    return sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)[most:]
 
 
 def older(body: bytes) -> tuple[Identity, Terms | None]:

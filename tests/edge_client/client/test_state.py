@@ -1,4 +1,5 @@
 import json
+import os
 import resource
 import signal
 import stat
@@ -119,6 +120,27 @@ def test_half_written_work_is_done_again(tmp_path: Path) -> None:
     state = ClientState(tmp_path)
     (tmp_path / "outbox" / "x.json").write_text('{"work_id": "w"')
     assert state.finished() == []
+
+
+def test_what_runs_of_long_ago_left_is_swept_when_a_client_starts(tmp_path: Path) -> None:
+    state, whole = ClientState(tmp_path), Answer(Report("w", "done"), b"tensors")
+    state.keep_finished(whole)
+    (tmp_path / "outbox" / "orphan.st").write_bytes(b"tensors")
+    for place in range(20):
+        path = state.labels(f"run-{place}")
+        path.write_text("")
+        os.utime(path, (place, place))
+    for place in range(70):
+        path = tmp_path / "runs" / f"run-{place}.json"
+        path.write_text("")
+        os.utime(path, (place, place))
+    with state.locked():
+        assert state.finished() == [whole] and len(list((tmp_path / "outbox").iterdir())) == 2
+    labels = {path.name for path in tmp_path.glob("labels-*")}
+    assert labels == {f"labels-run-{place}.jsonl" for place in range(4, 20)}
+    assert {path.stem for path in (tmp_path / "runs").iterdir()} == {
+        f"run-{place}" for place in range(6, 70)
+    }
 
 
 def test_two_clients_on_one_state_are_refused(tmp_path: Path) -> None:
