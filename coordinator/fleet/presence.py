@@ -53,4 +53,9 @@ class Presence:
                 return
             self._saved_at_s = now_s
             unsaved, self._unsaved = self._unsaved, {}
-        saw(self._store.database, unsaved)
+        try:
+            saw(self._store.database, unsaved)
+        except BaseException:  # whatever it is goes on up; what came meanwhile is newer
+            with self._lock:
+                self._unsaved = unsaved | self._unsaved
+            raise

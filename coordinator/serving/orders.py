@@ -5,6 +5,7 @@ open, its event not written, or done.
 """
 
 import logging
+from collections.abc import Iterator
 
 from coordinator.rounds.events import Event
 from coordinator.rounds.orders import OrderError, event_of
@@ -17,13 +18,12 @@ LOG = logging.getLogger(__name__)
 SAID = {"pause": "paused", "resume": "goes on", "stop": "stopped", "extend": "extended"}
 
 
-def carry_out(store: Store, ledger: Ledger, now_s: float) -> list[tuple[Live, Event]]:
-    """Carry out all open orders, oldest first.
+def carry_out(store: Store, ledger: Ledger, now_s: float) -> Iterator[tuple[Live, Event]]:
+    """Carry out all open orders, oldest first, each when the next is asked for.
 
-    Returns:
-        What happened: each run as it stood before, and its event.
+    Yields:
+        What happened: a run as it stood before, and its event.
     """
-    done = []
     for order in open_orders(store):
         while (live := ledger.run(order.run_id)) is not None:
             event = _event(store, live, order, now_s)
@@ -33,10 +33,9 @@ def carry_out(store: Store, ledger: Ledger, now_s: float) -> list[tuple[Live, Ev
                 more = f" to {order.rounds} rounds" if order.kind == "extend" else ""
                 run, told = live.config.name, about(live.config.name)
                 LOG.info("%s: %s%s by an operator", run, SAID[order.kind], more, extra=told)
-                done.append((live, event))
+                yield live, event
                 break
             # An answer came in between: the order is looked at again.
-    return done
 
 
 def _event(store: Store, live: Live, order: Order, now_s: float) -> Event | None:

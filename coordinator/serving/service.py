@@ -8,7 +8,9 @@ nothing that a device believes to be safe. Safe to use from several threads; one
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 
@@ -18,6 +20,7 @@ from coordinator.fleet.members import Members
 from coordinator.fleet.presence import Presence
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.events import Event, Extended, Finished, StepOpened
+from coordinator.rounds.history import history_of
 from coordinator.serving.answers import Answers
 from coordinator.serving.executor import proceed
 from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_invitation
@@ -25,7 +28,6 @@ from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.orders import carry_out
 from coordinator.serving.telling import lack_text, over_of, run_text, terms_of, waiting_of, work_of
 from coordinator.storage.device_rows import Device
-from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.membership_rows import members
 from coordinator.storage.store import Store
 from coordinator.upkeep.caretaker import Caretaker
@@ -78,7 +80,8 @@ class Service:
         self.presence = Presence(store, now_s)
         self.answers = Answers(store, self._ledger, self.fleet, self.members)
         self._ticking, self._summing = Lock(), Lock()
-        self._overs: dict[str, Over] = {}
+        self._overs: dict[str, tuple[int, Over]] = {}  # and how long the journal was then
+        self._failed: dict[str, str] = {}  # what a tick could not do -> why, as it was last said
         self._lacks: dict[str, tuple[str, float]] = {}  # what runs were last said to wait for
         self._alive: dict[str, tuple[set[str], float, float]] = {}  # of late, since when, how long
         self._over_since_s: float | None = None
@@ -161,10 +164,14 @@ class Service:
     def _over(self, live: Live) -> Over:
         run_id = live.run.run_id
         with self._summing:
-            if run_id not in self._overs:
-                table = rows(self.store, run_id)
-                self._overs[run_id] = over_of(live, self._number_in(live), accuracies(table))
-            return self._overs[run_id]
+            seq, over = self._overs.get(run_id, (-1, None))
+            if over is None or seq != live.seq:
+                journal = islice(self.store.journal(run_id), live.seq)
+                scores = history_of(live.run.adapter_sha256, journal).scores
+                told = {index: one.accuracy for index, one in sorted(scores.items())}
+                over = over_of(live, self._number_in(live), told)
+                self._overs[run_id] = live.seq, over
+            return over
 
     def _number_in(self, live: Live) -> int:
         """Devices that joined a run, at home or gone since then too."""
@@ -247,35 +254,56 @@ class Service:
         return not waited_for or now_s - self._over_since_s > FAREWELL_S
 
     def tick(self, now_s: float) -> set[str]:
-        """Let every run proceed as far as it can.
+        """Let every run proceed as far as it can; one that cannot holds up no other.
 
         Returns:
             Ids of devices to wake: wanted by a new run, asked for new work, in a run that is
             finished, or changed by an operator.
         """
+        woken: set[str] = set()
         with self._ticking:
-            woken = {device.device_id for device in self.fleet.refresh()}
-            for live in self._ledger.load_new_runs():
-                self.members.load(live.run.run_id, live.state.is_finished)
-                woken |= {one.device_id for one in self.fleet.all() if wants(live.config, one)}
-            self.caretaker.look()
-            dismiss_revoked(self._ledger, self.members, self.fleet, now_s)
-            for live, event in carry_out(self.store, self._ledger, now_s):
-                woken |= self._ordered(live.run.run_id, event)
+            with self._trying("the store"):
+                if self.caretaker.look():
+                    self.caretaker.tidy()  # what comes next needs room
+            with self._trying("the fleet"):
+                woken |= {device.device_id for device in self.fleet.refresh()}
+                for live in self._ledger.load_new_runs():
+                    self.members.load(live.run.run_id, live.state.is_finished)
+                    woken |= {one.device_id for one in self.fleet.all() if wants(live.config, one)}
+                dismiss_revoked(self._ledger, self.members, self.fleet, now_s)
+            with self._trying("what operators ordered"):
+                for live, event in carry_out(self.store, self._ledger, now_s):
+                    woken |= self._ordered(live.run.run_id, event)
             for live in self._ledger.open():
-                woken |= self._proceed(live.run.run_id, now_s)
-            self.presence.save(now_s)
-            self.caretaker.tidy()
+                with self._trying(live.config.name):
+                    self._proceed(live.run.run_id, now_s, woken)
+            with self._trying("who is there"):
+                self.presence.save(now_s)
+            with self._trying("what is no longer needed"):
+                self.caretaker.tidy()
         return woken
+
+    @contextmanager
+    def _trying(self, what: str) -> Iterator[None]:
+        """Go on after a failure; the log says why once, until it is another or all is well."""
+        try:
+            yield
+        except Exception as error:  # the edge: a full disk or a damaged blob is for its owner
+            said = (str(error).splitlines() or [""])[0]  # a database adds what it was to write
+            if self._failed.get(what) != said:
+                LOG.exception("%s: stands still; trying again each second", what)
+            self._failed[what] = said
+        else:
+            self._failed.pop(what, None)
 
     def _ordered(self, run_id: str, event: Event) -> set[str]:
         """What follows from an order that was carried out; the devices to wake."""
         woken = set(self.members.joined(run_id))
         if isinstance(event, Finished):
             self.members.settle(run_id)
+            self.caretaker.is_due = True  # its open step's updates
         if isinstance(event, Extended):  # who declined, and who is at home, counts again
             self.members.load(run_id, is_finished=False)
-            self._overs.pop(run_id, None)
             woken |= self.members.of(run_id).keys()
         return woken
 
@@ -283,21 +311,19 @@ class Service:
         """Note who is there, for the next start; after the last tick."""
         self.presence.save(now_s, is_last=True)
 
-    def _proceed(self, run_id: str, now_s: float) -> set[str]:
-        woken: set[str] = set()
+    def _proceed(self, run_id: str, now_s: float, woken: set[str]) -> None:
         alive, names_of = self.alive(run_id, now_s), self.fleet.names_of
         is_full = self.caretaker.is_full
         while event := proceed(self.store, self._ledger, run_id, alive, names_of, now_s, is_full):
             if isinstance(event, StepOpened):
                 woken |= {device_id for _, device_id in event.members}
-            else:
-                self.caretaker.is_due = True
+            if not isinstance(event, StepOpened) or event.attempt > 1:
+                self.caretaker.is_due = True  # a step is over, with its updates
             if isinstance(event, Finished):
                 self.members.settle(run_id)
                 woken |= alive
         if not is_full:
             self._say_what_lacks(self.run(run_id), alive, now_s)
-        return woken
 
     def _say_what_lacks(self, live: Live, alive: set[str], now_s: float) -> None:
         """Once until it changes, and not for each of many devices that come at once."""

@@ -1,0 +1,121 @@
+"""A tick goes on past what fails: other runs, who is there, and what may be removed."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sql
+
+from coordinator.config import RunConfig
+from coordinator.fleet.presence import SAVE_S, Presence
+from coordinator.rounds.events import Answered, Extended, StepOpened
+from coordinator.serving.service import Service
+from coordinator.storage.device_rows import Device, devices
+from coordinator.storage.orders import add_order
+from coordinator.storage.store import Run, Store
+from coordinator.storage.token_rows import insert_token
+from edge_client.wire.fleet import Enrol, Membership
+from edge_client.wire.messages import PROTOCOL, encode
+from tests.coordinator.devices import FACTS, key_of
+from tests.coordinator.upkeep.stores import TASK, filled, names
+
+TOKEN = "s" * 30
+LATER_S = 700.0  # past the deadline of a step that is open from 0 on
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(tmp_path)) as opened:
+        yield opened
+
+
+def evaluating(store: Store, name: str) -> str:
+    """A run whose first evaluation is open; its id."""
+    config = RunConfig(name, TASK, rounds=1, min_clients=1)
+    adapter = store.put(f"{name} adapter 0".encode())
+    store.add_run(Run(f"r-{name}", 1.0, encode(config).decode(), "b", "b", "bert", adapter, "s"))
+    opened = StepOpened("evaluate", 0, 1, adapter, (("0" * 32, "nobody"),), 0.0)
+    store.append(f"r-{name}", 0, opened)
+    return f"r-{name}"
+
+
+def enrolled(service: Service, name: str) -> Device:
+    _, added = insert_token(TOKEN + name, 0.0)
+    service.store.database.write(added)
+    service.enrol(Enrol(PROTOCOL, name, FACTS, TOKEN + name), key_of(name), 0.0)
+    return service.device_of(key_of(name))
+
+
+def test_a_run_that_cannot_go_on_holds_up_no_other_and_is_told_once(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = filled(store, "broken", 0, 3, open_updates=3)  # no update of it can be read
+    run_id = evaluating(store, "mail")
+    service = Service(store, 0.0)
+    orphan = store.put(b"nobody needs this")
+    for second in range(3):
+        service.tick(LATER_S + second)
+    assert service.run(run_id).state.evaluated == 0
+    assert service.run(broken.run_id).state.step is not None
+    assert orphan not in names(tmp_path)
+    said = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+    assert said == ["broken: stands still; trying again each second"]
+
+
+def test_updates_of_a_stopped_run_are_removed_at_once(store: Store, tmp_path: Path) -> None:
+    run = filled(store, "mail", 1, 3, open_updates=2)
+    service = Service(store, 0.0)
+    service.tick(0.0)
+    service.tick(1.0)
+    assert set(run.updates[-2:]) <= names(tmp_path)
+    add_order(store, service.run(run.run_id).run, "stop", None, 2.0)
+    service.tick(2.0)
+    assert not set(run.updates) & names(tmp_path)
+
+
+def test_updates_of_an_attempt_that_failed_are_removed_at_once(
+    store: Store, tmp_path: Path
+) -> None:
+    config = RunConfig("mail", TASK, rounds=1, min_clients=2, min_updates=2, deadline_s=9.0)
+    first = store.put(b"adapter")
+    store.add_run(Run("r", 0.0, encode(config).decode(), "b", "b", "bert", first, "s"))
+    service = Service(store, 0.0)
+    for name in ("a", "b"):
+        service.membership(enrolled(service, name), "r", Membership("joined"), 0.0)
+    service.tick(0.0)
+    service.tick(10.0)
+    step = service.run("r").state.step
+    assert step is not None and step.opened.kind == "train"
+    update = store.put(b"an update")
+    service._ledger.answer("r", Answered(next(iter(step.members)), "done", update, 5))
+    service.tick(20.0)
+    step = service.run("r").state.step
+    assert step is not None and step.opened.attempt == 2
+    assert update not in names(tmp_path)
+
+
+def test_what_could_not_be_written_of_who_is_there_is_written_later(store: Store) -> None:
+    device = enrolled(Service(store, 0.0), "a")
+    presence = Presence(store, 0.0)
+    presence.saw(device.device_id, 5.0)
+    store.database.write(sql.text("ALTER TABLE devices RENAME TO gone"))
+    with pytest.raises(Exception, match="no such table"):
+        presence.save(SAVE_S)
+    store.database.write(sql.text("ALTER TABLE gone RENAME TO devices"))
+    presence.save(2 * SAVE_S)
+    assert [one.last_seen_s for one in devices(store.database)] == [5.0]
+
+
+def test_an_end_that_was_told_before_a_run_was_extended_is_told_anew(store: Store) -> None:
+    run = filled(store, "mail", 2, 1)
+    service = Service(store, 0.0)
+    over = service._over(service.run(run.run_id))
+    assert over.accuracies == {0: 0.0, 1: 0.001, 2: 0.002} and not over.is_stopped
+    before = service.run(run.run_id)
+    service._ledger.append(before, Extended(3, 0.0))
+    assert service._over(before) == over  # a poll that was on its way
+    add_order(store, before.run, "stop", None, 2.0)
+    service.tick(1.0)
+    assert service._over(service.run(run.run_id)).is_stopped
