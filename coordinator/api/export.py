@@ -92,14 +92,12 @@ def _round_of(store: Store, history: History, asked: int | str) -> int:
     Raises:
         WrongInput: It is not; names those that are.
     """
-    if asked == "last":
-        return history.state.round_index
     if asked == "best":
         demand(history.best is not None, "--round best: no round was evaluated on any text yet")
-        return history.best or 0
+    named = {"last": history.state.round_index, "best": history.best or 0}
     there = [index for index, name in history.adapters.items() if store.blob_path(name).is_file()]
     kept = f"adapters are there of rounds {ranges(there)}"
-    index = int(asked)
+    index = named[asked] if isinstance(asked, str) and asked in named else int(asked)
     demand(index in history.adapters, f"--round {asked}: no such round has closed; {kept}")
     demand(index in there, f"--round {asked}: its adapter was pruned; {kept}")
     return index

@@ -117,6 +117,8 @@ def said_of(one: Status, now_s: float) -> Iterator[str]:
     title = f"{one['name']} ({one['run_id']})"
     if one["phase"] == "finished":
         yield f"{title}: finished"
+    elif one["phase"] == "paused":
+        yield f"{title}: {_paused(one)}"
     elif step := one["step"]:
         yield f"{title}: {_work(step)}, {_times(step, now_s)}"
     else:
@@ -128,6 +130,14 @@ def said_of(one: Status, now_s: float) -> Iterator[str]:
             f"({', '.join(failing['devices'])}); {_why(failing['failures'])}"
             "the log of each says more"
         )
+
+
+def _paused(one: Status) -> str:
+    within = ""
+    if one["step"]:
+        done = f"{one['answers']} of {one['asked']} have answered"
+        within = f" in {_work(one['step'])}, {done}"
+    return f"paused{within}; `smidgen coordinator resume` lets it go on"
 
 
 def _work(step: Mapping[str, Any]) -> str:

@@ -1,5 +1,7 @@
 """What the rounds of runs gave and cost, in memory: only rounds that may still change are read.
 
+One round's answers are held at a time, however many rounds a run has.
+
 An answer counts for the open step and the two before it; older rounds are as they were.
 """
 
@@ -7,9 +9,8 @@ from threading import Lock
 
 from coordinator.operator.told import Told, round_told
 from coordinator.rounds.machine import State
-from coordinator.storage.figures import rows
+from coordinator.storage.figures import rows_of_round
 from coordinator.storage.store import Store
-from edge_client.wire.figures import by_round
 
 OPEN = 2  # rounds before the newest known one that answers may still come for
 
@@ -36,6 +37,7 @@ class History:
         with self._lock:
             known = self._rounds.setdefault(run_id, {})
             since = min(max(known, default=0), state.round_index) - OPEN
-            for index, table in by_round(rows(self._store, run_id, since)).items():
-                known[index] = round_told(index, table)
+            for index in range(max(0, since), state.round_index + 2):
+                if table := rows_of_round(self._store, run_id, index):
+                    known[index] = round_told(index, table)
             return [known[index] for index in sorted(known)]

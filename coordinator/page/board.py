@@ -209,4 +209,5 @@ def _is_failing(step: Step | None) -> bool:
 
 def event(kind: str, data: Mapping[str, Any]) -> str:
     """One server-sent event; JSON has no line breaks of its own."""
-    return f"event: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+    told = json.dumps(data, separators=(",", ":"), allow_nan=False)  # a browser reads no NaN
+    return f"event: {kind}\ndata: {told}\n\n"

@@ -84,6 +84,8 @@ def check_report(report: Report, num_labels: int) -> None:
         raise Refusal(422, f"cost.{wrong[0]} is out of its range")
     if report.accuracy is not None and not 0.0 <= report.accuracy <= 1.0:
         raise Refusal(422, f"accuracy {report.accuracy:g} is not between 0 and 1")
+    if report.loss is not None and not abs(report.loss) <= FLOAT32_MAX:
+        raise Refusal(422, f"loss {report.loss:g} is not within float32's range")
     means, told = report.mean_log_probabilities, report.confidences
     # Within float32's range their weighted sum is finite, and so is the prior that devices get.
     if len(means) not in (0, num_labels) or not all(abs(mean) <= FLOAT32_MAX for mean in means):

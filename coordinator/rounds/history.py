@@ -15,21 +15,15 @@ class History:
     Attributes:
         state: Where it stands now.
         adapters: SHA-256 by round; 0 is the one it started from.
-        scores: By round, of those that were evaluated on somebody's texts.
+        scores: By round, evaluated on somebody's texts; of one evaluated again the newest.
+        best: The round whose adapter was right most often when it was evaluated, of equals the
+            newest: the one that is kept (`upkeep.retention`). None of no evaluation.
     """
 
     state: State
     adapters: dict[int, str]
     scores: dict[int, Score]
-
-    @property
-    def best(self) -> int | None:
-        """The round whose adapter was right most often; of equals the newest."""
-        best = None
-        for index in sorted(self.scores):
-            if best is None or is_as_good(self.scores[index], self.scores[best]):
-                best = index
-        return best
+    best: int | None = None
 
 
 def is_as_good(newer: Score, older: Score) -> bool:
@@ -40,7 +34,8 @@ def is_as_good(newer: Score, older: Score) -> bool:
 def history_of(adapter_sha256: str, events: Iterable[Event]) -> History:
     """The rounds of a run that started from an adapter."""
     state = State(adapter_sha256)
-    adapters, scores = {0: adapter_sha256}, {}
+    adapters, scores = {0: adapter_sha256}, dict[int, Score]()
+    best: tuple[int, Score] | None = None
     for event in events:
         step = state.step
         state = evolve(state, event)
@@ -49,5 +44,6 @@ def history_of(adapter_sha256: str, events: Iterable[Event]) -> History:
             if step.opened.kind == "train":
                 adapters[index] = state.adapter_sha256
             elif step.opened.kind == "evaluate" and index in state.scores:
-                scores[index] = state.scores[index]
-    return History(state, adapters, scores)
+                score = scores[index] = state.scores[index]
+                best = (index, score) if best is None or is_as_good(score, best[1]) else best
+    return History(state, adapters, scores, best[0] if best else None)

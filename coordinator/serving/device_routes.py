@@ -106,9 +106,9 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
 
         return replace(judge, known=known, heard=lambda: service.saw(device, time.time()))
 
-    def adapter_of(_: Device, name: str) -> Path | None:
+    def adapter_of(device: Device, name: str) -> Path | None:
         path = service.adapter_path(name)
-        return path if service.is_adapter(name) and path.is_file() else None
+        return path if service.is_adapter_for(device, name) and path.is_file() else None
 
     uploads = Uploads(service.store.uploads)
     add_transfer_routes(app, device_of, judge_of, adapter_of, uploads, bells.changed)

@@ -6,7 +6,7 @@ The only place where events are appended: first the journal, then the state. Rea
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import RLock
 
@@ -128,9 +128,9 @@ class Ledger:
     def is_counted(self, work_id: str) -> bool:
         return work_id in self._counted
 
-    def is_adapter(self, name: str) -> bool:
-        """Whether a blob is an adapter that some run keeps; updates are nobody's to fetch."""
-        return any(name in kept for kept in list(self._adapters.values()))
+    def is_adapter(self, name: str, run_ids: Iterable[str]) -> bool:
+        """Whether a blob is an adapter that one of these runs keeps; updates are nobody's."""
+        return any(name in self._adapters.get(run_id, ()) for run_id in run_ids)
 
     def kept(self) -> set[str]:
         """Blobs that some run needs; of a run that was just created its first adapter."""
@@ -172,7 +172,8 @@ class Ledger:
         if isinstance(event, StepOpened):
             works = {device_id: work_id for work_id, device_id in event.members}
             self._note(run_id, event)
-        if isinstance(event, Answered) and event.work_id in self._asked:
+        is_done = isinstance(event, Answered) and event.outcome == "done"
+        if is_done and event.work_id in self._asked:
             self._counted.add(event.work_id)
         state = evolve(live.state, event)
         shelf = shelved(live.shelf, live.state, event, state)

@@ -189,8 +189,9 @@ class Service:
 
     # Adapters
 
-    def is_adapter(self, name: str) -> bool:
-        return self._ledger.is_adapter(name)
+    def is_adapter_for(self, device: Device, name: str) -> bool:
+        """Whether a run that a device is in keeps this adapter."""
+        return self._ledger.is_adapter(name, self.members.runs_of(device.device_id))
 
     def adapter_path(self, name: str) -> Path:
         return self.store.blob_path(name)

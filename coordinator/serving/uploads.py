@@ -209,6 +209,8 @@ class Uploads:
                 return size
             if first < whole:
                 self._prepare(place, work_id, name, first)
+        if place.partial is None or place.partial.name != name:
+            return 0  # nothing is sent, and what is here is another body's
         return None
 
     def _prepare(self, place: _Place, work_id: str, name: str, first: int) -> None:

@@ -6,6 +6,7 @@ and its name) beside them.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,12 @@ def write_jsonl(table: Sequence[Row], path: Path) -> None:
 
 
 def means(table: Iterable[Row], kind: str, name: str) -> dict[int, float]:
-    """A figure's mean by round, over the rows that count; rounds without it are left out."""
+    """A figure's mean by round, over the rows that count; rounds without it are left out.
+
+    So are those whose sum overflowed: older coordinators let in a loss of any size.
+    """
     found = {index: weighted(rows, name) for index, rows in by_round(counted(table, kind)).items()}
-    return {index: mean for index, mean in found.items() if mean is not None}
+    return {index: mean for index, mean in found.items() if mean is not None and isfinite(mean)}
 
 
 def accuracies(table: Iterable[Row]) -> dict[int, float]:

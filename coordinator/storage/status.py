@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coordinator.rounds.history import history_of
-from coordinator.rounds.machine import State, Step, devices_needed, replay
+from coordinator.rounds.machine import State, Step, devices_needed, replay, rounds_of
 from coordinator.storage.device_rows import Device, devices
 from coordinator.storage.figures import accuracies, errors, pseudo_labels, rows
 from coordinator.storage.membership_rows import Member, members
@@ -32,7 +32,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "created_at_s": run.created_at_s,
         "phase": state.phase,
         "round_index": state.round_index,
-        "rounds": config.rounds,
+        "rounds": rounds_of(config, state),
         "min_clients": config.min_clients,
         "needed": devices_needed(config, state),
         "devices": _devices(fleet, told, state, table),

@@ -11,6 +11,7 @@ from coordinator.api.export import export, ranges
 from coordinator.api.prune import prune
 from coordinator.config import RunConfig
 from coordinator.rounds.events import Answered, StepClosed
+from coordinator.rounds.history import history_of
 from coordinator.rounds.machine import State, decide, evolve
 from coordinator.storage.runs import create_run, find_run
 from coordinator.storage.store import Store
@@ -66,6 +67,15 @@ def test_a_round_that_was_pruned_is_named_with_those_that_are_there(
     assert done.exit_code == 0 and "adapter of round 2" in done.stdout
     wrong = smidgen(*line, "--round", "-1")
     assert wrong.exit_code == 2 and "a round's number, best or last" in wrong.stderr
+
+
+def test_an_adapter_that_is_gone_is_one_line(folder: Path, tmp_path: Path) -> None:
+    with closing(Store(folder)) as store:
+        run = find_run(store, None)
+        history = history_of(run.adapter_sha256, store.journal(run.run_id))
+        store.blob_path(history.adapters[2]).unlink()
+        with pytest.raises(WrongInput, match=r"--round best: its adapter was pruned; .* 0, 1, 3 t"):
+            export(folder, tmp_path / "out", round_index="best")
 
 
 def test_numbers_are_told_as_ranges() -> None:

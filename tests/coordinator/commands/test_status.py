@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from coordinator.storage.orders import add_order
 from edge_client.wire.messages import Report
 from tests.command_line import shown, smidgen
 from tests.coordinator.conftest import Live
@@ -67,6 +68,20 @@ def test_json_tells_every_device_in_unix_time(start: Start, tmp_path: Path) -> N
     assert told["step"]["closes_at_s"] - told["step"]["opened_at_s"] == 600.0
     of_store = ("runs", "is_full")
     assert told["runs"] == [{key: told[key] for key in told if key not in of_store}]
+
+
+def test_a_run_that_stands_still_or_goes_on_for_longer_says_so(
+    start: Start, tmp_path: Path
+) -> None:
+    live = start()
+    opened(live)
+    run = live.service.run(live.run_id).run
+    add_order(live.store, run, "extend", 9, time.time())
+    add_order(live.store, run, "pause", None, time.time())
+    wait_for(lambda: plain(tmp_path)["phase"] == "paused")
+    said = status(tmp_path)
+    assert "paused in evaluate, round 0, 1 of 2 have answered; `smidgen coordinator" in said
+    assert "closes in" not in said and plain(tmp_path)["rounds"] == 9 and "0 of 9" in said
 
 
 def test_who_has_not_answered_in_time_is_late(start: Start, tmp_path: Path) -> None:

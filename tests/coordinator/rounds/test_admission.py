@@ -56,6 +56,12 @@ def test_an_accuracy_that_cannot_be_is_named(accuracy: float) -> None:
         check_report(replace(REPORT, accuracy=accuracy), 2)
 
 
+@pytest.mark.parametrize("loss", [nan, inf, -inf, 1e308, -1e39])
+def test_a_loss_that_no_float32_is_cannot_spoil_a_sum(loss: float) -> None:
+    with pytest.raises(Refusal, match=r"loss .* is not within float32's range"):
+        check_report(replace(REPORT, loss=loss, num_examples=2**52), 2)
+
+
 def test_what_a_device_may_say_is_let_in() -> None:
     told = counted(5, [0, 1], [0.9, 0.6], 2)
     said = replace(REPORT, accuracy=0.5, labelled=3, pseudo_labels=2, confidences=told)

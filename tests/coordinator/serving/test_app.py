@@ -164,6 +164,14 @@ def test_only_adapters_can_be_fetched(start: Start) -> None:
         assert live.http.get(f"/v1/adapters/{name}", headers=a.headers).status_code == 404
 
 
+def test_only_devices_of_a_run_fetch_its_adapters(start: Start) -> None:
+    live = start()
+    (member,), (stranger,) = live.join("a"), live.enrol("b")
+    path = f"/v1/adapters/{live.service.run(live.run_id).run.adapter_sha256}"
+    told = [live.http.get(path, headers=one.headers).status_code for one in (member, stranger)]
+    assert told == [200, 404]
+
+
 def test_the_same_update_twice_counts_once(start: Start) -> None:
     live = start()
     a, b = trained(live, "a", "b")
@@ -238,6 +246,7 @@ def test_a_failure_answers_and_its_round_goes_on(start: Start) -> None:
     assert a.report(failed).accepted
     b.do(b.work())
     assert b.work().kind == "evaluate"
+    assert not a.report(Report(failed.work_id, "done", 8, loss=1.0)).accepted
     table = rows(live.store, live.run_id)
     assert [row["outcome"] for row in table if row["kind"] == "train"] == ["failed", "done"]
 

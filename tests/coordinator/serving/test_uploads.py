@@ -120,6 +120,14 @@ def test_two_bodies_are_never_mixed(server: SmallServer) -> None:
     assert server.body_of("w") == BODY and list(server.uploads.iterdir()) == []
 
 
+def test_nothing_of_no_bytes_does_not_end_another_body(server: SmallServer) -> None:
+    offset = cut_after(server, 400_000)
+    response = put(server, b"", Random(2).randbytes(9), part="*/0")
+    assert (response.status_code, response.headers["Upload-Offset"]) == (409, "0")
+    assert int(head(server)["Upload-Offset"]) == offset
+    assert put(server, BODY[offset:], part=f"{offset}-{len(BODY) - 1}/{len(BODY)}").is_success
+
+
 def test_a_request_that_stands_still_is_overtaken(server: SmallServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(request(BODY) + BODY[:400_000])

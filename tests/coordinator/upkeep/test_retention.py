@@ -95,3 +95,18 @@ def test_history_tells_every_round() -> None:
     assert found.adapters == {index: f"a{index}" for index in range(13)}
     rights = {index: score.right for index, score in found.scores.items()}
     assert rights == {index: 3 * index for index in range(13)}
+
+
+def test_a_round_that_was_the_best_is_exported_as_long_as_it_is_kept() -> None:
+    log = journal([5, 9, *[0] * 11])
+    again = [one for one in log if isinstance(one, StepOpened) and one.kind == "evaluate"][1]
+    assert again.round_index == 1
+    log = log[: log.index(again)]
+    for number, right in enumerate((9, 1)):  # it is evaluated twice
+        members = tuple((f"{number}{name}", name) for name in DEVICES)
+        log.append(replace(again, attempt=1 + number, members=members))
+        log += [Answered(work_id, "done", None, 10, right=right) for work_id, _ in members]
+        log.append(StepClosed("a1", 0.0))
+    shelf, state = kept(log, 0)
+    assert state.scores[1].accuracy < state.scores[0].accuracy
+    assert shelf.best == "a1" and history_of("a0", log).best == 1
