@@ -172,8 +172,7 @@ class Ledger:
         if isinstance(event, StepOpened):
             works = {device_id: work_id for work_id, device_id in event.members}
             self._note(run_id, event)
-        is_done = isinstance(event, Answered) and event.outcome == "done"
-        if is_done and event.work_id in self._asked:
+        if isinstance(event, Answered) and event.outcome == "done" and event.work_id in self._asked:
             self._counted.add(event.work_id)
         state = evolve(live.state, event)
         shelf = shelved(live.shelf, live.state, event, state)
