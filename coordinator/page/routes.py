@@ -20,7 +20,7 @@ from coordinator.operator.access_schemas import LogIn, Session
 from coordinator.operator.roles import COOKIE, check_header, role_of
 from coordinator.operator.routes import PREFIX, Bounded
 from coordinator.page.board import Board
-from coordinator.page.streams import Streams
+from coordinator.page.streams import News, Streams
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.polls import Bells
 from coordinator.serving.service import Service
@@ -60,14 +60,12 @@ def add_page(app: FastAPI, service: Service, bells: Bells) -> None:
 
         if await role() is None:
             raise Refusal(401, "an operator's or a viewer's token is expected")
-        streams.check_room()
 
         async def is_allowed() -> bool:
             return await role() is not None
 
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        told = streams.stream(is_allowed)
-        return StreamingResponse(told, media_type="text/event-stream", headers=headers)
+        streams.take()
+        return News(streams, is_allowed)
 
 
 def _add_files(app: FastAPI) -> None:

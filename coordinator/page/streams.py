@@ -10,6 +10,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from coordinator.page.board import Board, event
 from coordinator.rounds.admission import Refusal
@@ -20,6 +22,26 @@ LOOK_S = 1.0
 BEAT_S = 15.0  # between two signs of life
 READERS, LOOKER = "page/readers", "page/looker"  # names of bells; no device has such an id
 LOG = logging.getLogger(__name__)
+
+
+class News(StreamingResponse):
+    """A stream that gives its place back, also where it was cut before its first word.
+
+    Args:
+        streams: Gave the place.
+        is_allowed: Asked again at every sign of life.
+    """
+
+    def __init__(self, streams: "Streams", is_allowed: Callable[[], Awaitable[bool]]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(streams.told(is_allowed), 200, headers, "text/event-stream")
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams.leave()
 
 
 class Streams:
@@ -35,42 +57,43 @@ class Streams:
         self._open = 0
         self._looking: asyncio.Task[None] | None = None
 
-    def check_room(self) -> None:
-        """Refuse one page too many.
+    def take(self) -> None:
+        """Take a place for a page, or refuse one page too many; `leave` gives it back.
 
         Raises:
             Refusal: 503.
         """
         if self._open >= MOST:
             raise Refusal(503, f"{MOST} pages are open already; close one of them")
+        self._open += 1
 
-    async def stream(self, is_allowed: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
+    def leave(self) -> None:
+        """Give a place back."""
+        self._open -= 1
+
+    async def told(self, is_allowed: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
         """News as server-sent events, from all there is on to what changes, until it is over.
 
         Args:
             is_allowed: Asked again at every sign of life.
         """
         version, beat_s = 0, time.monotonic()
-        self._open += 1
-        try:
-            with self._bells.bell(READERS) as bell:
-                if self._looking is None:
-                    self._looking = asyncio.create_task(self._look())
-                while not self._bells.is_stopping:
-                    bell.clear()
-                    if self._board.version > version:
-                        now_s = time.time()
-                        text, version = await run_in_threadpool(self._board.since, version, now_s)
-                        if text:
-                            yield text
-                    if time.monotonic() - beat_s >= BEAT_S:
-                        beat_s = time.monotonic()
-                        if not await is_allowed():
-                            return
-                        yield event("beat", {"at_s": time.time()})
-                    await heard(bell, BEAT_S)
-        finally:
-            self._open -= 1
+        with self._bells.bell(READERS) as bell:
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._look())
+            while not self._bells.is_stopping:
+                bell.clear()
+                if self._board.version > version:
+                    now_s = time.time()
+                    text, version = await run_in_threadpool(self._board.since, version, now_s)
+                    if text:
+                        yield text
+                if time.monotonic() - beat_s >= BEAT_S:
+                    beat_s = time.monotonic()
+                    if not await is_allowed():
+                        return
+                    yield event("beat", {"at_s": time.time()})
+                await heard(bell, BEAT_S)
 
     async def _look(self) -> None:
         """Keep the board up to date while anybody listens."""

@@ -5,6 +5,7 @@ GET /metrics   Prometheus's text, for a viewer's bearer token
 """
 
 import os
+import secrets
 import time
 from collections import Counter
 from pathlib import Path
@@ -59,7 +60,8 @@ def lack(app: FastAPI, service: Service, bells: Bells) -> str:
 
 def is_writable(folder: Path) -> bool:
     """Whether a file can be written to a folder, and is on disk."""
-    path = folder / "ready.tmp"  # as all that a killed process may leave behind
+    # `.tmp` as all that a killed process may leave behind; of a name of its own, for several ask.
+    path = folder / f"ready.{secrets.token_hex(4)}.tmp"
     try:
         with path.open("wb") as file:
             file.write(b"ready")

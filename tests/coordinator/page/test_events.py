@@ -10,6 +10,9 @@ import httpx
 import pytest
 
 from coordinator.page import streams
+from coordinator.page.board import Board
+from coordinator.rounds.admission import Refusal
+from coordinator.serving.polls import Bells
 from coordinator.storage.operators import operator_of_token, revoke_operator
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Report
@@ -101,6 +104,16 @@ def test_a_stream_too_many_is_refused_and_polls_are_answered(start: Start) -> No
         began = time.monotonic()
         assert device.poll().status_code == 200
         assert time.monotonic() - began < 5
+
+
+def test_a_place_is_taken_before_the_first_word_and_given_back(start: Start) -> None:
+    places = streams.Streams(Board(start().service), Bells())
+    for _ in range(streams.MOST):
+        places.take()
+    with pytest.raises(Refusal, match="open already"):
+        places.take()
+    places.leave()
+    places.take()
 
 
 def test_a_stream_ends_with_its_operator(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ import json
 import logging
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +96,12 @@ def test_a_store_that_cannot_be_written_is_not_ready(
     assert (answer.status_code, answer.text) == (503, "store")
     served.store.blobs.mkdir()
     assert served.http.get("/readyz").text == "ready"
+
+
+def test_a_store_that_several_ask_for_at_once_is_ready_for_all(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(watching.is_writable, [tmp_path] * 200))
+    assert not list(tmp_path.iterdir())
 
 
 def test_rounds_that_stand_still_are_not_ready(
