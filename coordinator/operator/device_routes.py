@@ -67,7 +67,8 @@ def add_device_routes(
         found, following = page(chosen, lambda one: one.name, after, limit)
         return {"devices": [told_of(one) for one in found], "next": following}
 
-    @viewer.get("/devices/{device_id}", response_model=DeviceDetail, tags=["devices"])
+    # A path: devices of old stores may have a `/` in their ids.
+    @viewer.get("/devices/{device_id:path}", response_model=DeviceDetail, tags=["devices"])
     def device(device_id: str) -> Told:
         """A device, with its runs and its last answers."""
         found = find(device_id)
@@ -76,7 +77,7 @@ def add_device_routes(
         answers = [answer_told(row, names.get(row["run_id"], ""), found.name) for row in rows]
         return told_of(found) | {"answers": answers}
 
-    @operator.put("/devices/{device_id}/tags", response_model=Device, tags=["devices"])
+    @operator.put("/devices/{device_id:path}/tags", response_model=Device, tags=["devices"])
     async def tags(device_id: str, asked: Tags) -> Told:
         """Set the operator's tags of a device, all of them; they go before its own."""
         find(device_id)
@@ -88,7 +89,7 @@ def add_device_routes(
         await run_in_threadpool(device_rows.tag, database, device_id, asked.tags)
         return await changed(device_id)
 
-    @operator.post("/devices/{device_id}/revoke", response_model=Device, tags=["devices"])
+    @operator.post("/devices/{device_id:path}/revoke", response_model=Device, tags=["devices"])
     async def revoke(device_id: str) -> Told:
         """Let a device in no more: it hears 401 at once, and no run waits for it."""
         find(device_id)

@@ -4,7 +4,10 @@ import threading
 import time
 from collections.abc import Callable
 
+import sqlalchemy as sql
+
 from coordinator.storage.device_rows import revoke
+from coordinator.storage.schema import DEVICES
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import ask_to_enrol, enrol, key_of, wait_for
 from tests.coordinator.operator.operators import person
@@ -27,6 +30,18 @@ def test_a_device_is_shown_with_its_facts_tags_and_runs(start: Start) -> None:
     assert boss.get(f"/devices/{device.device_id}")["answers"] == []
     odd = boss.tell(f"/devices/{device.device_id}/tags", {"tags": {"a=b": "c"}}, "PUT")
     assert odd.status_code == 422 and "without `=`" in odd.json()["detail"]
+
+
+def test_a_device_of_an_old_store_may_have_a_slash_in_its_id(start: Start) -> None:
+    live = start()
+    device = enrol(live.http, live.token, "pi")
+    renamed = sql.update(DEVICES).where(DEVICES.c.device_id == device.device_id)
+    live.store.database.write(renamed.values(device_id="a/b", revision=DEVICES.c.revision + 1))
+    boss = person(live.http, live.store)
+    wait_for(lambda: boss.ask("/devices/a%2Fb").status_code == 200)
+    assert boss.get("/devices/a/b")["device_id"] == "a/b"
+    assert boss.post("/devices/a%2Fb/tags", {"tags": {"site": "hall"}}, "PUT")["tags"]
+    assert boss.post("/devices/a%2Fb/revoke")["device_id"] == "a/b"
 
 
 def test_a_revoked_device_hears_401_within_its_poll_and_nobody_waits_for_it(start: Start) -> None:
