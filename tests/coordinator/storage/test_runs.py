@@ -33,7 +33,8 @@ def test_a_name_is_given_once(tmp_path: Path, tiny_base: Base) -> None:
 def test_a_name_that_another_process_takes_meanwhile_is_refused(
     tmp_path: Path, tiny_base: Base
 ) -> None:
-    store, told = Store(tmp_path / "store"), []
+    store = Store(tmp_path / "store")
+    told: list[str] = []
 
     def be_quicker(*said: Any) -> None:
         if said[2].startswith("INSERT INTO runs") and not told:

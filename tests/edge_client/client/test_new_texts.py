@@ -237,14 +237,12 @@ def test_texts_that_stop_fitting_before_the_first_work_are_read_from_the_look_be
 def test_a_disk_that_fails_three_times_ends_the_client_and_is_told_as_a_code(
     tiny_base: Base, task: Task, mine: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    adapters = tmp_path / "state" / "adapters"
+    notes = ClientState(tmp_path / "state").labels("run")
 
     def break_disk() -> None:
-        if adapters.is_dir():
-            adapters.rmdir()
-            adapters.write_text("no folder")
+        notes.mkdir(exist_ok=True)
 
-    script = Script(tiny_base, task, [("train", break_disk)] * 5)
+    script = Script(tiny_base, task, [("train", break_disk)] * 5, labelling=Labelling())
     with pytest.raises(GaveUp, match="3 pieces of work failed one after the other"):
         script.run(tmp_path)
     assert [(one.failure, one.is_leaving) for one in script.told] == [
@@ -253,25 +251,22 @@ def test_a_disk_that_fails_three_times_ends_the_client_and_is_told_as_a_code(
         ("disk", True),
     ]
     failed = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
-    assert len(failed) == 3 and all(str(adapters) in line for line in failed)
+    assert len(failed) == 3 and all(str(notes) in line for line in failed)
 
 
 def test_what_may_pass_by_itself_is_borne_for_a_while(
     tiny_base: Base, task: Task, mine: Path, tmp_path: Path
 ) -> None:
-    adapters = tmp_path / "state" / "adapters"
+    notes = ClientState(tmp_path / "state").labels("run")
 
     def break_disk() -> None:
-        if adapters.is_dir():
-            adapters.rmdir()
-            adapters.write_text("no folder")
+        notes.mkdir(exist_ok=True)
 
     def mend_disk() -> None:
-        adapters.unlink()
-        adapters.mkdir()
+        notes.rmdir()
 
-    acts = [break_disk] * 4 + [mend_disk]
-    script = Script(tiny_base, task, [("train", act) for act in acts], grace_s=60.0)
+    works = [("train", act) for act in [break_disk] * 4 + [mend_disk]]
+    script = Script(tiny_base, task, works, labelling=Labelling(), grace_s=60.0)
     reports = script.run(tmp_path)
     assert [report.outcome for report in reports] == ["failed"] * 4 + ["done"]
     assert not any(report.is_leaving for report in reports)
