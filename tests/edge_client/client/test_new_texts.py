@@ -265,8 +265,10 @@ def test_what_may_pass_by_itself_is_borne_for_a_while(
     def mend_disk() -> None:
         notes.rmdir()
 
-    works = [("train", act) for act in [break_disk] * 4 + [mend_disk]]
-    script = Script(tiny_base, task, works, labelling=Labelling(), grace_s=60.0)
+    acts = [break_disk] * 4 + [mend_disk]
+    script = Script(
+        tiny_base, task, [("train", act) for act in acts], labelling=Labelling(), grace_s=60.0
+    )
     reports = script.run(tmp_path)
     assert [report.outcome for report in reports] == ["failed"] * 4 + ["done"]
     assert not any(report.is_leaving for report in reports)
