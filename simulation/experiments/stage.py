@@ -138,13 +138,13 @@ class Stage:
         experiment = self.experiment
         return Work(
             protocol=PROTOCOL,
-            work_id="",
+            work_id="own",
             kind="train",
             run_id=self.key,
             round_index=0,
             base_id=self.base.base_id,
             adapter_spec=experiment.adapter,
-            adapter_sha256="",
+            adapter_sha256="own",
             adapter_bytes=0,
             task=self.dataset.task,
             training=experiment.training,
