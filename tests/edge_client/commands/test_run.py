@@ -49,7 +49,18 @@ def test_a_run_in_which_nothing_could_be_done_ends_in_exit_code_1(
     (tmp_path / "labelled.csv").write_text("text,label\nrain,weather\n")
     door, adapter = Door(terms_for(tiny_base, TASK)), b"the finished adapter is damaged too"
     work = Work(
-        *(PROTOCOL, "w", "evaluate", "run", 1, tiny_base.base_id, "lora:2", "0" * 64, 1 << 20, TASK),
+        *(
+            PROTOCOL,
+            "w",
+            "evaluate",
+            "run",
+            1,
+            tiny_base.base_id,
+            "lora:2",
+            "0" * 64,
+            1 << 20,
+            TASK,
+        ),
         *(Training(), 7),
     )
     told: list[Report] = []
