@@ -277,6 +277,8 @@ class Client:
         tries = self._homeless[run_id] = self._homeless.get(run_id, 0) + 1
         if tries == 1:
             log.error("run %s is finished, its adapter not to be had: %s", over.run_name, error)
+        if tries > MOST_IN_A_ROW and self._settings.is_until_finished:
+            return False  # told that it does without, the coordinator says it again
         is_vain = isinstance(error, WireError) or is_lasting(error, None)
         if isinstance(error, Refused) or (is_vain and tries >= MOST_IN_A_ROW):
             code: Failure = "transfer" if isinstance(error, TransportError) else code_of(error)

@@ -49,18 +49,8 @@ def test_a_run_in_which_nothing_could_be_done_ends_in_exit_code_1(
     (tmp_path / "labelled.csv").write_text("text,label\nrain,weather\n")
     door, adapter = Door(terms_for(tiny_base, TASK)), b"the finished adapter is damaged too"
     work = Work(
-        *(
-            PROTOCOL,
-            "w",
-            "evaluate",
-            "run",
-            1,
-            tiny_base.base_id,
-            "lora:2",
-            "0" * 64,
-            1 << 20,
-            TASK,
-        ),
+        *(PROTOCOL, "w", "evaluate", "run", 1, tiny_base.base_id),
+        *("lora:2", "0" * 64, 1 << 20, TASK),
         *(Training(), 7),
     )
     told: list[Report] = []
@@ -83,7 +73,8 @@ def test_a_run_in_which_nothing_could_be_done_ends_in_exit_code_1(
     assert done.exit_code == 1, done.output
     assert "0 pieces of work done, 1 failed" in done.stdout
     assert "nothing could be done" in done.stderr and told[0].failure == "transfer"
-    assert door.said == [("run", "joined", None)]  # so the next life hears of the adapter again
+    # A damaged adapter is given up, for that of another run may wait behind it.
+    assert door.said[:2] == [("run", "joined", None), ("run", "declined", "transfer")]
 
 
 @pytest.mark.parametrize("name", NAMES)
