@@ -3,7 +3,7 @@
 A process stays known once it was seen, also when its parent has died; what the first one started
 and what is alive at the end is ended. Of one that comes and goes between two samples no memory is
 seen, and processor time only if its parent waited for it. Ids are given out again, so a process is
-its id and when it began (as psutil tells them apart).
+its id and the clock tick in which it began (as psutil tells them apart).
 
     with ProcessTree(process.pid) as tree:
         process.wait()

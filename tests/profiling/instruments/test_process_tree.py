@@ -91,6 +91,7 @@ def test_a_stranger_with_an_id_that_was_given_out_again_is_not_counted() -> None
     with python("input()") as process, ProcessTree(process.pid, 60) as tree:
         process.kill()
         process.wait()
+        time.sleep(2 / os.sysconf("SC_CLK_TCK"))  # the kernel tells when one began by this clock
         for _ in range(50):  # others start processes too
             last.write_text(str(process.pid - 1))
             with python(BUSY + "input()") as stranger:
