@@ -109,7 +109,7 @@ def zero_rounds(clients: int, rounds: int) -> ZeroRounds:
         last = now
 
     template = Work(
-        PROTOCOL, "", "train", "zero", 0, base.base_id, "lora:8", "", 0, TASK, Training(), 0
+        PROTOCOL, "own", "train", "zero", 0, base.base_id, "lora:8", "own", 0, TASK, Training(), 0
     )
     names = [f"client-{number:04d}" for number in range(clients)]
     devices = Echoes(adapter)
