@@ -41,8 +41,25 @@ def until(told: Iterator[tuple[str, Any]], found: Callable[[str, Any], bool]) ->
     raise AssertionError("the stream ended")
 
 
-def phase(name: str) -> Callable[[str, Any], bool]:
-    return lambda kind, data: kind == "state" and data["runs"][0]["phase"] == name
+class Page:
+    """What an open page holds: news of a kind may come in one message or in several."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self._told = events(answer)
+        self.run: dict[str, Any] = {}
+        self.devices: dict[str, dict[str, Any]] = {}
+        self.rounds: dict[tuple[str, int], dict[str, Any]] = {}
+
+    def read_until(self, is_told: Callable[["Page"], object]) -> None:
+        def found(kind: str, data: Any) -> bool:
+            if kind == "state":
+                (self.run,) = data["runs"]
+            self.devices |= {one["name"]: one for one in data.get("devices", ())}
+            for one in data.get("rounds", ()):
+                self.rounds[data["run_id"], one["round_index"]] = one
+            return bool(is_told(self))
+
+        until(self._told, found)
 
 
 def test_a_stream_tells_all_there_is_and_then_what_changes(start: Start) -> None:
@@ -50,24 +67,24 @@ def test_a_stream_tells_all_there_is_and_then_what_changes(start: Start) -> None
     first, second = served.join("kitchen", "hall")
     with served.http.stream("GET", EVENTS, headers=served.bearer(served.viewer)) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
-        told = events(answer)
-        state = until(told, phase("evaluate"))
-        assert state["runs"][0]["name"] == "mail" and state["runs"][0]["devices"] == 2
-        devices = until(told, lambda kind, _: kind == "devices")
-        assert [one["name"] for one in devices["devices"]] == ["kitchen", "hall"]
-        assert devices["devices"][0]["runs"][0]["said"] == "takes part"
-        assert served.operator not in json.dumps([state, devices])
+        page = Page(answer)
+        page.read_until(lambda page: page.devices and page.run["phase"] == "evaluate")
+        assert page.run["name"] == "mail" and page.run["devices"] == 2
+        assert list(page.devices) == ["kitchen", "hall"]
+        assert page.devices["kitchen"]["runs"][0]["said"] == "takes part"
+        assert served.operator not in json.dumps([page.run, page.devices])
         work = first.work()
         first.report(Report(work.work_id, "failed", failure="memory"))
-        failed = until(told, lambda kind, data: kind == "state" and data["runs"][0]["trouble"])
-        trouble = failed["runs"][0]["trouble"][0]
+        page.read_until(lambda page: page.run["trouble"] and page.run["step"]["answers"] == 1)
+        trouble = page.run["trouble"][0]
         assert (trouble["name"], trouble["kind"]) == ("kitchen", "evaluate")
         assert trouble["said"] == "the device ran out of memory"
-        missing = failed["runs"][0]["step"]["missing"]
+        missing = page.run["step"]["missing"]
         assert [(one["name"], one["is_late"]) for one in missing] == [("hall", True)]
         second.do(second.work())
-        rounds = until(told, lambda kind, data: kind == "rounds")
-        assert rounds["run_id"] == served.run_id and rounds["rounds"][0]["failed"] == 1
+        first_round = (served.run_id, 0)
+        page.read_until(lambda page: page.rounds.get(first_round, {}).get("answers") == 2)
+        assert page.rounds[first_round]["failed"] == 1
 
 
 def test_a_device_that_declines_says_why(start: Start) -> None:
