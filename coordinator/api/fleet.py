@@ -14,10 +14,10 @@ from coordinator.operator.told import (
     round_told,
     run_told,
 )
-from coordinator.storage.device_rows import Device, devices
 from coordinator.storage.figures import rows
-from coordinator.storage.membership_rows import members, memberships_of
-from coordinator.storage.report_rows import newest_of_device
+from coordinator.storage.rows.devices import Device, devices
+from coordinator.storage.rows.memberships import members, memberships_of
+from coordinator.storage.rows.reports import newest_of_device
 from coordinator.storage.runs import config_of
 from coordinator.storage.status import state_of
 from coordinator.storage.store import Run, Store, StoreError

@@ -13,8 +13,8 @@ from coordinator.api.serve import PORT
 from coordinator.api.stores import Place
 from coordinator.storage.keys import draw_secret
 from coordinator.storage.operators import add_operator
+from coordinator.storage.rows.tokens import insert_token
 from coordinator.storage.store import Store
-from coordinator.storage.token_rows import insert_token
 from coordinator.trust.authority import AUTHORITY_DAYS, SERVER_DAYS
 from coordinator.trust.checks import names_of, valid_until
 from coordinator.trust.folder import Trust, ca_of

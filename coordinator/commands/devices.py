@@ -14,7 +14,7 @@ import typer
 from coordinator.api.fleet import device_detail_told, devices_told, find_device
 from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, StoreOption, answer, tags_of
-from coordinator.storage import device_rows
+from coordinator.storage.rows import devices as device_rows
 from edge_client.errors import demand
 from edge_client.tables import Column, Table, seconds, show, size, span
 from edge_client.wire.failures import SAID

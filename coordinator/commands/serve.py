@@ -13,6 +13,7 @@ from coordinator.commands.create import announce
 from coordinator.storage.status import status_of
 from coordinator.upkeep import limits
 from coordinator.watch.logs import log_to_stderr
+from edge_client.planning.allocator import use_one_arena
 
 HOST = "Address to listen on; by default loopback, and every network if `init` made certificates."
 PORT = "TCP port to listen on, 0 takes a free one; by default that of `init`, or 8700."
@@ -46,6 +47,7 @@ def serve_command(
     The store must be there; with --run it is made. TLS where `init` has made certificates.
     """
     log_to_stderr(log_format)
+    use_one_arena()
     with ready(store, host, port, run, plain_http, keep_rounds, least_free) as prepared:
         if prepared.created is not None:
             announce(prepared.created, as_json)

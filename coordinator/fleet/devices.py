@@ -8,8 +8,8 @@ from threading import Lock
 
 from coordinator.config import RunConfig
 from coordinator.rounds.choice import is_chosen
-from coordinator.storage.device_rows import Device, devices
 from coordinator.storage.keys import hash_secret
+from coordinator.storage.rows.devices import Device, devices
 from coordinator.storage.store import Store
 
 

@@ -5,10 +5,11 @@ The cost does not grow with the fleet.
 """
 
 from coordinator.rounds.admission import Refusal
-from coordinator.storage.device_rows import Device, add_device, device_of_key, free_name, start
+from coordinator.storage.database import Connection
 from coordinator.storage.keys import hash_secret
+from coordinator.storage.rows.devices import Device, add_device, device_of_key, free_name, start
+from coordinator.storage.rows.tokens import spend, token_of
 from coordinator.storage.store import Store
-from coordinator.storage.token_rows import spend, token_of
 from edge_client.wire.fleet import Enrol, device_id_of
 from edge_client.wire.messages import PROTOCOL
 
@@ -31,21 +32,37 @@ def enrol(store: Store, message: Enrol, key: str | None, now_s: float) -> Device
         )
     if key is None or len(key) not in KEY_LENGTHS:
         raise Refusal(401, f"{NO_KEY}, of {KEY_LENGTHS[0]} to {KEY_LENGTHS[-1]} characters")
+    return store.database.share(lambda connection: _let_in(connection, message, key, now_s))
+
+
+def _let_in(connection: Connection, message: Enrol, key: str, now_s: float) -> Device:
     key_sha256 = hash_secret(key)
-    with store.database.transaction() as connection:
-        known = device_of_key(connection, key_sha256)
-        if known is not None and known.revoked_at_s is not None:
+    known = device_of_key(connection, key_sha256)
+    if known is not None:
+        if known.revoked_at_s is not None:
             raise Refusal(401, REVOKED)
-        if known is None:
-            token = token_of(connection, message.token)
-            lack = token.lack(now_s) if token else "is not known"
-            if token is None or lack:
-                raise Refusal(401, f"this enrolment token {lack}; ask the operator for one")
-            if not spend(connection, token.token_id):  # others came at the same moment
-                raise Refusal(401, "this enrolment token was used up; ask the operator for one")
-            device_id = device_id_of(key)
-            name = free_name(connection, message.name, device_id)
-            add_device(connection, device_id, key_sha256, name, token.token_id, token.tags, now_s)
         # A life is told from the last one by its time, whatever the clock does.
-        started_at_s = max(now_s, known.started_at_s + 0.001) if known else now_s
-        return start(connection, key_sha256, message.tags, message.facts, started_at_s)
+        started_at_s = max(now_s, known.started_at_s + 0.001)
+        return start(connection, known, message.tags, message.facts, started_at_s)
+    token = token_of(connection, message.token)
+    lack = token.lack(now_s) if token else "is not known"
+    if token is None or lack:
+        raise Refusal(401, f"this enrolment token {lack}; ask the operator for one")
+    if not spend(connection, token.token_id):  # others came at the same moment
+        raise Refusal(401, "this enrolment token was used up; ask the operator for one")
+    device_id = device_id_of(key)
+    name = free_name(connection, message.name, device_id)
+    new = Device(
+        device_id=device_id,
+        key_sha256=key_sha256,
+        name=name[0],
+        own_tags=message.tags,
+        tags=token.tags,
+        facts=message.facts,
+        token_id=token.token_id,
+        enrolled_at_s=now_s,
+        started_at_s=now_s,
+        last_seen_s=now_s,
+        revoked_at_s=None,
+    )
+    return add_device(connection, new, stem=name[1], number=name[2])

@@ -5,7 +5,7 @@ Of finished runs only those are kept in memory that have not got the adapter yet
 
 from threading import Lock
 
-from coordinator.storage.membership_rows import Member, members, put_member
+from coordinator.storage.rows.memberships import Member, members, put_member
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import Membership
 

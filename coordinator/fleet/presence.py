@@ -6,7 +6,7 @@ the same devices as one that was not. Polls write nothing: `save` writes all tha
 
 from threading import Lock
 
-from coordinator.storage.device_rows import devices, saw
+from coordinator.storage.rows.devices import devices, saw
 from coordinator.storage.store import Store
 
 ALIVE_S = 120.0  # twice the longest long poll

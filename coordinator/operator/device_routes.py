@@ -11,11 +11,11 @@ from coordinator.operator.device_schemas import Device, DeviceDetail, Devices, T
 from coordinator.operator.run_routes import with_contact
 from coordinator.operator.told import Told, answer_told, by_name, device_told, membership_told
 from coordinator.rounds.admission import Refusal
-from coordinator.serving.polls import Bells
+from coordinator.serving.http.polls import Bells
 from coordinator.serving.service import Service
-from coordinator.storage import device_rows
-from coordinator.storage.membership_rows import memberships_of
-from coordinator.storage.report_rows import newest_of_device
+from coordinator.storage.rows import devices as device_rows
+from coordinator.storage.rows.memberships import memberships_of
+from coordinator.storage.rows.reports import newest_of_device
 from edge_client.errors import WrongInput
 from edge_client.wire.fleet import check_tags
 

@@ -10,8 +10,8 @@ from coordinator.operator.access_routes import add_people_routes, add_token_rout
 from coordinator.operator.asking import REFUSALS, operators, viewers
 from coordinator.operator.device_routes import add_device_routes
 from coordinator.operator.run_routes import add_run_routes
-from coordinator.serving.http import read_body
-from coordinator.serving.polls import Bells
+from coordinator.serving.http.handlers import read_body
+from coordinator.serving.http.polls import Bells
 from coordinator.serving.service import Service
 from edge_client.wire.messages import MAX_JSON_BYTES
 

@@ -23,14 +23,14 @@ from coordinator.operator.told import (
 )
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.orders import OrderKind
+from coordinator.serving.http.polls import Bells
 from coordinator.serving.ledger import Live
-from coordinator.serving.polls import Bells
 from coordinator.serving.service import Service
 from coordinator.storage import orders as stored
-from coordinator.storage.device_rows import Device
 from coordinator.storage.figures import rows
-from coordinator.storage.membership_rows import members
-from coordinator.storage.report_rows import newest_of_each, newest_of_run
+from coordinator.storage.rows.devices import Device
+from coordinator.storage.rows.memberships import members
+from coordinator.storage.rows.reports import newest_of_each, newest_of_run
 from coordinator.storage.runs import create_run
 from coordinator.storage.status import failing_of
 from coordinator.storage.store import StoreError

@@ -11,11 +11,11 @@ from typing import Any
 
 from coordinator.config import RunConfig
 from coordinator.rounds.machine import State, devices_needed, rounds_of
-from coordinator.storage.device_rows import Device
 from coordinator.storage.figures import accuracies, means, pseudo_labels
-from coordinator.storage.membership_rows import Member
+from coordinator.storage.rows.devices import Device
+from coordinator.storage.rows.memberships import Member
+from coordinator.storage.rows.tokens import Token
 from coordinator.storage.store import Run
-from coordinator.storage.token_rows import Token
 from edge_client.wire.figures import Row, traffic_of
 
 Told = dict[str, Any]

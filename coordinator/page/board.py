@@ -24,8 +24,8 @@ from coordinator.rounds.machine import Step
 from coordinator.serving.ledger import Live
 from coordinator.serving.service import Service
 from coordinator.serving.telling import base_name_of
-from coordinator.storage.device_rows import Device
 from coordinator.storage.figures import rows_of_round
+from coordinator.storage.rows.devices import Device
 from edge_client.wire.failures import SAID
 
 MOST_MISSING = 30  # devices still expected that are named

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from coordinator.page.board import Board, event
 from coordinator.rounds.admission import Refusal
-from coordinator.serving.polls import Bells, heard
+from coordinator.serving.http.polls import Bells, heard
 
 MOST = 16  # pages at once
 LOOK_S = 1.0
@@ -108,7 +108,7 @@ class Streams:
                     if not is_broken:
                         LOG.exception("the page stands still; trying again")
                     is_broken = True
-                self._bells.ring([READERS])
+                self._bells.ring_now(READERS)
                 # A large fleet is looked at less often: it never takes a tenth of the time.
                 await heard(bell, max(LOOK_S, 9 * (time.monotonic() - began_s)))
         self._looking = None

@@ -16,7 +16,7 @@ from fastapi.responses import PlainTextResponse
 
 from coordinator.operator.roles import role_of
 from coordinator.rounds.admission import Refusal
-from coordinator.serving.polls import Bells
+from coordinator.serving.http.polls import Bells
 from coordinator.serving.service import Service
 from coordinator.watch.metrics import CONTENT_TYPE, Counted, Metrics, Standing
 

@@ -11,11 +11,11 @@ from coordinator.fleet.devices import Fleet
 from coordinator.fleet.members import Members
 from coordinator.rounds.admission import Refusal, check_report, check_update
 from coordinator.rounds.events import Answered, StepOpened
+from coordinator.serving.http.uploads import Judge
 from coordinator.serving.joining import leave
 from coordinator.serving.ledger import CLOSED, Asked, Ledger, Live, is_work_id
 from coordinator.serving.telling import answer_text
-from coordinator.serving.uploads import Judge
-from coordinator.storage.device_rows import Device
+from coordinator.storage.rows.devices import Device
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
 from edge_client.wire.messages import Receipt, Report

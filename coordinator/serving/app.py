@@ -12,13 +12,14 @@ from fastapi.concurrency import run_in_threadpool
 
 from coordinator.serving.ca_route import add_ca_route
 from coordinator.serving.device_routes import add_device_routes
-from coordinator.serving.http import add_handlers
-from coordinator.serving.polls import Bells, heard
+from coordinator.serving.http.handlers import add_handlers
+from coordinator.serving.http.polls import Bells, UnderWay, heard
 from coordinator.serving.service import Service
 
 TICK_S = 1.0
 REST = 4.0  # after a tick, times as long as it took: a thousand answers are few ticks
 THREADS = 8  # for what touches the disk, which takes one write at a time
+OF_DEVICES = ("/v1/enrol", "/v1/work", "/v1/runs/", "/v1/adapters/")  # paths of what they ask
 Part = Callable[[FastAPI, Service, Bells], None]  # adds routes of a room above this one
 LOG = logging.getLogger(__name__)
 
@@ -41,14 +42,15 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         current_default_thread_limiter().total_tokens = THREADS
-        driver = asyncio.create_task(drive(service, bells))
+        tasks = [asyncio.create_task(drive(service, bells)), asyncio.create_task(bells.call())]
         yield
         bells.stop()
-        await driver
+        await asyncio.gather(*tasks)
 
     app = FastAPI(title="smidgen coordinator", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.bells = bells
     app.state.service = service
+    app.add_middleware(UnderWay, bells=bells, prefixes=OF_DEVICES)
     add_handlers(app)
     add_device_routes(app, service, bells)
     add_ca_route(app, authority)

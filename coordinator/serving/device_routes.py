@@ -18,12 +18,12 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
 from coordinator.rounds.admission import Refusal
-from coordinator.serving.http import FULL_AGAIN_S, brief_of, json_of, read_body, takes
-from coordinator.serving.polls import Bells, heard
+from coordinator.serving.http.handlers import FULL_AGAIN_S, brief_of, json_of, read_body, takes
+from coordinator.serving.http.polls import Bells
+from coordinator.serving.http.uploads import Judge, Uploads
 from coordinator.serving.service import Service
-from coordinator.serving.uploads import Judge, Uploads
-from coordinator.storage.device_rows import Device
 from coordinator.storage.keys import bearer
+from coordinator.storage.rows.devices import Device
 from edge_client.wire.fleet import Enrol, Enrolled, Membership
 from edge_client.wire.messages import MAX_JSON_BYTES, Next, Receipt, Report, decode
 from edge_client.wire.tensors import digest_header, digest_in
@@ -75,7 +75,7 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         with bells.bell(device.device_id) as bell:
             given = await next_of(device)
             if given.waiting and wait_s and not bells.is_stopping:
-                await heard(bell, wait_s)
+                await bells.heard(bell, wait_s)
                 given = await next_of(service.device_of(key))  # it may be revoked by now
         return brief_of(given)
 

@@ -10,7 +10,7 @@ from coordinator.fleet.members import Members
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.events import Left, Returned
 from coordinator.serving.ledger import Ledger, Live
-from coordinator.storage.device_rows import Device
+from coordinator.storage.rows.devices import Device
 from coordinator.watch.logs import about
 from edge_client.wire.failures import SAID, Failure
 from edge_client.wire.fleet import Membership

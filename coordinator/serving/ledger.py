@@ -5,8 +5,8 @@ The only place where events are appended: first the journal, then the state. Rea
 """
 
 import re
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
 
@@ -16,6 +16,7 @@ from coordinator.rounds.machine import State, evolve, rounds_of
 from coordinator.storage.database import Statement
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Run, Store
+from coordinator.storage.together import Together
 from coordinator.upkeep.limits import KEEP_ROUNDS
 from coordinator.upkeep.retention import (
     STEPS_ON_THEIR_WAY,
@@ -91,6 +92,7 @@ class Ledger:
         self._steps: dict[str, deque[StepOpened]] = {}  # of each run, whose work is in `_asked`
         self._adapters: dict[str, set[str]] = {}  # of each run, that are not gone
         self._shelf = Shelf(keep_rounds)
+        self._answering = Together(self._answer_all)
         for live in self.load_new_runs():
             if live.state.step is not None:
                 self.append(live, Resumed(now_s))
@@ -155,17 +157,42 @@ class Ledger:
 
     def answer(self, run_id: str, answer: Answered) -> Receipt:
         """Append an answer to open work; the same answer twice counts once."""
+        return self._answering((run_id, answer))
+
+    def _answer_all(self, asked: Sequence[tuple[str, Answered]]) -> list[Receipt]:
+        """Append answers that came at the same time: one write for all that are new."""
         with self._lock:
-            live = self._live[run_id]
-            step = live.state.step
-            if step is None or answer.work_id not in step.members:
-                is_counted = self.is_counted(answer.work_id)
-                return Receipt(True) if is_counted else CLOSED
-            known = step.answers.get(answer.work_id)
-            if known is None:
-                return Receipt(self.append(live, answer))
-            is_same = known == answer
-            return Receipt(is_same, "" if is_same else f"answered already: {known.outcome}")
+            new: dict[str, tuple[str, Answered]] = {}
+            receipts = []
+            for run_id, answer in asked:
+                if (receipt := self._receipt(run_id, answer, new)) is None:
+                    new[answer.work_id] = run_id, answer
+                    receipt = Receipt(True)
+                receipts.append(receipt)
+            places, events = Counter[str](), []
+            for run_id, answer in new.values():
+                events.append((run_id, self._live[run_id].seq + places[run_id], answer))
+                places[run_id] += 1
+            if events:
+                self._store.append_all(events)
+            for run_id, answer in new.values():
+                self._live[run_id] = self._folded(self._live[run_id], answer)
+            return receipts
+
+    def _receipt(
+        self, run_id: str, answer: Answered, new: Mapping[str, tuple[str, Answered]]
+    ) -> Receipt | None:
+        """The receipt of an answer that is not new; `new` are those that are just being taken."""
+        step = self._live[run_id].state.step
+        if step is None or answer.work_id not in step.members:
+            return Receipt(True) if self.is_counted(answer.work_id) else CLOSED
+        known = step.answers.get(answer.work_id)
+        if known is None and answer.work_id in new:
+            known = new[answer.work_id][1]
+        if known is None:
+            return None
+        is_same = known == answer
+        return Receipt(is_same, "" if is_same else f"answered already: {known.outcome}")
 
     def _folded(self, live: Live, event: Event) -> Live:
         works, run_id = live.works, live.run.run_id

@@ -20,6 +20,7 @@ from pathlib import Path
 import uvicorn
 
 from coordinator.serving.app import Part, create_app
+from coordinator.serving.http.heads import BoundedHttp
 from coordinator.serving.service import Service
 from coordinator.storage.blobs import sweep
 from coordinator.storage.store import Store, serving_alone
@@ -121,6 +122,7 @@ def serve(
         app,
         log_level="warning",
         access_log=False,
+        http=BoundedHttp,
         timeout_graceful_shutdown=5,
         timeout_keep_alive=KEPT_OPEN_S,
         ssl_context_factory=_context_factory(secured),

@@ -27,8 +27,8 @@ from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.orders import carry_out
 from coordinator.serving.telling import lack_text, over_of, run_text, terms_of, waiting_of, work_of
-from coordinator.storage.device_rows import Device
-from coordinator.storage.membership_rows import members
+from coordinator.storage.rows.devices import Device
+from coordinator.storage.rows.memberships import members
 from coordinator.storage.store import Store
 from coordinator.upkeep.caretaker import Caretaker
 from coordinator.upkeep.limits import Limits

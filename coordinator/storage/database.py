@@ -1,14 +1,18 @@
 """One database of a store: reading rows, and writes that are on disk when they return."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 import sqlalchemy as sql
 from sqlalchemy.exc import OperationalError
 
+from coordinator.storage.together import Together
+
+Connection: TypeAlias = sql.Connection
 Statement: TypeAlias = sql.Executable
+T = TypeVar("T")
 
 
 DatabaseBusy = OperationalError  # its disk is full, or somebody holds it too long
@@ -27,6 +31,7 @@ class Database:
         if self.engine.dialect.name == "sqlite":
             sql.event.listen(self.engine, "connect", _prepare_sqlite)
             self._writing = Lock()
+        self._together = Together(self._carry_out)
 
     def close(self) -> None:
         self.engine.dispose()
@@ -45,6 +50,31 @@ class Database:
             for statement in statements:
                 touched = connection.execute(statement).rowcount
         return touched
+
+    def share(self, work: Callable[[sql.Connection], T]) -> T:
+        """Carry out reads and writes in a transaction that those who come at the same time share.
+
+        All of them happen or none, whatever becomes of the others', and are on disk when this
+        returns: a commit waits for the disk, and many that wait need it once.
+
+        Args:
+            work: Does nothing but ask the database; it may be called twice.
+        """
+        done, error = self._together(work)
+        if error is not None:
+            raise error
+        return cast(T, done)
+
+    def _carry_out(
+        self, works: Sequence[Callable[[sql.Connection], Any]]
+    ) -> list[tuple[Any, Exception | None]]:
+        try:
+            with self.transaction() as connection:
+                return [(work(connection), None) for work in works]
+        except Exception as error:
+            if len(works) == 1:
+                return [(None, error)]
+        return [self._carry_out([work])[0] for work in works]  # one of them fails: each by itself
 
     def write_many(self, statement: sql.Executable, rows: Sequence[Mapping[str, Any]]) -> None:
         """Carry out a statement once per row of parameters, in one transaction."""

@@ -9,10 +9,10 @@ import msgspec
 
 from coordinator.config import RunConfig
 from coordinator.rounds.choice import lack_of_tags
-from coordinator.storage.device_rows import devices
 from coordinator.storage.keys import draw_secret
+from coordinator.storage.rows.devices import devices
+from coordinator.storage.rows.tokens import insert_token, tokens
 from coordinator.storage.store import Run, Store, StoreError
-from coordinator.storage.token_rows import insert_token, tokens
 from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.peft_folder import check_exportable
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter

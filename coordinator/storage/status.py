@@ -5,9 +5,9 @@ from typing import Any
 
 from coordinator.rounds.history import history_of
 from coordinator.rounds.machine import State, Step, devices_needed, replay, rounds_of
-from coordinator.storage.device_rows import Device, devices
 from coordinator.storage.figures import accuracies, errors, pseudo_labels, rows
-from coordinator.storage.membership_rows import Member, members
+from coordinator.storage.rows.devices import Device, devices
+from coordinator.storage.rows.memberships import Member, members
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Run, Store
 from edge_client.wire.figures import Row

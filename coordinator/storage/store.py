@@ -8,7 +8,7 @@ have modules of their own over the same database.
 import fcntl
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from coordinator.rounds.events import Event, decode_event, encode_event
 from coordinator.storage.blobs import keep_blob, put_blob, read_blob
-from coordinator.storage.database import Database
+from coordinator.storage.database import Database, Statement
 from coordinator.storage.migrations.upgrade import HEAD, KNOWN, keep_copy, revision_of, upgrade
 from coordinator.storage.schema import DEVICES, EVENTS, METADATA, REPORTS, RUNS, VERSION
 from edge_client.errors import WrongInput
@@ -187,19 +187,34 @@ class Store:
         order = (RUNS.c.created_at_s, RUNS.c.run_id)
         return [Run(**row) for row in self.database.rows(sql.select(RUNS).order_by(*order))]
 
-    def append(self, run_id: str, seq: int, event: Event, *statements: sql.Executable) -> None:
-        """Append an event to a run's journal, and in the same transaction what goes with it.
+    def append(self, run_id: str, seq: int, event: Event, *statements: Statement) -> None:
+        """Append an event to a run's journal; see `append_all`."""
+        self.append_all([(run_id, seq, event)], *statements)
+
+    def append_all(self, events: Sequence[tuple[str, int, Event]], *statements: Statement) -> None:
+        """Append events to runs' journals, and in the same transaction what goes with them.
 
         Durable when this returns.
 
+        Args:
+            events: Run, place in its journal, and what happened.
+            statements: What goes with them.
+
         Raises:
-            StoreError: Somebody else wrote this place of the journal.
+            StoreError: Somebody else wrote such a place.
         """
-        row = {"run_id": run_id, "seq": seq, "payload": encode_event(event)}
+        rows = [
+            {"run_id": run_id, "seq": seq, "payload": encode_event(event)}
+            for run_id, seq, event in events
+        ]
         try:
-            self.database.write(sql.insert(EVENTS).values(**row), *statements)
+            with self.database.transaction() as connection:
+                connection.execute(sql.insert(EVENTS), rows)
+                for statement in statements:
+                    connection.execute(statement)
         except IntegrityError as error:
-            raise StoreError(f"another process writes the journal of run {run_id}") from error
+            runs = ", ".join(sorted({run_id for run_id, _, _ in events}))
+            raise StoreError(f"another process writes the journal of run {runs}") from error
 
     def events(self, run_id: str) -> list[Event]:
         """A run's whole journal."""
@@ -219,7 +234,7 @@ class Store:
     def add_report(self, row: Mapping[str, Any]) -> bool:
         """Add a report's row; False if its work has one, which is left as it is."""
         with suppress(IntegrityError):
-            self.database.write(sql.insert(REPORTS).values(**row))
+            self.database.share(lambda connection: connection.execute(sql.insert(REPORTS), [row]))
             return True
         return False
 

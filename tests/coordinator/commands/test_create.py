@@ -8,8 +8,8 @@ from coordinator.api.stores import open_store
 from coordinator.commands import create
 from coordinator.config import RunConfig
 from coordinator.rounds.choice import DeviceChoice
+from coordinator.storage.rows.tokens import tokens
 from coordinator.storage.runs import config_of
-from coordinator.storage.token_rows import tokens
 from edge_client.bases.base import Base
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training

@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("fastapi")
 
 from coordinator.storage.operators import operator_of_token
+from coordinator.storage.rows.tokens import tokens
 from coordinator.storage.store import Store
-from coordinator.storage.token_rows import tokens
 from coordinator.trust.authority import draw_authority, sign_server
 from coordinator.trust.folder import folder_of
 from edge_client.wire.pins import pin_of

@@ -15,10 +15,10 @@ import sqlalchemy as sql
 
 from coordinator.fleet.enrolment import enrol
 from coordinator.rounds.admission import Refusal
-from coordinator.storage import token_rows
-from coordinator.storage.device_rows import Device, devices, revoke
+from coordinator.storage.rows import tokens as token_rows
+from coordinator.storage.rows.devices import Device, devices, revoke
+from coordinator.storage.rows.tokens import insert_token, tokens
 from coordinator.storage.store import Store
-from coordinator.storage.token_rows import insert_token, tokens
 from edge_client.errors import WrongInput
 from edge_client.wire.fleet import DeviceFacts, Enrol, device_id_of, draw_key
 from edge_client.wire.messages import PROTOCOL

@@ -12,7 +12,7 @@ import pytest
 from coordinator.page import streams
 from coordinator.page.board import Board
 from coordinator.rounds.admission import Refusal
-from coordinator.serving.polls import Bells
+from coordinator.serving.http.polls import Bells
 from coordinator.storage.operators import operator_of_token, revoke_operator
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Report

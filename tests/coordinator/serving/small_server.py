@@ -19,9 +19,9 @@ from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
 from coordinator.serving.device_routes import add_transfer_routes
-from coordinator.serving.http import add_handlers
+from coordinator.serving.http.handlers import add_handlers
+from coordinator.serving.http.uploads import Judge, Uploads
 from coordinator.serving.server import listen
-from coordinator.serving.uploads import Judge, Uploads
 from coordinator.storage.blobs import keep_blob, put_blob
 from edge_client.wire.messages import Receipt
 

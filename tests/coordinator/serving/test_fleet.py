@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sql
 
 from coordinator.serving.service import Service
-from coordinator.storage.device_rows import devices, revoke, tag
+from coordinator.storage.rows.devices import devices, revoke, tag
 from coordinator.storage.runs import create_run
 from coordinator.storage.schema import DEVICES
 from edge_client.wire.fleet import Membership

@@ -12,10 +12,10 @@ from coordinator.config import RunConfig
 from coordinator.fleet.presence import SAVE_S, Presence
 from coordinator.rounds.events import Answered, Extended, StepOpened
 from coordinator.serving.service import Service
-from coordinator.storage.device_rows import Device, devices
 from coordinator.storage.orders import add_order
+from coordinator.storage.rows.devices import Device, devices
+from coordinator.storage.rows.tokens import insert_token
 from coordinator.storage.store import Run, Store
-from coordinator.storage.token_rows import insert_token
 from edge_client.wire.fleet import Enrol, Membership
 from edge_client.wire.messages import PROTOCOL, encode
 from tests.coordinator.devices import FACTS, key_of

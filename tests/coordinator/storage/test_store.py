@@ -12,9 +12,9 @@ from sqlalchemy.exc import IntegrityError
 from coordinator.rounds.events import Finished, Resumed
 from coordinator.serving.server import sole_server
 from coordinator.storage.blobs import sweep
-from coordinator.storage.membership_rows import Member, put_member
+from coordinator.storage.rows.memberships import Member, put_member
+from coordinator.storage.rows.tokens import insert_token
 from coordinator.storage.store import DATABASE, Run, Store, StoreError
-from coordinator.storage.token_rows import insert_token
 from edge_client.wire.fleet import Membership
 from edge_client.wire.tensors import sha256
 

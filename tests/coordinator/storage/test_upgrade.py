@@ -21,14 +21,14 @@ from alembic.runtime.migration import MigrationContext
 
 from coordinator.api.stores import open_store
 from coordinator.serving.service import Service
-from coordinator.storage.device_rows import devices
 from coordinator.storage.figures import accuracies, pseudo_labels, rows
 from coordinator.storage.migrations.upgrade import copy_of
+from coordinator.storage.rows.devices import devices
+from coordinator.storage.rows.tokens import tokens
 from coordinator.storage.runs import config_of, find_run
 from coordinator.storage.schema import METADATA
 from coordinator.storage.status import status_of
 from coordinator.storage.store import DATABASE, Store, StoreError
-from coordinator.storage.token_rows import tokens
 from edge_client.wire.figures import traffic_of
 from tests.command_line import smidgen
 from tests.coordinator.conftest import served

@@ -22,16 +22,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from anyio import fail_after
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from coordinator.rounds.admission import Refusal
-from coordinator.serving.http import DRAIN_BYTES, FULL_AGAIN_S
+from coordinator.serving.http.handlers import DRAIN_BYTES, FULL_AGAIN_S
 from coordinator.storage.blobs import Partial
 from edge_client.wire.messages import Receipt
 
-PIECE_BYTES = 128 << 10  # gathered before a thread writes them: at most this is held of a body
+PIECE_BYTES = 64 << 10  # gathered before a thread writes them: at most this is held of a body
 AT_ONCE = 4  # whole bodies that are in memory while they are looked at
 GRACE_S = 0.5  # in which a connection that was cut is noticed
 SILENCE_S = 60.0  # in which a body must go on
@@ -330,10 +331,11 @@ async def _pieces(request: Request) -> AsyncIterator[bytes]:
     stream = request.stream()
     while True:
         try:
-            piece = await asyncio.wait_for(anext(stream), SILENCE_S)
+            with fail_after(SILENCE_S):
+                piece = await anext(stream)
         except StopAsyncIteration:
             return
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             said = f"nothing of the body came for {SILENCE_S:g} s; what has arrived is kept"
             raise Refusal(408, said) from error
         yield piece

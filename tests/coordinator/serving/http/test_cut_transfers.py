@@ -21,7 +21,7 @@ from edge_client.client.retries import Unreachable, patiently
 from edge_client.client.transport import Coordinator
 from edge_client.metering.work import WorkMeter
 from edge_client.wire.tensors import sha256
-from tests.coordinator.serving.relays import cutting, now_and_then, once
+from tests.coordinator.serving.http.relays import cutting, now_and_then, once
 from tests.coordinator.serving.small_server import SmallServer, serving
 
 BODY = random.Random(3).randbytes(1_200_007)

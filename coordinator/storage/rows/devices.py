@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -47,7 +47,7 @@ class Device:
     started_at_s: float
     last_seen_s: float | None
     revoked_at_s: float | None
-    revision: int
+    revision: int = 0
 
     @property
     def all_tags(self) -> dict[str, str]:
@@ -96,53 +96,38 @@ def _parts(name: str) -> tuple[str, int]:
     return (match[1], int(match[2])) if match else (name, 1)
 
 
-def add_device(
-    connection: sql.Connection,
-    device_id: str,
-    key_sha256: str,
-    name: tuple[str, str, int],
-    token_id: str,
-    tags: Mapping[str, str],
-    now_s: float,
-) -> None:
-    """Add a device under a name that `free_name` gave; what it says of itself comes with `start`.
+def add_device(connection: sql.Connection, new: Device, stem: str, number: int) -> Device:
+    """Add a device under a name that `free_name` gave; the device with its revision.
 
     Raises:
         IntegrityError: There is a device of that id, key or name.
     """
-    values = {
-        "device_id": device_id,
-        "key_sha256": key_sha256,
-        "name": name[0],
-        "stem": name[1],
-        "number": name[2],
-        "own_tags": {},
-        "tags": dict(tags),
-        "facts": {},
-        "token_id": token_id,
-        "enrolled_at_s": now_s,
-        "started_at_s": now_s,
-        "revision": NEXT_REVISION.scalar_subquery(),
-    }
-    connection.execute(sql.insert(DEVICES).values(**values))
+    row = asdict(new) | {"stem": stem, "number": number} | _revised()
+    added = sql.insert(DEVICES).values(**row).returning(DEVICES.c.revision)
+    return replace(new, revision=connection.execute(added).scalar_one())
 
 
 def start(
     connection: sql.Connection,
-    key_sha256: str,
+    known: Device,
     own_tags: Mapping[str, str],
     facts: DeviceFacts,
     now_s: float,
 ) -> Device:
-    """Note what a device says of itself as its client starts."""
-    here = DEVICES.c.key_sha256 == key_sha256
+    """Note what a device says of itself as its client starts; the device as it is now."""
+    here = DEVICES.c.device_id == known.device_id
     told = {"own_tags": dict(own_tags), "facts": asdict(facts)}
     times = {"started_at_s": now_s, "last_seen_s": now_s}
     changed = sql.update(DEVICES).where(here).values(**told, **times, **_revised())
-    connection.execute(changed)
-    found = _found(connection, here)
-    assert found is not None
-    return found
+    revision = connection.execute(changed.returning(DEVICES.c.revision)).scalar_one()
+    return replace(
+        known,
+        own_tags=dict(own_tags),
+        facts=facts,
+        started_at_s=now_s,
+        last_seen_s=now_s,
+        revision=revision,
+    )
 
 
 def tag(database: Database, device_id: str, tags: Mapping[str, str]) -> None:

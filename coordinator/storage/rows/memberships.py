@@ -52,10 +52,13 @@ def put_member(database: Database, run_id: str, device_id: str, member: Member) 
         "at_s": member.at_s,
     }
     here = (MEMBERSHIPS.c.run_id == run_id) & (MEMBERSHIPS.c.device_id == device_id)
-    with database.transaction() as connection:
+
+    def put(connection: sql.Connection) -> None:
         if not connection.execute(sql.update(MEMBERSHIPS).where(here).values(**values)).rowcount:
-            new = sql.insert(MEMBERSHIPS).values(run_id=run_id, device_id=device_id, **values)
-            connection.execute(new)
+            new = {"run_id": run_id, "device_id": device_id} | values
+            connection.execute(sql.insert(MEMBERSHIPS), [new])
+
+    database.share(put)
 
 
 def _member(row: Mapping[str, Any]) -> Member:

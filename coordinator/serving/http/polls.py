@@ -1,0 +1,126 @@
+"""Long polls: every waiting device has its own bell, so news wakes only whom it concerns.
+
+A thousand that are woken at once would all ask at once, and each wait for all others. So they are
+called one after another, as fast as the requests that are under way let them.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+AT_ONCE = 12  # requests that are under way: with more, nobody is called
+BETWEEN_S = 0.004  # two calls: until a device that was called asks for more
+
+
+class Bells:
+    """Bells of the devices that wait; used on one event loop only.
+
+    Attributes:
+        changed: Rung by a request that may let rounds proceed.
+        is_stopping: No poll waits any more.
+        ticked_s: When rounds were last let proceed without an error, by the monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.is_stopping = False
+        self.ticked_s = time.monotonic()
+        self._waiting: dict[str, list[asyncio.Event]] = {}
+        self._rung: dict[asyncio.Event, None] = {}  # in the order in which they are called
+        self._under_way = 0
+        self._news = asyncio.Event()
+
+    @contextmanager
+    def bell(self, device_id: str) -> Iterator[asyncio.Event]:
+        """A bell of this device; take it before looking for work, or news may slip between."""
+        bell = asyncio.Event()
+        self._waiting.setdefault(device_id, []).append(bell)
+        try:
+            yield bell
+        finally:
+            self._rung.pop(bell, None)
+            self._waiting[device_id].remove(bell)
+            if not self._waiting[device_id]:
+                del self._waiting[device_id]
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """A request is under way: those that wait are called later."""
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            self._news.set()
+
+    async def heard(self, bell: asyncio.Event, wait_s: float) -> None:
+        """Return when it is this device's turn to hear news, or the time is over.
+
+        Whoever waits is not under way.
+        """
+        self._under_way -= 1
+        self._news.set()
+        try:
+            await heard(bell, wait_s)
+        finally:
+            self._under_way += 1
+
+    def ring(self, device_ids: Iterable[str]) -> None:
+        """Have these devices called if they wait, each at its turn."""
+        for device_id in device_ids:
+            self._rung.update(dict.fromkeys(self._waiting.get(device_id, ())))
+        self._news.set()
+
+    def ring_now(self, name: str) -> None:
+        """Call at once."""
+        for bell in self._waiting.get(name, ()):
+            bell.set()
+
+    async def call(self) -> None:
+        """Call those whose bell was rung, each when there is room, until all is to stop."""
+        while not self.is_stopping:
+            self._news.clear()
+            while self._rung and self._under_way < AT_ONCE and not self.is_stopping:
+                bell = next(iter(self._rung))
+                del self._rung[bell]
+                bell.set()
+                await asyncio.sleep(BETWEEN_S)
+            await self._news.wait()
+
+    def stop(self) -> None:
+        """Let nobody wait any more."""
+        self.is_stopping = True
+        self.changed.set()
+        self._news.set()
+        for bells in self._waiting.values():
+            for bell in bells:
+                bell.set()
+
+
+class UnderWay:
+    """The application, of whose requests is known how many are under way.
+
+    Args:
+        app: The application.
+        bells: Are told.
+        prefixes: Of the paths that count.
+    """
+
+    def __init__(self, app: ASGIApp, bells: Bells, prefixes: tuple[str, ...]) -> None:
+        self._app, self._bells, self._prefixes = app, bells, prefixes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(self._prefixes):
+            with self._bells.request():
+                await self._app(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+async def heard(event: asyncio.Event, wait_s: float) -> None:
+    """Return when the event is set or the time is over."""
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(event.wait(), wait_s)

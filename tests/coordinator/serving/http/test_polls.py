@@ -1,0 +1,84 @@
+"""Devices that wait are called one after another, as fast as what is under way lets them."""
+
+import asyncio
+
+import pytest
+
+from coordinator.serving.http.polls import AT_ONCE, Bells
+
+CROWD = 60
+
+
+@pytest.mark.parametrize("each_s", [0.0, 0.02], ids=["nothing to do", "20 ms of work each"])
+def test_a_crowd_is_called_in_turns_and_all_of_it(each_s: float) -> None:
+    async def story() -> tuple[list[int], int]:
+        bells, called = Bells(), list[int]()
+        most = busy = 0
+
+        async def device(number: int) -> None:
+            nonlocal most, busy
+            with bells.request(), bells.bell(f"d{number}") as bell:
+                await bells.heard(bell, 20)
+                called.append(number)
+                busy += 1
+                most = max(most, busy)
+                await asyncio.sleep(each_s)
+                busy -= 1
+
+        devices = [asyncio.create_task(device(number)) for number in range(CROWD)]
+        calling = asyncio.create_task(bells.call())
+        await asyncio.sleep(0)
+        bells.ring(f"d{number}" for number in range(CROWD))
+        bells.ring(f"d{number}" for number in range(CROWD))  # twice is as good as once
+        await asyncio.wait_for(asyncio.gather(*devices), 20)
+        bells.stop()
+        await asyncio.wait_for(calling, 20)
+        return called, most
+
+    called, most = asyncio.run(story())
+    assert called == list(range(CROWD))
+    assert most <= AT_ONCE
+
+
+def test_requests_that_are_under_way_hold_back_who_waits() -> None:
+    async def story() -> None:
+        bells = Bells()
+        calling = asyncio.create_task(bells.call())
+        with bells.bell("d") as bell:
+            busy = [bells.request() for _ in range(AT_ONCE)]
+            for one in busy:
+                one.__enter__()
+            bells.ring(["d"])
+            await asyncio.sleep(0.05)
+            assert not bell.is_set()
+            busy.pop().__exit__(None, None, None)
+            await asyncio.wait_for(bell.wait(), 5)
+        bells.stop()
+        await calling
+
+    asyncio.run(story())
+
+
+def test_who_asks_again_in_between_is_not_called_for_nothing() -> None:
+    async def story() -> None:
+        bells = Bells()
+        with bells.bell("d"):
+            bells.ring(["d"])
+        calling = asyncio.create_task(bells.call())
+        with bells.bell("d") as bell:
+            await asyncio.sleep(0.05)
+            assert not bell.is_set()
+        bells.stop()
+        await calling
+
+    asyncio.run(story())
+
+
+def test_all_are_let_go_at_once_when_it_stops() -> None:
+    async def story() -> None:
+        bells = Bells()
+        with bells.bell("d") as bell, bells.bell("e") as other:
+            bells.stop()
+            assert bell.is_set() and other.is_set()
+
+    asyncio.run(story())
