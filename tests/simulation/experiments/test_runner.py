@@ -27,21 +27,25 @@ from simulation.population.deal import Deal
 from tests.simulation.experiments.experiments import small, texts_of
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place_in(folder: Path) -> Place:
     """A folder with a small data set in two languages, laid out as MasakhaNEWS is."""
     for language, word in (("eng", "door"), ("hau", "rain")):
-        folder = tmp_path / "data" / "masakhanews" / language
-        folder.mkdir(parents=True)
-        (folder / "labels.txt").write_text("business\nsports\n")
+        texts = folder / "data" / "masakhanews" / language
+        texts.mkdir(parents=True)
+        (texts / "labels.txt").write_text("business\nsports\n")
         for part, count in (("train", 6), ("test", 4)):
             lines = [
                 f"{('business', 'sports')[n % 2]}\t{word} {part} {n}\ttext {n * n} at {word}"
                 for n in range(count)
             ]
             rows = "\n".join(["category\theadline\ttext", *lines])
-            (folder / f"{part}.tsv.gz").write_bytes(gzip.compress(f"{rows}\n".encode()))
-    return Place(tmp_path / "data", tmp_path / "out")
+            (texts / f"{part}.tsv.gz").write_bytes(gzip.compress(f"{rows}\n".encode()))
+    return Place(folder / "data", folder / "out")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return place_in(tmp_path)
 
 
 def news(base: Base, **said: Any) -> Experiment:

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from edge_client.bases.base import Base
-from simulation.experiments.runner import Place, run_all
+from simulation.experiments.runner import run_all
 from simulation.papers.plots import (
     accuracy_figure,
     clients_figure,
@@ -23,11 +23,11 @@ from simulation.papers.plots import (
 )
 from simulation.papers.scenario import Cell, Measured, Scenario, measured
 from simulation.population.deal import Deal
-from tests.simulation.experiments.test_runner import news, place  # noqa: F401 - a fixture
+from tests.simulation.experiments.test_runner import news, place_in
 
 
-@pytest.fixture
-def found(tiny_base: Base, place: Place) -> list[Measured]:  # noqa: F811
+@pytest.fixture(scope="module")
+def found(tiny_base: Base, tmp_path_factory: pytest.TempPathFactory) -> list[Measured]:
     """Not trained, trained together by silos, and by clients that are no languages; two seeds."""
     silos = news(tiny_base, deal=Deal(by="language", clients=0), rounds=1)
     mixed = replace(silos, deal=Deal(clients=3))
@@ -36,8 +36,11 @@ def found(tiny_base: Base, place: Place) -> list[Measured]:  # noqa: F811
         Cell("silos", "both", silos),
         Cell("mixed", "both", replace(mixed, rounds=2)),
     )
-    chosen = Scenario("small", "title", cells, ())
-    return measured(chosen, (0, 1), run_all(chosen.experiments((0, 1)), place))
+    chosen, there = (
+        Scenario("small", "title", cells, ()),
+        place_in(tmp_path_factory.mktemp("found")),
+    )
+    return measured(chosen, (0, 1), run_all(chosen.experiments((0, 1)), there))
 
 
 def one_seed(found: Sequence[Measured]) -> list[Measured]:

@@ -29,7 +29,7 @@ from simulation.papers.scenario import (
 )
 from simulation.papers.typology import TypologyError
 from tests.command_line import smidgen
-from tests.simulation.experiments.test_runner import news, place  # noqa: F401 - a fixture
+from tests.simulation.experiments.test_runner import news, place, place_in  # noqa: F401 - a fixture
 
 SEEDS = (0, 1)
 EIGHTY_ONE = Figure(81.0, "%", Paper("a paper", ""), "table 3", "FL", "Avg", Setting("XLM-R", 3))
@@ -46,11 +46,11 @@ def scenario_of(base: Base) -> Scenario:
     return Scenario("small", "a title with [brackets]", cells, ("a note",), "a paper")
 
 
-@pytest.fixture
-def found(tiny_base: Base, place: Place) -> list[Measured]:  # noqa: F811
+@pytest.fixture(scope="module")
+def found(tiny_base: Base, tmp_path_factory: pytest.TempPathFactory) -> list[Measured]:
     """The small scenario's results."""
-    chosen = scenario_of(tiny_base)
-    return measured(chosen, SEEDS, run_all(chosen.experiments(SEEDS), place))
+    chosen, there = scenario_of(tiny_base), place_in(tmp_path_factory.mktemp("found"))
+    return measured(chosen, SEEDS, run_all(chosen.experiments(SEEDS), there))
 
 
 def test_tables_give_means_spreads_and_the_papers_figures(
