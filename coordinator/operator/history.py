@@ -8,7 +8,7 @@ An answer counts for the open step and the two before it; older rounds are as th
 from threading import Lock
 
 from coordinator.operator.told import Told, round_told
-from coordinator.rounds.machine import State
+from coordinator.rounds.state import State
 from coordinator.storage.figures import rows_of_round
 from coordinator.storage.store import Store
 

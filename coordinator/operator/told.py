@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from coordinator.config import RunConfig
-from coordinator.rounds.machine import State, devices_needed, rounds_of
+from coordinator.rounds.machine import devices_needed, rounds_of
+from coordinator.rounds.state import State
 from coordinator.storage.figures import accuracies, means, pseudo_labels
 from coordinator.storage.rows.devices import Device
 from coordinator.storage.rows.memberships import Member

@@ -20,7 +20,7 @@ from coordinator.operator.told import (
     run_told,
 )
 from coordinator.page.trouble import Trouble, trouble_of
-from coordinator.rounds.machine import Step
+from coordinator.rounds.state import Step
 from coordinator.serving.ledger import Live
 from coordinator.serving.service import Service
 from coordinator.serving.telling import base_name_of

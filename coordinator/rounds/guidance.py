@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from coordinator.rounds.events import StepOpened
-from coordinator.rounds.machine import State, labels_with, thresholds_before
+from coordinator.rounds.machine import labels_with, thresholds_before
 from coordinator.rounds.schedule import Schedule
+from coordinator.rounds.state import State
 from edge_client.wire.labelling import keep_in
 
 FEWEST = 8

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from coordinator.rounds.events import Event, StepClosed
-from coordinator.rounds.machine import State, evolve
 from coordinator.rounds.scoring import Score
+from coordinator.rounds.state import State, evolve
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ asks for what is so already (a pause of a paused run) or no longer can be is ref
 from typing import Literal
 
 from coordinator.rounds.events import Event, Extended, Finished, Paused, Unpaused
-from coordinator.rounds.machine import State, rounds_of
+from coordinator.rounds.machine import rounds_of
 from coordinator.rounds.schedule import Schedule
+from coordinator.rounds.state import State
 
 OrderKind = Literal["pause", "resume", "stop", "extend"]
 MOST_ROUNDS = 1_000_000  # as in a run file

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from coordinator.rounds.aggregation import apply_delta, weighted_mean
 from coordinator.rounds.events import Event, StepClosed, StepOpened
-from coordinator.rounds.machine import Step, decide
+from coordinator.rounds.machine import decide
+from coordinator.rounds.state import Step
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.telling import step_text
 from coordinator.storage.store import Store

@@ -12,7 +12,8 @@ from threading import RLock
 
 from coordinator.config import RunConfig
 from coordinator.rounds.events import Answered, Event, Resumed, StepOpened
-from coordinator.rounds.machine import State, evolve, rounds_of
+from coordinator.rounds.machine import rounds_of
+from coordinator.rounds.state import State, evolve
 from coordinator.storage.database import Statement
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Run, Store

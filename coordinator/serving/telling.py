@@ -4,8 +4,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from coordinator.rounds.events import Event, Finished, StepClosed, StepOpened
 from coordinator.rounds.guidance import guidance_of
-from coordinator.rounds.machine import Step, devices_needed
+from coordinator.rounds.machine import devices_needed
 from coordinator.rounds.scoring import scored
+from coordinator.rounds.state import Step
 from coordinator.serving.ledger import Live
 from edge_client.adapters.card import portable_name
 from edge_client.wire.failures import SAID

@@ -6,8 +6,8 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from coordinator.rounds.machine import State, evolve, replay
 from coordinator.rounds.orders import OrderError, OrderKind, event_of
+from coordinator.rounds.state import State, evolve, replay
 from coordinator.storage.database import Statement
 from coordinator.storage.runs import config_of
 from coordinator.storage.schema import ORDERS

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coordinator.rounds.history import history_of
-from coordinator.rounds.machine import State, Step, devices_needed, replay, rounds_of
+from coordinator.rounds.machine import devices_needed, rounds_of
+from coordinator.rounds.state import State, Step, replay
 from coordinator.storage.figures import accuracies, errors, pseudo_labels, rows
 from coordinator.storage.rows.devices import Device, devices
 from coordinator.storage.rows.memberships import Member, members

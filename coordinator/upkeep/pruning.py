@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from coordinator.rounds.events import Answered, Event, StepClosed
-from coordinator.rounds.machine import State
+from coordinator.rounds.state import State
 from coordinator.storage.store import Run, Store
 from coordinator.upkeep.retention import (
     Shelf,

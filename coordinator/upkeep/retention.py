@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from coordinator.rounds.events import Event, StepClosed, StepOpened
 from coordinator.rounds.history import is_as_good
-from coordinator.rounds.machine import State, evolve
 from coordinator.rounds.scoring import Score
+from coordinator.rounds.state import State, evolve
 from coordinator.upkeep.limits import KEEP_ROUNDS
 
 STEPS_ON_THEIR_WAY = 3  # the open one and the last two: as long as the ledger knows their work

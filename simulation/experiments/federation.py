@@ -17,7 +17,8 @@ from coordinator.rounds.admission import Refusal, check_update
 from coordinator.rounds.aggregation import apply_delta, weighted_mean
 from coordinator.rounds.events import Answered, Event, Finished, StepClosed, StepOpened
 from coordinator.rounds.guidance import guidance_of
-from coordinator.rounds.machine import State, decide, evolve, thresholds_before
+from coordinator.rounds.machine import decide, thresholds_before
+from coordinator.rounds.state import State, evolve
 from edge_client.client.state import Answer
 from edge_client.errors import Failed
 from edge_client.labelling.book import Book

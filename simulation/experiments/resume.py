@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from coordinator.rounds.machine import State
 from coordinator.rounds.scoring import Score
+from coordinator.rounds.state import State
 from edge_client.labelling.book import Book
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.messages import Report

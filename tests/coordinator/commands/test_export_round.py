@@ -12,7 +12,8 @@ from coordinator.api.prune import prune
 from coordinator.config import RunConfig
 from coordinator.rounds.events import Answered, StepClosed
 from coordinator.rounds.history import history_of
-from coordinator.rounds.machine import State, decide, evolve
+from coordinator.rounds.machine import decide
+from coordinator.rounds.state import State, evolve
 from coordinator.storage.runs import create_run, find_run
 from coordinator.storage.store import Store
 from edge_client.errors import WrongInput

@@ -14,9 +14,10 @@ from coordinator.rounds.events import (
     StepOpened,
     decode_event,
 )
-from coordinator.rounds.machine import State, decide, evolve, labels_with, replay
+from coordinator.rounds.machine import decide, labels_with
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.selection import cohort, evaluators
+from coordinator.rounds.state import State, evolve, replay
 from edge_client.wire.labelling import Labelling
 from tests.coordinator.rounds.test_machine import CONFIG
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from coordinator.rounds.admission import FLOAT32_MAX
 from coordinator.rounds.events import Answered, Event, Kind, StepClosed, StepOpened
 from coordinator.rounds.guidance import Guidance, guidance_of, most_of_a_class
-from coordinator.rounds.machine import State, evolve, thresholds_before
+from coordinator.rounds.machine import thresholds_before
 from coordinator.rounds.scoring import Score
+from coordinator.rounds.state import State, evolve
 from coordinator.rounds.thresholds import class_thresholds
 from edge_client.wire.confidences import STARTS, Confidences, as_bin
 from edge_client.wire.labelling import Labelling, keep_in

@@ -18,15 +18,9 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.machine import (
-    State,
-    decide,
-    evolve,
-    labels_with,
-    replay,
-    thresholds_before,
-)
+from coordinator.rounds.machine import decide, labels_with, thresholds_before
 from coordinator.rounds.scoring import Score
+from coordinator.rounds.state import State, evolve, replay
 from edge_client.wire.confidences import Confidences, counted
 from edge_client.wire.labelling import Labelling
 from tests.coordinator.rounds.test_machine import CONFIG, DEVICES, answered, proceed

@@ -14,14 +14,8 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.machine import (
-    ASK_AGAIN_S,
-    State,
-    decide,
-    devices_needed,
-    evolve,
-    replay,
-)
+from coordinator.rounds.machine import ASK_AGAIN_S, decide, devices_needed
+from coordinator.rounds.state import State, evolve, replay
 from tests.coordinator.rounds.test_machine import CONFIG, DEVICES, answered, proceed
 
 

@@ -17,7 +17,8 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.machine import State, decide, evolve, replay
+from coordinator.rounds.machine import decide
+from coordinator.rounds.state import State, evolve, replay
 from edge_client.texts.tasks import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})

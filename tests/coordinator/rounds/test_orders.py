@@ -18,8 +18,9 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.machine import State, decide, evolve, replay, rounds_of
+from coordinator.rounds.machine import decide, rounds_of
 from coordinator.rounds.orders import OrderError, OrderKind, event_of
+from coordinator.rounds.state import State, evolve, replay
 from edge_client.wire.labelling import Labelling
 from tests.coordinator.rounds.test_machine import CONFIG, DEVICES, answered, proceed, run
 

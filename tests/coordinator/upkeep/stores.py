@@ -5,7 +5,8 @@ from pathlib import Path
 
 from coordinator.config import RunConfig
 from coordinator.rounds.events import Answered, StepClosed
-from coordinator.rounds.machine import State, decide, evolve
+from coordinator.rounds.machine import decide
+from coordinator.rounds.state import State, evolve
 from coordinator.storage.store import Run, Store
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import encode

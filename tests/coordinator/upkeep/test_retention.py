@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from coordinator.rounds.events import Answered, Event, StepClosed, StepOpened
 from coordinator.rounds.history import history_of
-from coordinator.rounds.machine import State, decide, evolve
+from coordinator.rounds.machine import decide
+from coordinator.rounds.state import State, evolve
 from coordinator.upkeep.retention import (
     Shelf,
     adapters_kept,

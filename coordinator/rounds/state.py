@@ -1,0 +1,236 @@
+"""Where a run stands: the state that its journal of events gives.
+
+`evolve` folds an event into the state, so a journal replayed after `kill -9` gives the state that
+was lost; `machine.decide` says which event is due next.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+
+from coordinator.rounds.events import (
+    Answered,
+    Event,
+    Extended,
+    Finished,
+    Left,
+    Paused,
+    Resumed,
+    Returned,
+    StepOpened,
+    Unpaused,
+)
+from coordinator.rounds.scoring import Score, has_tests, scored
+from edge_client.wire.confidences import Confidences
+from edge_client.wire.failures import Failure
+
+
+@dataclass(frozen=True)
+class Step:
+    """The open step: what was asked of whom, and who has answered by work id."""
+
+    opened: StepOpened
+    members: Mapping[str, str]  # work_id -> device_id
+    answers: Mapping[str, Answered] = field(default_factory=dict)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether nobody is left to wait for."""
+        return len(self.answers) == len(self.members)
+
+    def updates(self) -> list[tuple[str, Answered]]:
+        """(device_id, answer) of everyone who is done, by device id."""
+        done = [(self.members[key], item) for key, item in self.answers.items()]
+        return sorted(
+            (pair for pair in done if pair[1].outcome == "done"), key=lambda pair: pair[0]
+        )
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a run stands.
+
+    Attributes:
+        adapter_sha256: The adapter of the last closed round.
+        round_index: The last closed training round.
+        evaluated: The last round whose adapter was evaluated, -1 for none.
+        step: The open step.
+        is_finished: Nothing more will be asked, unless it is extended.
+        first_sha256: The adapter that the run started from; `adapter_sha256` where not said.
+        evaluated_sha256: The adapter of the round `evaluated`; `first_sha256` where not said.
+        scores: Round 0 and `evaluated` -> how right the adapter is over all answers; none where
+            no device keeps texts for it.
+        texts: Device -> number of gold-labelled texts in its last counted label or evaluate report.
+        without_tests: Devices that held no text to evaluate on when they were last asked.
+        priors: The same two rounds -> mean log-probability of each label, over the texts asked.
+        confidences: Device -> how sure it last said it is of its unlabelled texts.
+        labelled: The last round before which devices labelled; 0 for none.
+        left: Devices that take no part for now -> why.
+        closed_at_s: Unix time at which the last step closed.
+        evaluations: How often the adapter of the round `evaluated` was evaluated.
+        paused_at_s: Unix time since which the run stands still; None while it does not.
+        rounds: Rounds that it was extended to; 0: as its configuration says.
+        is_stopped: Whether its operator ended it.
+    """
+
+    adapter_sha256: str
+    round_index: int = 0
+    evaluated: int = -1
+    step: Step | None = None
+    is_finished: bool = False
+    first_sha256: str = ""
+    evaluated_sha256: str = ""
+    scores: Mapping[int, Score] = field(default_factory=dict)
+    texts: Mapping[str, int] = field(default_factory=dict)
+    without_tests: frozenset[str] = frozenset()
+    priors: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    confidences: Mapping[str, Confidences] = field(default_factory=dict)
+    labelled: int = 0
+    left: Mapping[str, Failure] = field(default_factory=dict)
+    closed_at_s: float = 0.0
+    evaluations: int = 0
+    paused_at_s: float | None = None
+    rounds: int = 0
+    is_stopped: bool = False
+
+    def __post_init__(self) -> None:
+        first = self.first_sha256 or self.adapter_sha256
+        object.__setattr__(self, "first_sha256", first)
+        object.__setattr__(self, "evaluated_sha256", self.evaluated_sha256 or first)
+
+    @property
+    def is_paused(self) -> bool:
+        return self.paused_at_s is not None
+
+    @property
+    def phase(self) -> str:
+        """`waiting` (for devices), `paused`, `train`, `label`, `evaluate` or `finished`."""
+        if self.is_finished or self.is_paused:
+            return "finished" if self.is_finished else "paused"
+        return self.step.opened.kind if self.step else "waiting"
+
+
+def evolve(state: State, event: Event) -> State:
+    """Fold one event into the state.
+
+    An answer to work that is not open, or that is answered already, changes nothing.
+
+    Raises:
+        ValueError: A step is closed that is not open, or without the adapter after it.
+    """
+    if isinstance(event, StepOpened):
+        return replace(state, step=Step(event, dict(event.members)))
+    if isinstance(event, Answered):
+        return _answered(state, event)
+    if isinstance(event, Left):
+        return _left(state, event)
+    if isinstance(event, Returned):
+        # What it said of its texts is old: its owner has been there.
+        left, texts = dict(state.left), dict(state.texts)
+        left.pop(event.device_id, None)
+        texts.pop(event.device_id, None)
+        without = state.without_tests - {event.device_id}
+        return replace(state, left=left, texts=texts, without_tests=without)
+    if isinstance(event, Finished):
+        ended = replace(state, step=None, is_finished=True, is_stopped=event.is_stopped)
+        return replace(ended, paused_at_s=None)
+    if isinstance(event, Extended):
+        return replace(state, rounds=event.rounds, is_finished=False, is_stopped=False)
+    if isinstance(event, Resumed):
+        # What a pause is still to add to the deadline counts from here too.
+        since = event.resumed_at_s if state.is_paused and state.step else state.paused_at_s
+        return replace(_opened_at(state, event.resumed_at_s), paused_at_s=since)
+    if isinstance(event, Paused):
+        return state if state.is_paused else replace(state, paused_at_s=event.paused_at_s)
+    if isinstance(event, Unpaused):
+        return _unpaused(state, event.unpaused_at_s)
+    if state.step is None or event.adapter_sha256 is None:
+        raise ValueError("StepClosed needs an open step and the adapter after it")
+    closed = replace(state, closed_at_s=event.closed_at_s)
+    return _closed(closed, state.step, event.adapter_sha256)
+
+
+def _opened_at(state: State, at_s: float) -> State:
+    """The open step, if there is one, as if it were opened then."""
+    if state.step is None:
+        return state
+    opened = replace(state.step.opened, opened_at_s=at_s)
+    return replace(state, step=replace(state.step, opened=opened))
+
+
+def _unpaused(state: State, now_s: float) -> State:
+    """Everything that is counted from moves by the pause, so nothing but times has changed."""
+    if state.paused_at_s is None:
+        return state
+    stood_s = max(0.0, now_s - state.paused_at_s)  # a clock may have been set back
+    moved = replace(state, paused_at_s=None, closed_at_s=state.closed_at_s + stood_s)
+    return _opened_at(moved, state.step.opened.opened_at_s + stood_s) if state.step else moved
+
+
+def _left(state: State, event: Left) -> State:
+    state = replace(state, left={**state.left, event.device_id: event.failure})
+    for work_id, device_id in state.step.members.items() if state.step else ():
+        if device_id == event.device_id:
+            failed = Answered(work_id, "failed", None, 0, failure=event.failure)
+            state = _answered(state, failed)
+    return state
+
+
+def _answered(state: State, answer: Answered) -> State:
+    step = state.step
+    if step is None or answer.work_id not in step.members or answer.work_id in step.answers:
+        return state
+    texts, without, name = state.texts, state.without_tests, step.members[answer.work_id]
+    is_told = step.opened.kind != "train" and answer.labelled is not None
+    if is_told and texts.get(name) != answer.labelled:  # no copy for what is known: replay's pace
+        texts = {**texts, name: answer.labelled or 0}
+    has_evaluated = step.opened.kind == "evaluate" and answer.outcome == "done"
+    if has_evaluated and (not has_tests(answer)) != (name in without):
+        without = without ^ {name}
+    answers = {**step.answers, answer.work_id: answer}
+    step = replace(step, answers=answers)
+    return replace(state, step=step, texts=texts, without_tests=without)
+
+
+def _closed(state: State, step: Step, adapter_sha256: str) -> State:
+    round_index = step.opened.round_index
+    if step.opened.kind == "train":
+        return replace(state, step=None, round_index=round_index, adapter_sha256=adapter_sha256)
+    if step.opened.kind == "label":
+        # All at once: who answers first sees what who answers last does.
+        told = {name: one.confidences for name, one in step.updates() if one.confidences}
+        merged = {**state.confidences, **told}
+        return replace(state, step=None, labelled=round_index, confidences=merged)
+    done = [answer for _, answer in step.updates()]
+    asked = [answer for answer in done if has_tests(answer)]
+    prior = _mean([(one.mean_log_probabilities, one.num_examples) for one in asked])
+    score = scored(step.opened, done)
+    scores = {**state.scores, round_index: score} if score.texts else state.scores
+    priors = {**state.priors, round_index: prior} if prior else state.priors
+    decides = (0, round_index)  # the gate compares the newest adapter with the first
+    return replace(
+        state,
+        step=None,
+        evaluated=round_index,
+        evaluations=state.evaluations + 1 if state.evaluated == round_index else 1,
+        evaluated_sha256=step.opened.adapter_sha256,
+        scores={index: one for index, one in scores.items() if index in decides},
+        priors={index: one for index, one in priors.items() if index in decides},
+    )
+
+
+def _mean(parts: list[tuple[tuple[float, ...], int]]) -> tuple[float, ...]:
+    """Weighted mean of rows of equal length; of those that say anything."""
+    told = [(row, weight) for row, weight in parts if row and weight]
+    total = sum(weight for _, weight in told)
+    columns = zip(*(row for row, _ in told), strict=True)
+    weights = [weight for _, weight in told]
+    return tuple(
+        sum(value * weight for value, weight in zip(column, weights, strict=True)) / total
+        for column in columns
+    )
+
+
+def replay(adapter_sha256: str, events: Iterable[Event]) -> State:
+    """The state of a run that started from an adapter, after all its events."""
+    return reduce(evolve, events, State(adapter_sha256))
