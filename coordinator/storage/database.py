@@ -13,6 +13,13 @@ from coordinator.storage.together import Together
 Connection: TypeAlias = sql.Connection
 Statement: TypeAlias = sql.Executable
 T = TypeVar("T")
+PRAGMAS = (
+    "busy_timeout=10000",
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "foreign_keys=ON",
+    "cache_size=-512",  # KiB of each connection; the kernel caches the file
+)
 
 
 DatabaseBusy = OperationalError  # its disk is full, or somebody holds it too long
@@ -89,6 +96,6 @@ class Database:
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
-    for pragma in ("busy_timeout=10000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    for pragma in PRAGMAS:
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()

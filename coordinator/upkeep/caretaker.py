@@ -8,6 +8,7 @@ from coordinator.storage.store import Store
 from coordinator.upkeep.limits import Limits
 from coordinator.upkeep.pruning import Busy, Kept, present, remove
 from coordinator.upkeep.room import Room, Usage
+from edge_client.planning.allocator import trim
 from edge_client.tables import size
 
 LOG = logging.getLogger(__name__)
@@ -70,3 +71,4 @@ class Caretaker:
             self._has_failed = True
             return
         self.is_due = self._has_failed = False
+        trim()  # what the step's updates took

@@ -25,7 +25,7 @@ from edge_client.errors import demand
 from edge_client.texts.tasks import Task
 from edge_client.wire.training import Training
 from profiling.fleet.generator import OWN_FILES, Asked, Met
-from profiling.fleet.run import FleetRun, Heard, cpu_between, growth, heard, lag, latencies
+from profiling.fleet.run import LATE, FleetRun, Heard, cpu_between, growth, heard, lag, latencies
 from profiling.fleet.watch import Sample, Watch, near
 from profiling.instruments.bases import BenchmarkError, cache_folder, label_words
 from profiling.instruments.processes import ProcessError, Processes, running
@@ -232,6 +232,7 @@ def _run(
         rss_bytes=(began.rss_bytes, near(samples, enrolled_s).rss_bytes, last.rss_bytes),
         peak_rss_bytes=max(one.rss_bytes for one in samples),
         rss_slope_bytes=growth(samples, "rss_bytes", steps),
+        late_rss_slope_bytes=growth(samples, "rss_bytes", steps, LATE),
         disk_bytes=last.disk_bytes,
         peak_disk_bytes=max(one.disk_bytes for one in samples),
         disk_slope_bytes=growth(samples, "disk_bytes", steps),

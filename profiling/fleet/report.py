@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from edge_client.tables import Column, Table, seconds, size
-from profiling.fleet.run import SETTLED, FleetRun
+from profiling.fleet.run import LATE, SETTLED, FleetRun
 from profiling.fleet.timings import ROUTES
 from profiling.instruments.machine import this_machine, versions
 from profiling.records.record import Conditions, Figure, Record
@@ -49,6 +49,7 @@ def fleet_table(runs: Sequence[FleetRun]) -> Table:
         ("its RSS at the end", lambda run: size(run.rss_bytes[2])),
         ("its RSS, highest", lambda run: size(run.peak_rss_bytes)),
         ("its RSS, growth in a round", lambda run: _growth(run.rss_slope_bytes)),
+        (f"... in the last {LATE} rounds", lambda run: _growth(run.late_rss_slope_bytes)),
         ("its store on disk at the end", lambda run: size(run.disk_bytes)),
         ("its store, highest", lambda run: size(run.peak_disk_bytes)),
         ("its store, growth in a round", lambda run: _growth(run.disk_slope_bytes)),
@@ -132,6 +133,7 @@ def _figures(run: FleetRun) -> dict[str, Figure]:
         "round_cpu_s": (_one(_per_round(run, run.cpu_s)), ticks),
         "peak_rss_bytes": ((float(run.peak_rss_bytes),), looks),
         "rss_growth_bytes": (_one(run.rss_slope_bytes), looks),
+        "late_rss_growth_bytes": (_one(run.late_rss_slope_bytes), looks),
         "peak_disk_bytes": ((float(run.peak_disk_bytes),), "blocks of files"),
         "disk_growth_bytes": (_one(run.disk_slope_bytes), "blocks of files"),
         "most_open_files": ((float(run.most_files),), "/proc"),

@@ -8,6 +8,7 @@ from profiling.fleet.timings import Latency, latency, quantile, together
 from profiling.fleet.watch import Sample, near, slope
 
 SETTLED = 5  # rounds after which memory and disk are to stand still
+LATE = 10  # last rounds: a cohort of a fifth has reached 9 of 10 devices in as many
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class FleetRun:
         rss_bytes: Its resident set before the first device, with all enrolled, and at the end.
         peak_rss_bytes: The highest sample.
         rss_slope_bytes: Growth of its resident set per round, after the fifth.
+        late_rss_slope_bytes: The same of the last ten rounds: by then what every connection takes
+            once is taken.
         disk_bytes: What the store takes at the end.
         peak_disk_bytes: The highest sample.
         disk_slope_bytes: Growth per round, after the fifth.
@@ -63,6 +66,7 @@ class FleetRun:
     rss_bytes: tuple[int, int, int]
     peak_rss_bytes: int
     rss_slope_bytes: float | None
+    late_rss_slope_bytes: float | None
     disk_bytes: int
     peak_disk_bytes: int
     disk_slope_bytes: float | None
@@ -133,9 +137,12 @@ def latencies(several: Sequence[Mapping[str, Sequence[float]]], steps: Heard) ->
     return found | ({"heard": latency(steps.after_s)} if steps.after_s else {})
 
 
-def growth(samples: Sequence[Sample], name: str, steps: Heard) -> float | None:
-    """Growth of a figure per round, once the first rounds are over."""
-    return slope(samples, name, steps.bounds_s, SETTLED)
+def growth(
+    samples: Sequence[Sample], name: str, steps: Heard, last: int | None = None
+) -> float | None:
+    """Growth of a figure per round, once the first rounds are over; of the last ones alone."""
+    first = SETTLED if last is None else max(SETTLED, len(steps.rounds_s) - last)
+    return slope(samples, name, steps.bounds_s, first)
 
 
 def cpu_between(samples: Sequence[Sample], start_s: float, end_s: float) -> float:
