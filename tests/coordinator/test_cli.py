@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +17,12 @@ import httpx
 import pytest
 
 from coordinator.storage.blobs import read_blob
+from coordinator.storage.store import Store
 from edge_client.adapters.peft_folder import read_peft_folder
 from edge_client.bases.base import Base
 from tests.breadth import first_fast
 from tests.command_line import smidgen
+from tests.coordinator.conftest import served
 from tests.coordinator.devices import Device, joined
 
 SMIDGEN = [sys.executable, "-m", "smidgen", "coordinator"]
@@ -80,9 +82,10 @@ def exported(folder: Path) -> bytes:
 
 
 def undisturbed(folder: Path, base: Base, rounds: int = 3) -> bytes:
+    """The last adapter where this process serves."""
     folder.mkdir()
     token = created(folder, base, rounds)
-    with server(folder, "--port", "0") as (_, url), httpx.Client(base_url=url, timeout=30) as http:
+    with closing(Store(folder / "store")) as store, served(store) as (_, http):
         devices = [joined(http, token, name) for name in ("a", "b")]
         take_turns(devices, works=4 * rounds + 2)  # trainings and evaluations of two devices
         assert devices[0].over()

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from edge_client.bases.quantization import (
 )
 from edge_client.bases.weights import Weights
 from edge_client.bases.writer import PackingError
-from tests.breadth import covering
+from tests.breadth import SLOW, first_fast
 
 ROOT = Path(__file__).parents[3]
 LINEAR = "bert.encoder.layer.1.output.dense.weight"
@@ -347,41 +346,37 @@ print(json.dumps(peak_rss_bytes() - before))
 
 
 @pytest.fixture(scope="module")
-def real_shapes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Models of distilbert's shape; a pack of 16 bits has the form of a checkpoint."""
+def real_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A checkpoint of distilbert's shape; a pack of 16 bits has the form of one."""
     folder = tmp_path_factory.mktemp("real")
     plain = pack_random("distilbert", 16, folder / "safetensors").folder
     (plain / "manifest.json").unlink()
     (plain / "weights.safetensors").rename(plain / "model.safetensors")
-    yield {
-        "random": "distilbert",
-        "safetensors": str(plain),
-        "pickled": str(pickled(plain, folder / "pickled")),
-    }
+    yield plain
     shutil.rmtree(folder)
 
 
 def pickled(model: Path, folder: Path) -> Path:
-    """The same checkpoint as a pytorch_model.bin; an empty folder where there is no torch."""
-    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    if find_spec("torch") is not None:
-        import torch
-        from safetensors.torch import load_file as load_torch_file
+    """The same checkpoint as a pytorch_model.bin."""
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file as load_torch_file
 
-        wide = {n: t.float() for n, t in load_torch_file(model / "model.safetensors").items()}
-        torch.save(wide, folder / "pytorch_model.bin")
+    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    wide = {n: t.float() for n, t in load_torch_file(model / "model.safetensors").items()}
+    torch.save(wide, folder / "pytorch_model.bin")
     return folder
 
 
-@pytest.mark.parametrize(
-    ("source", "bits"), covering(["random", "safetensors", "pickled"], [4, 8, 16])
-)
+@pytest.mark.parametrize("source", ["random", "safetensors", pytest.param("pickled", marks=SLOW)])
+@pytest.mark.parametrize("bits", first_fast([8, 4, 16]))
 def test_packing_never_holds_two_layers(
-    real_shapes: dict[str, str], tmp_path: Path, source: str, bits: int
+    request: pytest.FixtureRequest, tmp_path: Path, source: str, bits: int
 ) -> None:
-    if source == "pickled":
-        pytest.importorskip("torch")
-    peak_bytes = run(MEASURED, real_shapes[source], bits, tmp_path / "p")
+    model = "distilbert"
+    if source != "random":
+        folder = request.getfixturevalue("real_folder")
+        model = str(pickled(folder, tmp_path / source) if source == "pickled" else folder)
+    peak_bytes = run(MEASURED, model, bits, tmp_path / "p")
     shutil.rmtree(tmp_path / "p")
     assert peak_bytes < TWO_LAYERS_BYTES  # and the word table alone is larger
 

@@ -24,6 +24,7 @@ from simulation.experiments.record import Record, RecordError, Row, read_rows
 from simulation.experiments.runner import Place, run, run_all
 from simulation.experiments.stage import judged
 from simulation.population.deal import Deal
+from tests.breadth import first_fast
 from tests.simulation.experiments.experiments import small, texts_of
 
 
@@ -167,7 +168,7 @@ def test_a_failing_experiment_ends_the_others(
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", first_fast([1, 2]))
 def test_wrong_input_is_wrong_input_in_any_process(
     tiny_base: Base, place: Place, jobs: int
 ) -> None:
