@@ -20,6 +20,7 @@ from coordinator.serving.service import Service
 from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
+from edge_client.client.connection import http_client, nobody
 from edge_client.texts.tasks import Task
 from tests.coordinator.devices import Device, enrol, joined
 
@@ -60,7 +61,7 @@ def served(store: Store, **told: Any) -> Iterator[tuple[Service, httpx.Client]]:
     thread.start()
     try:
         assert listening.wait(60)  # a busy machine
-        with httpx.Client(base_url=url, timeout=30) as http:
+        with http_client(url, nobody(), timeout=30) as http:
             yield service, http
     finally:
         stop.set()

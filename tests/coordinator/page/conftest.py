@@ -22,6 +22,7 @@ from coordinator.serving.service import Service
 from coordinator.storage.operators import add_operator
 from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
+from edge_client.client.connection import http_client, nobody
 from tests.coordinator.devices import Device, enrol, joined
 
 
@@ -62,7 +63,7 @@ def serving(store: Store, config: RunConfig, port: int = 0) -> Iterator[Served]:
     thread.start()
     try:
         assert listening.wait(60)
-        with httpx.Client(base_url=url, timeout=30) as http:
+        with http_client(url, nobody(), timeout=30) as http:
             yield Served(url, store, service, http, created.run_id, created.token, *tokens)
     finally:
         stop.set()

@@ -14,6 +14,7 @@ from coordinator.page.board import Board
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.polls import Bells
 from coordinator.storage.operators import operator_of_token, revoke_operator
+from edge_client.client.connection import http_client, nobody
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Report
 from tests.coordinator.page.conftest import Served
@@ -111,7 +112,7 @@ def test_a_stream_too_many_is_refused_and_polls_are_answered(start: Start) -> No
     told = []  # kept: an iterator that is forgotten closes its connection
     with ExitStack() as stack:
         for _ in range(streams.MOST):
-            http = stack.enter_context(httpx.Client(base_url=served.url, timeout=30))
+            http = stack.enter_context(http_client(served.url, nobody(), timeout=30))
             headers = served.bearer(served.viewer)
             answer = stack.enter_context(http.stream("GET", EVENTS, headers=headers))
             told.append(events(answer))
