@@ -24,6 +24,7 @@ from coordinator.upkeep.limits import KEEP_ROUNDS, LEAST_FREE, limits_of, note
 from edge_client.errors import Failed, demand
 
 if TYPE_CHECKING:
+    from coordinator.serving.app import Part
     from coordinator.trust.folder import Address
     from coordinator.trust.secured import Secured
 
@@ -71,9 +72,6 @@ def ready(
         PortError: The address cannot be listened on.
         TrustError: Devices would refuse the certificates, or plain HTTP for other machines.
     """
-    from coordinator.operator.routes import add_operator_routes  # FastAPI: seconds
-    from coordinator.page.routes import add_page
-    from coordinator.page.watching import add_watching
     from coordinator.serving.server import listen, serve, sole_server, url_of
     from coordinator.serving.service import Service
 
@@ -93,15 +91,23 @@ def ready(
         created = None if config is None else _created_if_new(opened, config)
         note(folder, limits)
         service = Service(opened, time.time(), limits)
-        parts = (add_operator_routes, add_watching, add_page)
         yield Ready(
             folder,
             opened,
             url_of(bound, tls),
             "" if tls is None else tls.ca,
             created,
-            partial(serve, service, bound, secured=tls, parts=parts),
+            partial(serve, service, bound, secured=tls, parts=parts()),
         )
+
+
+def parts() -> "tuple[Part, ...]":
+    """What is served beside devices."""
+    from coordinator.operator.routes import add_operator_routes  # FastAPI: seconds
+    from coordinator.page.routes import add_page
+    from coordinator.page.watching import add_watching
+
+    return add_operator_routes, add_watching, add_page
 
 
 def _secured(folder: Path, plain_http: bool) -> "Secured | None":

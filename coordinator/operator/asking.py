@@ -8,8 +8,8 @@ from fastapi import Depends, Query, Request
 from fastapi.security import APIKeyCookie, HTTPBearer
 
 from coordinator.operator.roles import COOKIE, role_of
-from coordinator.operator.schemas import Detail
 from coordinator.rounds.admission import Refusal
+from coordinator.serving.http.documented import refusals
 from coordinator.serving.service import Service
 from coordinator.storage.operators import Role
 
@@ -21,22 +21,15 @@ After = Annotated[
     str | None,
     Query(max_length=LONGEST_CURSOR, description="`next` of the page before; none for the first."),
 ]
-SAID = {
-    400: "The body is not JSON.",
-    401: "No operator's or viewer's token came, or one that was revoked.",
-    403: "This role may not do that.",
-    404: "There is no such thing.",
-    409: "It cannot be done as things stand.",
-    413: "The body is longer than a message may be.",
-    422: "A value that is not expected.",
-}
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Detail, "description": text} for status, text in SAID.items()
-}
+REFUSALS = refusals(400, 401, 403, 404, 409, 413, 422, 507)
 NOBODY = "an operator's or a viewer's token is expected as `Authorization: Bearer TOKEN`"
 # For the OpenAPI document; `role_of` reads the request itself.
-BEARER = HTTPBearer(auto_error=False, description="An operator's or a viewer's token.")
-CARRIED = APIKeyCookie(name=COOKIE, auto_error=False, description="The page's, of its log-in.")
+BEARER = HTTPBearer(
+    scheme_name="Token", description="An operator's or a viewer's token.", auto_error=False
+)
+CARRIED = APIKeyCookie(
+    name=COOKIE, scheme_name="Cookie", description="The page's, of its log-in.", auto_error=False
+)
 
 
 def viewers(service: Service) -> Callable[..., Role]:

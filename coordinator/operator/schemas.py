@@ -56,14 +56,6 @@ class Asked(Model):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Detail(Model):
-    """A refusal."""
-
-    model_config = example({"detail": "an operator's token is expected"})
-
-    detail: str
-
-
 ANSWER = {
     "device_id": "d0123456789abcdef0123",
     "device": "pi-kitchen",

@@ -12,16 +12,18 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 from coordinator.operator.access_schemas import LogIn, Session
+from coordinator.operator.asking import BEARER, CARRIED
 from coordinator.operator.roles import COOKIE, check_header, role_of
 from coordinator.operator.routes import PREFIX, Bounded
 from coordinator.page.board import Board
 from coordinator.page.streams import News, Streams
 from coordinator.rounds.admission import Refusal
+from coordinator.serving.http.documented import refusals
 from coordinator.serving.http.polls import Bells
 from coordinator.serving.service import Service
 from coordinator.storage.operators import SESSION_S, Role, close_session, open_session
@@ -42,6 +44,12 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
+EVENTS = {
+    "text/event-stream": {
+        "schema": {"type": "string"},
+        "example": 'event: beat\ndata: {"at_s":1790000000.0}\n\n',
+    }
+}
 NO_STORE = {"Cache-Control": "no-store"}
 
 
@@ -51,7 +59,13 @@ def add_page(app: FastAPI, service: Service, bells: Bells) -> None:
     _add_session(app, service)
     streams = Streams(Board(service), bells)
 
-    @app.get("/v1/operator/events", tags=["page"], response_class=StreamingResponse)
+    @app.get(
+        "/v1/operator/events",
+        tags=["page"],
+        response_class=StreamingResponse,
+        responses={200: {"content": EVENTS}, **refusals(401, 503)},
+        dependencies=[Depends(BEARER), Depends(CARRIED)],
+    )
     async def events(request: Request) -> Response:
         """What is, then what changes, for as long as the session lasts."""
 
@@ -94,12 +108,14 @@ def _add_session(app: FastAPI, service: Service) -> None:
         told = Session(role=role, version=_version() if role else None)
         return Response(told.model_dump_json(), headers=NO_STORE, media_type="application/json")
 
-    @router.get("/session", tags=["page"], response_model=Session)
+    @router.get("/session", tags=["page"], response_model=Session, responses=refusals(413))
     def who(request: Request) -> Response:
         """Who is logged in; a role of null where nobody is."""
         return session(role_of(service.store, request, time.time()))
 
-    @router.post("/session", tags=["page"], response_model=Session)
+    @router.post(
+        "/session", tags=["page"], response_model=Session, responses=refusals(401, 403, 413, 422)
+    )
     def log_in(request: Request, message: LogIn) -> Response:
         """Log in by a token; the cookie that comes back stands for it for half a day."""
         check_header(request)
@@ -118,7 +134,7 @@ def _add_session(app: FastAPI, service: Service) -> None:
         )
         return answer
 
-    @router.delete("/session", tags=["page"], response_model=Session)
+    @router.delete("/session", tags=["page"], response_model=Session, responses=refusals(403, 413))
     def log_out(request: Request) -> Response:
         """Log out; who is not logged in may do that too."""
         check_header(request)

@@ -9,13 +9,16 @@ import secrets
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 
+from coordinator.operator.asking import BEARER, CARRIED
 from coordinator.operator.roles import role_of
 from coordinator.rounds.admission import Refusal
+from coordinator.serving.http.documented import refusals
 from coordinator.serving.http.polls import Bells
 from coordinator.serving.service import Service
 from coordinator.watch.metrics import CONTENT_TYPE, Counted, Metrics, Standing
@@ -30,7 +33,15 @@ def add_watching(app: FastAPI, service: Service, bells: Bells) -> None:
     app.add_middleware(Counted, metrics=metrics)
     found: list[tuple[float, str]] = []
 
-    @app.get("/readyz", tags=["watching"], responses={503: {}}, response_class=PlainTextResponse)
+    @app.get(
+        "/readyz",
+        tags=["watching"],
+        response_class=PlainTextResponse,
+        responses={
+            200: {"content": _text("ready")},
+            503: {"content": _text("disk"), "description": "`driver`, `store` or `disk`."},
+        },
+    )
     def ready() -> Response:
         """Whether devices and operators can be served now."""
         now_s = time.monotonic()
@@ -39,13 +50,23 @@ def add_watching(app: FastAPI, service: Service, bells: Bells) -> None:
         word = found[0][1]
         return PlainTextResponse(word or "ready", 503 if word else 200)
 
-    @app.get("/metrics", tags=["watching"], response_class=PlainTextResponse)
+    @app.get(
+        "/metrics",
+        tags=["watching"],
+        response_class=Response,
+        responses={200: {"content": _text("smidgen_devices 3.0")}, **refusals(401)},
+        dependencies=[Depends(BEARER), Depends(CARRIED)],
+    )
     async def count(request: Request) -> Response:
         """Runs, rounds, devices, answers, requests and this process, for Prometheus."""
         if await run_in_threadpool(role_of, service.store, request, time.time()) is None:
             raise Refusal(401, "an operator's or a viewer's token is expected")
         text = await run_in_threadpool(metrics.text)
         return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+
+def _text(example: str) -> dict[str, Any]:
+    return {"text/plain": {"schema": {"type": "string"}, "example": example}}
 
 
 def lack(app: FastAPI, service: Service, bells: Bells) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from fastapi import FastAPI, Response
 
 from coordinator.rounds.admission import Refusal
+from coordinator.serving.http.documented import refusals
 from edge_client.wire.pins import CA_PATH
 
 MEDIA_TYPE = "application/pem-certificate-chain"
@@ -25,8 +26,9 @@ def add_ca_route(app: FastAPI, authority: Callable[[], bytes | None]) -> None:
 
     @app.get(
         CA_PATH,
+        tags=["watching"],
         response_class=Response,
-        responses={200: {"content": {MEDIA_TYPE: {}}}, 404: {"description": "It has none."}},
+        responses={200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}, **refusals(404)},
     )
     async def authority_certificate() -> Response:
         """The certificate (PEM) of the authority that devices believe."""

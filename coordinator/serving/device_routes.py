@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,11 +19,26 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
 from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.handlers import FULL_AGAIN_S, brief_of, json_of, read_body, takes
+from coordinator.serving.http.documented import (
+    ENROL,
+    ENROLLED,
+    FILE,
+    MEMBERSHIP,
+    REPORT,
+    SAID,
+    TENSORS,
+    WAITING,
+    Detail,
+    DeviceKey,
+    Health,
+    gives,
+    refusals,
+    takes,
+)
+from coordinator.serving.http.handlers import FULL_AGAIN_S, brief_of, json_of, read_body
 from coordinator.serving.http.polls import Bells
 from coordinator.serving.http.uploads import Judge, Uploads
 from coordinator.serving.service import Service
-from coordinator.storage.keys import bearer
 from coordinator.storage.rows.devices import Device
 from edge_client.wire.fleet import Enrol, Enrolled, Membership
 from edge_client.wire.messages import MAX_JSON_BYTES, Next, Receipt, Report, decode
@@ -34,43 +50,42 @@ SMALL_BYTES = 8 << 20  # adapters up to here are sent from memory
 AT_HAND = 4  # of them: what devices ask for is one or two
 SHA_256 = "(^|[ ,])sha-256=:[A-Za-z0-9+/]{43}=:"
 Digest = Annotated[str, Header(alias="Repr-Digest", pattern=SHA_256)]
-TENSORS = {
-    "content": {
-        "application/octet-stream": {
-            "schema": {
-                "type": "string",
-                "format": "binary",
-                "description": "An update (a safetensors file), or what is missing of it.",
-            }
-        }
-    },
-    "required": True,
-}
+TAGS: list[str | Enum] = ["devices' own"]
 
 
 def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
     """Add what devices ask, beside their transfers."""
 
     # What is in memory is looked up on the event loop: a hop to a thread costs more.
-    async def key_of(authorization: Annotated[str | None, Header()] = None) -> str | None:
-        return bearer(authorization)
-
-    Key = Annotated[str | None, Depends(key_of)]
+    Key = Annotated[str | None, Depends(DeviceKey())]
 
     async def device_of(key: Key) -> Device:
         return service.device_of(key)
 
     Known = Annotated[Device, Depends(device_of)]
 
-    @app.post("/v1/enrol", response_model=Enrolled, openapi_extra=takes(Enrol))
+    @app.post(
+        "/v1/enrol",
+        tags=TAGS,
+        response_model=Enrolled,
+        responses=gives(ENROLLED) | refusals(401, 413, 422, 507),
+        openapi_extra=takes(ENROL),
+    )
     async def enrol(request: Request, key: Key) -> Response:
+        """Say who it is: the first time with a token, then at each start."""
         message = decode(await read_body(request, MAX_JSON_BYTES), Enrol)
         enrolled = await run_in_threadpool(service.enrol, message, key, time.time())
         bells.changed.set()
         return json_of(enrolled)
 
-    @app.get("/v1/work", response_model=Next)
+    @app.get(
+        "/v1/work",
+        tags=TAGS,
+        response_model=Next,
+        responses=gives(Next(waiting=WAITING)) | refusals(401, 422),
+    )
     async def work(key: Key, device: Known, wait_s: float = 0.0) -> Response:
+        """What it does next; waits for that up to so many seconds, a minute at most."""
         wait_s = min(wait_s, LONGEST_POLL_S) if wait_s > 0 else 0.0
         with bells.bell(device.device_id) as bell:
             given = await next_of(device)
@@ -87,9 +102,14 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         return await run_in_threadpool(service.next, device, time.time())
 
     @app.post(
-        "/v1/runs/{run_id}/membership", response_model=Receipt, openapi_extra=takes(Membership)
+        "/v1/runs/{run_id}/membership",
+        tags=TAGS,
+        response_model=Receipt,
+        responses=gives(Receipt(True)) | refusals(401, 403, 404, 413, 422, 507),
+        openapi_extra=takes(MEMBERSHIP),
     )
     async def membership(request: Request, device: Known, run_id: str) -> Response:
+        """Answer a run's invitation, or say that its adapter is at home."""
         told = decode(await read_body(request, MAX_JSON_BYTES), Membership)
         receipt = await run_in_threadpool(service.membership, device, run_id, told, time.time())
         bells.changed.set()
@@ -113,8 +133,15 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
     uploads = Uploads(service.store.uploads)
     add_transfer_routes(app, device_of, judge_of, adapter_of, uploads, bells.changed)
 
-    @app.post("/v1/work/{work_id}/report", response_model=Receipt, openapi_extra=takes(Report))
+    @app.post(
+        "/v1/work/{work_id}/report",
+        tags=TAGS,
+        response_model=Receipt,
+        responses=gives(Receipt(True)) | refusals(401, 403, 404, 413, 422, 507),
+        openapi_extra=takes(REPORT),
+    )
     async def report(request: Request, device: Known, work_id: str) -> Response:
+        """Tell what a piece of work gave and cost, or why it failed."""
         message = decode(await read_body(request, MAX_JSON_BYTES), Report)
         if message.work_id != work_id:
             raise Refusal(422, f"the report is for work {message.work_id[:64]!r}")
@@ -123,8 +150,9 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         bells.changed.set()
         return json_of(receipt)
 
-    @app.get("/healthz")
+    @app.get("/healthz", tags=["watching"], response_model=Health)
     async def health() -> dict[str, str]:
+        """That this process answers."""
         return {"status": "ok"}
 
 
@@ -152,15 +180,31 @@ def add_transfer_routes(
     def read(path: Path) -> bytes:
         return path.read_bytes()
 
-    @app.get("/v1/adapters/{name}", response_class=FileResponse)
-    def adapter(request: Request, device: Known, name: str) -> Response:
+    @app.get(
+        "/v1/adapters/{name}",
+        tags=TAGS,
+        response_class=FileResponse,
+        responses={
+            200: {"content": FILE, "description": "A safetensors file."},
+            206: {"content": FILE, "description": "The part that `Range` asked for."},
+            416: {"model": Detail, "description": "`Content-Range` says how long it is."},
+            **refusals(400, 401, 404, 422),
+        },
+    )
+    def adapter(
+        device: Known, name: str, wanted: Annotated[str | None, Header(alias="Range")] = None
+    ) -> Response:
+        """An adapter by its SHA-256: one that this device works on, or of a run it was in."""
         path = adapter_of(device, name) if re.fullmatch("[0-9a-f]{64}", name) else None
         if path is None:
             raise Refusal(404, f"no adapter {name[:64]!r}")
         headers = {"ETag": f'"{name}"', "Repr-Digest": digest_header(name)}
         headers["Cache-Control"] = "immutable"
         size = path.stat().st_size
-        if "range" not in request.headers and size <= SMALL_BYTES:
+        if wanted is not None and _first(wanted) >= size:
+            detail = {"detail": f"the adapter has {size} bytes"}
+            return JSONResponse(detail, 416, headers | {"Content-Range": f"bytes */{size}"})
+        if wanted is None and size <= SMALL_BYTES:
             headers |= {"Content-Length": str(size), "Accept-Ranges": "bytes"}
             kind = "application/octet-stream"
             return StreamingResponse(_in_pieces(read(path)), headers=headers, media_type=kind)
@@ -168,8 +212,14 @@ def add_transfer_routes(
         response.chunk_size = PIECE_BYTES
         return response
 
-    @app.head("/v1/work/{work_id}/update", status_code=204)
+    @app.head(
+        "/v1/work/{work_id}/update",
+        tags=TAGS,
+        status_code=204,
+        responses={status: {"description": SAID[status]} for status in (401, 403, 404, 422, 507)},
+    )
     async def arrived(device: Known, work_id: str, repr_digest: Digest) -> Response:
+        """How much of an update has arrived, in `Upload-Offset`; or that no more is wanted."""
         judge = await run_in_threadpool(judge_of, device, work_id)
         offset = await uploads.arrived(work_id, _name(repr_digest), judge)
         told = {"Upload-Complete": "?1"} if offset is None else {"Upload-Offset": str(offset)}
@@ -177,9 +227,12 @@ def add_transfer_routes(
 
     @app.put(
         "/v1/work/{work_id}/update",
+        tags=TAGS,
         response_model=Receipt,
         openapi_extra={"requestBody": TENSORS},
-        responses={409: {"description": "`Upload-Offset` says which part is wanted."}},
+        responses=gives(Receipt(True))
+        | refusals(400, 401, 403, 404, 408, 413, 422, 507)
+        | {409: {"model": Detail, "description": "`Upload-Offset` says which part is wanted."}},
     )
     async def update(
         request: Request,
@@ -188,6 +241,7 @@ def add_transfer_routes(
         repr_digest: Digest,
         content_range: Annotated[str | None, Header()] = None,
     ) -> Response:
+        """Send an update, or what is missing of it after a cut."""
         judge = await run_in_threadpool(judge_of, device, work_id)
         taken = await uploads.take(request, work_id, _name(repr_digest), content_range, judge)
         if isinstance(taken, int):
@@ -200,6 +254,14 @@ def add_transfer_routes(
 async def _in_pieces(body: bytes) -> AsyncIterator[memoryview]:
     for start in range(0, len(body), PIECE_BYTES):
         yield memoryview(body)[start : start + PIECE_BYTES]
+
+
+def _first(header: str) -> int:
+    """Where the part begins that a `Range` asks for."""
+    found = re.fullmatch(r"bytes=(\d{1,15})-(\d{0,15})", header)
+    if found is None or (found[2] and int(found[2]) < int(found[1])):
+        raise Refusal(400, "Range: `bytes=FIRST-` or `bytes=FIRST-LAST` is expected")
+    return int(found[1])
 
 
 def _name(header: str) -> str:

@@ -42,11 +42,6 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     return bytes(body)
 
 
-def takes(kind: type[Any]) -> dict[str, Any]:
-    note = {"type": "object", "description": f"`{kind.__name__}` of edge_client/wire/messages.py"}
-    return {"requestBody": {"content": {"application/json": {"schema": note}}, "required": True}}
-
-
 def json_of(message: Any, status: int = 200) -> Response:
     return Response(encode(message), status, media_type="application/json")
 

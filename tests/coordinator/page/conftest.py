@@ -13,10 +13,8 @@ import pytest
 
 pytest.importorskip("fastapi")
 
+from coordinator.api.serve import parts
 from coordinator.config import RunConfig
-from coordinator.operator.routes import add_operator_routes
-from coordinator.page.routes import add_page
-from coordinator.page.watching import add_watching
 from coordinator.serving.server import listen, serve, url_of
 from coordinator.serving.service import Service
 from coordinator.storage.operators import add_operator
@@ -56,8 +54,7 @@ def serving(store: Store, config: RunConfig, port: int = 0) -> Iterator[Served]:
     tokens = [add_operator(store, role, time.time()) for role in ("operator", "viewer")]
     service = Service(store, time.time())
     bound, stop, listening = listen("127.0.0.1", port), threading.Event(), threading.Event()
-    parts = (add_watching, add_operator_routes, add_page)
-    told = {"parts": parts}
+    told = {"parts": parts()}
     thread = threading.Thread(target=serve, args=(service, bound, listening.set, stop), kwargs=told)
     url = url_of(bound)
     thread.start()

@@ -1,0 +1,3 @@
+"""The coordinator as `serve` serves it, its page included."""
+
+from tests.coordinator.page.conftest import start as start
