@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from simulation.demo.processes import Fleet, fleet
 from tests import command_line
 from tests.coordinator.devices import key_of
 
+CLIENTS = ("a", "b")
+EPOCHS = 40  # long enough to be caught in the middle
 ANY_DISK = ("--least-free", "0")  # how much is free here is no part of a test
 TASK = """
 name = "hub"
@@ -171,3 +174,24 @@ def scene(tmp_path: Path, tiny_base: Base) -> Iterator[Scene]:
 def other_scene(tmp_path: Path, tiny_base: Base) -> Iterator[Scene]:
     with fleet(tmp_path / "other" / "logs", cores_each=1) as processes:
         yield Scene(tmp_path / "other", tiny_base, processes)
+
+
+@pytest.fixture(scope="session")
+def undisturbed_with(
+    tmp_path_factory: pytest.TempPathFactory, tiny_base: Base
+) -> Callable[[str], bytes]:
+    """By engine, the last adapter of two rounds of all `CLIENTS` that nothing disturbs."""
+
+    @cache
+    def adapter(engine: str) -> bytes:
+        folder = tmp_path_factory.mktemp("undisturbed")
+        with fleet(folder / "logs", cores_each=1) as processes:
+            scene = Scene(folder, tiny_base, processes)
+            scene.create(2, len(CLIENTS), EPOCHS)
+            url = scene.serve()
+            for name in CLIENTS:
+                scene.client(name, url, "--engine", engine)
+            scene.finish()
+            return scene.adapter()
+
+    return adapter

@@ -1,18 +1,28 @@
-"""Every mistake a newcomer makes: one line that says what to do, no traceback."""
+"""Every mistake a newcomer makes: one line that says what to do, no traceback.
+
+Commands and coordinator run in this process, which spares their imports.
+"""
 
 import shutil
 import socket
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from coordinator.storage.store import Store
+from edge_client.client.connection import http_client, nobody
 from edge_client.client.state import ClientState, Identity
-from tests.end_to_end.conftest import Scene, wait_for
+from tests.command_line import smidgen
+from tests.coordinator.conftest import served
+from tests.coordinator.devices import enrol
+from tests.end_to_end.conftest import Scene
 
 
-def refused(scene: Scene, *arguments: str, exit_code: int = 2) -> str:
-    done = scene.smidgen(*arguments, check=False)
-    assert done.returncode == exit_code, done.stderr
+def refused(*arguments: str, exit_code: int = 2) -> str:
+    done = smidgen(*arguments)
+    assert done.exit_code == exit_code, done.stderr
     assert "Traceback" not in done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("smidgen ")]
     assert len(lines) == 1, done.stderr
@@ -27,13 +37,22 @@ def client(scene: Scene, url: str, data: Path, *more: str) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def url(scene: Scene) -> str:
+def url(scene: Scene) -> Iterator[str]:
     scene.create(1, 1, 1)
-    return scene.serve()
+    with closing(Store(scene.folder / "store")) as store, served(store) as (_, http):
+        yield str(http.base_url).rstrip("/")
+
+
+def enrolled(scene: Scene, url: str) -> None:
+    """Device x, enrolled."""
+    with http_client(url, nobody()) as http:
+        device = enrol(http, scene.token, "x")
+    known = Identity(url, device.key, device.device_id, "x")
+    ClientState(scene.folder / "state" / "x").keep_identity(known)
 
 
 def test_a_wrong_token(scene: Scene, url: str) -> None:
-    said = refused(scene, *client(scene, url, scene.data("x"), "--token", "wrong"))
+    said = refused(*client(scene, url, scene.data("x"), "--token", "wrong"))
     assert "check --token" in said
 
 
@@ -44,20 +63,20 @@ def test_a_base_that_differs_by_one_byte(scene: Scene, url: str) -> None:
     weights[-1] ^= 1
     (folder / "model.safetensors").write_bytes(weights)
     more = ("--token", scene.token, "--base", str(folder))
-    said = refused(scene, *client(scene, url, scene.data("x"), *more))
+    said = refused(*client(scene, url, scene.data("x"), *more))
     assert "is not the run's base" in said and "copy the coordinator's base" in said
 
 
 def test_a_coordinator_that_is_not_there(scene: Scene) -> None:
     more = ("--token", "t", "--patience", "1")
     line = client(scene, "http://127.0.0.1:9", scene.data("x"), *more)
-    said = refused(scene, *line, exit_code=1)  # the input was right
+    said = refused(*line, exit_code=1)  # the input was right
     assert "no answer from http://127.0.0.1:9" in said
 
 
 def test_an_empty_data_folder(scene: Scene) -> None:
     (scene.folder / "empty").mkdir()
-    said = refused(scene, *client(scene, "http://127.0.0.1:9", scene.folder / "empty"))
+    said = refused(*client(scene, "http://127.0.0.1:9", scene.folder / "empty"))
     assert "put a labelled.csv with columns text,label there" in said
 
 
@@ -65,13 +84,13 @@ def test_a_csv_without_the_label_column(scene: Scene) -> None:
     data = scene.folder / "nolabel"
     data.mkdir()
     (data / "labelled.csv").write_text("text,stars\nx,1\n")
-    assert "no column `label`" in refused(scene, *client(scene, "http://127.0.0.1:9", data))
+    assert "no column `label`" in refused(*client(scene, "http://127.0.0.1:9", data))
 
 
 def test_a_file_of_unknown_labels(scene: Scene, url: str) -> None:
     data = scene.data("x")
     (data / "labelled.csv").write_text("text,label\nx,rain\ny,wether\n")
-    said = refused(scene, *client(scene, url, data, "--token", scene.token))
+    said = refused(*client(scene, url, data, "--token", scene.token))
     assert (
         "labelled.csv, line 2: label is not one of security, weather, family" in said
         and "'" not in said
@@ -84,7 +103,7 @@ def test_a_port_in_use(scene: Scene) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         store = ("--store", str(scene.folder / "store"))
-        said = refused(scene, "coordinator", "serve", *store, "--port", port)
+        said = refused("coordinator", "serve", *store, "--port", port)
     assert port in said and "--port" in said
 
 
@@ -93,22 +112,18 @@ def test_a_command_that_is_none(scene: Scene) -> None:
 
 
 def test_a_device_that_the_coordinator_forgot(scene: Scene, url: str) -> None:
-    scene.client("x", url)
-    wait_for(lambda: "enrolled as x" in scene.log("x"), scene.fleet.check)
-    scene.kill("x")
+    enrolled(scene, url)
     state = ClientState(scene.folder / "state" / "x")
     state.keep_identity(Identity(url, "k" * 44, "d1", "x"))
-    said = refused(scene, *client(scene, url, scene.data("x")))
+    said = refused(*client(scene, url, scene.data("x")))
     assert "give --token to enrol this device again" in said
 
 
 def test_a_device_that_was_revoked(scene: Scene, url: str) -> None:
-    scene.client("x", url, "--memory-budget", "auto")
-    wait_for(lambda: "enrolled as x" in scene.log("x"), scene.fleet.check)
-    scene.kill("x")
+    enrolled(scene, url)
     store = ("--store", str(scene.folder / "store"))
-    scene.smidgen("coordinator", "devices", "revoke", "x", *store)
-    said = refused(scene, *client(scene, url, scene.data("x"), "--token", scene.token))
+    assert smidgen("coordinator", "devices", "revoke", "x", *store).exit_code == 0
+    said = refused(*client(scene, url, scene.data("x"), "--token", scene.token))
     assert "revoked by the coordinator's operator" in said and "--token" not in said
 
 
@@ -144,10 +159,10 @@ def test_unlabelled_texts_alone_in_a_run_that_does_not_label(scene: Scene, url: 
     data = scene.folder / "alone"
     data.mkdir()
     (data / "unlabelled.csv").write_text("text\nrain\n")
-    said = refused(scene, *client(scene, url, data, "--token", scene.token))
+    said = refused(*client(scene, url, data, "--token", scene.token))
     assert "in this run devices do not label; put a labelled.csv" in said
 
 
 def test_a_cache_size_that_is_none(scene: Scene) -> None:
     more = client(scene, "http://127.0.0.1:9", scene.data("x"), "--cache-size", "auto")
-    assert "--cache-size 'auto' is not a size; expected such as 512M" in refused(scene, *more)
+    assert "--cache-size 'auto' is not a size; expected such as 512M" in refused(*more)

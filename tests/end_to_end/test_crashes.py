@@ -1,29 +1,19 @@
 """Processes killed for real, mid-round; the run finishes as if nothing had happened."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.breadth import first_fast
-from tests.end_to_end.conftest import Scene, wait_for
-
-CLIENTS = ("a", "b")
-EPOCHS = 40  # long enough to be caught in the middle
-
-
-def undisturbed(scene: Scene, engine: str) -> bytes:
-    scene.create(2, len(CLIENTS), EPOCHS)
-    url = scene.serve()
-    for name in CLIENTS:
-        scene.client(name, url, "--engine", engine)
-    scene.finish()
-    return scene.adapter()
+from tests.end_to_end.conftest import CLIENTS, EPOCHS, Scene, wait_for
 
 
 @pytest.mark.fault
 @pytest.mark.parametrize("engine", first_fast(["onnx", "torch"]))
 def test_kill_9_of_a_client_and_of_the_coordinator_changes_no_byte(
-    scene: Scene, other_scene: Scene, engine: str
+    scene: Scene, undisturbed_with: Callable[[str], bytes], engine: str
 ) -> None:
-    expected = undisturbed(other_scene, engine)
+    expected = undisturbed_with(engine)
     scene.create(2, len(CLIENTS), EPOCHS)
     url = scene.serve()
     port = int(url.rsplit(":", 1)[1])

@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
@@ -10,17 +11,15 @@ from coordinator.rounds.events import Extended, Paused, Unpaused
 from coordinator.rounds.orders import OrderKind
 from coordinator.storage.orders import add_order, open_orders, orders_of
 from coordinator.storage.store import Store
-from tests.end_to_end.conftest import Scene, wait_for
-from tests.end_to_end.test_crashes import CLIENTS, EPOCHS, undisturbed
-
-KILLS = 6
+from tests.breadth import first_fast
+from tests.end_to_end.conftest import CLIENTS, EPOCHS, Scene, wait_for
 
 
 @pytest.mark.fault
 def test_a_run_paused_across_a_restart_of_both_sides_goes_on_to_the_same_bytes(
-    scene: Scene, other_scene: Scene
+    scene: Scene, undisturbed_with: Callable[[str], bytes]
 ) -> None:
-    expected = undisturbed(other_scene, "onnx")
+    expected = undisturbed_with("onnx")
     scene.create(2, len(CLIENTS), EPOCHS)
     url = scene.serve()
     port = int(url.rsplit(":", 1)[1])
@@ -41,12 +40,13 @@ def test_a_run_paused_across_a_restart_of_both_sides_goes_on_to_the_same_bytes(
 
 
 @pytest.mark.fault
+@pytest.mark.parametrize("kills", first_fast([2, 6]))
 def test_an_order_is_carried_out_once_however_often_the_coordinator_is_killed(
-    scene: Scene,
+    scene: Scene, kills: int
 ) -> None:
     scene.create(2, 2, 1)
     draw, folder = random.Random(16), scene.folder / "store"
-    for turn in range(KILLS):
+    for turn in range(kills):
         scene.serve()
         order(scene, "resume" if turn % 2 else "pause")
         order(scene, "extend", 3 + turn)
@@ -57,12 +57,12 @@ def test_an_order_is_carried_out_once_however_often_the_coordinator_is_killed(
         wait_for(lambda: not open_orders(store), scene.fleet.check)
         orders = orders_of(store, scene.run_id, None, 99)
         events = store.events(scene.run_id)
-    assert len(orders) == 2 * KILLS and not any(one.refused for one in orders)
+    assert len(orders) == 2 * kills and not any(one.refused for one in orders)
     assert [event.rounds for event in events if isinstance(event, Extended)] == [
-        3 + turn for turn in range(KILLS)
+        3 + turn for turn in range(kills)
     ]
     told = [type(event) for event in events if isinstance(event, Paused | Unpaused)]
-    assert told == [Paused, Unpaused] * (KILLS // 2)
+    assert told == [Paused, Unpaused] * (kills // 2)
     scene.kill("coordinator")
 
 
