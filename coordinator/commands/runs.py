@@ -7,7 +7,7 @@ from contextlib import closing
 from coordinator.api.fleet import runs_told
 from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, StoreOption
-from edge_client.tables import Column, Table, share, show, span
+from edge_client.tables import Column, Table, share_within, show, span
 
 COLUMNS = (
     Column("run", "word"),
@@ -40,7 +40,7 @@ def list_runs(store: StoreOption, as_json: JsonOption = False) -> None:
             "stopped" if one["is_stopped"] else one["phase"],
             f"{one['round_index']} of {one['rounds']}",
             f"{one['here']} of {one['devices']}",
-            share(one["accuracy"]),
+            share_within(one["accuracy"], one["accuracy_error"]),
             "-" if one["loss"] is None else f"{one['loss']:.3f}",
             f"{span(now_s - one['created_at_s'])} ago",
         ]

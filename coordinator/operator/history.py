@@ -8,7 +8,7 @@ An answer counts for the open step and the two before it; older rounds are as th
 from threading import Lock
 
 from coordinator.operator.told import Told, round_told
-from coordinator.rounds.state import State
+from coordinator.serving.ledger import Live
 from coordinator.storage.figures import rows_of_round
 from coordinator.storage.store import Store
 
@@ -27,17 +27,17 @@ class History:
         self._lock = Lock()
         self._rounds: dict[str, dict[int, Told]] = {}
 
-    def of(self, run_id: str, state: State) -> list[Told]:
+    def of(self, live: Live) -> list[Told]:
         """A run's rounds that somebody has answered in, oldest first.
 
         Args:
-            run_id: The run.
-            state: As it stands now, or did a moment ago.
+            live: The run, as it stands now or did a moment ago.
         """
+        run_id, state = live.run.run_id, live.state
         with self._lock:
             known = self._rounds.setdefault(run_id, {})
             since = min(max(known, default=0), state.round_index) - OPEN
             for index in range(max(0, since), state.round_index + 2):
                 if table := rows_of_round(self._store, run_id, index):
-                    known[index] = round_told(index, table)
+                    known[index] = round_told(index, table, live.scores.get(index))
             return [known[index] for index in sorted(known)]

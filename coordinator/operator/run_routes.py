@@ -86,10 +86,7 @@ def _add_lists(viewer: APIRouter, service: Service, history: History) -> None:
         lives, now_s = service.runs()[::-1], time.time()
         chosen, following = page(lives, lambda live: live.run.run_id, after, limit)
         told = [
-            run_told(
-                standing_of(service, live, now_s), _loss(history.of(live.run.run_id, live.state))
-            )
-            for live in chosen
+            run_told(standing_of(service, live, now_s), _loss(history.of(live))) for live in chosen
         ]
         return {"runs": told, "next": following}
 
@@ -99,7 +96,7 @@ def _add_lists(viewer: APIRouter, service: Service, history: History) -> None:
         live = service.run(run_id)
         newest = rows(service.store, run_id, max(0, live.state.round_index - 1))
         standing = standing_of(service, live, time.time())
-        return detail_told(standing, history.of(run_id, live.state), failing_of(live.state, newest))
+        return detail_told(standing, history.of(live), failing_of(live.state, newest))
 
 
 def _loss(rounds: list[Told]) -> float | None:
@@ -110,7 +107,7 @@ def _add_parts(viewer: APIRouter, service: Service, history: History) -> None:
     @viewer.get("/runs/{run_id}/rounds", response_model=Rounds, tags=["runs"])
     def rounds(run_id: str, limit: Limit = 50, after: After = None) -> Told:
         """What each round gave and cost, the newest first."""
-        told = history.of(run_id, service.run(run_id).state)[::-1]
+        told = history.of(service.run(run_id))[::-1]
         chosen, following = page(told, lambda one: str(one["round_index"]), after, limit)
         return {"rounds": chosen, "next": following}
 

@@ -33,6 +33,7 @@ RUN = {
     "needed": 1,
     "step": STEP,
     "accuracy": 0.71,
+    "accuracy_error": 0.02,
     "accuracy_round": 2,
     "loss": 0.48,
 }
@@ -82,6 +83,8 @@ class Run(Model):
         needed: Devices that its next step waits for.
         step: The open step; null between two, and in a run that is finished.
         accuracy: Of the newest evaluation, over all devices' test texts; null before one.
+        accuracy_error: Its standard error where a cohort evaluated for all; 0 where all were asked,
+            null where one device answered for several, which tells none, and before an evaluation.
         accuracy_round: The round that was evaluated then.
         loss: Of the newest round of training.
     """
@@ -101,6 +104,7 @@ class Run(Model):
     needed: int
     step: Step | None
     accuracy: float | None
+    accuracy_error: float | None
     accuracy_round: int | None
     loss: float | None
 
@@ -146,6 +150,7 @@ class Failing(Model):
 ROUND = {
     "round_index": 2,
     "accuracy": 0.71,
+    "accuracy_error": 0.02,
     "loss": 0.48,
     "pseudo_labels": None,
     "answers": 6,
@@ -165,6 +170,8 @@ class Round(Model):
     Attributes:
         round_index: 0 is the evaluation before any training.
         accuracy: Share of right labels over all devices' test texts.
+        accuracy_error: Its standard error where a cohort evaluated for all; 0 where all were asked,
+            null where nobody can tell it.
         loss: Mean training loss.
         pseudo_labels: Texts that devices labelled themselves, before its training.
         answers: Reports of devices: to train, label and evaluate.
@@ -181,6 +188,7 @@ class Round(Model):
 
     round_index: int
     accuracy: float | None
+    accuracy_error: float | None
     loss: float | None
     pseudo_labels: int | None
     answers: int

@@ -11,6 +11,7 @@ from typing import Any
 
 from coordinator.config import RunConfig
 from coordinator.rounds.machine import devices_needed, rounds_of
+from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State
 from coordinator.storage.figures import accuracies, means, pseudo_labels
 from coordinator.storage.rows.devices import Device
@@ -63,7 +64,8 @@ def run_told(standing: Standing, loss: float | None) -> Told:
         "here": len(standing.here),
         "needed": devices_needed(config, state),
         "step": _step_told(config, state),
-        "accuracy": score.right / score.texts if score else None,
+        "accuracy": score.accuracy if score else None,
+        "accuracy_error": score.error if score else None,
         "accuracy_round": state.evaluated if score else None,
         "loss": loss,
     }
@@ -111,8 +113,14 @@ def detail_told(standing: Standing, rounds: Sequence[Told], failing: Told | None
     }
 
 
-def round_told(index: int, rows: Sequence[Row]) -> Told:
-    """What a round gave and cost, from the rows of its answers."""
+def round_told(index: int, rows: Sequence[Row], score: Score | None = None) -> Told:
+    """What a round gave and cost.
+
+    Args:
+        index: The round.
+        rows: Of its answers.
+        score: Of its evaluation, once that is closed: its error is not to be had from the rows.
+    """
     moved = traffic_of(rows)
     phases: Counter[str] = Counter()
     for row in rows:
@@ -121,6 +129,7 @@ def round_told(index: int, rows: Sequence[Row]) -> Told:
     return {
         "round_index": index,
         "accuracy": accuracies(rows).get(index),
+        "accuracy_error": score.error if score else None,
         "loss": means(rows, "train", "loss").get(index),
         "pseudo_labels": pseudo_labels(rows).get(index),
         "answers": len(rows),
@@ -142,6 +151,7 @@ def totals_told(rounds: Sequence[Told]) -> Told | None:
         name: next((one[name] for one in reversed(rounds) if one[name] is not None), None)
         for name in ("accuracy", "loss", "pseudo_labels")
     }
+    accuracy = next((one for one in reversed(rounds) if one["accuracy"] is not None), None)
     sums = ("answers", "failed", "late", "up_bytes", "down_bytes")
     failures: Counter[str] = Counter()
     phases: Counter[str] = Counter()
@@ -151,6 +161,7 @@ def totals_told(rounds: Sequence[Told]) -> Told | None:
     return {
         "round_index": rounds[-1]["round_index"],
         **newest,
+        "accuracy_error": accuracy["accuracy_error"] if accuracy else None,
         **{name: sum(one[name] for one in rounds) for name in sums},
         "failures": dict(failures),
         "is_by_kernel": all(one["is_by_kernel"] for one in rounds),

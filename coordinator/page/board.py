@@ -20,6 +20,7 @@ from coordinator.operator.told import (
     run_told,
 )
 from coordinator.page.trouble import Trouble, trouble_of
+from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import Step
 from coordinator.serving.ledger import Live
 from coordinator.serving.service import Service
@@ -38,9 +39,9 @@ MEMBERSHIPS = {"joined": "takes part", "home": "is done"}
 
 @dataclass
 class History:
-    """A run's rounds so far, up to which one they are read, and from how many answers."""
+    """A run's rounds so far, up to which one they are read, and what was known then."""
 
-    answers: int = -1
+    known: tuple[int, Mapping[int, Score]] | None = None
     read: int = 0
     rounds: dict[int, Told] = field(default_factory=dict)
     trouble: dict[int, list[Trouble]] = field(default_factory=dict)
@@ -114,19 +115,20 @@ class Board:
     def _read_rounds(self, live: Live, version: int) -> None:
         """Read what was answered since the last look; of a long history a part at each."""
         run_id, history = live.run.run_id, self._histories.setdefault(live.run.run_id, History())
-        answers, last = self._service.answers.count(run_id), live.state.round_index + 1
-        if answers == history.answers:
+        found = self._service.answers.count(run_id), live.scores
+        if found == history.known:
             return
+        last = live.state.round_index + 1
         known, read, number = self._rounds.setdefault(run_id, Versions()), history.read, 0
         for index in range(max(0, read - LATEST), last + 1):
             if table := rows_of_round(self._service.store, run_id, index):
-                history.rounds[index] = round_told(index, table)
+                history.rounds[index] = round_told(index, table, live.scores.get(index))
                 known.put(str(index), history.rounds[index], version)
                 history.trouble = _newest(history.trouble | {index: trouble_of(table)})
             history.read, number = max(read, index), number + len(table)
             if number > MOST_READ and read < index < last:
                 return
-        history.answers = answers
+        history.known = found
 
     def _run(self, live: Live, now_s: float) -> Told:
         run_id, config, state = live.run.run_id, live.config, live.state

@@ -13,6 +13,7 @@ from threading import RLock
 from coordinator.config import RunConfig
 from coordinator.rounds.events import Answered, Event, Resumed, StepOpened
 from coordinator.rounds.machine import rounds_of
+from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State, evolve
 from coordinator.storage.database import Statement
 from coordinator.storage.runs import config_of
@@ -42,6 +43,7 @@ class Live:
         seq: How long its journal is.
         works: The open step's work, by device id.
         shelf: Its adapters that somebody may still want.
+        scores: How right its rounds were, of those that were evaluated.
     """
 
     run: Run
@@ -50,6 +52,7 @@ class Live:
     seq: int = 0
     works: Mapping[str, str] = field(default_factory=dict)
     shelf: Shelf = field(default_factory=Shelf)
+    scores: Mapping[int, Score] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
@@ -207,7 +210,10 @@ class Ledger:
         if shelf is not live.shelf and run_id in self._live:
             self._adapters[run_id] = adapters_kept(shelf, state)
         works = works if state.step is not None else {}
-        return replace(live, state=state, seq=live.seq + 1, works=works, shelf=shelf)
+        told, scores = state.scores, live.scores
+        scores = scores if told is live.state.scores else {**scores, **told}
+        seq = live.seq + 1
+        return replace(live, state=state, seq=seq, works=works, shelf=shelf, scores=scores)
 
     def _note(self, run_id: str, opened: StepOpened) -> None:
         """Remember the work of a step, and forget that of the oldest one."""

@@ -52,10 +52,15 @@ function line(svg, chart, points) {
   const [x, y] = frame(svg, most, chart.scale, points[0].index, points[points.length - 1].index);
   const path = points.map((p, place) => `${place ? "L" : "M"}${x(p.index).toFixed(1)} ${y(p.value).toFixed(1)}`);
   svg.append(draw("path", { class: `line ${chart.css}`, d: path.join("") }));
+  for (const p of points.filter((one) => one.error)) {
+    const [low, high] = [Math.max(0, p.value - p.error), Math.min(most, p.value + p.error)];
+    const at = { x1: x(p.index), x2: x(p.index), y1: y(low), y2: y(high) };
+    svg.append(draw("line", { class: `error ${chart.css}`, ...at }));
+  }
   const dots = points.length > 40 ? points.slice(-1) : points;
   for (const p of dots) {
     const dot = draw("circle", { class: chart.css, cx: x(p.index), cy: y(p.value), r: 3 });
-    dot.append(draw("title", {}, `round ${p.index}: ${chart.write(p.value)}`));
+    dot.append(draw("title", {}, `round ${p.index}: ${chart.write(p.value, p.error)}`));
     svg.append(dot);
   }
 }

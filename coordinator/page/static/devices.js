@@ -3,6 +3,7 @@
 import { ago, counted, find, keep, make, memory, row, say } from "./words.js";
 
 const PAGE = 100; // rows that are shown at once
+const byName = new Intl.Collator("en", { numeric: true }); // pi-2 before pi-10
 let most = PAGE;
 
 const isGone = (device) => device.revoked_at_s !== null;
@@ -23,10 +24,11 @@ export function showDevices(devices, now_s, isOperator, revoke) {
   const here = devices.filter((device) => device.is_here && !isGone(device)).length;
   const words = find("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   const chosen = found(devices, words);
-  chosen.sort((a, b) => rank(a) - rank(b) || (a.name < b.name ? -1 : 1));
+  chosen.sort((a, b) => rank(a) - rank(b) || byName.compare(a.name, b.name));
   const which = words.length ? `, ${chosen.length} found` : "";
-  const none = "No device has enrolled yet. smidgen client run on a device, with a token, does that.";
-  say(find("devices-said"), devices.length ? `${counted(devices.length, "device")}, ${here} here now${which}.` : none);
+  say(find("devices-said"), `${counted(devices.length, "device")}, ${here} here now${which}.`);
+  find("no-devices").hidden = devices.length > 0;
+  find("devices-said").hidden = devices.length === 0;
   find("search").hidden = devices.length === 0;
   table.hidden = chosen.length === 0;
   table.tHead.rows[0].lastElementChild.hidden = !isOperator;

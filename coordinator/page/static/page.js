@@ -43,7 +43,7 @@ function enter(told) {
   find("token").value = "";
   find("door").hidden = true;
   find("bar").hidden = find("house").hidden = false;
-  say(find("who"), role === "operator" ? "logged in as operator" : "logged in as viewer, who may look only");
+  say(find("who"), role === "operator" ? "logged in as operator" : "logged in as viewer, who may only look");
   say(find("version"), `smidgen ${told.version}`);
   hangUp = listen(["state", "rounds", "devices"], hear, tell, check);
 }

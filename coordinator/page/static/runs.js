@@ -1,7 +1,7 @@
 // The table of runs, and the one that is looked at: its step, its rounds, what went wrong.
 
 import * as charts from "./charts.js";
-import { ago, bytes, bytesScale, counted, doing, find, keep, loss, make, place, row, say, share, span, stateOf } from "./words.js";
+import { ago, bytes, bytesScale, counted, doing, find, keep, loss, make, place, row, say, span, stateOf, within } from "./words.js";
 
 const SILENT_S = 120;
 const MOST_ROWS = 200; // of the table by round
@@ -47,7 +47,7 @@ export function showTable(runs, chosen, choose) {
       state.firstChild.className = `state ${css}`;
       say(state.firstChild, word);
       say(round, `${run.round_index} of ${run.rounds}`);
-      say(accuracy, share(run.accuracy));
+      say(accuracy, within(run.accuracy, run.accuracy_error));
       say(nats, loss(run.loss));
       say(here, `${run.here} of ${run.devices}`);
     },
@@ -153,12 +153,17 @@ function last(rows, what) {
 function lineOf(rounds, name, more) {
   const rows = rounds
     .filter((one) => one[name] !== null)
-    .map((one) => ({ index: one.round_index, value: one[name], round_index: one.round_index }));
+    .map((one) => ({
+      index: one.round_index,
+      value: one[name],
+      error: name === "accuracy" ? one.accuracy_error : 0,
+      round_index: one.round_index,
+    }));
   if (!rows.length) return { id: name, rows };
   const [first, end] = [rows[0], rows[rows.length - 1]];
-  const told = `${more.write(end.value)} in round ${end.index}`;
-  const from = rows.length > 1 ? `, from ${more.write(first.value)} in round ${first.index}` : "";
-  return { id: name, css: name, rows, ...more, title: `${more.title}: ${more.write(end.value)}`, said: told + from };
+  const told = `${more.write(end.value, end.error)} in round ${end.index}`;
+  const from = rows.length > 1 ? `, from ${more.write(first.value, first.error)} in round ${first.index}` : "";
+  return { id: name, css: name, rows, ...more, title: `${more.title}: ${more.write(end.value, end.error)}`, said: told + from };
 }
 
 function showRounds(rounds) {
@@ -169,13 +174,13 @@ function showRounds(rounds) {
   const moved = newest ? newest.up_bytes + newest.down_bytes : 0;
   const spent = newest ? PHASES.reduce((sum, part) => sum + part.of(newest), 0) : 0;
   charts.show(find("charts"), [
-    lineOf(rounds, "accuracy", { title: "Accuracy", most: 1, write: share, scale: () => [0.01, " %"] }),
+    lineOf(rounds, "accuracy", { title: "Accuracy", most: 1, write: within, scale: () => [0.01, " %"] }),
     lineOf(rounds, "loss", { title: "Training loss", write: loss, scale: () => [1, ""] }),
     {
       id: "traffic",
       title: "Traffic of all devices",
       said: `${bytes(moved)} ${last(trained, "in round")}`,
-      rows: trained,
+      rows: trained.some((one) => one.up_bytes + one.down_bytes > 0) ? trained : [],
       parts: WAYS,
       write: bytes,
       scale: bytesScale,
@@ -198,7 +203,9 @@ function tableOf(rounds) {
   const cut = rounds.length > shown.length ? ` The newest ${shown.length} of ${rounds.length} rounds.` : "";
   const kernel = rounds.every((one) => one.is_by_kernel);
   const how = kernel ? "bytes of TCP, by the devices' kernels" : "bodies alone";
-  const note = `Sums over all devices; traffic: ${how}. Round 0 is the evaluation before any training.`;
+  const drawn = rounds.some((one) => one.accuracy !== null && one.accuracy_error !== 0);
+  const error = drawn ? " ±: standard error, where a cohort of devices evaluates for all." : "";
+  const note = `Sums over all devices; traffic: ${how}. Round 0 is the evaluation before any training.${error}`;
   say(find("rounds-note"), note + cut);
   keep(
     find("rounds").tBodies[0],
@@ -216,7 +223,7 @@ function tableOf(rounds) {
       const late = one.late ? `, ${one.late} late` : "";
       const figures = [
         String(one.round_index),
-        share(one.accuracy),
+        within(one.accuracy, one.accuracy_error),
         loss(one.loss),
         `${one.answers}${failed}${late}`,
         bytes(one.up_bytes),
@@ -258,7 +265,7 @@ export function newsOf(before, run) {
     return `${run.name}: ${fresh.name}, ${fresh.kind ? doing(fresh.kind) : "invitation"}: ${fresh.said}`;
   }
   if (run.accuracy_round !== before.accuracy_round && run.accuracy !== null) {
-    return `${run.name}: round ${run.accuracy_round}, accuracy ${share(run.accuracy)}`;
+    return `${run.name}: round ${run.accuracy_round}, accuracy ${within(run.accuracy, run.accuracy_error)}`;
   }
   return "";
 }

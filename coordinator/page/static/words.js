@@ -61,6 +61,11 @@ export const ago = (seconds) => (seconds < 5 ? "just now" : `${span(Math.round(s
 
 /** A share between 0 and 1 in per cent. */
 export const share = (value) => (value === null ? "" : `${(value * 100).toFixed(1)} %`);
+/** A share with its standard error: of 0 there is none to tell, of null nobody can tell it. */
+export function within(value, error) {
+  if (value === null || error === 0) return share(value);
+  return `${(value * 100).toFixed(1)} ± ${error === null ? "?" : (error * 100).toFixed(1)} %`;
+}
 export const loss = (value) => (value === null ? "" : value.toPrecision(3));
 /** A count and its noun. */
 export const counted = (count, one, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;

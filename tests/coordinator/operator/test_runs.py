@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from edge_client.wire.messages import Report
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
@@ -27,6 +29,23 @@ def test_a_run_says_where_it_stands_and_what_it_gave(start: Start) -> None:
     (member,) = viewer.get(f"/runs/{live.run_id}/devices")["devices"]
     assert (member["name"], member["membership"]) == ("a", "home")
     assert (member["last"]["kind"], member["last"]["round_index"]) == ("evaluate", 1)
+
+
+def test_an_accuracy_by_a_cohort_has_its_error(start: Start) -> None:
+    live = start(min_clients=3, evaluate_cohort=2)
+    devices = live.join("a", "b", "c")
+    wait_for(lambda: live.service.run(live.run_id).state.phase == "evaluate")
+    asked = [one for one in devices if one.next().work]
+    viewer = person(live.http, live.store, "viewer")
+    for device, accuracy in zip(asked, (0.25, 0.75), strict=True):
+        assert viewer.get(f"/runs/{live.run_id}")["accuracy_error"] is None
+        device.report(Report(device.work().work_id, "done", 4, accuracy=accuracy))
+    wait_for(lambda: live.service.run(live.run_id).state.phase == "train")
+    error = (1 / 3 * 2 * 2) ** 0.5 / 8  # scoring.pooled: two of three devices, off by one text each
+    told = viewer.get(f"/runs/{live.run_id}")
+    (newest,) = viewer.get(f"/runs/{live.run_id}/rounds")["rounds"]
+    for one in (told, told["totals"], newest, viewer.get("/runs")["runs"][0]):
+        assert (one["accuracy"], one["accuracy_error"]) == (0.5, pytest.approx(error))
 
 
 def test_who_is_late_and_what_failed_is_said(start: Start) -> None:

@@ -98,6 +98,17 @@ def test_a_store_that_cannot_be_written_is_not_ready(
     assert served.http.get("/readyz").text == "ready"
 
 
+def test_a_disk_that_is_full_is_not_ready(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "LASTS_S", 0.0)
+    served = start()
+    room = served.service.caretaker.room
+    least, room.least_free_bytes = room.least_free_bytes, 1 << 60  # more than any disk has
+    answer = served.http.get("/readyz")
+    assert (answer.status_code, answer.text) == (503, "disk")
+    room.least_free_bytes = least
+    assert served.http.get("/readyz").text == "ready"
+
+
 def test_a_store_that_several_ask_for_at_once_is_ready_for_all(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(watching.is_writable, [tmp_path] * 200))
