@@ -204,7 +204,7 @@ find("resume").addEventListener("click", () => {
 });
 find("stop").addEventListener("click", () => {
   const run = seen.runs.get(chosen);
-  const text = `It ends after ${counted(run.round_index, "round")} of ${run.rounds}; its adapter stays, and Extend takes it up again.`;
+  const text = `It ends after ${run.round_index} of ${counted(run.rounds, "round")}. Its adapter is kept, and Extend lets the run go on.`;
   confirmed(`Stop ${run.name}`, text, "Stop", true, order("stop"));
 });
 find("extend").addEventListener("click", () => {

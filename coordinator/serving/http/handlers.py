@@ -5,7 +5,9 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import iter_route_contexts
 from starlette.requests import ClientDisconnect
+from starlette.routing import compile_path
 
 from coordinator.rounds.admission import Refusal
 from coordinator.storage.database import DatabaseBusy
@@ -22,6 +24,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _no_parameters)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(DatabaseBusy, _no_database)
+    app.add_exception_handler(405, _no_method)
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:
@@ -81,3 +84,15 @@ async def _no_database(_: Request, error: Exception) -> Response:
 
 async def _gone(_: Request, __: Exception) -> Response:
     return Response(status_code=400)
+
+
+async def _no_method(request: Request, _: Exception) -> Response:
+    """Starlette names the methods of the first route with this path alone."""
+    path, known = request.url.path, set[str]()
+    for route in iter_route_contexts(request.app.routes):
+        if compile_path(str(route.path))[0].match(path):
+            known |= set(route.methods or ())
+    methods = ", ".join(sorted(known))
+    answer = _detail(405, f"{request.method[:20]} is not known here; {methods} is")
+    answer.headers["Allow"] = methods
+    return answer

@@ -24,6 +24,7 @@ from tests.browser.chromium import check_legible, needs_chromium, new_page
 from tests.coordinator.devices import wait_for
 from tests.coordinator.page.conftest import Served
 from tests.coordinator.page.test_in_a_browser import browser as browser
+from tests.coordinator.page.test_in_a_browser import closed as closed
 from tests.coordinator.page.test_in_a_browser import logged_in, said
 from tests.coordinator.page.test_in_a_browser import pictures as pictures
 
@@ -56,6 +57,7 @@ def test_a_log_in_over_tls_gets_a_cookie_that_never_travels_without(
         page.get_by_role("button", name="Log out").click()
         page.get_by_label("Token").wait_for()
         assert page.context.cookies() == []
+        page.context.close()
 
 
 def test_a_full_disk_is_said(browser: Any, start: Start, pictures: Path) -> None:

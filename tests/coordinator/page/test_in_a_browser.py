@@ -38,6 +38,14 @@ def browser() -> Iterator[Any]:
         yield found
 
 
+@pytest.fixture(autouse=True)
+def closed(start: Start, browser: Any) -> Iterator[None]:
+    """Let no page go on asking a coordinator that ends, or one that has ended."""
+    yield
+    for context in browser.contexts:
+        context.close()
+
+
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
     folder = Path(os.environ.get("SMIDGEN_PICTURES", tmp_path / "pictures"))
@@ -303,3 +311,4 @@ def test_a_page_goes_on_when_its_coordinator_comes_back(
         with serving(store, replace(config, name="second"), port):
             said(page, "#link", "live")
             said(page, "#runs tbody", "second")
+            page.context.close()
