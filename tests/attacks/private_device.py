@@ -14,7 +14,8 @@ from tests.attacks.faults import fill
 from tests.attacks.relay import Relay
 
 ROOT = Path(__file__).parents[2]
-LONGEST_S = 30.0  # of one life of a client; failing for ever is no leak
+LONGEST_S = 30.0  # of one life of a client, once it speaks; failing for ever is no leak
+STARTING_S = 90.0  # at most until it speaks, on a busy machine
 MOST_EXCHANGES = 150
 IDLE_S = 2.0  # after which a client that has answered is taken to wait for ever
 # A shell's: files of at most so many half kilobytes, then the command.
@@ -82,8 +83,9 @@ class PrivateDevice:
     def serve_out(self, most_reports: int = 12, longest_s: float = LONGEST_S) -> None:
         """Wait until the client ends and all it said is read; end it once it has said enough."""
         assert self.process is not None and self._reader is not None
-        end = time.monotonic() + longest_s
+        silent_until_s = time.monotonic() + STARTING_S
         while self.process.poll() is None:
+            end = (self.relay.heard_s or silent_until_s) + longest_s
             is_enough = self.relay.count("reported") >= most_reports or self.relay.is_idle(IDLE_S)
             is_endless = len(self.relay.exchanges) > MOST_EXCHANGES or time.monotonic() > end
             if is_enough or is_endless:

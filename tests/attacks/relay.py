@@ -55,6 +55,7 @@ class Relay:
         self._port, self._happened = port, happened
         self._counts: Counter[str] = Counter()
         self._moved_s, self._is_at_work = time.monotonic(), True
+        self.heard_s: float | None = None  # when the client first said something in this life
         self.unreachable: OSError | None = None  # why the coordinator could not be reached
         self.exchanges: list[Exchange] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -68,7 +69,7 @@ class Relay:
 
     def expect(self) -> None:
         """A client was started: it is at work until it has reported again."""
-        self._moved_s, self._is_at_work = time.monotonic(), True
+        self._moved_s, self._is_at_work, self.heard_s = time.monotonic(), True, None
 
     def count(self, event: str) -> int:
         """How often something happened."""
@@ -106,6 +107,7 @@ class Relay:
                             return
                         self._moved_s = time.monotonic()
                         if end is client:
+                            self.heard_s = self.heard_s or self._moved_s
                             exchange = self._asked(exchange, chunk)
                             server.sendall(chunk)
                         else:
