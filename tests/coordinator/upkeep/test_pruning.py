@@ -123,6 +123,12 @@ def test_the_command_says_what_it_frees(store: Store, tmp_path: Path) -> None:
     assert wrong.exit_code == 2 and "--keep-rounds -1" in wrong.stderr
 
 
+def files_in(folder: Path) -> int:
+    """Cheaper than their names: whoever looks all the time slows down what is looked at."""
+    with os.scandir(folder) as found:
+        return sum(1 for _ in found)
+
+
 @pytest.mark.slow
 def test_a_prune_that_is_killed_loses_nothing_and_the_next_one_goes_on(
     store: Store, tmp_path: Path
@@ -132,10 +138,10 @@ def test_a_prune_that_is_killed_loses_nothing_and_the_next_one_goes_on(
         (store.blobs / f"{number:064x}").write_bytes(b"nobody's")
     needed, kills = {*run.adapters, *run.updates[-1:]}, 0
     while True:
-        before = len(names(tmp_path / "store"))
+        before = files_in(store.blobs)
         process = subprocess.Popen([*PRUNE, str(tmp_path / "store")], stdout=subprocess.DEVNULL)
-        while process.poll() is None and len(names(tmp_path / "store")) > before - 2000:
-            time.sleep(0.001)
+        while process.poll() is None and files_in(store.blobs) > before - 2000:
+            time.sleep(0.005)
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             kills += 1
