@@ -14,6 +14,7 @@ from coordinator.storage.database import DatabaseBusy
 from edge_client.wire.messages import WireError, encode, encode_brief
 
 FULL_AGAIN_S = 20  # after which a device asks a full disk again
+BUSY_AGAIN_S = 5
 DRAIN_BYTES = 4 * 1024 * 1024  # read on that far, so that the sender gets to read the refusal
 
 
@@ -77,9 +78,12 @@ async def _no_parameters(_: Request, error: Exception) -> Response:
 
 
 async def _no_database(_: Request, error: Exception) -> Response:
-    if "disk is full" not in str(error):
-        raise error
-    return _detail(507, "the coordinator's disk is full; try again", FULL_AGAIN_S)
+    said = str(error)
+    if "disk is full" in said:
+        return _detail(507, "the coordinator's disk is full; try again", FULL_AGAIN_S)
+    if "database is locked" in said:  # a backup, or a command that takes long
+        return _detail(503, "the coordinator's database is busy; try again", BUSY_AGAIN_S)
+    raise error
 
 
 async def _gone(_: Request, __: Exception) -> Response:
