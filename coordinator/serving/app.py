@@ -17,7 +17,7 @@ from coordinator.serving.http.polls import Bells, UnderWay, heard
 from coordinator.serving.service import Service
 
 TICK_S = 1.0
-REST = 4.0  # after a tick, times as long as it took: a thousand answers are few ticks
+REST = 9.0  # after a tick, times as long as it took: a thousand answers are few ticks
 THREADS = 8  # for what touches the disk, which takes one write at a time
 OF_DEVICES = ("/v1/enrol", "/v1/work", "/v1/runs/", "/v1/adapters/")  # paths of what they ask
 Part = Callable[[FastAPI, Service, Bells], None]  # adds routes of a room above this one

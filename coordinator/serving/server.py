@@ -31,6 +31,7 @@ from edge_client.errors import WrongInput
 
 LOG = logging.getLogger(__name__)
 MOST_FILES = 65_536
+LOOK_S = 1.0  # between two looks at the certificate's files
 KEPT_OPEN_S = 75  # a connection without a request: longer than a device works or pauses between two
 
 
@@ -142,10 +143,12 @@ def serve(
             on_listening()
             for line in [*service.lines(), *reachable(bound, secured)]:
                 LOG.info("%s", line)
+        looked_s = time.monotonic()
         while not task.done() and not server.should_exit:
             is_over = exit_when_finished and service.is_over(time.time())
             server.should_exit = stop.is_set() or is_over or server.should_exit
-            if secured is not None:
+            if secured is not None and time.monotonic() - looked_s >= LOOK_S:
+                looked_s = time.monotonic()
                 secured.look(datetime.now(timezone.utc))
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.shield(task), 0.05)
