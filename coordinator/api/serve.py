@@ -119,9 +119,13 @@ def _secured(folder: Path, plain_http: bool) -> "Secured | None":
 
 
 def _host(told: "Address | None") -> str:
-    """What is listened on if nobody says: loopback, or the networks that devices were told."""
+    """What is listened on if nobody says: loopback, unless devices were told another address."""
+    from coordinator.trust.network import names_loopback
+
     if told is None:
         return HOST
+    if names_loopback(told.host):
+        return told.host
     return "::" if ":" in told.host else "0.0.0.0"
 
 

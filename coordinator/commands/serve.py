@@ -15,7 +15,9 @@ from coordinator.upkeep import limits
 from coordinator.watch.logs import log_to_stderr
 from edge_client.planning.allocator import use_one_arena
 
-HOST = "Address to listen on; by default loopback, and every network if `init` made certificates."
+HOST = (
+    "Address to listen on; by default loopback, or every network where `init` named another host."
+)
 PORT = "TCP port to listen on, 0 takes a free one; by default that of `init`, or 8700."
 PLAIN_HTTP = "Serve without TLS: behind a proxy on this machine, or where nobody listens in."
 KEEP_ROUNDS = "Newest rounds of each run whose adapter is kept; first, best and last stay anyway."

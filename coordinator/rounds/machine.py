@@ -69,7 +69,8 @@ def rounds_of(config: Schedule, state: State) -> int:
 
 def devices_needed(config: Schedule, state: State) -> int:
     """Devices that must be there for the next step to open."""
-    return config.min_clients if state.round_index == 0 and state.evaluated < 0 else 1
+    is_at_begin = state.round_index == 0 and state.evaluated < 0
+    return config.min_clients if is_at_begin or state.is_gathering else 1
 
 
 def _next_step(
@@ -78,12 +79,13 @@ def _next_step(
     is_last = state.round_index >= rounds_of(config, state)
     every = config.evaluate_every
     is_due = state.round_index == 0 or is_last or (every and state.round_index % every == 0)
-    if is_due and state.evaluated < state.round_index:
-        if len(alive) < devices_needed(config, state):
-            return None
-        return _evaluate(config, state, alive, secret, now_s, 1)
-    if is_last:
+    is_due = is_due and state.evaluated < state.round_index
+    if is_last and not is_due:
         return Finished(now_s)
+    if len(alive) < devices_needed(config, state):
+        return None
+    if is_due:
+        return _evaluate(config, state, alive, secret, now_s, 1)
     labelling = config.labelling
     is_labelled = state.labelled > state.round_index
     if labelling and not is_labelled and state.round_index % labelling.infer_every == 0:

@@ -71,6 +71,8 @@ class State:
         paused_at_s: Unix time since which the run stands still; None while it does not.
         rounds: Rounds that it was extended to; 0: as its configuration says.
         is_stopped: Whether its operator ended it.
+        is_gathering: Whether it goes on after its end: the devices that went home come back one by
+            one, so it waits for as many as at its beginning.
     """
 
     adapter_sha256: str
@@ -92,6 +94,7 @@ class State:
     paused_at_s: float | None = None
     rounds: int = 0
     is_stopped: bool = False
+    is_gathering: bool = False
 
     def __post_init__(self) -> None:
         first = self.first_sha256 or self.adapter_sha256
@@ -119,7 +122,7 @@ def evolve(state: State, event: Event) -> State:
         ValueError: A step is closed that is not open, or without the adapter after it.
     """
     if isinstance(event, StepOpened):
-        return replace(state, step=Step(event, dict(event.members)))
+        return replace(state, step=Step(event, dict(event.members)), is_gathering=False)
     if isinstance(event, Answered):
         return _answered(state, event)
     if isinstance(event, Left):
@@ -135,7 +138,8 @@ def evolve(state: State, event: Event) -> State:
         ended = replace(state, step=None, is_finished=True, is_stopped=event.is_stopped)
         return replace(ended, paused_at_s=None)
     if isinstance(event, Extended):
-        return replace(state, rounds=event.rounds, is_finished=False, is_stopped=False)
+        again = replace(state, rounds=event.rounds, is_finished=False, is_stopped=False)
+        return replace(again, is_gathering=state.is_finished or state.is_gathering)
     if isinstance(event, Resumed):
         # What a pause is still to add to the deadline counts from here too.
         since = event.resumed_at_s if state.is_paused and state.step else state.paused_at_s

@@ -13,6 +13,14 @@ def own_address() -> str | None:
     return None
 
 
+def names_loopback(host: str) -> bool:
+    """Whether a host is loopback by what it says, without asking anybody."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def is_loopback(host: str) -> bool:
     """Whether nobody but this machine reaches a host that is listened on."""
     try:

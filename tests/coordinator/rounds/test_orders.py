@@ -18,7 +18,7 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.machine import decide, rounds_of
+from coordinator.rounds.machine import decide, devices_needed, rounds_of
 from coordinator.rounds.orders import OrderError, OrderKind, event_of
 from coordinator.rounds.state import State, evolve, replay
 from edge_client.wire.labelling import Labelling
@@ -140,6 +140,23 @@ def test_a_finished_run_that_is_extended_goes_on_as_a_longer_one(rounds: int) ->
         state = proceed(state, CONFIG, 5.0, log)
     assert state.adapter_sha256 == run(replace(CONFIG, rounds=rounds))[0].adapter_sha256
     assert isinstance(log[-1], Finished) and not state.is_stopped
+
+
+def test_a_run_that_goes_on_after_its_end_waits_for_as_many_as_at_its_beginning() -> None:
+    ended, _ = run(CONFIG)
+    state = evolve(ended, Extended(CONFIG.rounds + 2, 5.0))
+    few = DEVICES[: CONFIG.min_clients - 1]
+    assert devices_needed(CONFIG, state) == CONFIG.min_clients
+    assert decide(CONFIG, state, few, "secret", 1e6) is None
+    opened = decide(CONFIG, state, DEVICES, "secret", 1e6)
+    assert isinstance(opened, StepOpened) and len(opened.members) >= CONFIG.min_clients
+    assert devices_needed(CONFIG, evolve(state, opened)) == 1
+
+
+def test_a_run_that_is_extended_on_its_way_goes_on_with_who_is_there() -> None:
+    _, log = run(CONFIG)
+    state = replay("first", log[: len(log) // 2])
+    assert devices_needed(CONFIG, evolve(state, Extended(CONFIG.rounds + 2, 5.0))) == 1
 
 
 def test_a_stopped_run_asks_nothing_more_and_keeps_its_last_adapter() -> None:

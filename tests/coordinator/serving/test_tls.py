@@ -169,6 +169,20 @@ def test_a_store_that_began_anew_is_refused_by_its_devices(
         trusted(local(server), "", tmp_path, 0)
 
 
+@pytest.mark.parametrize(
+    ("told", "listened_on"), [("127.0.0.1", "127.0.0.1"), ("pi.example", "0.0.0.0")]
+)
+def test_a_coordinator_for_this_machine_listens_on_loopback_alone(
+    tmp_path: Path, told: str, listened_on: str
+) -> None:
+    made = init(tmp_path / "store", [told])
+    with serve(made.certified.store, port=0) as server:
+        port = int(server.url.rpartition(":")[2])
+        mine = psutil.Process().net_connections(kind="tcp")
+    listening = {tuple(one.laddr) for one in mine if one.status == psutil.CONN_LISTEN}
+    assert {ip for ip, at in listening if at == port} == {listened_on}
+
+
 def test_without_tls_other_machines_are_served_only_if_asked_for(tmp_path: Path) -> None:
     Store(tmp_path / "store").close()
     with pytest.raises(WrongInput, match=r"--host 0.0.0.0 .*coordinator init.*--plain-http"):
