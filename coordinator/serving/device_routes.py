@@ -45,7 +45,7 @@ from edge_client.wire.messages import MAX_JSON_BYTES, Next, Receipt, Report, dec
 from edge_client.wire.tensors import digest_header, digest_in
 
 LONGEST_POLL_S = 60.0
-PIECE_BYTES = 32 << 10  # of an adapter that is sent: held for each device
+PIECE_BYTES = 16 << 10  # of an adapter that is sent: held for each device
 SMALL_BYTES = 8 << 20  # adapters up to here are sent from memory
 AT_HAND = 4  # of them: what devices ask for is one or two
 SHA_256 = "(^|[ ,])sha-256=:[A-Za-z0-9+/]{43}=:"

@@ -14,7 +14,7 @@ BETWEEN_TRIES = timedelta(seconds=10)  # of files that were refused and are the 
 FILES = ("server.pem", "server.key", "ca.pem", "address.json")
 # asyncio keeps a buffer of 256 KiB for each TLS connection from Python 3.11 on: measured, 278 KiB
 # for each device that waits, and 55 KiB with this one. A TLS record is 16 KiB.
-BUFFER_BYTES = 16 << 10
+BUFFER_BYTES = 8 << 10
 # What a connection may hold that its device has not read, or the application has not taken, in KiB.
 # OpenSSL's buffers never shrink: what one transfer needed, an idle connection goes on holding.
 MOST_HELD_KIB = 64
