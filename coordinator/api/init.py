@@ -1,6 +1,5 @@
 """A coordinator that other machines can use: its store, its certificates, and who may come in."""
 
-import shlex
 import socket
 import time
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from coordinator.api.joining import join_line
 from coordinator.api.serve import PORT
 from coordinator.api.stores import Place
 from coordinator.storage.keys import draw_secret
@@ -65,10 +65,7 @@ class Initialized:
     def line(self) -> str:
         """What is pasted on a device."""
         certified = self.certified
-        return (
-            f"SMIDGEN_TOKEN={self.token} smidgen client run --coordinator "
-            f"{shlex.quote(certified.url)} --ca {certified.ca} --data FOLDER"
-        )
+        return join_line(self.token, certified.url, certified.ca)
 
 
 def init(

@@ -1,13 +1,18 @@
 """`smidgen coordinator create`: a new run, from a run file and flags."""
 
+import shlex
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from coordinator.api.create import NewRun, create_run
+from coordinator.api.joining import join_line
 from coordinator.api.serve import PORT
+from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, NewStoreOption, answer, tags_of
+from coordinator.storage.runs import config_of, find_run
 
 TASK = "A task.toml, or the name of a ready-made task (`smidgen client tasks` lists them)."
 NAME = "Name of the run, 1 to 64 characters, another one for each run; by default the task's."
@@ -108,19 +113,21 @@ def create(
     )
     announce(created, as_json)
     if not as_json:
-        print(f"next, here      smidgen coordinator serve --store {store}")
-        print(f"on each device  smidgen client run {whom(store)}")
-        print("                --token TOKEN --data FOLDER")
+        print(f"next, here  smidgen coordinator serve --store {shlex.quote(str(store))}")
+        print("on each device:")
+        print(line_of(store, created))
 
 
-def whom(store: Path) -> str:
-    """How a device is told of the coordinator."""
+def line_of(store: Path, created: NewRun) -> str:
+    """What is pasted on a device."""
     from coordinator.trust.folder import ca_of, folder_of, is_there, read
 
+    with closing(open_store(store)) as opened:
+        base = config_of(find_run(opened, created.run_id)).base
     if not is_there(store):
-        return f"--coordinator http://127.0.0.1:{PORT}"
+        return join_line(created.token, f"http://127.0.0.1:{PORT}", None, base)
     trust = read(folder_of(store))
-    return f"--coordinator {trust.address.url} --ca {ca_of(trust)}"
+    return join_line(created.token, trust.address.url, ca_of(trust), base)
 
 
 def announce(created: NewRun, as_json: bool) -> None:

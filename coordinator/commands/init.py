@@ -58,7 +58,7 @@ def init_command(
     lines = [
         *certificate_lines(made.certified),
         f"operator     {made.operator_token}",
-        f"next, here   smidgen coordinator serve --store {shlex.quote(str(store))}",
+        f"next, here   smidgen coordinator create --store {shlex.quote(str(store))} --task TASK",
         f"on each device, until {until:%Y-%m-%d}:",
         made.line,
     ]

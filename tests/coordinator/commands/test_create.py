@@ -1,9 +1,11 @@
+import shlex
 from contextlib import closing
 from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
 
+from coordinator.api.joining import join_line
 from coordinator.api.stores import open_store
 from coordinator.commands import create
 from coordinator.config import RunConfig
@@ -44,6 +46,28 @@ def test_a_tag_that_is_no_pair_is_named(tmp_path: Path) -> None:
         done = smidgen("coordinator", "create", *store, "--task", "agnews", "--tag", tag)
         assert done.exit_code == 2 and f"--tag {tag!r}: {said}" in done.stderr
         assert not (tmp_path / "store").exists()
+
+
+def test_the_last_line_is_pasted_as_it_is(tmp_path: Path, tiny_base: Base) -> None:
+    store, base = f"{tmp_path}/my fleet", tmp_path / "tiny one"
+    base.symlink_to(tiny_base.folder)
+    what = ("--task", "agnews", "--base", str(base), "--adapter", "head")
+    done = smidgen("coordinator", "create", "--store", store, *what)
+    assert done.exit_code == 0, done.stderr
+    _, token, here, _, line = done.stdout.splitlines()
+    assert here == f"next, here  smidgen coordinator serve --store '{store}'"
+    url = "http://127.0.0.1:8700"
+    assert shlex.split(line) == [
+        f"SMIDGEN_TOKEN={token.split()[-1]}",
+        *("smidgen", "client", "run", "--coordinator", url),
+        *("--base", f"FOLDER-OF-{tiny_base.folder.resolve().name}", "--data", "FOLDER"),
+    ]
+
+
+def test_a_line_names_a_base_of_the_hub_and_not_the_default() -> None:
+    url = "https://hub:8700"
+    assert " --base google/tiny --data" in join_line("t", url, "system", "google/tiny")
+    assert "--base" not in join_line("t", url, "system")
 
 
 def test_tags_and_memory_are_told_to_the_run(tmp_path: Path, tiny_base: Base) -> None:

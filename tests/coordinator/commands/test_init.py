@@ -34,6 +34,12 @@ def test_init_makes_all_and_its_last_line_is_what_is_pasted(tmp_path: Path) -> N
     assert found is not None and found.role == "operator"
 
 
+def test_init_says_that_create_is_next(tmp_path: Path) -> None:
+    store = f"{tmp_path}/my fleet"
+    said = smidgen("coordinator", "init", "--store", store).stdout
+    assert f"next, here   smidgen coordinator create --store '{store}' --task TASK\n" in said
+
+
 def test_init_says_the_same_for_machines(tmp_path: Path) -> None:
     done = smidgen("coordinator", "init", "--store", f"{tmp_path}/s", "--port", "9000", "--json")
     said = json.loads(done.stdout)
@@ -69,6 +75,6 @@ def test_create_tells_devices_of_the_coordinator_as_init_did(tmp_path: Path) -> 
     store = f"{tmp_path}/s"
     ca = json.loads(smidgen("coordinator", "init", "--store", store, "--json").stdout)["ca"]
     made = smidgen("coordinator", "create", "--store", store, "--task", "agnews")
-    assert f"--ca {ca}" in made.stdout
+    assert f"--ca {ca} --data FOLDER\n" in made.stdout
     plain = smidgen("coordinator", "create", "--store", f"{tmp_path}/p", "--task", "agnews")
     assert "--coordinator http://127.0.0.1:8700" in plain.stdout
