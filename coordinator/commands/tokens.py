@@ -89,7 +89,9 @@ def new_token(
         token_id, added = insert_token(secret, now_s, uses, ends_at_s, tags)
         opened.database.write(added)
     told = {"token_id": token_id, "token": secret, "uses": uses, "expires_at_s": ends_at_s}
-    answer(f"enrolment token {secret}", told | {"tags": tags}, as_json)
+    ends = "never expires" if ends_at_s is None else f"expires {_ends(ends_at_s, now_s)}"
+    text = f"enrolment token {secret}\nits id is {token_id}; it {ends}"
+    answer(text, told | {"tags": tags}, as_json)
 
 
 def span_s(option: str, text: str) -> float:
