@@ -169,7 +169,17 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     try:
         return msgspec.convert(merged, RunConfig)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{origin}: {error}") from error
+        raise ConfigError(_said_of_flag(str(error), overrides) or f"{origin}: {error}") from error
+
+
+def _said_of_flag(said: str, overrides: Mapping[str, Any]) -> str:
+    """The same of the option that gave the number outside its range; empty where none did."""
+    name, _, expected = said.partition(" - at `$")[0].partition(": ")
+    value = overrides.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    option = name.removesuffix("_s").replace("_", "-")
+    return f"--{option} {value}: {expected} is expected"
 
 
 def _read_table(path: Path) -> dict[str, Any]:

@@ -138,6 +138,25 @@ def test_a_wrong_run_file_is_named(tmp_path: Path, line: str, said: str) -> None
         read_run_config(written(tmp_path, f'{line}\ntask = "task.toml"\n'), {})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("rounds", 0, "--rounds 0: 1 to 1000000 is expected"),
+        ("lr", 0.0, "--lr 0.0: above 0 and below 100 is expected"),
+        ("deadline_s", -1.0, "--deadline -1.0: above 0 is expected"),
+        ("infer_every", 0, "--infer-every 0: 1 to 1000000 is expected"),
+        ("share", 2.0, "--share 2.0: above 0 and at most 1 is expected"),
+    ],
+)
+def test_a_wrong_flag_is_named_as_it_is_typed(
+    tmp_path: Path, name: str, value: float, said: str
+) -> None:
+    path = written(tmp_path, 'task = "task.toml"\n')
+    with pytest.raises(ConfigError) as caught:
+        read_run_config(path, {name: value})
+    assert str(caught.value) == said
+
+
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no task; add"):
         read_run_config(written(tmp_path, ""), {})
