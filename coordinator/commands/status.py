@@ -183,7 +183,9 @@ def devices_table(one: Status, now_s: float) -> Table:
     rows = [
         [
             item["name"],
-            "left" if item["left"] else words.get(item["open_work"], item["open_work"]),
+            f"{_gone(item)} ({item['left']})"
+            if item["left"]
+            else words.get(item["open_work"], item["open_work"]),
             "never" if (seen := item["last_seen_s"]) is None else f"{span(now_s - seen)} ago",
             _last(item["last"]),
         ]
@@ -193,12 +195,19 @@ def devices_table(one: Status, now_s: float) -> Table:
     notes = ["last seen: to within a minute"]
     if more:
         notes.append(f"and {more} more devices; see --json")
-    if any(item["left"] for item in devices):
-        notes.append("left: takes no part until it is started again")
+    gone = {_gone(item) for item in devices if item["left"]}
+    notes += [f"{word}: takes no part until it is started again" for word in sorted(gone)]
     lasts: list[Mapping[str, Any]] = [item["last"] for item in devices if item["last"]]
     codes: set[Failure] = {last["failure"] for last in lasts if last["failure"]}
+    codes |= {item["left"] for item in devices if item["left"]}
     notes += [f"{code}: {SAID[code]}" for code in sorted(codes)]
     return Table(DEVICES, rows, notes=notes)
+
+
+def _gone(item: Mapping[str, Any]) -> str:
+    """One that has never answered did not take part: nothing to leave."""
+    is_new = item["membership"] == "declined" and item["last"] is None
+    return "declined" if is_new else "left"
 
 
 def _last(answer: Mapping[str, Any] | None) -> str:

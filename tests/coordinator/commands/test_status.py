@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.storage.orders import add_order
+from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Report
 from tests.command_line import shown, smidgen
 from tests.coordinator.conftest import Live
-from tests.coordinator.devices import Device, wait_for
+from tests.coordinator.devices import Device, enrol, wait_for
 
 Start = Callable[..., Live]
 
@@ -123,9 +124,20 @@ def test_a_device_that_has_left_says_why(start: Start, tmp_path: Path) -> None:
     gone = Report(devices[1].work().work_id, "failed", failure="texts", is_leaving=True)
     devices[1].report(gone)
     said = status(tmp_path)
-    assert re.search(r"hall +left .* evaluate, round 0: failed \(texts\)\n", said)
+    assert re.search(r"hall +left \(texts\) .* evaluate, round 0: failed \(texts\)\n", said)
     assert "texts: the device's texts cannot be used for this task" in said
     assert plain(tmp_path)["devices"][0]["left"] == "texts"
+
+
+def test_a_device_that_declines_says_why(start: Start, tmp_path: Path) -> None:
+    live = start()
+    device = enrol(live.http, live.token, "hall")
+    assert device.next().terms is not None
+    device.tell(live.run_id, Membership("declined", "base"))
+    said = status(tmp_path)
+    assert re.search(r"hall +declined \(base\) +\d+ s ago", said)
+    assert "base: the device holds another base" in said
+    assert "declined: takes no part until it is started again" in said
 
 
 def test_ids_and_figures_are_whole_on_80_columns_and_in_a_pipe(
