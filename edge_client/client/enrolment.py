@@ -8,6 +8,7 @@ devices, and its owner hears why at once.
 import logging
 import math
 import platform
+import shlex
 from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -185,8 +186,15 @@ def check_base(settings: Settings, base_id: str, base_name: str) -> None:
     if mine.base_id != base_id:
         raise OtherBase(
             f"--base {mine.name} ({mine.base_id[:12]}) is not the run's base {base_name} "
-            f"({base_id[:12]}); copy the coordinator's base to this device"
+            f"({base_id[:12]}); {_start_again(mine.name, base_name)}"
         )
+
+
+def _start_again(mine: str, base_name: str) -> str:
+    """A name that this device can open by itself is told; not a folder's, and not in vain."""
+    if base_name.startswith("./") or base_name == mine:
+        return "start it again with `--base FOLDER`, a copy of the coordinator's base"
+    return f"start it again with `--base {shlex.quote(base_name)}`"
 
 
 def check_texts(settings: Settings, data: ClientData, *, is_labelling: bool) -> None:

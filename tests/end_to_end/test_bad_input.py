@@ -64,7 +64,7 @@ def test_a_base_that_differs_by_one_byte(scene: Scene, url: str) -> None:
     (folder / "model.safetensors").write_bytes(weights)
     more = ("--token", scene.token, "--base", str(folder))
     said = refused(*client(scene, url, scene.data("x"), *more))
-    assert "is not the run's base" in said and "copy the coordinator's base" in said
+    assert "is not the run's base" in said and "a copy of the coordinator's base" in said
 
 
 def test_a_coordinator_that_is_not_there(scene: Scene) -> None:

@@ -220,10 +220,16 @@ def test_a_budget_too_small_is_refused_before_joining(home: Home) -> None:
 
 
 def test_another_base_is_refused_before_joining(home: Home) -> None:
-    gate = Gate(replace(home.terms, base_id="0" * 64))
-    with pytest.raises(OtherBase, match="copy the coordinator's base"):
+    gate = Gate(replace(home.terms, base_id="0" * 64, base_name="./tiny"))
+    with pytest.raises(OtherBase, match="`--base FOLDER`, a copy of the coordinator's base"):
         home.join(gate)
     assert gate.door.said == [("run", "declined", "base")]
+
+
+def test_a_run_of_a_base_that_goes_by_name_says_that_name(home: Home) -> None:
+    gate = Gate(replace(home.terms, base_id="0" * 64, base_name="google/bert_tiny"))
+    with pytest.raises(OtherBase, match="start it again with `--base google/bert_tiny`"):
+        home.join(gate)
 
 
 def test_a_device_that_cannot_take_part_in_one_run_serves_the_other(home: Home) -> None:
