@@ -17,7 +17,7 @@ from coordinator.serving.http.polls import Bells, UnderWay, heard
 from coordinator.serving.service import Service
 
 TICK_S = 1.0
-REST = 9.0  # after a tick, times as long as it took: a thousand answers are few ticks
+REST = 9.0  # after a tick without news, times as long as it took
 THREADS = 8  # for what touches the disk, which takes one write at a time
 OF_DEVICES = ("/v1/enrol", "/v1/work", "/v1/runs/", "/v1/adapters/")  # paths of what they ask
 Part = Callable[[FastAPI, Service, Bells], None]  # adds routes of a room above this one
@@ -64,9 +64,10 @@ async def drive(service: Service, bells: Bells) -> None:
     said = ""
     while not bells.is_stopping:
         bells.changed.clear()
-        began_s = time.monotonic()
+        began_s, woken = time.monotonic(), set[str]()
         try:
-            bells.ring(await run_in_threadpool(service.tick, time.time()))
+            woken = await run_in_threadpool(service.tick, time.time())
+            bells.ring(woken)
             bells.ticked_s = time.monotonic()
             said = ""
         except Exception as error:  # the edge: a full disk must not end the driver
@@ -74,7 +75,8 @@ async def drive(service: Service, bells: Bells) -> None:
                 LOG.exception("rounds stand still; trying again each second")
             said = str(error)
         if not bells.is_stopping:
-            await asyncio.sleep(min(REST * (time.monotonic() - began_s), TICK_S / 2))
+            if not woken:  # nothing was due: many answers are few looks
+                await asyncio.sleep(min(REST * (time.monotonic() - began_s), TICK_S / 2))
             await heard(bells.changed, TICK_S)
     with suppress(Exception):  # the same edge: it costs a coordinator that stops nothing
         await run_in_threadpool(service.stop, time.time())
