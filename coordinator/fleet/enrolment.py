@@ -10,12 +10,11 @@ from coordinator.storage.keys import hash_secret
 from coordinator.storage.rows.devices import Device, add_device, device_of_key, free_name, start
 from coordinator.storage.rows.tokens import spend, token_of
 from coordinator.storage.store import Store
-from edge_client.wire.fleet import Enrol, device_id_of
+from edge_client.wire.fleet import REVOKED, Enrol, device_id_of
 from edge_client.wire.messages import PROTOCOL
 
 KEY_LENGTHS = range(20, 201)
 NO_KEY = "a device's key is expected as `Authorization: Bearer KEY`"
-REVOKED = "this device was revoked by the coordinator's operator"
 
 
 def enrol(store: Store, message: Enrol, key: str | None, now_s: float) -> Device:

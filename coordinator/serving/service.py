@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 
 from coordinator.fleet.devices import Fleet, wants
-from coordinator.fleet.enrolment import NO_KEY, REVOKED, enrol
+from coordinator.fleet.enrolment import NO_KEY, enrol
 from coordinator.fleet.members import Members
 from coordinator.fleet.presence import Presence
 from coordinator.rounds.admission import Refusal
@@ -34,7 +34,7 @@ from coordinator.upkeep.caretaker import Caretaker
 from coordinator.upkeep.limits import Limits
 from coordinator.upkeep.room import Usage
 from coordinator.watch.logs import about
-from edge_client.wire.fleet import Enrol, Enrolled, Membership
+from edge_client.wire.fleet import REVOKED, Enrol, Enrolled, Membership
 from edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, Work
 
 SILENCE_S = 2.0  # between two lines on what a run waits for

@@ -66,6 +66,24 @@ def nobody() -> ssl.SSLContext:
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
+def no_answer(url: str, error: httpx.RequestError, is_heard: bool = False) -> Unreachable:
+    """What a request that failed says of the coordinator.
+
+    Args:
+        url: Its address.
+        error: How the request failed.
+        is_heard: Whether this address has answered before.
+    """
+    told = f"no answer from {url}: {error or type(error).__name__}"
+    is_plain = httpx.URL(url).scheme == "http"
+    if is_plain and not is_heard and isinstance(error, httpx.RemoteProtocolError):
+        told += " (if it speaks TLS, give https:// and --ca)"
+    unreachable = Unreachable(told)
+    is_absent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
+    unreachable.is_absent = is_absent and "SSL" not in str(error)  # a handshake that failed
+    return unreachable
+
+
 class Connection:
     """A connection to a coordinator at a URL, made when it is needed, and again when it is lost.
 
@@ -89,6 +107,7 @@ class Connection:
         if key:
             headers["Authorization"] = f"Bearer {key}"
         self.url, self.traffic, self._timeout_s = url, Traffic(), timeout_s
+        self._is_heard = False  # whether anybody has ever answered there
         self._http = http_client(url, verify or nobody(), timeout=timeout_s, headers=headers)
         for name in ("Accept", "Connection"):  # what they say goes without saying in HTTP/1.1
             del self._http.headers[name]
@@ -132,13 +151,13 @@ class Connection:
         )
         try:
             with closing(self._http.send(request, stream=True)) as response:
+                self._is_heard = True
                 meter.requests += 1
                 meter.payload_up_bytes += len(content or b"")
                 self._check(response, meter, takes)
                 yield response
         except httpx.RequestError as error:
-            said = error or type(error).__name__
-            raise Unreachable(f"no answer from {self.url}: {said}") from error
+            raise no_answer(self.url, error, self._is_heard) from error
 
     def message(
         self,

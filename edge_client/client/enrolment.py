@@ -14,10 +14,11 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from edge_client.adapters.spec import parse_adapter
-from edge_client.client.failures import ClientError, NoMemoryNow, OtherBase
+from edge_client.client.failures import ClientError, NoMemoryNow, OtherBase, not_known
+from edge_client.client.retries import reached
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, Identity
-from edge_client.client.transport import Coordinator, Refused, patiently
+from edge_client.client.transport import Coordinator, Refused
 from edge_client.engine.budgeted import check_budget
 from edge_client.engine.opening import installed_engine
 from edge_client.metering.board import board, is_on_mains
@@ -26,7 +27,7 @@ from edge_client.planning.sizes import BudgetError
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
 from edge_client.texts.rows import DataError
-from edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Terms, draw_key
+from edge_client.wire.fleet import REVOKED, DeviceFacts, Enrol, Enrolled, Terms, draw_key
 from edge_client.wire.messages import PROTOCOL
 
 log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ def enrol(coordinator: Coordinator, known: Identity, settings: Settings) -> Iden
 
     def ask(token: str) -> Enrolled:
         request = Enrol(PROTOCOL, settings.name, facts, token, tags)
-        return patiently(lambda: coordinator.enrol(request), patience_s)
+        return reached(lambda: coordinator.enrol(request), patience_s)
 
     try:
         try:
@@ -127,8 +128,10 @@ def _refusal(settings: Settings, error: Refused) -> ClientError:
             f"{settings.url} answers, but not as a coordinator of protocol {PROTOCOL}; check "
             "--coordinator, or install the same version of smidgen on both sides"
         )
+    if str(error) == REVOKED:
+        return not_known(settings.url, error)
     hint = ""
-    if error.status == 401 and "token" in str(error):  # else an operator revoked this device
+    if error.status == 401 and "token" in str(error):
         hint = "; check --token" if settings.token else "; give --token to enrol this device again"
     return ClientError(f"{settings.url} refused to enrol: {error}{hint}")
 

@@ -5,6 +5,7 @@ from edge_client.bases.architectures import ArchitectureError
 from edge_client.bases.base import BaseError
 from edge_client.bases.header import WeightsError
 from edge_client.bases.layout import PackError
+from edge_client.client.retries import Refused
 from edge_client.engine.engine import EngineError
 from edge_client.engine.trainer import TrainingError
 from edge_client.errors import Failed, WrongInput
@@ -14,6 +15,7 @@ from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import TaskError
 from edge_client.texts.tokens import TokenizerError
 from edge_client.wire.failures import Failure
+from edge_client.wire.fleet import REVOKED
 from edge_client.wire.messages import WireError
 
 MOST_IN_A_ROW = 3  # pieces of work that may fail one after the other
@@ -23,6 +25,13 @@ PASSING: tuple[Failure, ...] = ("disk", "memory", "budget", "transfer")
 
 class ClientError(WrongInput):
     """The device cannot serve this run as it is set up; says what to change."""
+
+
+def not_known(url: str, error: Refused) -> ClientError:
+    """Why a coordinator takes nothing more from this device, and what to do."""
+    if str(error) == REVOKED:
+        return ClientError(f"{url}: {REVOKED}")
+    return ClientError(f"{url} does not know this device: {error}; start it again with a --token")
 
 
 class NotTaken(Failed):

@@ -17,10 +17,10 @@ from edge_client.client.enrolment import check_protocol, enrol, identity_of
 from edge_client.client.failures import (
     MOST_IN_A_ROW,
     PASSING,
-    ClientError,
     NotTaken,
     code_of,
     is_lasting,
+    not_known,
 )
 from edge_client.client.finished import take_home
 from edge_client.client.outbox import deliver, deliver_all, keep
@@ -164,10 +164,7 @@ class Client:
             given = patiently(lambda: coordinator.next_work(wait_s, meter), patience_s)
         except Refused as error:
             if error.status in (401, 403):
-                raise ClientError(
-                    f"{self._settings.url} does not know this device: {error}; start it again "
-                    "with a --token"
-                ) from error
+                raise not_known(self._settings.url, error) from error
             raise
         if given.work is not None:
             check_protocol(self._settings.url, given.work.protocol)
@@ -234,7 +231,7 @@ class Client:
             return patiently(lambda: coordinator.membership(run_id, membership), patience_s)
         except Refused as error:
             if error.status == 401:
-                raise ClientError(f"{self._settings.url} does not take it: {error}") from error
+                raise not_known(self._settings.url, error) from error
             log.warning("run %s: the coordinator does not want to hear of it: %s", run_id, error)
         except Unreachable as error:
             log.warning("run %s: %s", run_id, error)
@@ -331,7 +328,7 @@ class Client:
                 finished = self._done(coordinator, work, standing, meter)
         except Refused as refused:
             if refused.status == 401:
-                raise ClientError(f"{self._settings.url} does not take it: {refused}") from refused
+                raise not_known(self._settings.url, refused) from refused
             log.warning("%s: its adapter is not to be had: %s", work.work_id, refused)
             time.sleep(SAID_AGAIN_S)  # its step is closed; what is next is another one
             return

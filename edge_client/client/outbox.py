@@ -4,7 +4,7 @@ import logging
 import math
 from dataclasses import replace
 
-from edge_client.client.failures import ClientError
+from edge_client.client.failures import ClientError, not_known
 from edge_client.client.state import Answer, ClientState
 from edge_client.client.telling import in_short
 from edge_client.client.transport import Coordinator, Refused, patiently
@@ -69,7 +69,9 @@ def deliver(
         level = logging.INFO if report.outcome == "done" else logging.ERROR
         log.log(level, "%s", in_short(work, finished, is_counted))
     except Refused as error:
-        if error.status == 401 or (error.status == 403 and work is not None):
+        if error.status == 401:
+            raise not_known(coordinator.url, error) from error
+        if error.status == 403 and work is not None:
             raise ClientError(f"{coordinator.url} does not take it: {error}") from error
         log.warning("the coordinator does not want %s: %s", report.work_id, error)
         is_taken = False

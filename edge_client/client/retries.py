@@ -40,11 +40,12 @@ class Unreachable(TransportError):
 
     Attributes:
         is_further: Whether a part of what was to be moved has arrived since the last try.
+        is_absent: Whether nobody could be connected to.
     """
 
     def __init__(self, message: str, asked_s: float = 0.0) -> None:
         super().__init__(message)
-        self.asked_s, self.is_further = asked_s, False
+        self.asked_s, self.is_further, self.is_absent = asked_s, False, False
 
 
 class Refused(TransportError):
@@ -97,6 +98,24 @@ def pause_s(
     """
     longest_s = min(FIRST_PAUSE_S * 2.0 ** min(failures - 1, 16), LONGEST_PAUSE_S)
     return asked_s + uniform(0.0, longest_s)
+
+
+def reached(call: Callable[[], Given], patience_s: float) -> Given:
+    """As `patiently`, for the first words to a coordinator; says what to do if nobody is there.
+
+    Args:
+        call: See `patiently`.
+        patience_s: What `--patience` says, or infinity.
+    """
+    try:
+        return patiently(call, patience_s)
+    except Unreachable as error:
+        if not error.is_absent:
+            raise
+        raise Unreachable(
+            f"{error}; is `smidgen coordinator serve` running there? --patience SECONDS waits "
+            "longer"
+        ) from error
 
 
 def patiently(call: Callable[[], Given], give_up_after_s: float) -> Given:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import httpx
 
-from edge_client.client.connection import address, http_client, is_loopback
-from edge_client.client.transport import Unreachable, patiently
+from edge_client.client.connection import address, http_client, is_loopback, no_answer
+from edge_client.client.retries import Unreachable, reached
 from edge_client.errors import Failed, WrongInput, demand
 from edge_client.files import write_atomically
 from edge_client.wire.pins import (
@@ -105,7 +105,7 @@ def _authority(
         assert pin is not None
         if kept.exists() and (body := kept.read_bytes()) and _pin_or_none(body) == pin:
             return body
-        body = patiently(lambda: _shown(url, kind), patience_s)
+        body = reached(lambda: _shown(url, kind), patience_s)
         _check_shown(url, body, pin, kind)
     else:
         body = _read(f"--ca {ca}", Path(ca))
@@ -174,7 +174,7 @@ def _shown(url: str, kind: type[Exception] = TrustError) -> bytes:
                     break
     except httpx.RequestError as error:
         _check_speaks_tls(url, error, kind)
-        raise Unreachable(f"no answer from {url}: {error or type(error).__name__}") from error
+        raise no_answer(url, error) from error
     is_there = response.status_code == 200 and _pin_or_none(body) is not None
     demand(
         is_there,

@@ -18,6 +18,10 @@ from edge_client.wire.failures import Failure
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 
+REVOKED = (
+    "the coordinator's operator has revoked this device; only they can let it in, as a new device "
+    "(another --state folder and a new token)"
+)
 LONGEST_NAME = 64  # characters of a device's name
 MOST_TAGS = 32
 LONGEST_TAG = 64  # characters of a tag's key, and of its value

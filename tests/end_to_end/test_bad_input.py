@@ -71,7 +71,7 @@ def test_a_coordinator_that_is_not_there(scene: Scene) -> None:
     more = ("--token", "t", "--patience", "1")
     line = client(scene, "http://127.0.0.1:9", scene.data("x"), *more)
     said = refused(*line, exit_code=1)  # the input was right
-    assert "no answer from http://127.0.0.1:9" in said
+    assert "no answer from http://127.0.0.1:9" in said and "--patience SECONDS waits" in said
 
 
 def test_an_empty_data_folder(scene: Scene) -> None:

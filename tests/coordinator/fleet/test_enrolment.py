@@ -158,7 +158,7 @@ def test_a_revoked_device_does_not_come_back(store: Store) -> None:
     key = draw_key()
     device = come(store, "pi", key)
     revoke(store.database, device.device_id, 2.0)
-    with pytest.raises(Refusal, match="this device was revoked") as caught:
+    with pytest.raises(Refusal, match="has revoked this device") as caught:
         come(store, "pi", key)
     assert caught.value.status == 401
 

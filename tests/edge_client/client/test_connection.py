@@ -173,3 +173,16 @@ def test_what_goes_to_this_machine_goes_through_no_proxy(monkeypatch: pytest.Mon
         there = Coordinator("http://coordinator.invalid", "key")
         with closing(there), pytest.raises(Unreachable, match="disconnected"):
             there.membership("run", Membership("joined"))
+
+
+def test_plain_http_that_is_cut_off_is_told_of_tls_until_somebody_has_answered() -> None:
+    whole = answer(200, encode(Receipt(True)))
+    with saying(b"", whole, b"") as url, closing(Coordinator(url)) as coordinator:
+        said = []
+        for _ in range(3):
+            try:
+                coordinator.membership("run", Membership("joined"))
+            except Unreachable as error:
+                said.append(str(error))
+    assert len(said) == 2
+    assert "if it speaks TLS, give https:// and --ca" in said[0] and "TLS" not in said[1]

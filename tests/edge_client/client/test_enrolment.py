@@ -18,11 +18,12 @@ from edge_client.client.transport import Unreachable
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
-from edge_client.wire.fleet import Enrol, Terms, device_id_of
+from edge_client.wire.fleet import REVOKED, Enrol, Terms, device_id_of
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Next, Report, decode, encode
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import IDLE, Door, enrolled_as, over, terms_for
+from tests.edge_client.client.test_transport import free_port
 
 
 @dataclass
@@ -178,6 +179,24 @@ def test_a_refused_device_is_told_what_to_do(home: Home, token: str, hint: str) 
     gate = Gate(home.terms, refusal=(401, b'{"detail": "no such token"}'))
     with pytest.raises(ClientError, match=f"refused to enrol: no such token; {hint}"):
         home.join(gate, token=token)
+
+
+@pytest.mark.parametrize("token", ["x", ""])
+def test_a_revoked_device_is_told_that_its_operator_alone_lets_it_in(
+    home: Home, token: str
+) -> None:
+    home.state.keep_identity(Identity("", "key", "d1", "hub"))
+    gate = Gate(home.terms, refusal=(401, json.dumps({"detail": REVOKED}).encode()))
+    with pytest.raises(ClientError) as caught:
+        home.join(gate, token=token)
+    url, _, said = str(caught.value).partition(": ")
+    assert url.startswith("http://127.0.0.1:") and said == REVOKED
+
+
+def test_a_new_device_is_told_what_to_look_at_where_nobody_listens(home: Home) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(Unreachable, match=r"coordinator serve` running there\? --patience"):
+        Client(home.settings(url, patience_s=0.0), home.state).run()
 
 
 def test_a_coordinator_that_forgot_the_key_hears_the_token_again(home: Home) -> None:

@@ -1,5 +1,6 @@
 """What a device does next, whatever its coordinator answers: a real client, scripted answers."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from edge_client.client.failures import ClientError
 from edge_client.client.loop import Client
 from edge_client.client.state import Answer as Kept
 from edge_client.texts.tasks import Task
+from edge_client.wire.fleet import REVOKED
 from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work, decode, encode
 from edge_client.wire.tensors import encode_adapter, sha256
 from edge_client.wire.training import Training
@@ -137,3 +139,17 @@ def test_a_run_that_was_extended_while_its_adapter_came_home_goes_on(home: Home)
     turns = Turns([Next(terms=home.terms), end], (200, weights), accepts=[True, False])
     turns.serve(home)
     assert home.state.terms("run") == home.terms
+
+
+@pytest.mark.parametrize("place", ["/v1/work?", "/membership", "/v1/adapters", "/report"])
+def test_a_device_that_is_revoked_hears_one_thing_whatever_it_does(home: Home, place: str) -> None:
+    turns = Turns([Next(terms=home.terms), work_of(home, 1)])
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        if place in path:
+            return 401, json.dumps({"detail": REVOKED}).encode()
+        return turns.answer(method, path, body)
+
+    with http_server(answer) as url, pytest.raises(ClientError) as caught:
+        Client(home.settings(url), home.state).run()
+    assert str(caught.value) == f"{url}: {REVOKED}"

@@ -285,7 +285,7 @@ def test_a_file_without_a_certificate_is_told(tmp_path: Path, state: Path) -> No
 
 
 def test_who_is_absent_is_waited_for_once_the_authority_is_known(state: Path, ours: Pair) -> None:
-    with pytest.raises(Unreachable, match=r"^no answer from https"):
+    with pytest.raises(Unreachable, match=r"^no answer from https.*coordinator serve`.*--patience"):
         trusted("https://127.0.0.1:1", pin_of(ours.certificate), state, 0)
     (state / KEPT).write_bytes(ours.certificate)
     assert trusted("https://127.0.0.1:1", "", state, 0)
