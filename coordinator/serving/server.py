@@ -32,6 +32,7 @@ from edge_client.errors import WrongInput
 LOG = logging.getLogger(__name__)
 MOST_FILES = 65_536
 LOOK_S = 1.0  # between two looks at the certificate's files
+NONE_CANCELLED = "Cancel %s running task(s), timeout graceful shutdown exceeded", (0,)
 KEPT_OPEN_S = 75  # a connection without a request: longer than a device works or pauses between two
 
 
@@ -156,7 +157,16 @@ def serve(
         await task
 
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(is_told)
     asyncio.run(main())
+
+
+def is_told(record: logging.LogRecord) -> bool:
+    """Whether a line of uvicorn's is worth reading: not of a stop that cut no request short.
+
+    It waits for connections, too: a device at work does not hear that its idle one is closed.
+    """
+    return (record.msg, record.args) != NONE_CANCELLED
 
 
 def allow_files(most: int = MOST_FILES) -> None:
