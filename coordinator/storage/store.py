@@ -78,6 +78,10 @@ class Store:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # tokens' hashes, work's secrets
             self.blobs.mkdir(exist_ok=True)
+        except OSError as error:
+            told = f"a store at {folder} cannot be made: {error.strerror or error}"
+            raise StoreError(f"{told}; name another --store") from error
+        try:
             self.database = Database(url or f"sqlite:///{folder / DATABASE}")
             revision = revision_of(self.database.engine)
             if revision is None:

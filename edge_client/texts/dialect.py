@@ -83,13 +83,15 @@ class Dialect:
         columns = self.columns(names_of(header, delimiter))
         return columns.text is not None and (not labelled or columns.label is not None)
 
+    def wanted(self, labelled: bool) -> str:
+        """Which columns are expected, in words."""
+        names = [self.text_column or "text", *([self.label_column or "label"] if labelled else ())]
+        return f"columns {','.join(names)} are expected"
+
     def no_header(self, found: int, labelled: bool, is_table: bool = True) -> str:
         """What is said of columns none of which is wanted; they may be a text: none is quoted."""
-        wanted, options = [self.text_column or "text"], "--text-column"
-        if labelled:
-            wanted.append(self.label_column or "label")
-            options += " and --label-column"
-        told = f"columns {','.join(wanted)} are expected, {found} found"
+        options = "--text-column and --label-column" if labelled else "--text-column"
+        told = f"{self.wanted(labelled)}, {found} found"
         told = f"line 1 is not a header: {told}; put one there, or" if is_table else f"{told};"
         return f"{told} say by {options} how they are called"
 

@@ -115,7 +115,7 @@ def read_folder(folder: Path, labels: Sequence[str], dialect: Dialect = PLAIN) -
         for part, path in paths.items()
     }
     if not any(read.values()):
-        raise _empty(paths)
+        raise _empty(paths, dialect)
     return ClientData(*(read.get(part, ()) for part in PARTS))
 
 
@@ -133,12 +133,13 @@ def check_folder(folder: Path, dialect: Dialect = PLAIN) -> None:
         elif left_out.is_any:
             raise _useless(path, left_out)
     if not good:
-        raise _empty(paths)
+        raise _empty(paths, dialect)
 
 
-def _empty(paths: Mapping[str, Path]) -> DataError:
+def _empty(paths: Mapping[str, Path], dialect: Dialect) -> DataError:
     holds = " holds" if len(paths) == 1 else " hold"
-    return DataError(f"{' and '.join(map(str, paths.values()))}{holds} no texts")
+    wanted = dialect.wanted(labelled=bool({"labelled", "test"} & paths.keys()))
+    return DataError(f"{' and '.join(map(str, paths.values()))}{holds} no texts; {wanted}")
 
 
 def files_of(folder: Path) -> dict[str, Path]:
@@ -190,7 +191,8 @@ def read_file(
     """
     examples = _read_part(path, labels, labelled, dialect)
     if not examples:
-        raise DataError(f"{path} holds no texts")
+        wanted = f"; {dialect.wanted(labelled)}" if labelled else ""  # lines have no columns
+        raise DataError(f"{path} holds no texts{wanted}")
     return examples
 
 

@@ -124,6 +124,13 @@ def test_a_file_that_is_no_database_is_a_clear_error(tmp_path: Path) -> None:
         Store(tmp_path)
 
 
+@pytest.mark.parametrize("place", ["/proc/x", "/dev/null/x"])
+def test_a_store_that_cannot_be_made_is_named_once_with_what_to_do(place: str) -> None:
+    with pytest.raises(StoreError, match=f"a store at {place} cannot be made.*--store$") as caught:
+        Store(Path(place))
+    assert str(caught.value).count(place) == 1
+
+
 def test_a_database_may_lie_elsewhere(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'elsewhere.db'}"
     with closing(Store(tmp_path / "store", url)) as store:

@@ -184,9 +184,9 @@ def test_a_file_of_nul_bytes_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", [b"", b"text,label\n", b"\n"])
 def test_a_part_without_rows_is_as_if_it_were_not_there(tmp_path: Path, body: bytes) -> None:
     (tmp_path / "labelled.csv").write_bytes(body)
-    with pytest.raises(DataError, match=r"labelled\.csv holds no texts"):
+    with pytest.raises(DataError, match=r"labelled\.csv holds no texts; columns text,label are"):
         check_folder(tmp_path)
-    with pytest.raises(DataError, match=r"labelled\.csv holds no texts"):
+    with pytest.raises(DataError, match=r"labelled\.csv holds no texts; columns text,label are"):
         read_folder(tmp_path, LABELS)
     write(tmp_path / "unlabelled.csv", "text\nx\n")
     check_folder(tmp_path)
