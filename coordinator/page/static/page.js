@@ -209,7 +209,7 @@ find("stop").addEventListener("click", () => {
 });
 find("extend").addEventListener("click", () => {
   const run = seen.runs.get(chosen);
-  const text = `It is finished after ${counted(run.rounds, "round")} as it stands. The new number is all in all.`;
+  const text = `It is finished after ${counted(run.rounds, "round")} as it stands. Rounds in total, those already done included.`;
   const number = find("ask-number");
   number.min = run.rounds + 1;
   number.value = run.rounds + 10;

@@ -246,10 +246,10 @@ def test_stop_extend_and_revoke_ask_first_and_are_carried_out(browser: Any, star
     said(page, "#devices tbody", "revoked")
     assert first.poll().status_code == 401
     page.get_by_role("button", name="Extend").click()
-    page.get_by_label("Rounds, all in all").fill("2")
+    page.get_by_label("Rounds in total").fill("2")
     page.locator("#ask-yes").click()
     assert page.locator("#ask").is_visible()  # fewer than it has
-    page.get_by_label("Rounds, all in all").fill("7")
+    page.get_by_label("Rounds in total").fill("7")
     page.locator("#ask-yes").click()
     said(page, "#runs tbody", "0 of 7")
     page.get_by_role("button", name="Stop").click()
