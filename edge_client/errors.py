@@ -29,3 +29,9 @@ def demand(condition: bool, message: str, kind: type[Exception] = WrongInput) ->
     """Raise an error of a kind unless the condition holds."""
     if not condition:
         raise kind(message)
+
+
+def installing(extra: str = "") -> str:
+    """How to install smidgen with an extra; it is on no package index."""
+    wanted = f"[{extra}]" if extra else ""
+    return f"pip install '.{wanted}' in a clone of smidgen, or 'WHEEL{wanted}' with its wheel"

@@ -32,7 +32,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_client.errors import Failed, WrongInput
+from edge_client.errors import Failed, WrongInput, installing
 
 if TYPE_CHECKING:
     from coordinator.api.create import NewRun, RunStatus, create_run, runs
@@ -191,7 +191,7 @@ if not TYPE_CHECKING:  # a type checker has the true names from above, and knows
 def _needs(name: str, package: str, is_imported: bool) -> Exception:
     """What to raise for a name whose extra is absent; `hasattr` is to be false, and not to fail."""
     extra = _EXTRAS.get(_HOMES[name].split(".")[0], "")
-    told = f"smidgen.{name} needs {package!r}; pip install {_package(extra)}"
+    told = f"smidgen.{name} needs {package!r}; {installing(extra)}"
     if is_imported:
         return ModuleNotFoundError(told, name=package)
     return AttributeError(told, name=package, obj=None)
@@ -273,7 +273,7 @@ def _run(command: str, arguments: Sequence[str]) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in OURS:
             raise
-        told = f"needs {error.name!r}; pip install {_package(extra)}"
+        told = f"needs {error.name!r}; {installing(extra)}"
         _end(command, told, WrongInput.exit_code)
     except OSError as error:  # a full disk, a folder that is not ours
         _end(command, str(error), Failed.exit_code)
@@ -283,10 +283,6 @@ def _run(command: str, arguments: Sequence[str]) -> None:
         if end.code == INTERRUPTED:  # Typer has caught a KeyboardInterrupt and says nothing
             _end(command, "stopped", INTERRUPTED)
         raise
-
-
-def _package(extra: str) -> str:
-    return f"'smidgen[{extra}]'" if extra else "smidgen"
 
 
 def _end(command: str, message: str, exit_code: int) -> None:

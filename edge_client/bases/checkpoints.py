@@ -18,6 +18,7 @@ from edge_client.bases.layout import PackError
 from edge_client.bases.manifest import read_json
 from edge_client.bases.quantization import from_bfloat16
 from edge_client.bases.weights import modern_name
+from edge_client.errors import installing
 
 WHOLE, INDEX, PICKLE = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 REMAP_BYTES = 32 << 20
@@ -127,8 +128,8 @@ def _load_pickle(path: Path) -> dict[str, Any]:
         torch: Any = import_module("torch")  # only for this one kind of checkpoint
     except ModuleNotFoundError as error:
         raise PackError(
-            f"{path} needs torch to be read; pip install 'smidgen[torch]', or save the model as "
-            "safetensors"
+            f"{path} needs torch to be read: save the model as safetensors, or "
+            f"{installing('torch')}"
         ) from error
     again = "save the model with save_pretrained of today, as safetensors"
     try:

@@ -13,6 +13,7 @@ from edge_client.bases.architectures import Shape
 from edge_client.bases.base import Base
 from edge_client.engine.devices import check_device
 from edge_client.engine.engine import Engine, EngineError
+from edge_client.errors import installing
 from edge_client.planning.allocator import ask_for_large_pages, resident_bytes, use_one_arena
 from edge_client.planning.budget import Budget
 from edge_client.planning.cuda.accelerator import CPU
@@ -31,7 +32,7 @@ class Installation:
 
     Attributes:
         library: The package that must be installed.
-        install: The command that installs it.
+        extra: The extra of smidgen that brings it; empty for none.
         module: Its backend, reached by name so that nothing is imported before it computes.
         runtime_bytes: Resident bytes of a process that has loaded the library and nothing else,
             where they cannot be measured.
@@ -39,7 +40,7 @@ class Installation:
     """
 
     library: str
-    install: str
+    extra: str
     module: str
     runtime_bytes: int
     warm_up: str = ""
@@ -48,7 +49,7 @@ class Installation:
 ENGINES = {
     "torch": Installation(
         library="torch",
-        install="pip install 'smidgen[torch]'",
+        extra="torch",
         module="edge_client.engine.torch_backend.backend",
         runtime_bytes=240 << 20,
         warm_up="""
@@ -60,7 +61,7 @@ for dtype in (torch.float32, torch.bfloat16):
     ),
     "onnx": Installation(
         library="onnxruntime",
-        install="pip install smidgen",
+        extra="",
         module="edge_client.engine.onnx_backend.backend",
         runtime_bytes=80 << 20,
     ),
@@ -144,8 +145,8 @@ def installed_engine(kind: str, device: str = CPU) -> str:
     name = engine_name(kind, device)
     row = ENGINES[name]
     if find_spec(row.library) is None:
-        install = row.install if device == CPU else "pip install 'smidgen[gpu]'"
-        raise EngineError(f"the {name} engine needs {row.library}; {install}")
+        extra = row.extra if device == CPU else "gpu"
+        raise EngineError(f"the {name} engine needs {row.library}; {installing(extra)}")
     return name
 
 

@@ -10,6 +10,7 @@ import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from edge_client.adapters.spec import (
 )
 from edge_client.engine import opening
 from edge_client.engine.devices import check_device
+from edge_client.errors import installing
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.resources import fast_dtypes, flags_here
 from edge_client.planning.sizes import AUTO, BudgetError, parse_budget
@@ -54,6 +56,13 @@ PEERS = {
     "nf4": "nf4",
     TORCH_FLOAT32: "",
     ORT_TRAINING: "artifacts",
+}
+NEEDS = {
+    "full": ("torch", "transformers"),
+    "peft": ("torch", "transformers", "peft"),
+    "peft-checkpointing": ("torch", "transformers", "peft"),
+    "nf4": ("torch", "transformers", "peft", "bitsandbytes"),
+    TORCH_FLOAT32: ("torch",),
 }
 ENGINES = (AUTO, *opening.ENGINES)
 
@@ -331,9 +340,16 @@ def nf4_dtype(isa: str = "") -> str:
 
 def peers_here() -> tuple[list[str], list[str]]:
     """The peers that can run here, and a note on what was left out."""
-    reason = ort_training.missing()
-    names = [name for name in PEERS if name != ORT_TRAINING or reason is None]
-    return names, [f"peer {ORT_TRAINING} is left out: {reason}"] if reason else []
+    reasons = {name: lack(name) for name in PEERS}
+    reasons[ORT_TRAINING] = ort_training.missing() or ""
+    names = [name for name, reason in reasons.items() if not reason]
+    return names, [f"peer {name} is left out: {why}" for name, why in reasons.items() if why]
+
+
+def lack(name: str) -> str:
+    """Why a peer's libraries cannot be imported here; empty if they can."""
+    absent = [library for library in NEEDS.get(name, ()) if find_spec(library) is None]
+    return f"it needs {', '.join(absent)}; {installing('peers')}" if absent else ""
 
 
 def peaks(child: Child) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import typer
 from edge_client.bases.base import open_base
 from edge_client.bases.random_models import CONFIGS
 from edge_client.engine.budgeted import ready_engine
-from edge_client.engine.opening import ENGINE_HELP
+from edge_client.engine.opening import ENGINE_HELP, engine_name
 from edge_client.errors import demand
 from edge_client.outputs import check_out_file
 from edge_client.planning.cuda.accelerator import CPU
@@ -53,7 +53,7 @@ def predicted_peaks(
         int | None,
         typer.Option(help="Run only so many cases, drawn by --seed; by default all of the grid."),
     ] = None,
-    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = Settings.engine,
+    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = AUTO,
     device: DeviceOption = CPU,
     tokens: TokensOption = Settings.tokens,
     adapter: AdapterOption = Settings.adapter,
@@ -67,7 +67,7 @@ def predicted_peaks(
     with terminable(), working("looking for the first base") as say:
         common = Settings(
             base="",
-            engine=engine,
+            engine=engine_name(engine, device) if engine == AUTO else engine,
             device=device,
             tokens=tokens,
             adapter=adapter,

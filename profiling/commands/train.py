@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from edge_client.engine.opening import ENGINE_HELP
+from edge_client.engine.opening import ENGINE_HELP, engine_name
 from edge_client.outputs import check_out_file
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_size
 from edge_client.tables import show, tell
 from profiling.benchmarks.report import named, ratio_notes, train_notes, train_table
-from profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
+from profiling.benchmarks.training import PEERS, Benchmark, Settings, lack, peers_here
 from profiling.benchmarks.training_record import TRAIN_FILE, to_record
 from profiling.benchmarks.training_run import ratios
 from profiling.commands.options import (
@@ -47,7 +47,7 @@ def train_steps(
             help="Bits of the base's weights: 4, 8 or 16; by default its own, or 4 with --random."
         ),
     ] = None,
-    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "torch",
+    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = AUTO,
     device: DeviceOption = CPU,
     batch: Annotated[int, typer.Option(help="Texts in a step, 1 or more.")] = Settings.batch,
     tokens: TokensOption = Settings.tokens,
@@ -93,7 +93,7 @@ def train_steps(
             base=base,
             is_random=is_random,
             bits=bits,
-            engine=engine,
+            engine=engine_name(engine, device) if engine == AUTO else engine,
             device=device,
             batch=batch,
             tokens=tokens,
@@ -134,6 +134,8 @@ def _peer_names(every: bool, chosen: list[str], settings: Settings) -> list[str]
     for name in chosen:
         if name not in PEERS:
             raise BenchmarkError(f"--peer {name} is not known; one of {', '.join(PEERS)}")
+        if why := lack(name):
+            raise BenchmarkError(f"--peer {name}: {why}")
     here, notes = peers_here() if every else ([], [])
     names = list(dict.fromkeys([*here, *chosen]))
     spec = settings.spec

@@ -7,7 +7,6 @@ What cannot be had here, or does not fit, is a result: the cell says so in its o
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from math import prod
 from typing import Any
 
@@ -15,7 +14,7 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import size
-from profiling.benchmarks.training import Benchmark, Refused, Settings, peaks
+from profiling.benchmarks.training import Benchmark, Refused, Settings, lack, peaks
 from profiling.benchmarks.training_run import spread
 from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import KILLED_BY_CAP, STOOD_STILL, Child, Line
@@ -30,11 +29,6 @@ FLOAT32_BYTES = 4
 PROOF_STEPS = 2  # the second holds the optimizer's state from its beginning
 LOADING_S, SLOWER = 120.0, 10.0  # of a run on a board
 LABELLED_BATCHES = 4
-NEEDS = {
-    "full": ("torch", "transformers"),
-    "peft": ("torch", "transformers", "peft"),
-    "nf4": ("torch", "transformers", "peft", "bitsandbytes"),
-}
 Say = Callable[[str], None]
 
 
@@ -222,10 +216,7 @@ def _missing(cell: Cell) -> str:
     spec = parse_adapter(cell.adapter) if cell.method in ("peft", "nf4") else None
     if spec is not None and (not spec.rank or spec.head):
         return f"others are measured with LoRA alone, not with {cell.adapter}"
-    absent = [name for name in NEEDS.get(cell.method, ()) if find_spec(name) is None]
-    if absent:
-        return f"it needs {', '.join(absent)}; pip install 'smidgen[peers]'"
-    return ""
+    return lack(cell.method)
 
 
 def _refused(cell: Cell, refusal: Refused) -> Cell:

@@ -6,7 +6,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from edge_client.errors import Failed
+from edge_client.errors import Failed, installing
 from profiling.pages import charts
 from profiling.pages.contents import Contents
 
@@ -21,7 +21,7 @@ def check_jinja() -> None:
         Failed: It is not installed.
     """
     if find_spec("jinja2") is None:
-        raise Failed("the HTML page needs Jinja: pip install 'smidgen[profile]'")
+        raise Failed(f"the HTML page needs Jinja; {installing('profile')}")
 
 
 def render(contents: Contents) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edge_client.errors import installing
 from edge_client.texts.examples import Example
 from edge_client.texts.rows import DataError, read_rows
 from simulation.datasets.dataset import DataSet, Parts, build, checksum, narrowed
@@ -209,9 +210,8 @@ def _parquet_file(path: Path) -> Any:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise DataError("data sets of the hub need pyarrow: pip install 'smidgen[simulate]'") from (
-            error
-        )
+        told = f"data sets of the hub need pyarrow; {installing('simulate')}"
+        raise DataError(told) from error
     try:
         return parquet.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.client.state import ClientState, Identity
-from edge_client.errors import Failed, WrongInput
+from edge_client.errors import Failed, WrongInput, installing
 from edge_client.planning.resources import usable_cores
 from edge_client.texts.examples import read_folder
 from edge_client.texts.tasks import read_task
@@ -66,9 +66,9 @@ def check_extras() -> list[str]:
     """
     missing = [name for name in SERVER if find_spec(name) is None]
     if missing:
-        raise WrongInput(f"needs {missing[0]!r}; pip install 'smidgen[server,profile]'")
+        raise WrongInput(f"needs {missing[0]!r}; {installing('server,profile')}")
     if find_spec("matplotlib") is None:
-        return ["no chart will be drawn: it needs matplotlib; pip install 'smidgen[profile]'"]
+        return [f"no chart will be drawn: it needs matplotlib; {installing('profile')}"]
     return []
 
 

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from edge_client.errors import installing
 from edge_client.wire.labelling import keep_in
 from simulation.experiments.child import Child, start_child
 from simulation.experiments.devices import InProcess
@@ -190,7 +191,7 @@ def _devices(on: Stage, place: Place) -> Devices:
     if not place.ray:
         return InProcess(on)
     if find_spec("ray") is None:
-        raise SimulationError("--ray needs Ray; pip install 'smidgen[ray]'")
+        raise SimulationError(f"--ray needs Ray; {installing('ray')}")
     from simulation.experiments.ray_devices import RayDevices  # only where it is wanted
 
     return RayDevices(on, place.ray)

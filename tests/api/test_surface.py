@@ -12,6 +12,7 @@ import pytest
 import typer.main
 
 import smidgen
+from edge_client.errors import installing
 
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
@@ -131,7 +132,7 @@ def without(packages: Iterable[str], code: str) -> "subprocess.CompletedProcess[
 def test_a_name_of_an_extra_that_is_not_installed_names_the_extra(
     package: str, code: str, error: str
 ) -> None:
-    said = f"smidgen.serve needs {package!r}; pip install 'smidgen[server]'"
+    said = f"smidgen.serve needs {package!r}; {installing('server')}"
     assert without([package], code).stderr.splitlines()[-1] == f"{error}: {said}"
 
 

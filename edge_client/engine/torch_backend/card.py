@@ -17,6 +17,7 @@ import torch
 
 from edge_client.engine.engine import EngineError
 from edge_client.engine.torch_backend.matrices import nf4_dense_by_bitsandbytes
+from edge_client.errors import installing
 from edge_client.planning.cuda.accelerator import CUDA, Accelerator, DevicePeak
 from edge_client.planning.guard import Guard, is_allocation_failure
 
@@ -26,7 +27,7 @@ JETSON = (
     "the GPUs of Jetson TX2 and Nano have no CUDA that PyTorch 2 computes with, Orin needs a build "
     "for its JetPack"
 )
-INSTALL = "uninstall it, then pip install 'smidgen[gpu]'"
+INSTALL = f"uninstall it, then {installing('gpu')}"
 CUBLAS_FULL = "CUBLAS_STATUS_ALLOC_FAILED"
 # What torch and bitsandbytes raise where they do not fit each other, the driver or the card.
 UNFIT = (

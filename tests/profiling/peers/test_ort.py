@@ -43,6 +43,19 @@ def test_all_peers_are_all_but_this_one_and_a_note() -> None:
     assert len(notes) == 1 and SCRIPT in notes[0]
 
 
+@pytest.mark.usefixtures("no_environment")
+def test_peers_without_their_libraries_are_left_out_each_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, tiny_base: Base
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    names, notes = peers_here()
+    assert not names and [note.split()[1] for note in notes] == list(PEERS)
+    assert "peer torch-float32 is left out: it needs torch; pip install '.[peers]'" in notes[4]
+    arguments = ["train", "--base", str(tiny_base.folder), "--engine", "onnx", "--peer", "peft"]
+    result = smidgen("profile", *arguments)
+    assert result.exit_code == 2 and "--peer peft: it needs torch" in result.stderr
+
+
 def test_with_its_environment_it_is_one_of_all_peers(no_environment: Path) -> None:
     no_environment.mkdir()
     (no_environment / MARK).touch()
