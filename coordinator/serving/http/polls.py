@@ -30,6 +30,7 @@ class Bells:
         self.ticked_s = time.monotonic()
         self._waiting: dict[str, list[asyncio.Event]] = {}
         self._rung: dict[asyncio.Event, None] = {}  # in the order in which they are called
+        self._called: set[asyncio.Event] = set()  # of those, who counts as under way by its call
         self._under_way = 0
         self._news = asyncio.Event()
 
@@ -42,6 +43,9 @@ class Bells:
             yield bell
         finally:
             self._rung.pop(bell, None)
+            if bell in self._called:  # it was called before it waited
+                self._called.remove(bell)
+                self._under_way -= 1
             self._waiting[device_id].remove(bell)
             if not self._waiting[device_id]:
                 del self._waiting[device_id]
@@ -66,7 +70,10 @@ class Bells:
         try:
             await heard(bell, wait_s)
         finally:
-            self._under_way += 1
+            if bell in self._called:
+                self._called.remove(bell)
+            else:
+                self._under_way += 1
 
     def ring(self, device_ids: Iterable[str]) -> None:
         """Have these devices called if they wait, each at its turn."""
@@ -86,6 +93,9 @@ class Bells:
             while self._rung and self._under_way < AT_ONCE and not self.is_stopping:
                 bell = next(iter(self._rung))
                 del self._rung[bell]
+                if bell not in self._called:
+                    self._called.add(bell)
+                    self._under_way += 1
                 bell.set()
                 await asyncio.sleep(BETWEEN_S)
             await self._news.wait()

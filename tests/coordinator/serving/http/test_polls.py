@@ -74,6 +74,25 @@ def test_who_asks_again_in_between_is_not_called_for_nothing() -> None:
     asyncio.run(story())
 
 
+def test_however_a_call_meets_a_request_it_counts_once() -> None:
+    async def story() -> None:
+        bells = Bells()
+        calling = asyncio.create_task(bells.call())
+        for waits in (True, False):
+            for number in range(3 * AT_ONCE):  # were a place lost each time, nobody would be called
+                with bells.request(), bells.bell(f"d{number}") as bell:
+                    bells.ring([f"d{number}"])
+                    asyncio.get_running_loop().call_later(0.001, bells.ring, [f"d{number}"])
+                    if waits:
+                        await bells.heard(bell, 5)
+                    else:
+                        await asyncio.wait_for(bell.wait(), 5)
+        bells.stop()
+        await calling
+
+    asyncio.run(story())
+
+
 def test_all_are_let_go_at_once_when_it_stops() -> None:
     async def story() -> None:
         bells = Bells()
