@@ -274,8 +274,14 @@ def test_wrong_input_is_one_line_and_code_2(tmp_path: Path, tiny_base: Base) -> 
             ("create", *store): "no task",
             ("create", *store, *task, "--base", "./none"): "no base at ./none",
             ("create", *store, *task, "--adapter", "lorra"): "adapter 'lorra' is not one of",
-            ("create", *store, *task, "--rounds", "0"): "rounds: 1 to",
-            ("create", *store, *task, "--confidence", "2"): "confidence: 0.5 to below 1",
+            ("create", *store, *task, "--rounds", "0"): "--rounds 0: 1 to 1000000 is expected",
+            (
+                "create",
+                *store,
+                *task,
+                "--confidence",
+                "2",
+            ): "--confidence 2.0: 0.5 to below 1 is expected",
             ("status", "--store", str(tmp_path / "none")): "no store at",
             ("export", *store, "--run", "other", "--out", str(tmp_path / "x")): "no run 'other'",
         }

@@ -124,7 +124,7 @@ def test_a_device_that_was_revoked(scene: Scene, url: str) -> None:
     store = ("--store", str(scene.folder / "store"))
     assert smidgen("coordinator", "devices", "revoke", "x", *store).exit_code == 0
     said = refused(*client(scene, url, scene.data("x"), "--token", scene.token))
-    assert "revoked by the coordinator's operator" in said and "--token" not in said
+    assert "the coordinator's operator has revoked this device" in said and "--token" not in said
 
 
 UNLABELLED = [

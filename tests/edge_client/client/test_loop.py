@@ -143,7 +143,7 @@ def test_a_run_that_was_extended_while_its_adapter_came_home_goes_on(home: Home)
 
 @pytest.mark.parametrize("place", ["/v1/work?", "/membership", "/v1/adapters", "/report"])
 def test_a_device_that_is_revoked_hears_one_thing_whatever_it_does(home: Home, place: str) -> None:
-    turns = Turns([Next(terms=home.terms), work_of(home, 1)])
+    turns = Turns([Next(terms=home.terms), work_of(home, 1)], (200, WHOLE))
 
     def answer(method: str, path: str, body: bytes) -> Answer:
         if place in path:
