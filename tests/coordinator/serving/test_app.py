@@ -82,21 +82,28 @@ def test_an_answer_does_not_wait_for_an_acknowledgement(start: Start) -> None:
 
 
 def test_a_long_poll_hears_of_work_at_once(start: Start) -> None:
-    live = start()
-    first, second = *live.join("a"), *live.enrol("b")
+    """In the median of five: a busy machine may take any one of them off its processor."""
+    first, second = start(rounds=3).join("a", "b")
+    assert median(heard_after_s(first, second) for _ in range(5)) < 1.0
+
+
+def heard_after_s(first: Device, second: Device) -> float:
+    """Seconds from the answer that ends a step to that of a poll which waited for the next one."""
     heard: list[float] = []
 
     def wait() -> None:
         first.work(wait_s=20)
         heard.append(time.monotonic())
 
+    first.do(first.work())
+    last = second.work()
     thread = threading.Thread(target=wait)
     thread.start()
     time.sleep(0.3)
     asked = time.monotonic()
-    second.join()
-    thread.join(10)
-    assert heard[0] - asked < 1.0
+    second.do(last)
+    thread.join(20)
+    return heard[0] - asked
 
 
 def test_a_poll_is_answered_while_the_disk_takes_an_answer(start: Start) -> None:
@@ -303,6 +310,7 @@ def test_a_connection_cut_in_the_middle_of_an_update_changes_nothing(start: Star
     )
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(head.encode() + body[: len(body) // 2])
+    wait_for(lambda: any(live.store.uploads.iterdir()))  # it was read, and cut
     assert a.work().work_id == work.work_id
     assert a.put(work.work_id, body).json() == {"accepted": True, "reason": ""}
 
