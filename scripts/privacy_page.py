@@ -31,6 +31,7 @@ NOT_SENT = ("Update.work_id", "Update.num_examples")  # they travel as `UpdateHe
 
 QUERY = {  # what the parts of a query are, which have no docstring
     "wait_s": "Seconds it will wait for an answer.",
+    "life": "What it drew at its start.",
 }
 SAYS_NOTHING = "Nothing of the device."
 
@@ -44,6 +45,7 @@ REVEALS: dict[str, tuple[str, str]] = {
         "`annas-phone` says who it is.",
         "The name, while it is waited for, in a run with `tell_names`.",
     ),
+    "Enrol.life": ("When it was started anew.", ""),
     "Enrol.tags": (
         "Whatever its owner says with `--tag`; where it stands, in `site=kitchen`.",
         "",
@@ -69,6 +71,7 @@ REVEALS: dict[str, tuple[str, str]] = {
     ),
     "Membership.peak_bytes": ("How much memory it will take, so its engine and its budget.", ""),
     "work.wait_s": (SAYS_NOTHING, ""),
+    "work.life": ("When it was started anew, and that its state folder was copied.", ""),
     "UpdateHeader.protocol": (SAYS_NOTHING, ""),
     "UpdateHeader.work_id": (f"{SAYS_NOTHING} The coordinator drew it.", ""),
     "UpdateHeader.num_examples": (
@@ -130,6 +133,7 @@ REVEALS: dict[str, tuple[str, str]] = {
         "device with one test text, the answer to that text.",
         "The mean over all devices, as the prior of label work.",
     ),
+    "Report.refused_bytes": ("That a proxy between refused its update, and its size.", ""),
     "Report.layer_forwards": (
         "How much it computed: texts times layers, so how many texts were easy.",
         "",

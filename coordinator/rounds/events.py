@@ -25,6 +25,9 @@ class StepOpened:
         members: (work_id, device_id) of everyone asked, by device id.
         opened_at_s: Unix time; the deadline counts from here.
         population: Of an evaluation, devices that its members stand for; 0 where not said.
+        norm_bound: Longest update that counts unshortened, by its Euclidean norm; None: any.
+        most_examples: Largest weight of a member in a mean; 0: whatever it says.
+        deadline_s: Seconds after which the step stops waiting; 0: as the run's configuration says.
     """
 
     kind: Kind
@@ -34,6 +37,9 @@ class StepOpened:
     members: tuple[tuple[str, str], ...]
     opened_at_s: float
     population: int = 0
+    norm_bound: float | None = None
+    most_examples: int = 0
+    deadline_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,7 @@ class Answered:
         confidences: How sure the device is of its unlabelled texts; of label work.
         mean_log_probabilities: One per label, over the texts evaluated.
         failure: Why it failed.
+        norm: Euclidean norm of the update as it came; of training that is done.
     """
 
     work_id: str
@@ -61,6 +68,7 @@ class Answered:
     confidences: Confidences | None = None
     mean_log_probabilities: tuple[float, ...] = ()
     failure: Failure | None = None
+    norm: float | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ Failure = Literal[
     "disk",
     "transfer",
     "refused",
+    "too_large",
+    "limits",
     "revoked",
     "internal",
 ]
@@ -34,6 +36,8 @@ SAID: dict[Failure, str] = {
     "disk": "a file could not be read or written",
     "transfer": "what the coordinator sent could not be used",
     "refused": "the coordinator refused the device's answer",
+    "too_large": "something between device and coordinator refused the update as too large",
+    "limits": "the work is more than the device's owner lets it do",
     "revoked": "the coordinator's operator revoked the device",
     "internal": "an error that smidgen does not know; please report it",
 }

@@ -25,6 +25,7 @@ REVOKED = (
 LONGEST_NAME = 64  # characters of a device's name
 MOST_TAGS = 32
 LONGEST_TAG = 64  # characters of a tag's key, and of its value
+LONGEST_LIFE = 32
 LONGEST_FACT = 200  # characters
 LONGEST_GIVEN = 2 * LONGEST_NAME  # of a name that the coordinator gives: it numbers equal ones
 PLAIN_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # it becomes part of paths and file names
@@ -33,6 +34,11 @@ PLAIN_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # it becomes part of paths and 
 def draw_key() -> str:
     """A new device's key: 256 random bits, safe in a header and in a shell."""
     return "k" + secrets.token_urlsafe(32)
+
+
+def draw_life() -> str:
+    """What tells one life of a client from another that holds the same key."""
+    return secrets.token_hex(8)
 
 
 def device_id_of(key: str) -> str:
@@ -124,6 +130,7 @@ class Enrol:
         facts: What the coordinator's list of devices shows, and runs choose by.
         token: Enrolment token, given to the device by the coordinator's operator; may be empty.
         tags: What its owner says of it, such as `site=kitchen`; the operator's own win.
+        life: Drawn anew at each start; two that live at once are copies of one state folder.
     """
 
     protocol: int
@@ -131,11 +138,13 @@ class Enrol:
     facts: DeviceFacts
     token: str = ""
     tags: dict[str, str] = field(default_factory=dict)
+    life: str = ""
 
     def __post_init__(self) -> None:
         is_name = 0 < len(self.name) <= LONGEST_NAME and self.name.isprintable()
         demand(is_name, f"name: 1 to {LONGEST_NAME} characters")
         demand(len(self.token) <= 200, "token: at most 200 characters")
+        check_shown("life", self.life, LONGEST_LIFE)
         check_tags(self.tags)
 
 

@@ -1,10 +1,10 @@
-"""The contract between a device and its coordinator, protocol 5, and its JSON messages.
+"""The contract between a device and its coordinator, protocol 6, and its JSON messages.
 
 Messages are frozen dataclasses that check themselves on both sides; adapters and updates travel as
 safetensors files, never as pickle (`edge_client.wire.tensors`). The device opens every connection:
 
     POST /v1/enrol                     Enrol -> Enrolled     at each start; the first with a token
-    GET  /v1/work?wait_s=25            Next                  long poll: work, an invitation, an end
+    GET  /v1/work?wait_s=25&life=LIFE  Next                  long poll: work, an invitation, an end
     POST /v1/runs/{run_id}/membership  Membership -> Receipt joined, declined, or over and at home
     GET  /v1/adapters/{sha256}         safetensors           by range; skipped if the device has it
     HEAD /v1/work/{work_id}/update     Upload-Offset         how much of a cut upload arrived
@@ -32,7 +32,7 @@ from edge_client.wire.fleet import LONGEST_GIVEN, Terms, check_id, check_shown
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 
-PROTOCOL = 5
+PROTOCOL = 6
 MAX_JSON_BYTES = 256 * 1024
 
 Message = TypeVar("Message")
@@ -200,6 +200,8 @@ class Report:
         mean_log_probabilities: Mean over the texts evaluated, in label order; of evaluation.
         layer_forwards: Passes of one text through one layer that this work took, counted by the
             engine.
+        refused_bytes: Size of the update that something between device and coordinator refused as
+            too large; 0 where nothing did.
     """
 
     work_id: str
@@ -215,9 +217,11 @@ class Report:
     confidences: Confidences | None = None
     mean_log_probabilities: tuple[float, ...] = ()
     layer_forwards: int = 0
+    refused_bytes: int = 0
 
     def __post_init__(self) -> None:
         demand(self.num_examples >= 0, "num_examples: 0 or more")
+        demand(0 <= self.refused_bytes < 2**53, "refused_bytes: 0 to 2^53")
         is_told = (self.outcome == "failed") == (self.failure is not None)
         demand(is_told, "failure: a code where the outcome is `failed`, and only there")
 
