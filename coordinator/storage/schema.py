@@ -8,6 +8,13 @@ METADATA = sql.MetaData()
 VERSION = sql.Table(
     "alembic_version", METADATA, sql.Column("version_num", sql.String(32), primary_key=True)
 )
+# One row: the store's own name, and whether its heads are kept beside the database.
+STORE = sql.Table(
+    "store",
+    METADATA,
+    sql.Column("store_id", sql.String, primary_key=True),
+    sql.Column("is_watched", sql.Boolean, nullable=False),
+)
 
 
 def _run_column(**options: Any) -> sql.Column[str]:
@@ -45,7 +52,8 @@ TOKENS = sql.Table(
 )
 # `name` is `stem` or `stem-number`. `own_tags` are the device's words, `tags` the operator's.
 # `started_at_s`: its client's last start. `revision` grows with each change of a row, `last_seen_s`
-# left out, so that the process that serves reads only what is new.
+# left out, so that the process that serves reads only what is new. `cloned_at_s`: when two lives of
+# its key were last seen at once.
 DEVICES = sql.Table(
     "devices",
     METADATA,
@@ -63,6 +71,7 @@ DEVICES = sql.Table(
     sql.Column("last_seen_s", sql.Float),
     sql.Column("revoked_at_s", sql.Float),
     sql.Column("revision", sql.Integer, nullable=False, index=True),
+    sql.Column("cloned_at_s", sql.Float),
     sql.Index("ix_devices_stem_number", "stem", "number"),
 )
 # How devices stand to runs: `edge_client.wire.fleet.Membership` with its time.
@@ -76,12 +85,14 @@ MEMBERSHIPS = sql.Table(
     sql.Column("peak_bytes", sql.Integer),
     sql.Column("at_s", sql.Float, nullable=False),
 )
+# `chain`: SHA-256 over the chain before and the payload; see `coordinator/storage/chain.py`.
 EVENTS = sql.Table(
     "events",
     METADATA,
     _run_column(primary_key=True),
     sql.Column("seq", sql.Integer, primary_key=True, autoincrement=False),
     sql.Column("payload", sql.Text, nullable=False),
+    sql.Column("chain", sql.String, nullable=False, server_default=""),
 )
 REPORTS = sql.Table(
     "reports",

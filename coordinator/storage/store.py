@@ -7,6 +7,7 @@ have modules of their own over the same database.
 
 import fcntl
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,9 +20,10 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from coordinator.rounds.events import Event, decode_event, encode_event
 from coordinator.storage.blobs import keep_blob, put_blob, read_blob
+from coordinator.storage.chain import first_link, next_link
 from coordinator.storage.database import Database, Statement
 from coordinator.storage.migrations.upgrade import HEAD, KNOWN, keep_copy, revision_of, upgrade
-from coordinator.storage.schema import DEVICES, EVENTS, METADATA, REPORTS, RUNS, VERSION
+from coordinator.storage.schema import DEVICES, EVENTS, METADATA, REPORTS, RUNS, STORE, VERSION
 from edge_client.errors import WrongInput
 
 DATABASE = "coordinator.db"
@@ -99,7 +101,10 @@ class Store:
                 f"{DATABASE} from a backup, or name another --store"
             )
         METADATA.create_all(self.database.engine)
-        self.database.write(sql.insert(VERSION).values(version_num=HEAD))
+        named = {"store_id": f"s{secrets.token_hex(8)}", "is_watched": False}
+        self.database.write(
+            sql.insert(STORE).values(**named), sql.insert(VERSION).values(version_num=HEAD)
+        )
 
     def _check_older(self, folder: Path, revision: str, is_upgrading: bool) -> None:
         if revision not in KNOWN:
@@ -207,18 +212,28 @@ class Store:
         Raises:
             StoreError: Somebody else wrote such a place.
         """
-        rows = [
-            {"run_id": run_id, "seq": seq, "payload": encode_event(event)}
-            for run_id, seq, event in events
-        ]
         try:
             with self.database.transaction() as connection:
+                rows = self._chained(connection, events)
                 connection.execute(sql.insert(EVENTS), rows)
                 for statement in statements:
                     connection.execute(statement)
         except IntegrityError as error:
             runs = ", ".join(sorted({run_id for run_id, _, _ in events}))
             raise StoreError(f"another process writes the journal of run {runs}") from error
+
+    def _chained(
+        self, connection: sql.Connection, events: Sequence[tuple[str, int, Event]]
+    ) -> list[dict[str, Any]]:
+        """Rows of events, each with its link."""
+        rows: list[dict[str, Any]] = []
+        links: dict[str, str] = {}
+        for run_id, seq, event in events:
+            payload = encode_event(event)
+            before = links.get(run_id) or _link(connection, run_id, seq - 1)
+            links[run_id] = next_link(before, payload)
+            rows.append({"run_id": run_id, "seq": seq, "payload": payload, "chain": links[run_id]})
+        return rows
 
     def events(self, run_id: str) -> list[Event]:
         """A run's whole journal."""
@@ -278,6 +293,15 @@ def serving_alone(folder: Path) -> Iterator[None]:
                     raise StoreError(f"another coordinator serves the store {folder}") from error
             time.sleep(0.05)
         yield
+
+
+def _link(connection: sql.Connection, run_id: str, seq: int) -> str:
+    """The link of an event; before the first one, of the run's row."""
+    if seq < 0:
+        chosen = sql.select(RUNS).where(RUNS.c.run_id == run_id)
+        return first_link(connection.execute(chosen).mappings().one())
+    here = (EVENTS.c.run_id == run_id) & (EVENTS.c.seq == seq)
+    return str(connection.execute(sql.select(EVENTS.c.chain).where(here)).scalar_one())
 
 
 def _first_line(error: Exception) -> str:
