@@ -1,8 +1,9 @@
 """One connection to a coordinator: requests, what their failures mean, and answers within a limit.
 
-A lost connection, a time-out, a 5xx and whatever is not a coordinator's answer end in
-`Unreachable`, to be tried again (`edge_client.client.retries`); a 4xx of the coordinator's own is
-raised as `Refused`. No answer is unpacked: none is asked to be packed.
+A coordinator's own answers carry a header, `Smidgen-Protocol`: by it alone they are told from those
+of a proxy, a login page or a stranger. A lost connection, a time-out, a 5xx and every answer of
+something else end in `Unreachable`, to be tried again (`edge_client.client.retries`); a 4xx of the
+coordinator's own is raised as `Refused`. No answer is unpacked: none is asked to be packed.
 """
 
 import ipaddress
@@ -19,7 +20,7 @@ from edge_client.client.retries import PASSING, Refused, Unreachable, asked_paus
 from edge_client.errors import WrongInput
 from edge_client.metering.traffic import Traffic
 from edge_client.metering.work import WorkMeter
-from edge_client.wire.messages import MAX_JSON_BYTES, Message, WireError, decode
+from edge_client.wire.messages import MAX_JSON_BYTES, OWN, Message, WireError, decode
 
 LONGEST_DETAIL = 500  # characters of a reason that is shown
 
@@ -186,15 +187,24 @@ class Connection:
             raise Unreachable(f"{self.url} does not answer as a coordinator: {error}") from error
 
     def _check(self, response: httpx.Response, meter: WorkMeter, takes: Collection[int]) -> None:
-        status, asked_s = response.status_code, 0.0
-        if 200 <= status < 300 or status in takes:
+        status, asked_s, is_own = response.status_code, 0.0, is_coordinators(response)
+        if is_own and (200 <= status < 300 or status in takes):
             return
         if status >= 500 or status in PASSING:
             asked_s = asked_pause_s(response.headers, datetime.now(timezone.utc))
-        elif 400 <= status < 500 and (detail := _detail(response, meter)) is not None:
+        elif is_own and 400 <= status < 500 and (detail := _detail(response, meter)) is not None:
             raise Refused(status, detail)
-        asked = f"{response.request.method} {response.request.url.path}"
-        raise Unreachable(f"{self.url} answered {status} to {asked}", asked_s)
+        said = f"{self.url} answered {status} to {response.request.method} "
+        said += response.request.url.path
+        if is_own:
+            raise Unreachable(said, asked_s, is_own=True)
+        said += f"; that was no coordinator of this protocol but something in between (no {OWN})"
+        raise Unreachable(said, asked_s, status)
+
+
+def is_coordinators(response: httpx.Response) -> bool:
+    """Whether an answer is a coordinator's own, whatever it says."""
+    return OWN in response.headers
 
 
 def pieces(response: httpx.Response, meter: WorkMeter, most_bytes: int) -> Iterator[bytes]:

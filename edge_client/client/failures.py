@@ -1,5 +1,7 @@
 """What went wrong on a device, as the code that its coordinator hears."""
 
+from dataclasses import dataclass
+
 from edge_client.adapters.spec import AdapterError
 from edge_client.bases.architectures import ArchitectureError
 from edge_client.bases.base import BaseError
@@ -15,7 +17,7 @@ from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import TaskError
 from edge_client.texts.tokens import TokenizerError
 from edge_client.wire.failures import Failure
-from edge_client.wire.fleet import REVOKED
+from edge_client.wire.fleet import REVOKED, Terms
 from edge_client.wire.messages import WireError
 
 MOST_IN_A_ROW = 3  # pieces of work that may fail one after the other
@@ -32,6 +34,25 @@ def not_known(url: str, error: Refused) -> ClientError:
     if str(error) == REVOKED:
         return ClientError(f"{url}: {REVOKED}")
     return ClientError(f"{url} does not know this device: {error}; start it again with a --token")
+
+
+class GaveUp(Failed):
+    """Too many pieces of work failed one after the other."""
+
+
+@dataclass
+class Standing:
+    """How this device stands to a run that it is in.
+
+    Attributes:
+        terms: The run's; None where only its work is known.
+        in_a_row: Pieces of its work that failed one after the other.
+        failing_since_s: When the first of these did.
+    """
+
+    terms: Terms | None
+    in_a_row: int = 0
+    failing_since_s: float = 0.0
 
 
 class NotTaken(Failed):

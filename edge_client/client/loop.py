@@ -17,13 +17,15 @@ from edge_client.client.enrolment import check_protocol, enrol, identity_of
 from edge_client.client.failures import (
     MOST_IN_A_ROW,
     PASSING,
+    GaveUp,
     NotTaken,
+    Standing,
     code_of,
     is_lasting,
     not_known,
 )
 from edge_client.client.finished import take_home
-from edge_client.client.outbox import deliver, deliver_all, keep
+from edge_client.client.outbox import Barriers, deliver, deliver_all, keep
 from edge_client.client.settings import Settings, Summary
 from edge_client.client.state import Answer, ClientState, Identity
 from edge_client.client.telling import Teller, begun, called
@@ -48,25 +50,6 @@ PARTING_S = 60.0  # how long a coordinator whose run is finished is waited for
 SAID_AGAIN_S, LONGEST_PAUSE_S = 1.0, 30.0
 LOOK_AGAIN_S = 300.0  # a run that could not be joined is looked at again
 ERRORS = (RuntimeError, ValueError, MemoryError, OSError)  # of work; others are bugs
-
-
-class GaveUp(Failed):
-    """Too many pieces of work failed one after the other."""
-
-
-@dataclass
-class Standing:
-    """How this device stands to a run that it is in.
-
-    Attributes:
-        terms: The run's; None where only its work is known.
-        in_a_row: Pieces of its work that failed one after the other.
-        failing_since_s: When the first of these did.
-    """
-
-    terms: Terms | None
-    in_a_row: int = 0
-    failing_since_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -96,6 +79,7 @@ class Client:
         self._finished: dict[str, str] = {}  # names of runs that are over, by id
         self._said: set[tuple[str, str]] = set()  # how it stands to runs
         self._homeless: dict[str, int] = {}  # how often an adapter was tried in vain
+        self._barriers = Barriers()
         self._held: dict[str, bytes] = {}  # an adapter that the disk has no room for
         self._adapter = ""  # folder of the last one's
         self._works = self._failures = 0
@@ -317,6 +301,10 @@ class Client:
                 no other run; the coordinator has been told that the device leaves.
             GaveUp: One too many has failed; so has it here.
         """
+        if (answered := self._barriers.in_vain(work)) is not None:
+            deliver(coordinator, self._state, work, answered, meter)
+            self._failures += 1
+            return
         run_id = work.run_id
         if run_id not in self._runs:  # joined in an earlier life
             self._runs[run_id] = Standing(self._state.terms(run_id))
@@ -340,8 +328,14 @@ class Client:
             self._worker.rest()
         finished = replace(finished, report=replace(finished.report, cost=meter.cost()))
         keep(self._state, finished)
-        is_taken = deliver(coordinator, self._state, work, finished, meter)
-        if not is_taken and error is None:
+        taken = deliver(coordinator, self._state, work, finished, meter)
+        if taken is not None and taken.report.outcome != finished.report.outcome:
+            self._barriers.met(run_id, taken.report)  # that is no fault of this device
+            self._failures += 1
+            return
+        if taken is not None and finished.update is not None:
+            self._barriers.passed(run_id)
+        if taken is None and error is None:
             # Unanswered, the same work would be handed out again at once, for ever.
             error = NotTaken("the coordinator refused what was sent")
             finished = self._failed(work, standing, error)

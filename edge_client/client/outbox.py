@@ -1,17 +1,130 @@
-"""Finished work on its way: on disk before it is sent, and forgotten once it is acknowledged."""
+"""Finished work on its way: on disk before it is sent, and forgotten once it is acknowledged.
+
+What stands between device and coordinator may let small messages through and an update never: a
+proxy's limit on bodies, a filter. Then the coordinator is told so, by a small message, and of the
+next updates fewer and fewer are tried.
+"""
 
 import logging
 import math
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
 
 from edge_client.client.failures import ClientError, not_known
 from edge_client.client.state import Answer, ClientState
 from edge_client.client.telling import in_short
-from edge_client.client.transport import Coordinator, Refused, patiently
+from edge_client.client.transport import Coordinator, Refused, Unreachable, patiently
+from edge_client.errors import Failed
 from edge_client.metering.work import WorkMeter
-from edge_client.wire.messages import Work
+from edge_client.tables import size
+from edge_client.wire.failures import Failure
+from edge_client.wire.messages import Receipt, Report, Work
+
+MOST_413 = 4  # of one update, before they are believed: one may be of a proxy that starts
+STUCK_TRIES, STUCK_S = 12, 300.0  # of a body that does not get through, where small messages do
+LONGEST_GAP = 31  # updates of a run that are not tried, between two that are
 
 log = logging.getLogger(__name__)
+
+
+class NotThrough(Failed):
+    """Something between device and coordinator does not let an update through.
+
+    Args:
+        message: For people.
+        code: What the coordinator hears.
+        size_bytes: The update's.
+    """
+
+    def __init__(self, message: str, code: Failure, size_bytes: int) -> None:
+        super().__init__(message)
+        self.code, self.size_bytes = code, size_bytes
+
+
+@dataclass
+class Tries:
+    """What came of the tries to send one update.
+
+    Attributes:
+        url: The coordinator's.
+        size_bytes: The update's.
+        refused: Answers of 413 by something in between.
+        stuck: Tries in a row in which the coordinator was heard, and nothing of the body arrived.
+        since_s: When the first of these was.
+    """
+
+    url: str
+    size_bytes: int
+    refused: int = 0
+    stuck: int = 0
+    since_s: float = 0.0
+
+    def failed(self, error: Unreachable, now_s: float) -> None:
+        """Note one that failed.
+
+        Raises:
+            NotThrough: There is no use in trying on.
+        """
+        self.refused += error.status == 413
+        is_stuck = error.is_body_alone and not error.is_further
+        self.stuck = self.stuck + 1 if is_stuck else 0
+        self.since_s = self.since_s if self.stuck > 1 else now_s
+        where = f"between this device and {self.url}"
+        what = f"an update of {size(self.size_bytes)} ({self.size_bytes} bytes)"
+        if self.refused >= MOST_413:
+            raise NotThrough(
+                f"something {where} refuses {what} as too large (413): raise the limit of the "
+                "proxy there (nginx: client_max_body_size; Caddy: request_body max_size)",
+                "too_large",
+                self.size_bytes,
+            ) from error
+        if self.stuck >= STUCK_TRIES and now_s - self.since_s >= STUCK_S:
+            raise NotThrough(
+                f"something {where} lets small messages through, and {what} in none of "
+                f"{self.stuck} tries: {error}",
+                "transfer",
+                self.size_bytes,
+            ) from error
+
+
+@dataclass
+class _Gap:
+    code: Failure
+    size_bytes: int
+    length: int
+    left: int
+
+
+class Barriers:
+    """Runs whose updates something in between does not let through.
+
+    After one that was not, the next is tried; then one is left out, then three, seven ... To train
+    for each of them would be in vain. A client that is started again tries at once.
+    """
+
+    def __init__(self) -> None:
+        self._gaps: dict[str, _Gap] = {}
+
+    def met(self, run_id: str, report: Report) -> None:
+        """An update of a run was not let through, as its report says."""
+        before, code = self._gaps.get(run_id), report.failure or "too_large"
+        length = min(2 * before.length + 1, LONGEST_GAP) if before else 0
+        self._gaps[run_id] = _Gap(code, report.refused_bytes, length, length)
+
+    def passed(self, run_id: str) -> None:
+        """One was."""
+        self._gaps.pop(run_id, None)
+
+    def in_vain(self, work: Work) -> Answer | None:
+        """The answer to work that is not worth doing now; None: it is tried."""
+        gap = self._gaps.get(work.run_id)
+        if work.kind != "train" or gap is None or not gap.left:
+            return None
+        gap.left -= 1
+        report = Report(work.work_id, "failed", failure=gap.code, refused_bytes=gap.size_bytes)
+        after = f"after {gap.left} more" if gap.left else "with the next work"
+        reason = f"not trained, for the last update was not let through; tried again {after}"
+        return Answer(report, None, reason)
 
 
 def deliver_all(coordinator: Coordinator, state: ClientState) -> None:
@@ -38,7 +151,7 @@ def deliver(
     work: Work | None,
     finished: Answer,
     meter: WorkMeter,
-) -> bool:
+) -> Answer | None:
     """Send update and report until they are acknowledged, then forget them.
 
     Args:
@@ -49,24 +162,26 @@ def deliver(
         meter: Counts what sending costs.
 
     Returns:
-        Whether the coordinator took them; one that comes too late is taken.
+        What the coordinator took, also if it came too late: the answer, or that its update was not
+        let through. None: it refused it.
 
     Raises:
         ClientError: It does not know this device.
     """
-    report, update, is_counted, is_taken = finished.report, finished.update, True, True
+    report, is_counted = finished.report, True
     try:
-        if update is not None:
-            with meter.phase("upload"):
-                is_begun = work is None  # perhaps: it may have been cut by a restart
-                receipt = patiently(
-                    lambda: coordinator.upload(report.work_id, update, meter, is_begun), math.inf
-                )
-            is_counted = receipt.accepted
+        if finished.update is not None:
+            try:
+                with meter.phase("upload"):
+                    is_begun = work is None  # perhaps: it may have been cut by a restart
+                    receipt = _sent(coordinator, report.work_id, finished.update, meter, is_begun)
+                is_counted = receipt.accepted
+            except NotThrough as error:
+                finished = _not_through(report, error)
         cost = report.cost.delivered(meter.cost()) if work is None else meter.cost()
-        finished = replace(finished, report=replace(report, cost=cost))
+        finished = replace(finished, report=replace(finished.report, cost=cost))
         patiently(lambda: coordinator.report(finished.report, meter), math.inf)
-        level = logging.INFO if report.outcome == "done" else logging.ERROR
+        level = logging.INFO if finished.report.outcome == "done" else logging.ERROR
         log.log(level, "%s", in_short(work, finished, is_counted))
     except Refused as error:
         if error.status == 401:
@@ -74,6 +189,34 @@ def deliver(
         if error.status == 403 and work is not None:
             raise ClientError(f"{coordinator.url} does not take it: {error}") from error
         log.warning("the coordinator does not want %s: %s", report.work_id, error)
-        is_taken = False
+        state.forget_finished(report.work_id)
+        return None
     state.forget_finished(report.work_id)
-    return is_taken
+    return finished
+
+
+def _sent(
+    coordinator: Coordinator, work_id: str, update: bytes, meter: WorkMeter, is_begun: bool
+) -> Receipt:
+    """Send an update until somebody answers who is the coordinator.
+
+    Raises:
+        NotThrough: Nobody will.
+    """
+    tries = Tries(coordinator.url, len(update))
+
+    def send() -> Receipt:
+        try:
+            return coordinator.upload(work_id, update, meter, is_begun)
+        except Unreachable as error:
+            tries.failed(error, time.monotonic())
+            raise
+
+    return patiently(send, math.inf)
+
+
+def _not_through(report: Report, error: NotThrough) -> Answer:
+    """What is said instead of a report whose update is not let through."""
+    refused = error.size_bytes if error.code == "too_large" else 0
+    told = Report(report.work_id, "failed", failure=error.code, refused_bytes=refused)
+    return Answer(told, None, str(error))

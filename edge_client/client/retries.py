@@ -37,15 +37,22 @@ class Unreachable(TransportError):
     Args:
         message: For people.
         asked_s: For how long the server asked to be left alone.
+        status: The HTTP status that something else than the coordinator answered with, or 0.
+        is_own: Whether it is the coordinator itself that asks to come again.
 
     Attributes:
         is_further: Whether a part of what was to be moved has arrived since the last try.
         is_absent: Whether nobody could be connected to.
+        is_body_alone: Whether the coordinator was heard just before: what did not get through is
+            the body alone.
     """
 
-    def __init__(self, message: str, asked_s: float = 0.0) -> None:
+    def __init__(
+        self, message: str, asked_s: float = 0.0, status: int = 0, is_own: bool = False
+    ) -> None:
         super().__init__(message)
-        self.asked_s, self.is_further, self.is_absent = asked_s, False, False
+        self.asked_s, self.status, self.is_own = asked_s, status, is_own
+        self.is_further = self.is_absent = self.is_body_alone = False
 
 
 class Refused(TransportError):

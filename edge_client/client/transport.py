@@ -6,8 +6,10 @@ next call moves only what is missing. So the same call is repeated until it succ
     patiently(lambda: coordinator.upload(work_id, body, meter), math.inf)
 """
 
+import math
 import re
 import ssl
+import time
 from collections.abc import Mapping
 from urllib.parse import quote
 
@@ -33,6 +35,8 @@ __all__ = [
     "patiently",
 ]
 MOST_ADAPTER_BYTES = 256 << 20  # of an adapter whose size nobody has told
+GAVE_UP = (408, 504, 524)  # of a proxy that waits no longer for an answer
+SHORTEST_POLL_S = 1.0
 MOST_TURNS = 5  # of an upload: each time the coordinator says from where on it wants it
 
 
@@ -62,6 +66,7 @@ class Coordinator:
     ) -> None:
         self._connection = Connection(url, key, timeout_s, verify)
         self.url, self.traffic = url, self._connection.traffic
+        self._longest_poll_s = math.inf
         self._part = ("", bytearray())  # of a download that was cut: its hash, and what arrived
         self._begun: dict[str, int] = {}  # uploads that were cut: where the last try began
 
@@ -76,12 +81,21 @@ class Coordinator:
     def next_work(self, wait_s: float, meter: WorkMeter) -> Next:
         """What to do next; after `wait_s` seconds without anything, what is waited for.
 
+        Where a proxy gives up earlier than the coordinator answers, this one asks for less.
+
         Args:
             wait_s: How long to wait; 0 asks and comes back at once.
             meter: Counts.
         """
+        wait_s, began_s = min(wait_s, self._longest_poll_s), time.monotonic()
         path = f"/v1/work?wait_s={wait_s:g}"
-        return self._connection.message("GET", path, meter, Next, wait_s=wait_s)
+        try:
+            return self._connection.message("GET", path, meter, Next, wait_s=wait_s)
+        except Unreachable as error:
+            spent_s = time.monotonic() - began_s
+            if error.status in GAVE_UP and spent_s >= SHORTEST_POLL_S:
+                self._longest_poll_s = max(round(spent_s / 2, 1), SHORTEST_POLL_S)
+            raise
 
     def membership(self, run_id: str, membership: Membership) -> Receipt:
         """Say how this device stands to a run; the same may be said again."""
@@ -104,9 +118,8 @@ class Coordinator:
         Raises:
             WireError: The body has another hash, or is longer.
         """
-        is_resumed = self._part[0] == digest and bool(self._part[1])
         body = self._download(digest, meter, most_bytes)
-        if is_resumed and sha256(body) != digest:  # its two parts are not of one body
+        if sha256(body) != digest:  # damaged, or its two parts are not of one body
             body = self._download(digest, meter, most_bytes)
         if sha256(body) != digest:
             raise WireError(f"adapter {digest[:12]} arrived damaged ({len(body)} bytes)")
@@ -155,9 +168,11 @@ class Coordinator:
         name, path, is_damaged = sha256(body), f"/v1/work/{work_id}/update", False
         digest = {"Repr-Digest": digest_header(name)}
         offset = last = self._begun.get(name, 0)
+        is_heard = False
         try:
             if is_begun or name in self._begun:
                 offset = self._arrived(path, digest, len(body), meter)
+                is_heard = True
             for _ in range(MOST_TURNS):
                 self._begun[name] = offset
                 try:
@@ -172,7 +187,7 @@ class Coordinator:
                 offset = given
             raise Unreachable(f"{self.url} wants another part of the update each time")
         except Unreachable as error:
-            error.is_further = offset > last
+            error.is_further, error.is_body_alone = offset > last, is_heard and not error.is_own
             raise
         except Refused:
             self._begun.pop(name, None)
@@ -195,9 +210,14 @@ class Coordinator:
     def _arrived(self, path: str, digest: Mapping[str, str], whole: int, meter: WorkMeter) -> int:
         """How much of an update the coordinator has; 0 where it does not say."""
         takes = {*range(400, 500), 501} - set(PASSING)  # the PUT hears why
-        with self._connection.asking("HEAD", path, meter, None, digest, takes) as response:
-            is_said = 200 <= response.status_code < 300
-            return _offset(response.headers, whole) if is_said else 0
+        try:
+            with self._connection.asking("HEAD", path, meter, None, digest, takes) as response:
+                is_said = 200 <= response.status_code < 300
+                return _offset(response.headers, whole) if is_said else 0
+        except Unreachable as error:
+            if error.status in (405, 501):  # something in between knows no HEAD
+                return 0
+            raise
 
 
 def _offset(headers: Mapping[str, str], whole: int) -> int:

@@ -13,7 +13,13 @@ from pathlib import Path
 
 import httpx
 
-from edge_client.client.connection import address, http_client, is_loopback, no_answer
+from edge_client.client.connection import (
+    address,
+    http_client,
+    is_coordinators,
+    is_loopback,
+    no_answer,
+)
 from edge_client.client.retries import Unreachable, reached
 from edge_client.errors import Failed, WrongInput, demand
 from edge_client.files import write_atomically
@@ -155,8 +161,8 @@ def _shown(url: str, kind: type[Exception] = TrustError) -> bytes:
     """The authority's certificate as somebody at the address shows it; nobody vouches for it.
 
     Raises:
-        Unreachable: Nobody answers there.
-        Exception: Of that kind; what answers shows none.
+        Unreachable: No coordinator answers there.
+        Exception: Of that kind; it shows none.
     """
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
@@ -166,8 +172,11 @@ def _shown(url: str, kind: type[Exception] = TrustError) -> bytes:
             http_client(url, anybody, timeout=LOOK_S, headers=UNPACKED) as http,
             http.stream("GET", CA_PATH) as response,
         ):
-            if response.status_code >= 500:
-                raise Unreachable(f"{url} answered {response.status_code}")
+            if response.status_code >= 500 or not is_coordinators(response):
+                raise Unreachable(
+                    f"{url} answered {response.status_code}, and not as a coordinator; check "
+                    "--coordinator, or what stands in between"
+                )
             for part in response.iter_raw(4096):
                 body += part
                 if len(body) > MAX_CA_BYTES:

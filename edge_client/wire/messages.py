@@ -13,8 +13,9 @@ safetensors files, never as pickle (`edge_client.wire.tensors`). The device open
 
 All carry `Authorization: Bearer DEVICE_KEY`, which the device drew itself; a body that holds
 tensors carries the SHA-256 of the whole file as `Repr-Digest` (RFC 9530). A 503 or 429 says in
-`Retry-After` when to come again. What of this leaves a device, and what it reveals, is in
-docs/privacy.md.
+`Retry-After` when to come again. Every answer carries `Smidgen-Protocol: 6`: one without it is not
+the coordinator's, whatever its status says, but that of something in between. What of this leaves a
+device, and what it reveals, is in docs/privacy.md.
 """
 
 import json
@@ -33,6 +34,7 @@ from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 
 PROTOCOL = 6
+OWN = "Smidgen-Protocol"  # a header of every answer that is a coordinator's own
 MAX_JSON_BYTES = 256 * 1024
 
 Message = TypeVar("Message")

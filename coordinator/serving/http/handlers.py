@@ -1,4 +1,6 @@
-"""What all routes share: bodies read within a limit, and refusals as one line of detail."""
+"""What all routes share: bodies read within a limit, refusals as one line of detail, and the header
+by which devices tell the coordinator's own answers from those of something in between.
+"""
 
 from typing import Any
 
@@ -8,18 +10,40 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import iter_route_contexts
 from starlette.requests import ClientDisconnect
 from starlette.routing import compile_path
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.rounds.admission import Refusal
 from coordinator.storage.database import DatabaseBusy
-from edge_client.wire.messages import WireError, encode, encode_brief
+from edge_client.wire.messages import OWN, PROTOCOL, WireError, encode, encode_brief
 
 FULL_AGAIN_S = 20  # after which a device asks a full disk again
 BUSY_AGAIN_S = 5
 DRAIN_BYTES = 4 * 1024 * 1024  # read on that far, so that the sender gets to read the refusal
+SIGNED = (OWN.lower().encode(), str(PROTOCOL).encode())
+
+
+class Signed:
+    """The application, whose every answer says that it is a coordinator's own.
+
+    Args:
+        app: The application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def signed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), SIGNED]
+            await send(message)
+
+        await self._app(scope, receive, signed)
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Let errors end in an answer with one line of detail."""
+    """Let errors end in an answer with one line of detail, and sign every answer."""
+    app.add_middleware(Signed)
     app.add_exception_handler(Refusal, _refused)
     app.add_exception_handler(WireError, _no_message)
     app.add_exception_handler(RequestValidationError, _no_parameters)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from edge_client.wire.messages import OWN, PROTOCOL
+
 Answer = tuple[int, bytes]
 
 
@@ -17,7 +19,10 @@ def http_server(
     host: str = "127.0.0.1",
     port: int = 0,
 ) -> Iterator[str]:
-    """Serve `answer(method, path, body) -> (status, body)` on loopback; 0: on a free port."""
+    """Serve `answer(method, path, body) -> (status, body)` on loopback; 0: on a free port.
+
+    What it answers is a coordinator's own.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -29,6 +34,7 @@ def http_server(
             status, content = answer(self.command, self.path, body)
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
+            self.send_header(OWN, str(PROTOCOL))
             self.end_headers()
             self.wfile.write(content)
 

@@ -4,7 +4,7 @@ import gzip
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
 import pytest
@@ -13,11 +13,12 @@ from edge_client.client.retries import Refused, Unreachable
 from edge_client.client.transport import Coordinator
 from edge_client.metering.work import WorkMeter
 from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import MAX_JSON_BYTES, Receipt, WireError, encode
+from edge_client.wire.messages import MAX_JSON_BYTES, OWN, Receipt, WireError, encode
 from edge_client.wire.tensors import sha256
 from tests.edge_client.client.servers import http_server
 
 NAME = sha256(b"adapter")
+NO = b'{"detail":"Not Found"}'  # a refusal in the coordinator's own form
 
 
 @contextmanager
@@ -55,15 +56,22 @@ def saying(*answers: bytes, is_endless: bool = False) -> Iterator[str]:
         thread.join(5.0)
 
 
-def answer(status: int, body: bytes = b"", *headers: str) -> bytes:
+def foreign(status: int, body: bytes = b"", *headers: str) -> bytes:
+    """An answer of something in between."""
     told = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", "Connection: close", *headers]
     return "\r\n".join([*told, "", ""]).encode() + body
 
 
+def answer(status: int, body: bytes = b"", *headers: str) -> bytes:
+    """An answer of a coordinator."""
+    return foreign(status, body, f"{OWN}: 6", *headers)
+
+
+@pytest.mark.parametrize("said", [answer, foreign])
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 507])
-def test_who_asks_to_be_left_alone_is_obeyed(status: int) -> None:
+def test_who_asks_to_be_left_alone_is_obeyed(status: int, said: Callable[..., bytes]) -> None:
     with (
-        saying(answer(status, b"busy", "Retry-After: 17")) as url,
+        saying(said(status, b"busy", "Retry-After: 17")) as url,
         closing(Coordinator(url)) as coordinator,
         pytest.raises(Unreachable, match=str(status)) as raised,
     ):
@@ -74,10 +82,27 @@ def test_who_asks_to_be_left_alone_is_obeyed(status: int) -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        answer(404, b"<html>not here</html>"),
-        answer(413, b"<html>too large</html>", "Content-Type: text/html"),
-        answer(302, b"", "Location: https://elsewhere.example/login"),
+        foreign(404, b"<html>not here</html>"),
+        foreign(404, NO, "Content-Type: application/json"),
+        foreign(401, NO, "WWW-Authenticate: Basic"),
+        foreign(403, NO),
+        foreign(421, NO),
+        foreign(422, NO),
+        foreign(413, b"<html>too large</html>", "Content-Type: text/html"),
+        foreign(302, b"", "Location: https://elsewhere.example/login"),
+        foreign(302, b"", "Location: http://[nonsense"),
+        foreign(200, b"<html>log in</html>"),
+        foreign(200, b'{"accepted":true}'),
+        foreign(204),
+        foreign(999, b"?"),
         answer(200, b"<html>log in</html>"),
+        answer(302, b"", "Location: https://elsewhere.example/login"),
+        answer(200, b'{"accepted":true}', "Content-Length: 99"),
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{",
+        b"HTTP/1.1 101 Switching\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"\x15\x03\x01\x00\x02\x02\x46",
+        b"",
         answer(200, b"{}", "Content-Encoding: gzip"),
         answer(200, gzip.compress(b"{}"), "Content-Encoding: gzip"),
         answer(403, json.dumps({"detail": 7}).encode()),
@@ -105,7 +130,7 @@ def test_a_refusal_is_shown_without_what_could_move_the_cursor() -> None:
 
 
 def test_an_endless_answer_is_left_after_its_limit() -> None:
-    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+    head = f"HTTP/1.1 200 OK\r\n{OWN}: 6\r\nConnection: close\r\n\r\n".encode()
     with saying(head, is_endless=True) as url, closing(Coordinator(url)) as coordinator:
         meter = WorkMeter()
         with pytest.raises(Unreachable, match="more than"):
@@ -151,7 +176,8 @@ def test_a_server_that_wants_another_part_for_ever_is_waited_out() -> None:
 
 def test_a_rest_that_belongs_to_another_body_is_noticed_and_fetched_whole() -> None:
     body = bytes(range(200))
-    half = b"HTTP/1.1 200 OK\r\nContent-Length: 200\r\n\r\n" + body[:100]
+    head = f"HTTP/1.1 200 OK\r\n{OWN}: 6\r\nContent-Length: 200\r\n\r\n"
+    half = head.encode() + body[:100]
     other = answer(206, b"x" * 100, "Content-Range: bytes 100-199/200")
     with (
         saying(half, other, answer(200, body)) as url,
