@@ -16,8 +16,8 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.bases.header import WeightsError
-from edge_client.client.failures import code_of
-from edge_client.client.loop import Client, GaveUp
+from edge_client.client.failures import GaveUp, code_of
+from edge_client.client.loop import Client
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, StateError
 from edge_client.engine.engine import EngineError
