@@ -1,4 +1,5 @@
-"""A relay of HTTP that does what bad networks do: cuts, doubles, delays and overtakes requests.
+"""A relay of HTTP that does what bad networks do: cuts, doubles, delays and overtakes requests, and
+answers them itself, as a proxy or a login page does.
 
 What happens to a request follows from the seed, from what it is, and from how often it came, not
 from when: a seed replays it as far as processes on a busy machine let it.
@@ -35,6 +36,8 @@ class Faults:
         late: Sent once more some time later; nobody waits for that answer.
         overtaken: Cut, and sent on some time later: what its sender says again comes first.
         held: Held back for a moment, so that others overtake it.
+        foreign: Answered with one of `FOREIGN`: half of them before the coordinator has heard of
+            them, half of them instead of its answer.
     """
 
     cut: float = 0.0
@@ -42,6 +45,29 @@ class Faults:
     late: float = 0.0
     overtaken: float = 0.0
     held: float = 0.0
+    foreign: float = 0.0
+
+
+def _page(status: int, body: bytes, *headers: str) -> bytes:
+    told = [f"HTTP/1.1 {status} X", "Server: proxy", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*told, "", ""]).encode() + body
+
+
+HTML = b"<html><body><h1>Something in between</h1></body></html>"
+# What others than a coordinator answer with; the connection ends after those that break HTTP.
+FOREIGN = {
+    "413": _page(413, HTML, "Content-Type: text/html"),
+    "429": _page(429, HTML, "Retry-After: 1"),
+    "502": _page(502, HTML, "Content-Type: text/html"),
+    "login page": _page(200, HTML, "Content-Type: text/html; charset=utf-8"),
+    "404": _page(404, HTML, "Content-Type: text/html"),
+    "JSON of others": _page(404, b'{"detail":"Not Found"}', "Content-Type: application/json"),
+    "redirect": _page(302, b"", "Location: https://login.invalid/"),
+    "bad gzip": _page(200, b"\x1f\x8b\x08nonsense", "Content-Encoding: gzip"),
+    "wrong length": _page(200, b"{}", "Connection: close").replace(b"th: 2", b"th: 99"),
+    "garbage": b"\x00\x16\x03 no HTTP\r\n\r\n",
+}
+ENDING = ("wrong length", "garbage")
 
 
 @dataclass
@@ -53,12 +79,14 @@ class Seen:
         requests: All of them.
         acknowledged: Work whose update the coordinator said counts.
         server_errors: Answers of 5xx, by request and status.
+        foreign: How often which of `FOREIGN` was given.
     """
 
     faults: Counter[str] = field(default_factory=Counter)
     requests: int = 0
     acknowledged: set[str] = field(default_factory=set)
     server_errors: Counter[str] = field(default_factory=Counter)
+    foreign: Counter[str] = field(default_factory=Counter)
 
 
 class FaultyRelay:
@@ -161,6 +189,8 @@ class FaultyRelay:
             self._in_background(self._later(request, chance.uniform(0.1, 3.0)))
             if what == "overtaken":
                 raise ConnectionResetError
+        elif what == "foreign":
+            return await self._foreign(request, chance)
         elif what == "cut":
             if chance.random() < 0.5:
                 await self._ask(request, cut_at=chance.randrange(len(request)))
@@ -169,6 +199,16 @@ class FaultyRelay:
             return answer, chance.randrange(len(answer))
         return await self._ask(request), None
 
+    async def _foreign(self, request: bytes, chance: random.Random) -> tuple[bytes, int | None]:
+        """An answer that is not the coordinator's, which may have answered before."""
+        name = chance.choice([*FOREIGN])
+        if chance.random() < 0.5 and not is_poll(request):
+            await self._ask(request)
+        self.seen.foreign[name] += 1
+        said = b"" if request.startswith(b"HEAD") else FOREIGN[name].partition(b"\r\n\r\n")[2]
+        answer = FOREIGN[name].partition(b"\r\n\r\n")[0] + b"\r\n\r\n" + said
+        return answer, len(answer) if name in ENDING else None
+
     def _fate(self, request: bytes) -> tuple[str, random.Random]:
         """What happens to a request, and the chances that are left to draw."""
         line = request.partition(b"\r\n")[0]
@@ -176,11 +216,12 @@ class FaultyRelay:
         name = line + (key[1] if key else b"")
         self._counts[name] += 1
         chance = random.Random(f"{self._seed} {name!r} {self._counts[name]}")
-        drawn, is_poll = chance.random(), line.startswith(b"GET /v1/work")
+        drawn = chance.random()
         for what, share in vars(self._faults).items():
             drawn -= share
             if drawn < 0:
-                is_idle = is_poll and what not in ("cut", "held")  # doubling it asks nothing of us
+                # To double a poll asks nothing of us.
+                is_idle = is_poll(request) and what not in ("cut", "held", "foreign")
                 return ("" if is_idle else what), chance
         return "", chance
 
@@ -216,6 +257,11 @@ class FaultyRelay:
         update = UPDATE.match(line)
         if update and status == 200 and json.loads(body)["accepted"]:
             self.seen.acknowledged.add(update[1])
+
+
+def is_poll(request: bytes) -> bool:
+    """Whether a device asks what is next."""
+    return request.startswith(b"GET /v1/work")
 
 
 async def read_message(reader: asyncio.StreamReader, is_bodiless: bool = False) -> bytes:

@@ -20,16 +20,18 @@ from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from simulation.demo.processes import fleet
 from tests.end_to_end.conftest import ANY_DISK, Scene, wait_for
-from tests.end_to_end.faults import Faults, FaultyRelay
+from tests.end_to_end.faults import FOREIGN, Faults, FaultyRelay
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault]
 
 CLIENTS = ("a", "b", "c")
 ROUNDS, EPOCHS = 16, 20
-KILLS = 50
+KILLS = int(os.environ.get("SMIDGEN_KILLS", "50"))  # in all, over as many runs as it takes
+LATE_ENOUGH = f"round {ROUNDS - 2} of {ROUNDS}"  # whoever is killed later may miss the end
 LONGEST_PAUSE_S = 1.2  # between two kills
 WITHIN_S = 600.0  # until a run is through that is disturbed no more
 ROUGH = Faults(cut=0.01, twice=0.05, late=0.05, overtaken=0.03, held=0.05)
+BETWEEN = Faults(cut=0.05, foreign=0.12, twice=0.02, late=0.02, overtaken=0.02)
 
 
 @pytest.fixture
@@ -181,6 +183,59 @@ def test_kills_on_such_a_network_change_no_byte(
         lines.append(f"{sum(kills.values())} kills, {dict(relay.seen.faults)}")
         assert scene.adapter() == undisturbed
         check_journal(scene, relay.seen.acknowledged)
+
+
+def test_kills_cuts_and_answers_of_something_in_between_change_no_byte(
+    tmp_path: Path,
+    tiny_base: Base,
+    undisturbed: bytes,
+    seed: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    chance, kills, began_s, runs = random.Random(seed), Counter[str](), time.monotonic(), 0
+    with told(seed, capsys, "kills, cuts and strangers") as lines:
+        while sum(kills.values()) < KILLS:
+            runs += 1
+            before_s = time.monotonic()
+            with fleet(tmp_path / f"{runs}" / "logs", cores_each=1) as processes:
+                scene = Scene(tmp_path / f"{runs}", tiny_base, processes)
+                url = begin(scene, "--deadline", "3600")
+                with FaultyRelay(port_of(url), BETWEEN, seed + runs) as relay:
+                    here = kill_until_late(scene, relay.url, chance, KILLS - sum(kills.values()))
+                    scene.finish(WITHIN_S)
+                    seen = relay.seen
+                    kills += here
+                    lines.append(
+                        f"run {runs}: {sum(here.values())} kills ({dict(here)}), "
+                        f"{seen.requests} requests, {dict(seen.faults)}, {dict(seen.foreign)}, "
+                        f"{time.monotonic() - before_s:.0f} s"
+                    )
+                    assert scene.adapter() == undisturbed
+                    check_journal(scene, seen.acknowledged)
+                    logs = "".join(scene.log(name) for name in ("coordinator", *CLIENTS))
+                    assert "Traceback" not in logs and " failed (" not in logs
+                    assert len(seen.foreign) > len(FOREIGN) // 2
+        lines.append(f"{sum(kills.values())} kills in {time.monotonic() - began_s:.0f} s")
+
+
+def kill_until_late(scene: Scene, url: str, chance: random.Random, most: int) -> Counter[str]:
+    """Kill processes at random moments until a run is nearly through; how often which."""
+    kills: Counter[str] = Counter()
+    port = port_of(scene.fleet.url_of("coordinator"))
+    for name in CLIENTS:
+        start(scene, name, url)
+    wait_for(lambda: "round 1 of" in scene.log("coordinator"), scene.fleet.check, WITHIN_S)
+    while sum(kills.values()) < most and LATE_ENOUGH not in scene.log("coordinator"):
+        time.sleep(chance.uniform(0.0, LONGEST_PAUSE_S))
+        scene.fleet.check()
+        victim = chance.choice(["coordinator", *CLIENTS])
+        kills[victim] += 1
+        scene.kill(victim)
+        if victim == "coordinator":
+            restart_coordinator(scene, port)
+        else:
+            start(scene, victim, url)
+    return kills
 
 
 @contextmanager
