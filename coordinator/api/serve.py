@@ -91,6 +91,7 @@ def ready(
         created = None if config is None else _created_if_new(opened, config)
         note(folder, limits)
         service = Service(opened, time.time(), limits)
+        service.clock.note(folder)
         yield Ready(
             folder,
             opened,

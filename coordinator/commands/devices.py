@@ -14,6 +14,7 @@ import typer
 from coordinator.api.fleet import device_detail_told, devices_told, find_device
 from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, StoreOption, answer, tags_of
+from coordinator.fleet.clock import now_of
 from coordinator.storage.rows import devices as device_rows
 from edge_client.errors import demand
 from edge_client.tables import Column, Table, seconds, show, size, span
@@ -57,7 +58,7 @@ def list_devices(
     as_json: JsonOption = False,
 ) -> None:
     """List devices by name: last contact, runs, memory, tags."""
-    wanted, now_s = tags_of("--tag", tag or ()), time.time()
+    wanted, now_s = tags_of("--tag", tag or ()), now_of(store)
     with closing(open_store(store)) as opened:
         found = [
             one for one in devices_told(opened, now_s) if wanted.items() <= one["tags"].items()
@@ -106,7 +107,7 @@ def _tags(tags: Mapping[str, str]) -> str:
 @app.command("show")
 def show_device(store: StoreOption, device: DeviceArgument, as_json: JsonOption = False) -> None:
     """Show a device: its facts, tags, runs and newest answers."""
-    now_s = time.time()
+    now_s = now_of(store)
     with closing(open_store(store)) as opened:
         told = device_detail_told(opened, find_device(opened, device), now_s)
     if as_json:

@@ -1,12 +1,12 @@
 """`smidgen coordinator list`: the runs of a store, a line each."""
 
 import json
-import time
 from contextlib import closing
 
 from coordinator.api.fleet import runs_told
 from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, StoreOption
+from coordinator.fleet.clock import now_of
 from edge_client.tables import Column, Table, share_within, show, span
 
 COLUMNS = (
@@ -24,7 +24,7 @@ NOTES = ("here: of the devices that joined; accuracy, loss: the newest that are 
 
 def list_runs(store: StoreOption, as_json: JsonOption = False) -> None:
     """List the runs of a store, the newest first."""
-    now_s = time.time()
+    now_s = now_of(store)
     with closing(open_store(store)) as opened:
         found = runs_told(opened, now_s)
     if as_json:

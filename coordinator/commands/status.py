@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from coordinator.api.stores import open_store
 from coordinator.commands.console import EveryOption, JsonOption, StoreOption
+from coordinator.fleet.clock import now_of
 from coordinator.fleet.presence import ALIVE_S
 from coordinator.storage.runs import find_run
 from coordinator.storage.status import status_of
@@ -54,7 +54,7 @@ def status(store: StoreOption, run: EveryOption = None, as_json: JsonOption = Fa
         told = {"runs": [*found.values()], "is_full": bool(lack_of_room(store))}
         print(json.dumps(found[newest.run_id] | told, sort_keys=True))
         return
-    now_s = time.time()
+    now_s = now_of(store)
     if not is_served(store) and any(one["phase"] != "finished" for one in found.values()):
         tell(["nobody serves this store now; `smidgen coordinator serve` does"])
     tell(lack_of_room(store))

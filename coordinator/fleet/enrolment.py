@@ -8,6 +8,7 @@ from coordinator.rounds.admission import Refusal
 from coordinator.storage.database import Connection
 from coordinator.storage.keys import hash_secret
 from coordinator.storage.rows.devices import Device, add_device, device_of_key, free_name, start
+from coordinator.storage.rows.memberships import said_at_s
 from coordinator.storage.rows.tokens import spend, token_of
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import REVOKED, Enrol, device_id_of
@@ -17,8 +18,17 @@ KEY_LENGTHS = range(20, 201)
 NO_KEY = "a device's key is expected as `Authorization: Bearer KEY`"
 
 
-def enrol(store: Store, message: Enrol, key: str | None, now_s: float) -> Device:
+def enrol(
+    store: Store, message: Enrol, key: str | None, now_s: float, wall_s: float | None = None
+) -> Device:
     """Let a device in by its token, or by its key where that is known.
+
+    Args:
+        store: Holds both.
+        message: What the device says of itself.
+        key: Its key.
+        now_s: Unix time, as the coordinator goes by it.
+        wall_s: The wall clock's, by which tokens expire; None: the same.
 
     Raises:
         Refusal: 422 another protocol; 401 no key, a token that lets nobody in, a revoked device.
@@ -31,20 +41,25 @@ def enrol(store: Store, message: Enrol, key: str | None, now_s: float) -> Device
         )
     if key is None or len(key) not in KEY_LENGTHS:
         raise Refusal(401, f"{NO_KEY}, of {KEY_LENGTHS[0]} to {KEY_LENGTHS[-1]} characters")
-    return store.database.share(lambda connection: _let_in(connection, message, key, now_s))
+    today_s = now_s if wall_s is None else wall_s
+    return store.database.share(lambda open_: _let_in(open_, message, key, now_s, today_s))
 
 
-def _let_in(connection: Connection, message: Enrol, key: str, now_s: float) -> Device:
+def _let_in(
+    connection: Connection, message: Enrol, key: str, now_s: float, wall_s: float
+) -> Device:
     key_sha256 = hash_secret(key)
     known = device_of_key(connection, key_sha256)
     if known is not None:
         if known.revoked_at_s is not None:
             raise Refusal(401, REVOKED)
-        # A life is told from the last one by its time, whatever the clock does.
-        started_at_s = max(now_s, known.started_at_s + 0.001)
-        return start(connection, known, message.tags, message.facts, started_at_s)
+        # A life is told from the last one, and from what was said in it, by its time: also after
+        # a start of the coordinator with a clock that was set back.
+        last_s = max(known.started_at_s, said_at_s(connection, known.device_id))
+        started_at_s = max(now_s, last_s + 0.001)
+        return start(connection, known, message.tags, message.facts, started_at_s, now_s)
     token = token_of(connection, message.token)
-    lack = token.lack(now_s) if token else "is not known"
+    lack = token.lack(wall_s) if token else "is not known"
     if token is None or lack:
         raise Refusal(401, f"this enrolment token {lack}; ask the operator for one")
     if not spend(connection, token.token_id):  # others came at the same moment

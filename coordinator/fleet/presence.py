@@ -28,7 +28,8 @@ class Presence:
         known = {one.device_id: one.last_seen_s for one in found if one.last_seen_s is not None}
         pause_s = now_s - max(known.values(), default=now_s)
         self._seen = {device_id: at_s + pause_s for device_id, at_s in known.items()}
-        self._unsaved: dict[str, float] = {}
+        # After a clock was set back, times of another clock would count as later ones.
+        self._unsaved = dict(self._seen) if pause_s < 0.0 else {}
         self._saved_at_s = now_s
 
     def saw(self, device_id: str, now_s: float) -> bool:

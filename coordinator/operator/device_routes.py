@@ -36,7 +36,7 @@ def add_device_routes(
     """
 
     def told_of(device: device_rows.Device) -> Told:
-        here = service.presence.is_here(device.device_id, time.time())
+        here = service.presence.is_here(device.device_id, service.now_s())
         found = memberships_of(service.store.database, device.device_id)
         runs = [
             membership_told(live.run.run_id, live.config.name, found[live.run.run_id])

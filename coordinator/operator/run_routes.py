@@ -83,7 +83,7 @@ def _add_lists(viewer: APIRouter, service: Service, history: History) -> None:
     @viewer.get("/runs", response_model=Runs, tags=["runs"])
     def runs(limit: Limit = 50, after: After = None) -> Told:
         """Where runs stand, the newest first."""
-        lives, now_s = service.runs()[::-1], time.time()
+        lives, now_s = service.runs()[::-1], service.now_s()
         chosen, following = page(lives, lambda live: live.run.run_id, after, limit)
         told = [
             run_told(standing_of(service, live, now_s), _loss(history.of(live))) for live in chosen
@@ -95,7 +95,7 @@ def _add_lists(viewer: APIRouter, service: Service, history: History) -> None:
         """A run: where it stands, what it is, what it gave and cost so far."""
         live = service.run(run_id)
         newest = rows(service.store, run_id, max(0, live.state.round_index - 1))
-        standing = standing_of(service, live, time.time())
+        standing = standing_of(service, live, service.now_s())
         return detail_told(standing, history.of(live), failing_of(live.state, newest))
 
 
@@ -114,7 +114,7 @@ def _add_parts(viewer: APIRouter, service: Service, history: History) -> None:
     @viewer.get("/runs/{run_id}/devices", response_model=Members, tags=["runs"])
     def devices(run_id: str, limit: Limit = 50, after: After = None) -> Told:
         """Devices that answered the run's invitation, by name: who is in the round, who is late."""
-        live, now_s, store = service.run(run_id), time.time(), service.store
+        live, now_s, store = service.run(run_id), service.now_s(), service.store
         told = members(store.database, run_id)
         fleet = {device_id: service.fleet.get(device_id) for device_id in told}
         known = {device_id: device for device_id, device in fleet.items() if device is not None}

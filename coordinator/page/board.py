@@ -77,6 +77,10 @@ class Board:
         self._devices, self._state = Versions(), Versions()
         self.version = 0
 
+    def now_s(self) -> float:
+        """Unix time, as the coordinator goes by it."""
+        return self._service.now_s()
+
     def update(self, now_s: float) -> None:
         """Look again."""
         with self._lock:

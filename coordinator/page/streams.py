@@ -84,7 +84,7 @@ class Streams:
             while not self._bells.is_stopping:
                 bell.clear()
                 if self._board.version > version:
-                    now_s = time.time()
+                    now_s = self._board.now_s()
                     text, version = await run_in_threadpool(self._board.since, version, now_s)
                     if text:
                         yield text
@@ -92,7 +92,7 @@ class Streams:
                     beat_s = time.monotonic()
                     if not await is_allowed():
                         return
-                    yield event("beat", {"at_s": time.time()})
+                    yield event("beat", {"at_s": self._board.now_s()})
                 await heard(bell, BEAT_S)
 
     async def _look(self) -> None:
@@ -102,7 +102,7 @@ class Streams:
             while self._open and not self._bells.is_stopping:
                 began_s = time.monotonic()
                 try:
-                    await run_in_threadpool(self._board.update, time.time())
+                    await run_in_threadpool(self._board.update, self._board.now_s())
                     is_broken = False
                 except Exception:  # the edge: a store that cannot be read may be read again later
                     if not is_broken:

@@ -29,7 +29,7 @@ LASTS_S = 2.0  # what was found holds; who asks more often costs no disk anythin
 
 def add_watching(app: FastAPI, service: Service, bells: Bells) -> None:
     """Add what machines ask; every request is counted from here on."""
-    metrics = Metrics(lambda: standing_of(service, time.time()))
+    metrics = Metrics(lambda: standing_of(service, service.now_s()))
     app.add_middleware(Counted, metrics=metrics)
     found: list[tuple[float, str]] = []
 

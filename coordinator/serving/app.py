@@ -66,7 +66,7 @@ async def drive(service: Service, bells: Bells) -> None:
         bells.changed.clear()
         began_s, woken = time.monotonic(), set[str]()
         try:
-            woken = await run_in_threadpool(service.tick, time.time())
+            woken = await run_in_threadpool(service.tick, service.now_s())
             bells.ring(woken)
             bells.ticked_s = time.monotonic()
             said = ""
@@ -79,4 +79,4 @@ async def drive(service: Service, bells: Bells) -> None:
                 await asyncio.sleep(min(REST * (time.monotonic() - began_s), TICK_S / 2))
             await heard(bells.changed, TICK_S)
     with suppress(Exception):  # the same edge: it costs a coordinator that stops nothing
-        await run_in_threadpool(service.stop, time.time())
+        await run_in_threadpool(service.stop, service.now_s())

@@ -74,7 +74,9 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
     async def enrol(request: Request, key: Key) -> Response:
         """Say who it is: the first time with a token, then at each start."""
         message = decode(await read_body(request, MAX_JSON_BYTES), Enrol)
-        enrolled = await run_in_threadpool(service.enrol, message, key, time.time())
+        enrolled = await run_in_threadpool(
+            service.enrol, message, key, service.now_s(), time.time()
+        )
         bells.changed.set()
         return json_of(enrolled)
 
@@ -95,11 +97,11 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         return brief_of(given)
 
     async def next_of(device: Device) -> Next:
-        if service.saw(device, time.time()):
+        if service.saw(device, service.now_s()):
             bells.changed.set()  # it may be the one that a round waits for
         if service.is_at_hand(device):
-            return service.next(device, time.time())
-        return await run_in_threadpool(service.next, device, time.time())
+            return service.next(device, service.now_s())
+        return await run_in_threadpool(service.next, device, service.now_s())
 
     @app.post(
         "/v1/runs/{run_id}/membership",
@@ -111,7 +113,7 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
     async def membership(request: Request, device: Known, run_id: str) -> Response:
         """Answer a run's invitation, or say that its adapter is at home."""
         told = decode(await read_body(request, MAX_JSON_BYTES), Membership)
-        receipt = await run_in_threadpool(service.membership, device, run_id, told, time.time())
+        receipt = await run_in_threadpool(service.membership, device, run_id, told, service.now_s())
         bells.changed.set()
         return json_of(receipt)
 
@@ -124,7 +126,7 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
                 raise Refusal(507, "the coordinator's disk is full; try again", FULL_AGAIN_S)
             return receipt
 
-        return replace(judge, known=known, heard=lambda: service.saw(device, time.time()))
+        return replace(judge, known=known, heard=lambda: service.saw(device, service.now_s()))
 
     def adapter_of(device: Device, name: str) -> Path | None:
         path = service.adapter_path(name)
@@ -145,8 +147,8 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         message = decode(await read_body(request, MAX_JSON_BYTES), Report)
         if message.work_id != work_id:
             raise Refusal(422, f"the report is for work {message.work_id[:64]!r}")
-        service.saw(device, time.time())
-        receipt = await run_in_threadpool(service.answers.report, device, message, time.time())
+        service.saw(device, service.now_s())
+        receipt = await run_in_threadpool(service.answers.report, device, message, service.now_s())
         bells.changed.set()
         return json_of(receipt)
 

@@ -146,7 +146,7 @@ def serve(
                 LOG.info("%s", line)
         looked_s = time.monotonic()
         while not task.done() and not server.should_exit:
-            is_over = exit_when_finished and service.is_over(time.time())
+            is_over = exit_when_finished and service.is_over(service.now_s())
             server.should_exit = stop.is_set() or is_over or server.should_exit
             if secured is not None and time.monotonic() - looked_s >= LOOK_S:
                 looked_s = time.monotonic()

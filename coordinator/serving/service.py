@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from threading import Lock
 
+from coordinator.fleet.clock import Clock
 from coordinator.fleet.devices import Fleet, wants
 from coordinator.fleet.enrolment import NO_KEY, enrol
 from coordinator.fleet.members import Members
@@ -50,12 +51,13 @@ class Service:
 
     Args:
         store: Owned by the caller, who closes it after the last use.
-        now_s: Unix time.
+        now_s: Unix time, as the wall clock says it; what this process goes by goes on from there.
         limits: What the store may hold.
         usage: What `shutil.disk_usage` says.
 
     Attributes:
         store: Where all of it lies.
+        clock: The time that it goes by.
         fleet: The devices.
         members: Who is in which run.
         presence: When each device was last heard of.
@@ -71,6 +73,7 @@ class Service:
         usage: Callable[[Path], Usage] = shutil.disk_usage,
     ) -> None:
         self.store = store
+        self.clock = Clock(now_s)
         self._ledger = Ledger(store, now_s, limits.keep_rounds)
         self.caretaker = Caretaker(store, self._ledger.kept, limits, usage)
         self.fleet = Fleet(store)
@@ -86,16 +89,28 @@ class Service:
         self._alive: dict[str, tuple[set[str], float, float]] = {}  # of late, since when, how long
         self._over_since_s: float | None = None
 
+    def now_s(self) -> float:
+        """Unix time that does not jump while this process lives."""
+        return self.clock.now_s()
+
     # Devices
 
-    def enrol(self, message: Enrol, key: str | None, now_s: float) -> Enrolled:
+    def enrol(
+        self, message: Enrol, key: str | None, now_s: float, wall_s: float | None = None
+    ) -> Enrolled:
         """Let a device into the fleet, or greet one that is back; see `fleet.enrolment`.
+
+        Args:
+            message: What it says of itself.
+            key: Its key.
+            now_s: Unix time.
+            wall_s: The wall clock's, by which its token may have expired; None: the same.
 
         Raises:
             Refusal: 422 another protocol; 401 no key, or one that is not let in.
         """
         is_new = key is None or self.fleet.of_key(key) is None
-        device = enrol(self.store, message, key, now_s)
+        device = enrol(self.store, message, key, now_s, wall_s)
         self.fleet.put(device)
         self.presence.saw(device.device_id, now_s)
         how = "enrolled" if is_new else "started again"

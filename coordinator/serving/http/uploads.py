@@ -109,9 +109,12 @@ class Uploads:
         self._judging = asyncio.Semaphore(AT_ONCE)
         self._swept_s = time.monotonic()
         folder.mkdir(mode=0o700, exist_ok=True)
-        for path in sorted(folder.iterdir(), key=_modified_s, reverse=True):
+        found = sorted(folder.iterdir(), key=_modified_s, reverse=True)
+        # While no coordinator ran nothing grew old, whatever the clock did meanwhile.
+        newest_s = _modified_s(found[0]) if found else 0.0
+        for path in found:
             stem, _, name = path.name.partition(".")
-            is_old = time.time() - _modified_s(path) > OLDEST_S
+            is_old = newest_s - _modified_s(path) > OLDEST_S
             if is_old or not name or stem in self._places:
                 path.unlink()
             else:

@@ -112,19 +112,20 @@ def start(
     known: Device,
     own_tags: Mapping[str, str],
     facts: DeviceFacts,
+    started_at_s: float,
     now_s: float,
 ) -> Device:
     """Note what a device says of itself as its client starts; the device as it is now."""
     here = DEVICES.c.device_id == known.device_id
     told = {"own_tags": dict(own_tags), "facts": asdict(facts)}
-    times = {"started_at_s": now_s, "last_seen_s": now_s}
+    times = {"started_at_s": started_at_s, "last_seen_s": now_s}
     changed = sql.update(DEVICES).where(here).values(**told, **times, **_revised())
     revision = connection.execute(changed.returning(DEVICES.c.revision)).scalar_one()
     return replace(
         known,
         own_tags=dict(own_tags),
         facts=facts,
-        started_at_s=now_s,
+        started_at_s=started_at_s,
         last_seen_s=now_s,
         revision=revision,
     )

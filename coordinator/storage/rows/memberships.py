@@ -42,6 +42,13 @@ def memberships_of(database: Database, device_id: str) -> dict[str, Member]:
     return {row["run_id"]: _member(row) for row in database.rows(chosen)}
 
 
+def said_at_s(connection: sql.Connection, device_id: str) -> float:
+    """When a device last said how it stands to a run, Unix time; 0 for never."""
+    newest = sql.select(sql.func.max(MEMBERSHIPS.c.at_s))
+    found = connection.execute(newest.where(MEMBERSHIPS.c.device_id == device_id)).scalar_one()
+    return 0.0 if found is None else float(found)
+
+
 def put_member(database: Database, run_id: str, device_id: str, member: Member) -> None:
     """Note how a device stands to a run; durable when this returns."""
     told = member.membership

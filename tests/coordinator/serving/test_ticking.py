@@ -10,6 +10,7 @@ import sqlalchemy as sql
 
 from coordinator.config import RunConfig
 from coordinator.fleet.presence import SAVE_S, Presence
+from coordinator.rounds.admission import Refusal
 from coordinator.rounds.events import Answered, Extended, StepOpened
 from coordinator.serving.service import Service
 from coordinator.storage.orders import add_order
@@ -119,3 +120,39 @@ def test_an_end_that_was_told_before_a_run_was_extended_is_told_anew(store: Stor
     add_order(store, before.run, "stop", None, 2.0)
     service.tick(1.0)
     assert service._over(service.run(run.run_id)).is_stopped
+
+
+def test_a_clock_that_was_set_back_makes_nobody_later_than_who_comes_after(store: Store) -> None:
+    old = Service(store, 10_000.0)
+    gone, here = (enrolled(old, name).device_id for name in ("a", "b"))
+    old.presence.saw(gone, 10_000.0)
+    old.presence.saw(here, 10_000.0)
+    old.presence.save(10_000.0, is_last=True)
+    second = Presence(store, 2_800.0)  # two hours earlier, by a clock that is right or wrong
+    assert second.is_here(gone, 2_800.0) and not second.is_here(gone, 3_000.0)
+    second.saw(here, 3_000.0)
+    second.save(3_000.0, is_last=True)
+    third = Presence(store, 3_010.0)
+    assert third.is_here(here, 3_010.0) and not third.is_here(gone, 3_010.0)
+
+
+def test_who_declined_is_asked_in_its_next_life_though_the_clock_was_set_back(store: Store) -> None:
+    config = RunConfig("mail", TASK, rounds=1, min_clients=2)
+    adapter = store.put(b"adapter")
+    store.add_run(Run("r", 0.0, encode(config).decode(), "b", "b", "bert", adapter, "s"))
+    device = enrolled(Service(store, 0.0), "a")
+    first = Service(store, 10_000.0)
+    first.membership(device, "r", Membership("declined", "budget"), 10_000.0)
+    again = Service(store, 2_800.0)
+    again.enrol(Enrol(PROTOCOL, "a", FACTS), key_of("a"), 2_800.0)
+    assert again.next(again.device_of(key_of("a")), 2_801.0).terms is not None
+
+
+def test_a_token_expires_by_the_wall_clock(store: Store) -> None:
+    _, added = insert_token(TOKEN, 0.0, expires_at_s=10_000.0)
+    store.database.write(added)
+    service = Service(store, 0.0)
+    message = Enrol(PROTOCOL, "a", FACTS, TOKEN)
+    with pytest.raises(Refusal, match="expired"):
+        service.enrol(message, key_of("a"), 2_800.0, wall_s=10_000.0)
+    assert service.enrol(message, key_of("a"), 12_800.0, wall_s=9_999.0).name == "a"

@@ -1,0 +1,63 @@
+"""The time that a coordinator goes by: Unix time that does not jump while its process lives.
+
+It is the wall clock's when the process starts, and goes on by the monotonic clock: somebody who
+sets the wall clock moves no deadline, and takes no device for gone. What other machines must agree
+on, such as certificates and when a token expires, goes by the wall clock itself.
+
+Other processes that read the store find the time it goes by in `clock.json` beside it.
+"""
+
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from edge_client.files import write_atomically
+
+FILE = "clock.json"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the monotonic clock counts from the boot
+
+
+class Clock:
+    """One per process.
+
+    Args:
+        now_s: Unix time, as the wall clock says it now.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self._ahead_s = now_s - time.monotonic()
+
+    def now_s(self) -> float:
+        """Unix time at the start, and what has passed since."""
+        return self._ahead_s + time.monotonic()
+
+    def note(self, folder: Path) -> None:
+        """Write down beside a store which time it goes by; a full disk may not take it."""
+        told = {"ahead_s": self._ahead_s, "boot": _boot()}
+        with suppress(OSError):
+            write_atomically(folder / FILE, json.dumps(told).encode(), mode=0o600)
+
+
+class _Noted(msgspec.Struct):
+    ahead_s: float
+    boot: str
+
+
+def now_of(folder: Path) -> float:
+    """The time that a store was last served by; the wall clock's where nobody knows."""
+    try:
+        noted = msgspec.json.decode((folder / FILE).read_bytes(), type=_Noted)
+    except (OSError, msgspec.MsgspecError):
+        return time.time()
+    is_same = noted.boot != "" and noted.boot == _boot()
+    return noted.ahead_s + time.monotonic() if is_same else time.time()
+
+
+def _boot() -> str:
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:  # another system
+        return ""
