@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -68,6 +68,9 @@ class RunConfig:
         deadline_s: Seconds after which a step stops waiting for those who have not answered.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
         evaluate_cohort: Devices asked to evaluate an adapter; 0 for all that are there.
+        norm_bound: Norm down to which longer updates are scaled; `adaptive` follows the rounds'
+            medians, 0 lets in any.
+        max_examples: Largest weight of a device in a mean; 0 goes by what devices told.
         seed: Root seed of the run.
         tell_names: Whether a waiting device is told the names of those that are waited for.
 
@@ -89,6 +92,8 @@ class RunConfig:
     deadline_s: float = 600.0
     evaluate_every: int = 1
     evaluate_cohort: int = 0
+    norm_bound: float | Literal["adaptive"] = "adaptive"
+    max_examples: int = 0
     seed: int = 0
     tell_names: bool = False
     labelling: Labelling | None = None
@@ -106,6 +111,11 @@ class RunConfig:
         _demand(0.0 < self.deadline_s < 1e9, "deadline_s: above 0")
         _demand(self.evaluate_every >= 0, "evaluate_every: 0 or more")
         _demand(0 <= self.evaluate_cohort <= 1_000_000, "evaluate_cohort: 0 to 1000000")
+        _demand(
+            self.norm_bound == "adaptive" or 0.0 <= self.norm_bound < 1e38,
+            "norm_bound: `adaptive`, a number above 0, or 0 for none",
+        )
+        _demand(0 <= self.max_examples <= 10**9, "max_examples: 0 to 10^9")
         _demand(0 <= self.seed < 2**63, "seed: 0 to 2^63 - 1")
         for label in sorted(set(self.labelling.confidences if self.labelling else ())):
             known = ", ".join(self.task.labels)

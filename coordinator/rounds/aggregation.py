@@ -4,14 +4,37 @@ Memory does not grow with the cohort. Floating-point sums depend on their order,
 feeds updates sorted by device id; then the order of arrival cannot change a byte.
 """
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
 
-from edge_client.wire.tensors import AdapterState
+from coordinator.rounds.bounds import Bounds, norm_of
+from edge_client.wire.tensors import AdapterState, Update
+
+Weighted = tuple[AdapterState, float] | tuple[AdapterState, float, float]
 
 
-def weighted_mean(updates: Iterable[tuple[AdapterState, float]]) -> AdapterState:
+def bounded_mean(updates: Iterable[tuple[Update, float | None]], bounds: Bounds) -> AdapterState:
+    """The cohort's mean delta, every update within a round's bounds.
+
+    Updates inside them count as `weighted_mean` has it, to the last bit.
+
+    Args:
+        updates: Each with its norm, or None where that is not known; read once and not kept.
+        bounds: Of the round.
+    """
+    return weighted_mean(
+        (
+            update.delta,
+            bounds.weight(update.num_examples),
+            bounds.share(norm_of(update.delta) if norm is None else norm),
+        )
+        for update, norm in updates
+    )
+
+
+def weighted_mean(updates: Iterable[Weighted]) -> AdapterState:
     """Average client deltas by their example counts (FedAvg).
 
     McMahan et al. 2017 (arXiv:1602.05629), Algorithm 1. One client alone gives its own delta,
@@ -19,8 +42,8 @@ def weighted_mean(updates: Iterable[tuple[AdapterState, float]]) -> AdapterState
     weights gives the same result up to float32 rounding.
 
     Args:
-        updates: Delta (float32) and positive weight of each client; equal names and shapes. Each
-            is read once and not kept.
+        updates: Delta (float32) and positive weight of each client, and what the delta is
+            multiplied by where it is; equal names and shapes. Each is read once and not kept.
 
     Raises:
         ValueError: The cohort is empty, a weight is not positive, or its members disagree on
@@ -28,14 +51,14 @@ def weighted_mean(updates: Iterable[tuple[AdapterState, float]]) -> AdapterState
     """
     sums: dict[str, np.ndarray] = {}
     total_weight = 0.0
-    for delta, weight in updates:
+    for delta, weight, *scaled in updates:
         if not weight > 0.0:
             raise ValueError(f"weight {weight}: a positive number of examples is expected")
         if not total_weight:
             sums = {name: np.zeros(tensor.shape) for name, tensor in delta.items()}
         _check_agreement(sums, delta)
         for name, tensor in delta.items():
-            sums[name] += np.float64(weight) * tensor.astype(np.float64)
+            sums[name] += np.float64(weight * math.prod(scaled)) * tensor.astype(np.float64)
         total_weight += weight
     if not total_weight:
         raise ValueError("no update to average; a cohort of one or more is expected")

@@ -12,6 +12,7 @@ from statistics import median
 from coordinator.rounds.events import StepOpened
 from coordinator.rounds.machine import labels_with, thresholds_before
 from coordinator.rounds.schedule import Schedule
+from coordinator.rounds.selection import trainable
 from coordinator.rounds.state import State
 from edge_client.wire.labelling import keep_in
 
@@ -59,10 +60,5 @@ def most_of_a_class(state: State, thresholds: Sequence[float]) -> int:
         state: What devices said.
         thresholds: Least confidence of a pseudo-label, by label.
     """
-    found = []
-    for name in state.texts.keys() | state.confidences.keys():
-        told = state.confidences.get(name)
-        texts = state.texts.get(name, 0) + (told.sure(thresholds) if told else 0)
-        if texts:
-            found.append(texts)
+    found = trainable(state.texts, state.confidences, thresholds)
     return max(FEWEST, math.ceil(median(found))) if found else 0

@@ -8,9 +8,10 @@ and who is there come in as arguments.
 
 import hashlib
 import hmac
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
+from coordinator.rounds.bounds import next_most_examples, next_norm_bound, wide_bound
 from coordinator.rounds.events import (
     Event,
     Finished,
@@ -20,10 +21,11 @@ from coordinator.rounds.events import (
 )
 from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.scoring import is_worse
-from coordinator.rounds.selection import candidates, cohort, evaluators, labellers
+from coordinator.rounds.selection import candidates, cohort, evaluators, labellers, trainable
 from coordinator.rounds.state import State
 from coordinator.rounds.thresholds import class_thresholds
 from edge_client.wire.labelling import Labelling, keep_in
+from edge_client.wire.tensors import AdapterState
 
 ASK_AGAIN_S = 60.0  # between two questions whether anybody has texts to train on by now
 
@@ -57,6 +59,33 @@ def decide(
     if is_overdue or (step.is_answered and now_s >= opened.opened_at_s + pause_s):
         return _train(config, state, alive, secret, now_s, opened.attempt + 1)
     return None
+
+
+def bounded(
+    opened: StepOpened, config: Schedule, state: State, adapter: Callable[[], AdapterState]
+) -> StepOpened:
+    """A training step with the bounds of its updates (`rounds.bounds`); any other as it is.
+
+    They follow from the journal before the step and from the run's first adapter.
+
+    Args:
+        opened: What `decide` said.
+        config: The run.
+        state: The state that it was decided on.
+        adapter: Reads what the step starts from; called where no round has been closed yet.
+    """
+    if opened.kind != "train":
+        return opened
+    least = thresholds_before(config, state, opened.round_index)
+    told = trainable(state.texts, state.confidences, least)
+    most = config.max_examples or next_most_examples(state.medians.examples or told)
+    bound = config.norm_bound or None
+    if bound == "adaptive" and state.medians.norms:
+        bound = next_norm_bound(state.medians.norms)
+    elif bound == "adaptive":
+        parameters = sum(tensor.size for tensor in adapter().values())
+        bound = wide_bound(config.training, told, parameters)
+    return replace(opened, norm_bound=bound, most_examples=most)
 
 
 def rounds_of(config: Schedule, state: State) -> int:

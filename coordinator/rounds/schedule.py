@@ -1,8 +1,9 @@
 """What the state machine of a run is told of its configuration."""
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from edge_client.wire.labelling import Labelling
+from edge_client.wire.training import Training
 
 
 class Schedule(Protocol):
@@ -39,6 +40,18 @@ class Schedule(Protocol):
     @property
     def evaluate_cohort(self) -> int:
         """Devices asked to evaluate an adapter; 0 for all."""
+
+    @property
+    def norm_bound(self) -> float | Literal["adaptive"]:
+        """Norm down to which longer updates are scaled; 0 for none."""
+
+    @property
+    def max_examples(self) -> int:
+        """Largest weight of a device in a mean; 0 goes by what devices told."""
+
+    @property
+    def training(self) -> Training:
+        """How devices train in one round."""
 
     @property
     def labelling(self) -> Labelling | None:

@@ -65,6 +65,23 @@ def candidates(
     return [name for name in device_ids if is_able(name)]
 
 
+def trainable(
+    texts: Mapping[str, int], confidences: Mapping[str, Confidences], thresholds: Sequence[float]
+) -> list[int]:
+    """How many texts each device can train on, of those that said that they have any.
+
+    Args:
+        texts: As `candidates` has it.
+        confidences: The same.
+        thresholds: The same.
+    """
+    found = []
+    for name in texts.keys() | confidences.keys():
+        told = confidences.get(name)
+        found.append(texts.get(name, 0) + (told.sure(thresholds) if told else 0))
+    return [number for number in found if number]
+
+
 def evaluators(
     device_ids: Collection[str],
     without_tests: Collection[str],

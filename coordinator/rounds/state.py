@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
+from coordinator.rounds.bounds import Medians
 from coordinator.rounds.events import (
     Answered,
     Event,
@@ -73,6 +74,7 @@ class State:
         is_stopped: Whether its operator ended it.
         is_gathering: Whether it goes on after its end: the devices that went home come back one by
             one, so it waits for as many as at its beginning.
+        medians: How long and how heavy the last rounds' updates were.
     """
 
     adapter_sha256: str
@@ -95,6 +97,7 @@ class State:
     rounds: int = 0
     is_stopped: bool = False
     is_gathering: bool = False
+    medians: Medians = field(default_factory=Medians)
 
     def __post_init__(self) -> None:
         first = self.first_sha256 or self.adapter_sha256
@@ -199,7 +202,9 @@ def _answered(state: State, answer: Answered) -> State:
 def _closed(state: State, step: Step, adapter_sha256: str) -> State:
     round_index = step.opened.round_index
     if step.opened.kind == "train":
-        return replace(state, step=None, round_index=round_index, adapter_sha256=adapter_sha256)
+        medians = state.medians.after(step.opened, [answer for _, answer in step.updates()])
+        closed = replace(state, step=None, round_index=round_index, medians=medians)
+        return replace(closed, adapter_sha256=adapter_sha256)
     if step.opened.kind == "label":
         # All at once: who answers first sees what who answers last does.
         told = {name: one.confidences for name, one in step.updates() if one.confidences}

@@ -10,6 +10,7 @@ from threading import Lock
 from coordinator.fleet.devices import Fleet
 from coordinator.fleet.members import Members
 from coordinator.rounds.admission import Refusal, check_report, check_update
+from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import Answered, StepOpened
 from coordinator.serving.http.uploads import Judge
 from coordinator.serving.joining import leave
@@ -87,12 +88,13 @@ class Answers:
         if (receipt := self._known(asked, work_id, name)) is not None:
             return receipt  # its step has closed while it came: its adapter may be gone
         adapter = self._adapter(asked.opened.adapter_sha256)
-        num_examples = check_update(path.read_bytes(), work_id, adapter).num_examples
+        update = check_update(path.read_bytes(), work_id, adapter)
+        answer = Answered(work_id, "done", name, update.num_examples, norm=norm_of(update.delta))
         if (receipt := self._known(asked, work_id, name)) is not None:
             return receipt
         with self._store.claiming():
             self._store.keep(path, name)
-            return self._ledger.answer(asked.run_id, Answered(work_id, "done", name, num_examples))
+            return self._ledger.answer(asked.run_id, answer)
 
     def report(self, device: Device, report: Report, now_s: float) -> Receipt:
         """Keep a report's figures; a failure, an evaluation and labelling answer their work.

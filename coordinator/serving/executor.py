@@ -4,9 +4,10 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from coordinator.rounds.aggregation import apply_delta, weighted_mean
+from coordinator.rounds.aggregation import apply_delta, bounded_mean
+from coordinator.rounds.bounds import bounds_of
 from coordinator.rounds.events import Event, StepClosed, StepOpened
-from coordinator.rounds.machine import decide
+from coordinator.rounds.machine import bounded, decide
 from coordinator.rounds.state import Step
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.telling import step_text
@@ -67,14 +68,18 @@ def _written(store: Store, ledger: Ledger, live: Live, event: Event) -> Event | 
         with store.claiming():
             event = replace(event, adapter_sha256=aggregate(store, step))
             return event if ledger.append(live, event) else None
+    if isinstance(event, StepOpened):
+        name = event.adapter_sha256
+        event = bounded(event, live.config, live.state, lambda: decode_adapter(store.read(name)))
     return event if ledger.append(live, event) else None
 
 
 def aggregate(store: Store, step: Step) -> str:
     """Store the adapter after a training step; its SHA-256."""
-    bodies = (store.read(answer.update_sha256 or "") for _, answer in step.updates())
-    mean = weighted_mean(
-        (update.delta, float(update.num_examples)) for update in map(decode_update, bodies)
+    updates = (
+        (decode_update(store.read(answer.update_sha256 or "")), answer.norm)
+        for _, answer in step.updates()
     )
+    mean = bounded_mean(updates, bounds_of(step.opened))
     adapter = decode_adapter(store.read(step.opened.adapter_sha256))
     return store.put(encode_adapter(apply_delta(adapter, mean)))

@@ -43,7 +43,7 @@ else:  # pragma: no cover - the same library, before it moved into Python
     import tomli as tomllib
 
 FULL = ("full", "full+head")
-RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before
+RESULTS_VERSION = 2  # another one when the same experiment gives other numbers than before
 Paradigm = Literal["federated", "centralised", "local"]
 
 
@@ -74,6 +74,8 @@ class Experiment:
         rounds: Server steps; 0 asks the base as it is (zero-shot).
         cohort: Clients asked in a round, of those that hold labelled texts; 0 for all.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
+        norm_bound: Norm down to which longer updates are scaled; `adaptive`, or 0: none.
+        max_examples: Largest weight of a client in a mean; 0 as runs have it.
         labelling: How clients label their own texts; None if they do not.
         gate_texts: With labelling: training texts kept aside, with their labels, on which adapters
             are judged before they label (AUG-FedPrompt's capacity gate); nobody trains on them.
@@ -103,6 +105,8 @@ class Experiment:
     rounds: int = 10
     cohort: int = 0
     evaluate_every: int = 1
+    norm_bound: float | Literal["adaptive"] = "adaptive"
+    max_examples: int = 0
     labelling: Labelling | None = None
     gate_texts: int = 64
     cache_bytes: int = 0
@@ -119,6 +123,11 @@ class Experiment:
         _demand(0 <= self.rounds <= 1_000_000, "rounds: 0 to 1000000")
         _demand(self.cohort >= 0, "cohort: 0 (all clients) or more")
         _demand(self.evaluate_every >= 0, "evaluate_every: 0 or more")
+        _demand(
+            self.norm_bound == "adaptive" or 0.0 <= self.norm_bound < 1e38,
+            "norm_bound: `adaptive`, a number above 0, or 0 for none",
+        )
+        _demand(0 <= self.max_examples <= 10**9, "max_examples: 0 to 10^9")
         _demand(self.gate_texts >= 0, "gate_texts: 0 or more")
         _demand(self.cache_bytes >= 0, "cache_bytes: 0 (none) or more")
         _demand(
@@ -180,6 +189,9 @@ class Rounds:
     max_cohort: int = 0
     evaluate_cohort: int = 0
     score_every: int = 1
+    norm_bound: float | Literal["adaptive"] = "adaptive"
+    max_examples: int = 0
+    training: Training = field(default_factory=Training)
 
     def is_gated(self, round_index: int) -> bool:
         """Whether clients label right after a round, so that its adapter is judged before."""
@@ -203,22 +215,28 @@ def schedule_of(experiment: Experiment, clients: int, labels: tuple[str, ...] = 
         clients: That can train from the beginning.
         labels: The task's labels; needed with labelling.
     """
-    labelling, seed = experiment.labelling, experiment.seed
-    if labelling is not None:
-        gates = math.gcd(labelling.infer_every, experiment.evaluate_every)
-        most = experiment.cohort
-        return Rounds(
-            rounds=experiment.rounds,
-            fraction=1.0,
-            evaluate_every=gates,
-            seed=seed,
-            labelling=labelling,
-            labels=labels,
-            max_cohort=most,
-            score_every=experiment.evaluate_every,
-        )
-    fraction = min(1.0, experiment.cohort / max(1, clients)) if experiment.cohort else 1.0
-    return Rounds(experiment.rounds, fraction, experiment.evaluate_every, seed)
+    labelling, cohort = experiment.labelling, experiment.cohort
+    fraction = min(1.0, cohort / max(1, clients)) if cohort else 1.0
+    rounds = Rounds(
+        experiment.rounds,
+        fraction,
+        experiment.evaluate_every,
+        experiment.seed,
+        norm_bound=experiment.norm_bound,
+        max_examples=experiment.max_examples,
+        training=experiment.training,
+    )
+    if labelling is None:
+        return rounds
+    return replace(
+        rounds,
+        fraction=1.0,
+        evaluate_every=math.gcd(labelling.infer_every, experiment.evaluate_every),
+        labelling=labelling,
+        labels=labels,
+        max_cohort=cohort,
+        score_every=experiment.evaluate_every,
+    )
 
 
 def read_experiment(path: Path) -> Experiment:

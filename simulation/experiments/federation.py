@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from coordinator.rounds.admission import Refusal, check_update
-from coordinator.rounds.aggregation import apply_delta, weighted_mean
+from coordinator.rounds.aggregation import apply_delta, bounded_mean
+from coordinator.rounds.bounds import bounds_of, norm_of
 from coordinator.rounds.events import Answered, Event, Finished, StepClosed, StepOpened
 from coordinator.rounds.guidance import guidance_of
-from coordinator.rounds.machine import decide, thresholds_before
+from coordinator.rounds.machine import bounded, decide, thresholds_before
 from coordinator.rounds.state import State, evolve
 from edge_client.client.state import Answer
 from edge_client.errors import Failed
@@ -66,7 +67,7 @@ class Standing:
         adapter: Encoded adapter of the last closed round.
         round_index: That round; 0 before any training.
         evaluated: The last round whose adapter was evaluated, -1 for none.
-        memory: What else is known, of a run that labels; see `simulation.experiments.resume`.
+        memory: What else is known; see `simulation.experiments.resume`.
     """
 
     adapter: bytes
@@ -214,6 +215,9 @@ class _Run:
                 f"round {self._state.round_index + 1} needs {self._schedule.min_updates} or more "
                 f"clients that can train; there are {len(names)}"
             )
+        if isinstance(event, StepOpened):
+            adapter = self.standing.adapter
+            event = bounded(event, self._schedule, self._state, lambda: decode_adapter(adapter))
         self._state = evolve(self._state, event)
         return event
 
@@ -248,7 +252,7 @@ class _Run:
         errors: dict[str, str] = {}
         sizes: list[int] = []
 
-        def updates() -> Iterator[tuple[AdapterState, float]]:
+        def updates() -> Iterator[tuple[Update, float]]:
             asked = [(name, self._work(opened, work_id)) for work_id, name in opened.members]
             answers = self._devices.do(before, asked)
             for (name, work), finished in zip(asked, answers, strict=True):
@@ -256,10 +260,15 @@ class _Run:
                 report = reports[name] = taken.report
                 if taken.reason:
                     errors[name] = taken.reason
-                self._state = evolve(self._state, Answered(work.work_id, report.outcome, None, 0))
-                if update is not None:
-                    sizes.append(len(finished.update or b""))
-                    yield update.delta, float(update.num_examples)
+                answer = Answered(work.work_id, report.outcome, None, 0)
+                if update is None:
+                    self._state = evolve(self._state, answer)
+                    continue
+                norm = norm_of(update.delta)
+                answer = replace(answer, num_examples=update.num_examples, norm=norm)
+                self._state = evolve(self._state, answer)
+                sizes.append(len(finished.update or b""))
+                yield update, norm
             if len(sizes) < max(1, schedule.min_updates):
                 reason = next(iter(errors.values()), "nobody was asked")
                 raise SimulationError(
@@ -267,7 +276,8 @@ class _Run:
                     f"train, {schedule.min_updates} needed: {reason}"
                 )
 
-        adapter = encode_adapter(apply_delta(reference, weighted_mean(updates())))
+        mean = bounded_mean(updates(), bounds_of(opened))
+        adapter = encode_adapter(apply_delta(reference, mean))
         self._state = evolve(self._state, StepClosed(sha256(adapter), 0.0))
         self.standing = self._stand(adapter)
         done = [report for report in reports.values() if report.outcome == "done"]
@@ -290,9 +300,10 @@ class _Run:
 
     def _stand(self, adapter: bytes) -> Standing:
         """Where the run is now."""
-        memory = b""
-        if self._schedule.labelling is not None:
-            memory = remembered(self._state, self._devices.notes(), self._gate)
+        is_labelling = self._schedule.labelling is not None
+        # Without labelling what clients hold never changes: whoever goes on says it again.
+        state = self._state if is_labelling else replace(self._state, texts={})
+        memory = remembered(state, self._devices.notes(), self._gate)
         return Standing(adapter, self._state.round_index, self._state.evaluated, memory)
 
     def evaluate(self, opened: StepOpened, trained: Round | None) -> Round:

@@ -4,7 +4,7 @@
     OUT/KEY/lock                whoever runs it holds this
     OUT/KEY/rows.jsonl          one row per round and arm, written when the round is closed
     OUT/KEY/ARM.HASH.safetensors  the adapter of each arm's last row
-    OUT/KEY/ARM.HASH.memory     what else is known then, of a run that labels
+    OUT/KEY/ARM.HASH.memory     what else is known then
 
 An adapter is on disk before its row, and the one before goes after it; so a killed run goes on
 where its last whole row ends, and a finished one is not run again.
@@ -205,7 +205,7 @@ class Record:
             raise RecordError(f"{path} is missing or altered; delete {self._folder} to run again")
         beside = memory_of(path)
         memory = beside.read_bytes() if beside.is_file() else b""
-        if self._experiment.labelling is not None and not memory:
+        if not memory:
             raise RecordError(f"{beside} is missing; delete {self._folder} to run again")
         return Standing(body, last.round_index, last.evaluated, memory)
 

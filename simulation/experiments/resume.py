@@ -1,10 +1,11 @@
-"""What a run that labels must know, beside its adapter, to go on where it was; as bytes."""
+"""What a run must know, beside its adapter, to go on where it was; as bytes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from coordinator.rounds.bounds import Medians
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State
 from edge_client.labelling.book import Book
@@ -24,6 +25,7 @@ class Memory:
     books: dict[str, Book]
     gate: Report
     without_tests: frozenset[str] = frozenset()
+    medians: Medians = field(default_factory=Medians)
 
 
 def remembered(state: State, books: Mapping[str, Book], gate: Report) -> bytes:
@@ -43,6 +45,7 @@ def remembered(state: State, books: Mapping[str, Book], gate: Report) -> bytes:
         dict(books),
         gate,
         state.without_tests,
+        state.medians,
     )
     return msgspec.json.encode(memory)
 
@@ -52,16 +55,17 @@ def recalled(memory: bytes, state: State) -> tuple[State, dict[str, Book], Repor
 
     Args:
         memory: What `remembered` gave.
-        state: Adapters and rounds.
+        state: Adapters, rounds, and how many labelled texts clients hold.
     """
     found = msgspec.json.decode(memory, type=Memory)
     known = replace(
         state,
         scores=found.scores,
         priors=found.priors,
-        texts=found.texts,
+        texts=found.texts or state.texts,
         confidences=found.confidences,
         labelled=found.labelled,
         without_tests=found.without_tests,
+        medians=found.medians,
     )
     return known, found.books, found.gate

@@ -1,0 +1,122 @@
+"""How far one device may move a run: bounds on an update's length and on its weight.
+
+Both are fixed when a training step opens and journaled with it, from rounds that are closed by
+then. So no answer of a round has a say in its own bounds, and neither the order in which answers
+come nor a restart changes a byte; updates still stream.
+
+An update longer than the bound is scaled down to it, not refused: an honest device that has a lot
+to say is heard, and a hostile one is worth no more than it. Norm clipping: Sun et al. 2019
+(arXiv:1911.07963), section 4; a bound that follows the norms seen: Andrew et al. 2021
+(arXiv:1905.03871).
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from coordinator.rounds.events import Answered, StepOpened
+from edge_client.wire.tensors import AdapterState
+from edge_client.wire.training import Training
+
+NORM_FACTOR = 3.0  # times the median norm of the last rounds
+EXAMPLES_FACTOR = 3.0  # times the median weight of the last rounds
+WIDE_FACTOR = 2.0  # times the longest update of the median device, before any round is closed
+REMEMBERED = 5  # closed rounds whose medians are known
+UNTOLD_STEPS = 16  # optimizer steps of a pass over the texts, where nobody said how many it has
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Of one step's updates; by default none.
+
+    Attributes:
+        norm: Longest update that counts unshortened; None: any.
+        most_examples: Largest weight; 0: any.
+    """
+
+    norm: float | None = None
+    most_examples: int = 0
+
+    def weight(self, num_examples: int) -> float:
+        """An update's weight in the mean."""
+        return float(min(num_examples, self.most_examples or num_examples))
+
+    def share(self, norm: float) -> float:
+        """What an update of this norm is multiplied by: 1, or less where it is longer."""
+        return 1.0 if self.norm is None or norm <= self.norm else self.norm / norm
+
+
+@dataclass(frozen=True)
+class Medians:
+    """Of the last closed rounds, the newest last; what is not known is left out.
+
+    Attributes:
+        norms: The median norm of each round's updates, none counted longer than its bound.
+        examples: Their median weight, bounded alike.
+    """
+
+    norms: tuple[float, ...] = ()
+    examples: tuple[float, ...] = ()
+
+    def after(self, opened: StepOpened, done: Iterable[Answered]) -> "Medians":
+        """With a round that is closed now.
+
+        Args:
+            opened: Its step.
+            done: Answers that brought an update.
+        """
+        bounds, answers = bounds_of(opened), list(done)
+        norms = [one.norm for one in answers if one.norm is not None]
+        norms = [norm * bounds.share(norm) for norm in norms]
+        weights = [bounds.weight(one.num_examples) for one in answers if one.num_examples]
+        return Medians(_with_median(self.norms, norms), _with_median(self.examples, weights))
+
+    def without(self, rounds: int) -> "Medians":
+        """Without those of the newest rounds."""
+        return Medians(*(one[: max(0, len(one) - rounds)] for one in (self.norms, self.examples)))
+
+
+def _with_median(known: tuple[float, ...], newest: Sequence[float]) -> tuple[float, ...]:
+    return (*known, median(newest))[-REMEMBERED:] if newest else known
+
+
+def bounds_of(opened: StepOpened) -> Bounds:
+    """What was fixed when a step opened."""
+    return Bounds(opened.norm_bound, opened.most_examples)
+
+
+def norm_of(delta: AdapterState) -> float:
+    """Euclidean norm over all tensors, in double precision; the order of tensors is nothing."""
+    squares = (float(np.square(tensor, dtype=np.float64).sum()) for tensor in delta.values())
+    return math.sqrt(math.fsum(squares))
+
+
+def next_norm_bound(norms: Sequence[float]) -> float:
+    """The bound after rounds whose medians are known."""
+    return NORM_FACTOR * median(norms)
+
+
+def next_most_examples(told: Sequence[float]) -> int:
+    """The largest weight after what is known of earlier ones; 0 where nothing is."""
+    return math.ceil(EXAMPLES_FACTOR * median(told)) if told else 0
+
+
+def wide_bound(training: Training, told: Sequence[float], parameters: int) -> float:
+    """The bound where no round is closed yet: twice as far as AdamW can well take most devices.
+
+    A step of AdamW moves each parameter by about the learning rate at most, whatever the loss is,
+    so `lr * sqrt(parameters) * steps` is as long as an update gets whose steps all go one way.
+    Medians measured 0.2 to 0.7 of that, the longest update of a device with ten times the median
+    device's texts 1.03.
+
+    Args:
+        training: How devices train.
+        told: Texts that each device may train on, of those that said so.
+        parameters: Trained parameters.
+    """
+    steps = math.ceil(median(told) / training.batch) if told else UNTOLD_STEPS
+    one_way = training.lr * math.sqrt(max(1, parameters)) * training.epochs * steps
+    return WIDE_FACTOR * one_way

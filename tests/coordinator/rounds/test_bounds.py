@@ -1,0 +1,142 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.config import RunConfig
+from coordinator.rounds.aggregation import bounded_mean, weighted_mean
+from coordinator.rounds.bounds import EXAMPLES_FACTOR, NORM_FACTOR, REMEMBERED, Bounds, norm_of
+from coordinator.rounds.events import (
+    Answered,
+    Event,
+    StepClosed,
+    StepOpened,
+    decode_event,
+    encode_event,
+)
+from coordinator.rounds.machine import bounded, decide
+from coordinator.rounds.state import State, evolve, replay
+from edge_client.wire.tensors import AdapterState, Update
+from tests.coordinator.rounds.test_aggregation import DELTAS
+from tests.coordinator.rounds.test_machine import CONFIG
+
+DEVICES = tuple("abcde")
+UPDATES = st.lists(st.tuples(DELTAS, st.integers(1, 10**9)), min_size=1, max_size=6)
+BOUNDS = st.builds(Bounds, st.none() | st.floats(1e-3, 1e3), st.integers(0, 10**6))
+
+
+def adapter() -> AdapterState:
+    return {"a": np.zeros((10, 10), np.float32)}
+
+
+def played(
+    config: RunConfig, norms: list[list[float]], weights: list[int] | None = None
+) -> tuple[State, list[Event]]:
+    """Rounds in which five devices answer, each with its norm and its weight."""
+    state, log = State("first"), list[Event]()
+
+    def take(event: Event) -> None:
+        nonlocal state
+        log.append(event)
+        state = evolve(state, event)
+
+    for index, told in enumerate([[], *norms]):
+        for kind in ("train", "evaluate") if index else ("evaluate",):
+            event = decide(config, state, DEVICES, "secret", 0.0)
+            assert isinstance(event, StepOpened) and event.kind == kind
+            take(bounded(event, config, state, adapter))
+            for place, (work_id, _) in enumerate(event.members):
+                answer = Answered(work_id, "done", "u", 6, labelled=60)
+                if kind == "train":
+                    weight = (weights or [6] * 5)[place]
+                    answer = replace(answer, num_examples=weight, norm=told[place])
+                take(answer)
+            take(StepClosed(f"adapter-{index}", 0.0))
+    return state, log
+
+
+def openings(log: list[Event]) -> list[StepOpened]:
+    return [one for one in log if isinstance(one, StepOpened) and one.kind == "train"]
+
+
+@given(UPDATES, BOUNDS)
+def test_no_update_moves_the_mean_further_than_its_bounds(
+    cohort: list[tuple[AdapterState, int]], bounds: Bounds
+) -> None:
+    updates = [(Update("w", weight, delta), norm_of(delta)) for delta, weight in cohort]
+    moved = norm_of(bounded_mean(updates, bounds))
+    assert moved <= (math.inf if bounds.norm is None else bounds.norm * (1 + 1e-6) + 1e-6)
+    shares = [bounds.weight(weight) for _, weight in cohort]
+    assert all(0 < share <= (bounds.most_examples or math.inf) for share in shares)
+
+
+@given(UPDATES)
+def test_updates_inside_the_bounds_count_to_the_last_bit(
+    cohort: list[tuple[AdapterState, int]],
+) -> None:
+    longest = max(norm_of(delta) for delta, _ in cohort)
+    bounds = Bounds(longest or 1.0, max(weight for _, weight in cohort))
+    mean = bounded_mean([(Update("w", weight, delta), None) for delta, weight in cohort], bounds)
+    plain = weighted_mean([(delta, float(weight)) for delta, weight in cohort])
+    assert all(mean[name].tobytes() == plain[name].tobytes() for name in plain)
+
+
+def test_an_update_that_is_huge_in_every_cell_is_as_long_as_the_bound() -> None:
+    huge = Update("w", 1, {"a": np.full(30_000, 3e38, np.float32)})
+    assert norm_of(bounded_mean([(huge, None)], Bounds(norm=2.0))) == pytest.approx(2.0, rel=1e-5)
+
+
+def test_the_first_round_is_bounded_by_how_devices_train() -> None:
+    _, log = played(CONFIG, [[1.0] * 5])
+    [first] = openings(log)
+    steps = CONFIG.training.epochs * math.ceil(60 / CONFIG.training.batch)
+    assert first.norm_bound == pytest.approx(2 * CONFIG.training.lr * 10 * steps)
+    assert first.most_examples == 60 * EXAMPLES_FACTOR
+
+
+def test_a_later_round_is_bounded_by_the_medians_of_those_before() -> None:
+    _, log = played(CONFIG, [[1.0, 1.1, 1.2, 1e30, 1e30], [2.0, 2.1, 2.2, 0.0, 0.0], [1.0] * 5])
+    first, second, third = openings(log)
+    assert second.norm_bound == NORM_FACTOR * 1.2
+    assert third.norm_bound == pytest.approx(NORM_FACTOR * (1.2 + 2.0) / 2)
+    assert first.most_examples == 180 and second.most_examples == third.most_examples == 18
+
+
+def test_a_claim_of_a_billion_examples_weighs_as_much_as_three_others() -> None:
+    _, log = played(CONFIG, [[1.0] * 5, [1.0] * 5], [60, 60, 60, 10**9, 10**9])
+    opened = openings(log)[-1]
+    assert opened.most_examples == 180
+    assert Bounds(None, opened.most_examples).weight(10**9) == 180.0
+
+
+def test_a_run_file_says_its_own_bounds_or_none() -> None:
+    config = replace(CONFIG, norm_bound=0.5, max_examples=7)
+    [own] = openings(played(config, [[1.0] * 5])[1])
+    assert (own.norm_bound, own.most_examples) == (0.5, 7)
+    off = replace(CONFIG, norm_bound=0)
+    assert [one.norm_bound for one in openings(played(off, [[9.0] * 5] * 2)[1])] == [None, None]
+
+
+@given(st.data())
+def test_bounds_are_replayed_and_do_not_hang_on_the_order_of_answers(data: st.DataObject) -> None:
+    norms = data.draw(st.lists(st.lists(st.floats(0, 1e38), min_size=5, max_size=5), max_size=3))
+    state, log = played(CONFIG, norms)
+    again = [decode_event(encode_event(event)) for event in log]
+    assert replay("first", again) == state
+    groups, mixed = list[Event](), list[Event]()
+    for event in log:
+        if isinstance(event, Answered):
+            groups.append(event)
+            continue
+        mixed += data.draw(st.permutations(groups))
+        groups = []
+        mixed.append(event)
+    assert replay("first", mixed).medians == state.medians
+
+
+def test_what_is_known_of_norms_does_not_grow_with_the_rounds() -> None:
+    state, _ = played(replace(CONFIG, rounds=30), [[1.0] * 5] * 20)
+    assert len(state.medians.norms) == len(state.medians.examples) == REMEMBERED
