@@ -214,7 +214,8 @@ def _last(answer: Mapping[str, Any] | None) -> str:
     if answer is None:
         return "-"
     late = ", too late to count" if answer["is_late"] else ""
-    why = f" ({answer['failure']})" if answer["failure"] else ""
+    refused = f", {size(answer['refused_bytes'])}" if answer.get("refused_bytes") else ""
+    why = f" ({answer['failure']}{refused})" if answer["failure"] else ""
     return f"{_work(answer)}: {answer['outcome']}{why}{late}"
 
 

@@ -9,6 +9,7 @@ from coordinator.rounds.scoring import scored
 from coordinator.rounds.state import Step
 from coordinator.serving.ledger import Live
 from edge_client.adapters.card import portable_name
+from edge_client.tables import size
 from edge_client.wire.failures import SAID
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import DOING, PROTOCOL, Over, Report, Waiting, Work
@@ -216,7 +217,8 @@ def answer_text(
     name = f"{live.config.name}: {round_text(live, asked)}: {names_of([device_id])[0]}"
     if report.failure is not None:
         gone = "; it has left until it is started again" if report.is_leaving else ""
-        return f"{name} failed after {spent_s:.1f} s: {SAID[report.failure]}{gone}"
+        refused = f"; it has {size(report.refused_bytes)}" if report.refused_bytes else ""
+        return f"{name} failed after {spent_s:.1f} s: {SAID[report.failure]}{refused}{gone}"
     if is_late:
         return f"{name} answered after {spent_s:.1f} s, too late to count"
     step = live.state.step

@@ -85,7 +85,8 @@ def _devices(
 
 def _answer(row: Row) -> dict[str, Any]:
     names = ("kind", "round_index", "attempt", "outcome", "is_late")
-    return {name: row[name] for name in names} | {"failure": row.get("failure")}
+    told = {name: row[name] for name in names} | {"failure": row.get("failure")}
+    return told | {"refused_bytes": row.get("refused_bytes", 0)}
 
 
 def _step(step: Step, deadline_s: float) -> dict[str, Any]:

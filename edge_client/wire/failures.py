@@ -34,9 +34,10 @@ SAID: dict[Failure, str] = {
     "training": "training gave no usable update: no texts, or a loss that is not finite",
     "engine": "the device's engine or one of its libraries is missing",
     "disk": "a file could not be read or written",
-    "transfer": "what the coordinator sent could not be used",
+    "transfer": "what the coordinator sent could not be used, or the update did not get through",
     "refused": "the coordinator refused the device's answer",
-    "too_large": "something between device and coordinator refused the update as too large",
+    "too_large": "something between device and coordinator refused the update as too large: raise "
+    "the proxy's limit on bodies (nginx: client_max_body_size; Caddy: request_body max_size)",
     "limits": "the work is more than the device's owner lets it do",
     "revoked": "the coordinator's operator revoked the device",
     "internal": "an error that smidgen does not know; please report it",

@@ -185,6 +185,7 @@ def test_kills_on_such_a_network_change_no_byte(
         check_journal(scene, relay.seen.acknowledged)
 
 
+@pytest.mark.timeout(300 + 5 * KILLS)
 def test_kills_cuts_and_answers_of_something_in_between_change_no_byte(
     tmp_path: Path,
     tiny_base: Base,

@@ -12,6 +12,10 @@ from edge_client.wire.messages import OWN, PROTOCOL
 Answer = tuple[int, bytes]
 
 
+class Foreign(bytes):
+    """The body of an answer that is not the server's, but something's in between."""
+
+
 @contextmanager
 def http_server(
     answer: Callable[[str, str, bytes], Answer],
@@ -21,7 +25,7 @@ def http_server(
 ) -> Iterator[str]:
     """Serve `answer(method, path, body) -> (status, body)` on loopback; 0: on a free port.
 
-    What it answers is a coordinator's own.
+    What it answers is a coordinator's own, unless its body is `Foreign`.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -34,7 +38,8 @@ def http_server(
             status, content = answer(self.command, self.path, body)
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
-            self.send_header(OWN, str(PROTOCOL))
+            if not isinstance(content, Foreign):
+                self.send_header(OWN, str(PROTOCOL))
             self.end_headers()
             self.wfile.write(content)
 

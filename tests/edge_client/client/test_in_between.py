@@ -1,0 +1,178 @@
+"""Something between device and coordinator answers: nothing is lost, nothing is trained in vain."""
+
+import configparser
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from edge_client.bases.base import Base
+from edge_client.client.outbox import (
+    LONGEST_GAP,
+    MOST_413,
+    STUCK_S,
+    STUCK_TRIES,
+    Barriers,
+    NotThrough,
+    Tries,
+)
+from edge_client.client.retries import Unreachable
+from edge_client.client.transport import Coordinator
+from edge_client.client.trust import _shown
+from edge_client.metering.work import WorkMeter
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import PROTOCOL, Receipt, Report, Work, encode
+from edge_client.wire.tensors import sha256
+from edge_client.wire.training import Training
+from tests import command_line
+from tests.breadth import first_fast
+from tests.edge_client.client.servers import Answer, Foreign, http_server
+from tests.edge_client.client.test_new_texts import Script, mine, nothing, task
+
+__all__ = ["mine", "task"]  # fixtures
+PAGE = Foreign(b"<html>413 Request Entity Too Large</html>")
+NO = Foreign(b'{"detail":"Not Found"}')  # in a coordinator's own form
+UNIT = Path(__file__).parents[3] / "scripts" / "jetson" / "smidgen-client.service"
+
+
+@dataclass
+class Between(Script):
+    """A scripted coordinator behind something that answers some uploads itself.
+
+    Attributes:
+        said: Answers to uploads that are not the coordinator's, as they come.
+        tried: Work whose update came as far as that.
+    """
+
+    said: list[Answer] = field(default_factory=list)
+    tried: list[str] = field(default_factory=list)
+
+    def answer(self, method: str, path: str, body: bytes) -> Answer:
+        if method == "PUT":
+            self.tried.append(path.split("/")[3])
+            if self.said:
+                return self.said.pop(0)
+        return super().answer(method, path, body)
+
+
+def work_of(place: int) -> Work:
+    task = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
+    return Work(
+        *(PROTOCOL, f"w{place}", "train", "run", place, "0" * 64, "lora:2", "0" * 64, 10, task),
+        Training(),
+        seed=7,
+    )
+
+
+def test_a_proxy_that_refuses_updates_as_too_large_is_told_of_and_trained_for_less(
+    tiny_base: Base, task: Task, mine: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    always: list[Answer] = [(413, PAGE)] * (2 * MOST_413)  # then somebody mends the proxy
+    script = Between(tiny_base, task, [("train", nothing)] * 5, said=always)
+    reports = script.run(tmp_path)
+    tried = [f"work-{place}" for place in (1, 2) for _ in range(MOST_413)] + ["work-4", "work-5"]
+    assert script.tried == tried  # the third is not even trained for
+    told = [(one.outcome, one.failure, one.is_leaving) for one in reports]
+    assert told == [("failed", "too_large", False)] * 3 + [("done", None, False)] * 2
+    assert {one.refused_bytes for one in reports[:3]} == {len(script.updates[0])}
+    assert "client_max_body_size" in caplog.text and str(len(script.updates[0])) in caplog.text
+
+
+@pytest.mark.parametrize(
+    "status", first_fast([404, 400, 401, 403, 408, 413, 421, 422, 429, 500, 302, 200])
+)
+def test_no_answer_of_something_in_between_loses_an_update(
+    tiny_base: Base, task: Task, mine: Path, tmp_path: Path, status: int
+) -> None:
+    script = Between(tiny_base, task, [("train", nothing)], said=[(status, NO), (status, PAGE)])
+    assert [one.outcome for one in script.run(tmp_path)] == ["done"]
+    assert script.tried == ["work-1"] * 3 and len(script.updates) == 1
+
+
+def test_an_update_that_does_not_get_through_where_small_messages_do_is_given_up() -> None:
+    def stuck(is_further: bool = False, is_body_alone: bool = True) -> Unreachable:
+        error = Unreachable("reset")
+        error.is_further, error.is_body_alone = is_further, is_body_alone
+        return error
+
+    tries = Tries("https://hub", 3_000_000)
+    for place in range(9 * STUCK_TRIES):
+        tries.failed(stuck(is_further=place % 9 == 0), STUCK_S * place)
+        tries.failed(stuck(is_body_alone=place % 7 == 0), STUCK_S * place)
+    tries = Tries("https://hub", 3_000_000)
+    for _ in range(99):
+        tries.failed(stuck(), 1000.0)  # too soon
+    with pytest.raises(NotThrough, match="lets small messages through") as caught:
+        tries.failed(stuck(), 1000.0 + STUCK_S)
+    assert caught.value.code == "transfer"
+
+
+def test_what_is_left_out_grows_and_is_forgotten_once_one_gets_through() -> None:
+    barriers, tried = Barriers(), []
+    report = Report("w", "failed", failure="too_large", refused_bytes=2_000_000)
+    for place in range(1, 200):
+        if (answer := barriers.in_vain(work_of(place))) is None:
+            tried.append(place)
+            barriers.met("run", report)
+        else:
+            assert answer.report.refused_bytes == 2_000_000
+    gaps = [after - before - 1 for before, after in pairwise(tried)]
+    assert gaps[:7] == [0, 1, 3, 7, 15, LONGEST_GAP, LONGEST_GAP]
+    barriers.passed("run")
+    assert barriers.in_vain(work_of(200)) is None
+
+
+def test_a_poll_that_a_proxy_does_not_wait_for_is_shorter_the_next_time() -> None:
+    asked: list[float] = []
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        asked.append(float(path.split("wait_s=")[1].split("&")[0]))
+        time.sleep(1.2)
+        return 504, PAGE
+
+    with http_server(answer) as url, closing(Coordinator(url)) as coordinator:
+        for _ in range(2):
+            with pytest.raises(Unreachable, match="504"):
+                coordinator.next_work(25.0, WorkMeter())
+    assert asked == [25.0, 1.0]
+
+
+def test_an_adapter_that_arrives_damaged_is_fetched_once_more() -> None:
+    body, left = b"an adapter", [b"damaged", b"an adapter"]
+    with http_server(lambda *_: (200, left.pop(0))) as url, closing(Coordinator(url)) as device:
+        assert device.adapter(sha256(body), WorkMeter()) == body
+
+
+@pytest.mark.parametrize("status", [200, 302, 404, 429, 503])
+def test_a_login_page_at_the_first_start_is_nobody_who_answers(
+    tmp_path: Path, status: int, mine: Path
+) -> None:
+    with http_server(lambda *_: (status, PAGE)) as url:
+        with pytest.raises(Unreachable, match="not as a coordinator"):
+            _shown(url)
+        done = command_line.smidgen(
+            *("client", "run", "--coordinator", url, "--token", "t", "--data", str(mine)),
+            *("--state", str(tmp_path / "state"), "--patience", "0.1"),
+        )
+    assert done.exit_code == 1 and "something in between" in done.stderr
+
+
+def test_the_unit_starts_a_client_again_for_as_long_as_nobody_answers() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(UNIT.read_text())
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"
+    assert unit["Service"]["Restart"] == "on-failure"
+    assert unit["Service"]["RestartPreventExitStatus"] == "2"
+
+
+def test_a_receipt_of_something_in_between_is_no_receipt() -> None:
+    forged = Foreign(encode(Receipt(True)))
+    with http_server(lambda *_: (200, forged)) as url, closing(Coordinator(url)) as device:
+        with pytest.raises(Unreachable):
+            device.upload("w", b"body", WorkMeter())
+        with pytest.raises(Unreachable):
+            device.report(Report("w", "done"), WorkMeter())
