@@ -9,6 +9,7 @@ from profiling.commands.gradients import exact_gradients
 from profiling.commands.grid import predicted_peaks
 from profiling.commands.models import models
 from profiling.commands.rounds import rounds
+from profiling.commands.soak import soak
 from profiling.commands.train import train_steps
 from profiling.commands.watch import watch
 from profiling.commands.wire import wire
@@ -37,3 +38,4 @@ app.command("gradients")(exact_gradients)
 app.command("estimate")(estimate_step)
 app.command()(wire)
 app.command()(fleet)
+app.command()(soak)

@@ -64,7 +64,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("instruments", "estimates"),
         ("rounds", "peers"),
         ("benchmarks", "wire", "fleet"),
-        ("models",),
+        ("models", "soak"),
         ("pages",),
         ("commands",),
         ("cli",),

@@ -176,6 +176,7 @@ def usual(folder: Path, port: int) -> dict[str, dict[str, str]]:
         "profile grid": {"--out": out},
         "profile gradients": {"--base": base, **onnx},
         "profile estimate": {"--base": base, "--board": "tx2"},
+        "profile soak": {"--rounds": "4"},
         "profile wire": {"--base": base, "--rounds": "1", "--rtt": "0"},
         "simulate aug-fedprompt": {"": "table2", "--out": out, "--data": "/no/such"},
         "simulate mfpt": {"": "table1", "--out": out, "--data": "/no/such"},

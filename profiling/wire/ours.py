@@ -59,6 +59,11 @@ class Rounds:
     count: int
     rtt_s: float
 
+    @property
+    def all_rounds(self) -> int:
+        """Rounds of the run, those that warm up included."""
+        return self.count + WARMUP
+
 
 def measure(asked: Rounds, say: Callable[[str], None]) -> WireRun:
     """Take rounds in which every client adds 0.01 to the adapter it got.
@@ -79,18 +84,18 @@ def measure(asked: Rounds, say: Callable[[str], None]) -> WireRun:
         running(Path(name) / "logs", SAMPLE_S) as processes,
     ):
         folder = Path(name)
-        host, port, token = _serve(processes, folder, asked)
+        host, port, token = serve(processes, folder, asked)
         with relaying(host, port, asked.rtt_s) as relay:
-            clients = _start_clients(processes, folder, asked.clients, relay.url, token)
+            clients = start_clients(processes, folder, asked.clients, relay.url, token)
             server, client = _wait(processes, clients, asked, say)
             exchanges = relay.exchanges()
         lines = [line for name in clients for line in processes.lines(name)]
-        adapter = _last_adapter(folder / clients[0])
+        adapter = last_adapter(folder / clients[0])
     check(asked, adapter)
     return _run(asked, lines, adapter, exchanges, server, client, load_1m)
 
 
-def _serve(processes: Processes, folder: Path, asked: Rounds) -> tuple[str, int, str]:
+def serve(processes: Processes, folder: Path, asked: Rounds) -> tuple[str, int, str]:
     """Start the server with a run; where it listens, and the run's token."""
     (folder / "run.toml").write_text(run_file(asked))
     serve = ["smidgen", "coordinator", "serve", "--store", str(folder / "store"), "--port", "0"]
@@ -101,7 +106,7 @@ def _serve(processes: Processes, folder: Path, asked: Rounds) -> tuple[str, int,
     return host, int(port), processes.lines(SERVER)[0]["token"]
 
 
-def _start_clients(
+def start_clients(
     processes: Processes, folder: Path, count: int, url: str, token: str
 ) -> list[str]:
     """Start the clients; their names."""
@@ -169,7 +174,7 @@ def _run(
     )
 
 
-def _last_adapter(folder: Path) -> AdapterState:
+def last_adapter(folder: Path) -> AdapterState:
     """What a client evaluated last, by its state folder."""
     state = ClientState(folder)
     for path in (folder / "adapters").glob("*.st"):  # the newest alone is kept
@@ -189,7 +194,7 @@ def check(asked: Rounds, last: AdapterState) -> None:
         ProcessError: It is not the first one with 0.01 added in each round.
     """
     first = first_state(asked.base, asked.adapter)
-    added = (asked.count + WARMUP) * ADDED
+    added = asked.all_rounds * ADDED
     is_so = first.keys() == last.keys() and all(
         np.allclose(last[name] - tensor, added, rtol=1e-3) for name, tensor in first.items()
     )
@@ -222,7 +227,7 @@ def run_file(asked: Rounds) -> str:
         "name": "wire",
         "base": str(asked.base.folder.resolve()),
         "adapter": asked.adapter,
-        "rounds": asked.count + WARMUP,
+        "rounds": asked.all_rounds,
         "min_clients": asked.clients,
     }
     said = {"name": task.name, "labels": task.labels, "patterns": task.patterns}
