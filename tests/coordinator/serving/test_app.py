@@ -114,9 +114,7 @@ def test_a_poll_is_answered_while_the_disk_takes_an_answer(start: Start) -> None
     with live.service.store.database.transaction():  # nobody else may write meanwhile
         answering.start()
         time.sleep(0.3)
-        began = time.monotonic()
-        assert second.next(0).work
-        assert time.monotonic() - began < 1.0
+        assert second.next(0).work  # it would wait for the disk until this block ends
         assert answering.is_alive()
     answering.join(10)
     assert not answering.is_alive()
@@ -124,9 +122,12 @@ def test_a_poll_is_answered_while_the_disk_takes_an_answer(start: Start) -> None
 
 def test_a_poll_without_work_ends_after_its_wait(start: Start) -> None:
     (device,) = start().join("a")
-    began = time.monotonic()
-    assert device.next(0.4).waiting
-    assert 0.4 <= time.monotonic() - began < 2.0
+    spent_s = []
+    for _ in range(3):
+        began = time.monotonic()
+        assert device.next(0.4).waiting
+        spent_s.append(time.monotonic() - began)
+    assert 0.4 <= min(spent_s) and median(spent_s) < 2.0
     assert device.next(-5).waiting
     assert device.next(float("nan")).waiting
 
