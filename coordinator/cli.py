@@ -11,10 +11,10 @@ from coordinator.commands.export import export
 from coordinator.commands.figures import figures
 from coordinator.commands.init import init_command
 from coordinator.commands.orders import extend, pause, resume, stop
-from coordinator.commands.prune import prune
 from coordinator.commands.runs import list_runs
 from coordinator.commands.serve import serve_command
 from coordinator.commands.status import status
+from coordinator.commands.stores import backup, prune, verify
 
 app = typer.Typer(
     help="Run on a server: create runs, serve them to devices, export the adapter.",
@@ -31,6 +31,8 @@ app.command()(status)
 app.command()(figures)
 app.command()(export)
 app.command()(prune)
+app.command()(verify)
+app.command()(backup)
 app.command()(pause)
 app.command()(resume)
 app.command()(stop)

@@ -1,8 +1,14 @@
-"""Files that survive a power cut, and their hashes."""
+"""Files that survive a power cut, their hashes, and who may read them."""
 
 import hashlib
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+
+PRIVATE = 0o600
+OTHERS = 0o077  # the bits of a mode that are not the owner's
 
 
 def write_atomically(path: Path, body: bytes, mode: int = 0o644) -> None:
@@ -11,7 +17,7 @@ def write_atomically(path: Path, body: bytes, mode: int = 0o644) -> None:
     An error leaves nothing beside it; only a process that is killed leaves `.NAME.part`.
     """
     part = path.with_name(f".{path.name}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(body)
@@ -48,3 +54,41 @@ def file_sha256(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def private(path: str, flags: int) -> int:
+    """What `open` takes as its opener for a file that nobody else may read; links are refused."""
+    return os.open(path, flags | os.O_NOFOLLOW, PRIVATE)
+
+
+def open_to_others(folder: Path) -> Iterator[Path]:
+    """A folder and what lies in it, as far as others than its owner may read or change it.
+
+    Links are not followed; what goes away meanwhile is left out.
+    """
+    found = [folder]
+    for place, folders, files in os.walk(folder):
+        found += [Path(place, name) for name in (*folders, *files)]
+    for path in found:
+        with suppress(FileNotFoundError):
+            mode = path.lstat().st_mode
+            if not stat.S_ISLNK(mode) and mode & OTHERS:
+                yield path
+
+
+def close_to_others(folder: Path) -> tuple[int, list[Path]]:
+    """Take a folder and what lies in it from all but its owner.
+
+    Returns:
+        How many files and folders were open, and those that are still: somebody else's.
+    """
+    closed, left = 0, []
+    for path in open_to_others(folder):
+        try:
+            path.chmod(stat.S_IMODE(path.lstat().st_mode) & ~OTHERS)
+            closed += 1
+        except FileNotFoundError:
+            continue
+        except OSError:
+            left.append(path)
+    return closed, left

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TextIO
 
 from edge_client.errors import Failed, WrongInput, demand
-from edge_client.files import sync_folder
+from edge_client.files import private, sync_folder
 
 INSIDE = ".smidgen.part-"  # what a folder is filled from that no rename may replace
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
@@ -152,10 +152,15 @@ def new_folder(option: str, folder: Path, mark: str, mine: Collection[str] = ())
 
 
 @contextmanager
-def new_file(option: str, path: Path) -> Iterator[TextIO]:
+def new_file(option: str, path: Path, is_private: bool = False) -> Iterator[TextIO]:
     """A text file beside `path`, to be written; afterwards it stands in `path`'s place.
 
     A device or a pipe, such as /dev/stdout, is written to as it is.
+
+    Args:
+        option: What the user typed, such as `--out`.
+        path: See `check_out_file`.
+        is_private: Whether nobody but its owner may read it, as somebody's texts.
 
     Raises:
         OutputError: See `check_out_file`.
@@ -170,7 +175,9 @@ def new_file(option: str, path: Path) -> Iterator[TextIO]:
                 yield file
             return
         place.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("w", encoding="utf-8", newline="") as file:
+        part.unlink(missing_ok=True)  # of a process that had this number, or a link to elsewhere
+        opener = private if is_private else None
+        with open(part, "x", encoding="utf-8", newline="", opener=opener) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

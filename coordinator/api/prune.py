@@ -14,6 +14,7 @@ from coordinator.storage.store import LOCK
 from coordinator.upkeep.limits import LEAST_FREE, limits_of, noted
 from coordinator.upkeep.pruning import PATIENCE_S, Books, Busy, present, remove
 from edge_client.errors import Failed
+from edge_client.files import private
 
 PARTS = "uploads"  # beside the blobs: what has arrived of updates that are not whole
 OLDEST_S = 3600.0  # that a part is kept without another byte
@@ -100,7 +101,7 @@ def _parts(folder: Path, dry_run: bool) -> Iterator[int]:
 @contextmanager
 def _unserved(folder: Path) -> Iterator[bool]:
     """Keep others from serving the store; False where somebody does."""
-    with (folder / LOCK).open("a") as file:
+    with open(folder / LOCK, "a", opener=private) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

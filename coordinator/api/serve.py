@@ -5,6 +5,7 @@ with serve("store", port=0) as server:
 """
 
 import atexit
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,9 @@ from coordinator.config import RunConfig, read_run_config
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store
 from coordinator.upkeep.limits import KEEP_ROUNDS, LEAST_FREE, limits_of, note
+from coordinator.upkeep.watch import check_needed
 from edge_client.errors import Failed, demand
+from edge_client.files import close_to_others
 
 if TYPE_CHECKING:
     from coordinator.serving.app import Part
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from coordinator.trust.secured import Secured
 
 HOST, PORT = "127.0.0.1", 8700
+LOG = logging.getLogger(__name__)
 
 # Told that connections are taken; ends it; whether it ends when all runs are finished.
 Serve = Callable[[Callable[[], None], threading.Event, bool], None]
@@ -68,7 +72,8 @@ def ready(
     """Open a store and a socket, and create the run of a run file unless its name is there.
 
     Raises:
-        StoreError: There is no store and no run to make one for, or another process serves it.
+        StoreError: There is no store and no run to make one for, another process serves it, or it
+            is damaged.
         PortError: The address cannot be listened on.
         TrustError: Devices would refuse the certificates, or plain HTTP for other machines.
     """
@@ -88,10 +93,14 @@ def ready(
         listen(host, port) as bound,
         sole_server(folder, opened),
     ):
+        _close(folder)
         created = None if config is None else _created_if_new(opened, config)
         note(folder, limits)
         service = Service(opened, time.time(), limits)
         service.clock.note(folder)
+        for live in service.runs():
+            if not live.state.is_finished:
+                check_needed(opened, live.config.name, live.state)
         yield Ready(
             folder,
             opened,
@@ -148,6 +157,15 @@ def _check_plain(folder: Path, host: str, is_plain: bool) -> None:
 def _opened(folder: Path, is_there: bool) -> Store:
     """The store, brought up to date if an older smidgen wrote it."""
     return open_store(folder, is_upgrading=True) if is_there else Store(folder, is_upgrading=True)
+
+
+def _close(folder: Path) -> None:
+    """Take a store from all but its owner, whoever made its files and when."""
+    closed, left = close_to_others(folder)
+    if closed:
+        LOG.info("the store %s was open to others in %d places; it is closed now", folder, closed)
+    if left:
+        LOG.warning("others may read %s, which is not ours to close; its owner can chmod", left[0])
 
 
 def _created_if_new(store: Store, config: RunConfig) -> NewRun | None:

@@ -6,6 +6,7 @@ from typing import TypeAlias
 from coordinator.storage.store import DATABASE, Store, StoreError
 
 Place: TypeAlias = str | Path
+RESTORE = "restore it from a backup, or name another --store"
 
 
 def open_store(folder: Place, is_upgrading: bool = False) -> Store:
@@ -18,6 +19,16 @@ def open_store(folder: Place, is_upgrading: bool = False) -> Store:
     Raises:
         StoreError: It has none, or one that another smidgen wrote.
     """
-    if not (Path(folder) / DATABASE).is_file():
+    place = Path(folder)
+    if not (place / DATABASE).is_file():
+        if _holds_blobs(place):
+            raise StoreError(f"store {folder} holds adapters, but no {DATABASE}; {RESTORE}")
         raise StoreError(f"no store at {folder}; make one with `create`, or name it with --store")
-    return Store(Path(folder), is_upgrading=is_upgrading)
+    return Store(place, is_upgrading=is_upgrading)
+
+
+def _holds_blobs(folder: Path) -> bool:
+    try:
+        return any((folder / "blobs").iterdir())
+    except OSError:
+        return False

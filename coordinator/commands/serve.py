@@ -1,6 +1,7 @@
 """`smidgen coordinator serve`: all runs of a store, until Ctrl-C."""
 
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,7 @@ from coordinator.commands.create import announce
 from coordinator.storage.status import status_of
 from coordinator.upkeep import limits
 from coordinator.watch.logs import log_to_stderr
+from edge_client.files import OTHERS
 from edge_client.planning.allocator import use_one_arena
 
 HOST = (
@@ -49,6 +51,7 @@ def serve_command(
     The store must be there; with --run it is made. TLS where `init` has made certificates.
     """
     log_to_stderr(log_format)
+    os.umask(OTHERS)
     use_one_arena()
     with ready(store, host, port, run, plain_http, keep_rounds, least_free) as prepared:
         if prepared.created is not None:

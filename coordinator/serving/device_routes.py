@@ -130,7 +130,10 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
 
     def adapter_of(device: Device, name: str) -> Path | None:
         path = service.adapter_path(name)
-        return path if service.is_adapter_for(device, name) and path.is_file() else None
+        if not service.is_adapter_for(device, name) or not path.is_file():
+            return None
+        service.store.check(name)
+        return path
 
     uploads = Uploads(service.store.uploads)
     add_transfer_routes(app, device_of, judge_of, adapter_of, uploads, bells.changed)
@@ -190,7 +193,7 @@ def add_transfer_routes(
             200: {"content": FILE, "description": "A safetensors file."},
             206: {"content": FILE, "description": "The part that `Range` asked for."},
             416: {"model": Detail, "description": "`Content-Range` says how long it is."},
-            **refusals(400, 401, 404, 422),
+            **refusals(400, 401, 404, 422, 503),
         },
     )
     def adapter(

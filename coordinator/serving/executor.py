@@ -69,6 +69,7 @@ def _written(store: Store, ledger: Ledger, live: Live, event: Event) -> Event | 
             event = replace(event, adapter_sha256=aggregate(store, step))
             return event if ledger.append(live, event) else None
     if isinstance(event, StepOpened):
+        store.check(event.adapter_sha256)  # rather than have every device fail on it
         name = event.adapter_sha256
         event = bounded(event, live.config, live.state, lambda: decode_adapter(store.read(name)))
     return event if ledger.append(live, event) else None

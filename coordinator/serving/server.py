@@ -27,6 +27,7 @@ from coordinator.storage.store import Store, serving_alone
 from coordinator.trust.folder import Address
 from coordinator.trust.network import own_address
 from coordinator.trust.secured import Secured, spare_memory
+from coordinator.upkeep.watch import watched
 from edge_client.errors import WrongInput
 
 LOG = logging.getLogger(__name__)
@@ -87,9 +88,9 @@ def sole_server(folder: Path, store: Store) -> Iterator[None]:
     """Hold the store for this process alone, without what killed processes left half written.
 
     Raises:
-        StoreError: Another process serves it.
+        StoreError: Another process serves it, or it is not as it was left.
     """
-    with serving_alone(folder):
+    with serving_alone(folder), watched(store):
         with store.removing() as is_held:
             if is_held:  # else `create` is writing now, and the next start sweeps
                 sweep(store.blobs)

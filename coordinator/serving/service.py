@@ -28,9 +28,11 @@ from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.orders import carry_out
 from coordinator.serving.telling import lack_text, over_of, run_text, terms_of, waiting_of, work_of
+from coordinator.storage.blobs import BlobDamaged
+from coordinator.storage.database import DatabaseDamaged
 from coordinator.storage.rows.devices import Device
 from coordinator.storage.rows.memberships import members
-from coordinator.storage.store import Store
+from coordinator.storage.store import Store, StoreError
 from coordinator.upkeep.caretaker import Caretaker
 from coordinator.upkeep.limits import Limits
 from coordinator.upkeep.room import Usage
@@ -43,6 +45,7 @@ FAREWELL_S = 60.0  # twice the longest pause of a client that waits for the coor
 AGE = 100.0  # of who is there, as devices are told: times as long as it takes to find
 QUICK_S = 0.0005
 DEFAULTS = Limits()
+DAMAGES = (BlobDamaged, DatabaseDamaged, StoreError)  # which say all of it in a line
 LOG = logging.getLogger(__name__)
 
 
@@ -307,7 +310,11 @@ class Service:
         except Exception as error:  # the edge: a full disk or a damaged blob is for its owner
             said = (str(error).splitlines() or [""])[0]  # a database adds what it was to write
             if self._failed.get(what) != said:
-                LOG.exception("%s: stands still; trying again each second", what)
+                why = f": {said}" if isinstance(error, DAMAGES) else ""
+                LOG.log(
+                    *(logging.ERROR, "%s: stands still; trying again each second%s", what, why),
+                    exc_info=not why,
+                )
             self._failed[what] = said
         else:
             self._failed.pop(what, None)

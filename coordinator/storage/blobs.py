@@ -8,17 +8,23 @@ import os
 import secrets
 from pathlib import Path
 
-from edge_client.files import sync_folder
+from edge_client.files import file_sha256, private, sync_folder
 from edge_client.wire.tensors import sha256
 
 READ_BYTES = 1 << 18
+MOST_SEEN = 256  # blobs that are known to be whole
+RESTORE = "restore it from a backup of the store"
+
+
+class BlobDamaged(OSError):
+    """A blob that is missing, or whose bytes no longer match its name."""
 
 
 def put_blob(folder: Path, body: bytes, name: str = "") -> str:
     """Write bytes under their SHA-256, durable when this returns; the same bytes twice are one.
 
     Temporary file, fsync, rename, fsync of the folder: after a power cut the name is either
-    missing or whole.
+    missing or whole. One that is there but damaged is written anew.
 
     Args:
         folder: Where blobs lie.
@@ -27,9 +33,9 @@ def put_blob(folder: Path, body: bytes, name: str = "") -> str:
     """
     name = name or sha256(body)
     path = folder / name
-    if not path.exists():
+    if not is_whole(path):
         temporary = folder / f"{name}.{secrets.token_hex(4)}.tmp"
-        with temporary.open("wb") as file:
+        with open(temporary, "xb", opener=private) as file:
             file.write(body)
             file.flush()
             os.fsync(file.fileno())
@@ -56,12 +62,55 @@ def read_blob(folder: Path, name: str) -> bytes:
     """The bytes of a blob.
 
     Raises:
-        OSError: There is no such blob, or its bytes no longer match its name.
+        BlobDamaged: There is no such blob, or its bytes no longer match its name.
     """
-    body = (folder / name).read_bytes()
+    try:
+        body = (folder / name).read_bytes()
+    except FileNotFoundError as error:
+        raise BlobDamaged(f"blob {folder / name} is missing; {RESTORE}") from error
     if sha256(body) != name:
-        raise OSError(f"blob {folder / name} is damaged; restore it from a backup of the store")
+        raise BlobDamaged(f"blob {folder / name} is damaged; {RESTORE}")
     return body
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a blob is there and its bytes match its name."""
+    try:
+        return file_sha256(path) == path.name
+    except FileNotFoundError:
+        return False
+
+
+class Checked:
+    """Blobs whose bytes were found to match their names, read once per state of their files.
+
+    A file that was written to since is read again: size, time and place of its file tell. Safe to
+    use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, int, int]] = {}
+
+    def check(self, path: Path) -> None:
+        """Make sure of a blob.
+
+        Raises:
+            BlobDamaged: It is not there, or its bytes no longer match its name.
+        """
+        try:
+            told = path.stat()
+            mark = told.st_size, told.st_mtime_ns, told.st_ino
+            if self._seen.get(path.name) == mark:
+                return
+            is_sound = is_whole(path)
+        except FileNotFoundError as error:
+            self._seen.pop(path.name, None)
+            raise BlobDamaged(f"blob {path} is missing; {RESTORE}") from error
+        if not is_sound:
+            raise BlobDamaged(f"blob {path} is damaged; {RESTORE}")
+        if len(self._seen) >= MOST_SEEN:
+            self._seen.pop(next(iter(self._seen)))
+        self._seen[path.name] = mark
 
 
 def sweep(folder: Path) -> None:
@@ -99,7 +148,8 @@ class Partial:
 
     def restart(self) -> None:
         """Begin again, with an empty file."""
-        self.path.open("wb").close()
+        self.path.unlink(missing_ok=True)
+        open(self.path, "xb", opener=private).close()
         self.size, self._hash = 0, hashlib.sha256()
 
     def write(self, piece: bytes | bytearray) -> None:

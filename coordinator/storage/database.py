@@ -6,9 +6,10 @@ from threading import Lock
 from typing import Any, TypeAlias, TypeVar, cast
 
 import sqlalchemy as sql
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError, OperationalError
 
 from coordinator.storage.together import Together
+from edge_client.errors import WrongInput
 
 Connection: TypeAlias = sql.Connection
 Statement: TypeAlias = sql.Executable
@@ -23,6 +24,15 @@ PRAGMAS = (
 
 
 DatabaseBusy = OperationalError  # its disk is full, or somebody holds it too long
+# What SQLite says of a file that is half there, overwritten, or gone.
+DAMAGED = (
+    *("malformed", "not a database", "disk I/O error", "no such table", "no such column"),
+    "unable to open database file",
+)
+
+
+class DatabaseDamaged(WrongInput):
+    """A database that cannot be read any more."""
 
 
 class Database:
@@ -45,9 +55,23 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sql.Connection]:
-        """Reads and writes of which all or none happen, one such at a time in this process."""
+        """Reads and writes of which all or none happen, one such at a time in this process.
+
+        Raises:
+            DatabaseDamaged: It cannot be read.
+        """
         # SQLite lets one write at a time and has others sleep and look again; its lock wakes them.
-        with self._writing, self.engine.begin() as connection:
+        with self._writing, _told(), self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[sql.Connection]:
+        """Reads alone.
+
+        Raises:
+            DatabaseDamaged: It cannot be read.
+        """
+        with _told(), self.engine.connect() as connection:
             yield connection
 
     def write(self, *statements: sql.Executable) -> int:
@@ -90,8 +114,22 @@ class Database:
                 connection.execute(statement, list(rows))
 
     def rows(self, statement: sql.Select[Any]) -> list[Mapping[str, Any]]:
-        with self.engine.connect() as connection:
+        with self.reading() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except DatabaseError as error:
+        said = str(error.orig)
+        if not any(words in said for words in DAMAGED):
+            raise
+        raise DatabaseDamaged(
+            f"the store's database is damaged ({said}); restore the store from a backup, "
+            "`smidgen coordinator verify` says what is wrong with it"
+        ) from error
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

@@ -8,13 +8,8 @@ METADATA = sql.MetaData()
 VERSION = sql.Table(
     "alembic_version", METADATA, sql.Column("version_num", sql.String(32), primary_key=True)
 )
-# One row: the store's own name, and whether its heads are kept beside the database.
-STORE = sql.Table(
-    "store",
-    METADATA,
-    sql.Column("store_id", sql.String, primary_key=True),
-    sql.Column("is_watched", sql.Boolean, nullable=False),
-)
+# One row: whether the ends of the journals are kept beside the database.
+STORE = sql.Table("store", METADATA, sql.Column("is_watched", sql.Boolean, nullable=False))
 
 
 def _run_column(**options: Any) -> sql.Column[str]:

@@ -7,7 +7,6 @@ have modules of their own over the same database.
 
 import fcntl
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,12 +18,14 @@ import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from coordinator.rounds.events import Event, decode_event, encode_event
-from coordinator.storage.blobs import keep_blob, put_blob, read_blob
+from coordinator.storage.blobs import Checked, keep_blob, put_blob, read_blob
 from coordinator.storage.chain import first_link, next_link
 from coordinator.storage.database import Database, Statement
+from coordinator.storage.heads import Head, Heads
 from coordinator.storage.migrations.upgrade import HEAD, KNOWN, keep_copy, revision_of, upgrade
 from coordinator.storage.schema import DEVICES, EVENTS, METADATA, REPORTS, RUNS, STORE, VERSION
 from edge_client.errors import WrongInput
+from edge_client.files import private
 
 DATABASE = "coordinator.db"
 LOCK = "serve.lock"  # held by the process that serves
@@ -76,10 +77,14 @@ class Store:
     """
 
     def __init__(self, folder: Path, url: str | None = None, is_upgrading: bool = False) -> None:
-        self.blobs, self.uploads = folder / "blobs", folder / "uploads"
+        self.folder, self.blobs, self.uploads = folder, folder / "blobs", folder / "uploads"
+        self._checked = Checked()
+        self._heads: Heads | None = None
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # tokens' hashes, work's secrets
-            self.blobs.mkdir(exist_ok=True)
+            self.blobs.mkdir(mode=0o700, exist_ok=True)
+            if url is None:  # what SQLite writes beside it gets the mode of the database
+                (folder / DATABASE).touch(mode=0o600)
         except OSError as error:
             told = f"a store at {folder} cannot be made: {error.strerror or error}"
             raise StoreError(f"{told}; name another --store") from error
@@ -101,9 +106,9 @@ class Store:
                 f"{DATABASE} from a backup, or name another --store"
             )
         METADATA.create_all(self.database.engine)
-        named = {"store_id": f"s{secrets.token_hex(8)}", "is_watched": False}
         self.database.write(
-            sql.insert(STORE).values(**named), sql.insert(VERSION).values(version_num=HEAD)
+            sql.insert(STORE).values(is_watched=False),
+            sql.insert(VERSION).values(version_num=HEAD),
         )
 
     def _check_older(self, folder: Path, revision: str, is_upgrading: bool) -> None:
@@ -146,6 +151,14 @@ class Store:
     def read(self, name: str) -> bytes:
         return read_blob(self.blobs, name)
 
+    def check(self, name: str) -> None:
+        """Make sure that a blob is whole; its file is read where it has changed since.
+
+        Raises:
+            BlobDamaged: It is missing or damaged.
+        """
+        self._checked.check(self.blobs / name)
+
     def blob_path(self, name: str) -> Path:
         return self.blobs / name
 
@@ -155,14 +168,14 @@ class Store:
 
         Many may do so at once, in several processes.
         """
-        with self.blobs.with_name(CLAIMS).open("a") as file:
+        with open(self.blobs.with_name(CLAIMS), "a", opener=private) as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             yield
 
     @contextmanager
     def removing(self) -> Iterator[bool]:
         """Remove blobs while nobody claims any; whether that is so now. Does not wait."""
-        with self.blobs.with_name(CLAIMS).open("a") as file:
+        with open(self.blobs.with_name(CLAIMS), "a", opener=private) as file:
             is_held = False
             with suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -203,7 +216,7 @@ class Store:
     def append_all(self, events: Sequence[tuple[str, int, Event]], *statements: Statement) -> None:
         """Append events to runs' journals, and in the same transaction what goes with them.
 
-        Durable when this returns.
+        Durable when this returns; then their links are noted beside the database.
 
         Args:
             events: Run, place in its journal, and what happened.
@@ -221,6 +234,35 @@ class Store:
         except IntegrityError as error:
             runs = ", ".join(sorted({run_id for run_id, _, _ in events}))
             raise StoreError(f"another process writes the journal of run {runs}") from error
+        if self._heads is not None:
+            ends = {row["run_id"]: Head(row["seq"], row["chain"]) for row in rows}
+            with suppress(OSError):  # it lags behind then, which is no harm
+                for run_id, head in ends.items():
+                    self._heads.note(run_id, head)
+
+    @contextmanager
+    def noting(self, heads: Heads) -> Iterator[None]:
+        """Note the end of each journal beside the database, until this ends."""
+        self._heads = heads
+        try:
+            yield
+        finally:
+            self._heads = None
+            heads.close()
+
+    def ends(self) -> dict[str, Head]:
+        """The end of each journal that has an event."""
+        last = sql.select(EVENTS.c.run_id, sql.func.max(EVENTS.c.seq).label("seq"))
+        newest = last.group_by(EVENTS.c.run_id).subquery()
+        here = (EVENTS.c.run_id == newest.c.run_id) & (EVENTS.c.seq == newest.c.seq)
+        chosen = sql.select(EVENTS.c.run_id, EVENTS.c.seq, EVENTS.c.chain).join(newest, here)
+        found = self.database.rows(chosen)
+        return {row["run_id"]: Head(row["seq"], row["chain"]) for row in found}
+
+    def link(self, run_id: str, seq: int) -> str | None:
+        """The link of an event; before the first one, of the run's row; None if there is none."""
+        with self.database.reading() as connection:
+            return _link(connection, run_id, seq)
 
     def _chained(
         self, connection: sql.Connection, events: Sequence[tuple[str, int, Event]]
@@ -231,6 +273,8 @@ class Store:
         for run_id, seq, event in events:
             payload = encode_event(event)
             before = links.get(run_id) or _link(connection, run_id, seq - 1)
+            if before is None:
+                raise StoreError(f"the journal of run {run_id} has no event {seq - 1}")
             links[run_id] = next_link(before, payload)
             rows.append({"run_id": run_id, "seq": seq, "payload": payload, "chain": links[run_id]})
         return rows
@@ -240,11 +284,22 @@ class Store:
         return list(self.journal(run_id))
 
     def journal(self, run_id: str, first: int = 0) -> Iterator[Event]:
-        """A run's journal from an event on, of which few are held at once."""
+        """A run's journal from an event on, of which few are held at once.
+
+        Raises:
+            StoreError: An event is not the one that was appended.
+        """
+        link = self.link(run_id, first - 1) or ""
         mine = sql.select(EVENTS).where(EVENTS.c.run_id == run_id).order_by(EVENTS.c.seq)
         while True:
             some = self.database.rows(mine.where(EVENTS.c.seq >= first).limit(EVENTS_AT_ONCE))
             for row in some:
+                link = next_link(link, row["payload"])
+                if row["chain"] != link:
+                    raise StoreError(
+                        f"the journal of run {run_id} was changed: event {row['seq']} does not "
+                        "follow from those before it; restore the store from a backup"
+                    )
                 yield decode_event(row["payload"])
             if len(some) < EVENTS_AT_ONCE:
                 return
@@ -283,7 +338,7 @@ def serving_alone(folder: Path) -> Iterator[None]:
         StoreError: Another process serves it.
     """
     end = time.monotonic() + LOCK_S
-    with (folder / LOCK).open("a") as file:
+    with open(folder / LOCK, "a", opener=private) as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -295,13 +350,13 @@ def serving_alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _link(connection: sql.Connection, run_id: str, seq: int) -> str:
-    """The link of an event; before the first one, of the run's row."""
+def _link(connection: sql.Connection, run_id: str, seq: int) -> str | None:
     if seq < 0:
         chosen = sql.select(RUNS).where(RUNS.c.run_id == run_id)
-        return first_link(connection.execute(chosen).mappings().one())
+        run = connection.execute(chosen).mappings().one_or_none()
+        return None if run is None else first_link(dict(run))
     here = (EVENTS.c.run_id == run_id) & (EVENTS.c.seq == seq)
-    return str(connection.execute(sql.select(EVENTS.c.chain).where(here)).scalar_one())
+    return connection.scalar(sql.select(EVENTS.c.chain).where(here))
 
 
 def _first_line(error: Exception) -> str:

@@ -124,7 +124,7 @@ def _write(folder: Path, trust: Trust) -> None:
         if body is None:
             (folder / name).unlink(missing_ok=True)
         else:
-            write_atomically(folder / name, body, PRIVATE if name.endswith(".key") else 0o644)
+            write_atomically(folder / name, body, PRIVATE)
 
 
 def read(folder: Path) -> Trust:

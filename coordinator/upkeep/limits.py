@@ -45,7 +45,7 @@ def limits_of(keep_rounds: int, least_free: str) -> Limits:
 def note(folder: Path, limits: Limits) -> None:
     """Write down what a store is served with; a full disk may not take it."""
     with suppress(OSError):
-        write_atomically(folder / FILE, json.dumps(asdict(limits)).encode())
+        write_atomically(folder / FILE, json.dumps(asdict(limits)).encode(), mode=0o600)
 
 
 def noted(folder: Path) -> Limits:

@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 
 from edge_client.errors import WrongInput
-from edge_client.files import write_atomically
+from edge_client.files import PRIVATE, close_to_others, private, write_atomically
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import Report, WireError, decode, encode
 from edge_client.wire.tensors import sha256
@@ -93,7 +93,7 @@ class ClientState:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the texts
             for part in (self._adapters, self._outbox, self._runs):
-                part.mkdir(exist_ok=True)
+                part.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise StateError(f"state folder {folder} cannot be made: {error.strerror}") from error
 
@@ -106,7 +106,7 @@ class ClientState:
         Raises:
             StateError: Another process holds it.
         """
-        with (self.folder / "lock").open("w") as file:
+        with open(self.folder / "lock", "w", opener=private) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -118,6 +118,7 @@ class ClientState:
                 for part in folder.glob(".*.part"):
                     part.unlink(missing_ok=True)
             self._sweep()
+            close_to_others(self.folder)  # an older smidgen let others in
             yield
 
     def _sweep(self) -> None:
@@ -183,7 +184,7 @@ class ClientState:
         """
         path = self.folder / "room"
         try:
-            write_atomically(path, b" " * ROOM_BYTES)
+            write_atomically(path, b" " * ROOM_BYTES, PRIVATE)
             path.unlink()
         except OSError as error:
             raise self._not_written(error) from error
@@ -215,11 +216,11 @@ class ClientState:
 
     def _write_identity(self, identity: Identity, name: str = "device.json") -> None:
         body = json.dumps(asdict(identity), sort_keys=True).encode()
-        write_atomically(self.folder / name, body, mode=0o600)
+        write_atomically(self.folder / name, body, PRIVATE)
 
     def keep_terms(self, terms: Terms) -> None:
         """Keep the terms of a run that this device joins; its end is understood by them."""
-        write_atomically(self._run_file(terms.run_id), encode(terms))
+        write_atomically(self._run_file(terms.run_id), encode(terms), PRIVATE)
 
     def terms(self, run_id: str) -> Terms | None:
         """The terms of a run that this device joined, or None."""
@@ -267,7 +268,7 @@ class ClientState:
             most: Adapters that may be kept, this one among them.
         """
         kept = self._adapters / f"{digest}.st"
-        write_atomically(kept, body)
+        write_atomically(kept, body, PRIVATE)
         others = [path for path in self._adapters.glob("*.st") if path != kept]
         for path in _but_newest(others, max(0, most - 1)):
             path.unlink()
@@ -276,8 +277,8 @@ class ClientState:
         """Put finished work in the outbox; the report is written last and makes it whole."""
         stem = self._outbox / sha256(finished.report.work_id.encode())
         if finished.update is not None:
-            write_atomically(stem.with_suffix(".st"), finished.update)
-        write_atomically(stem.with_suffix(".json"), encode(finished.report))
+            write_atomically(stem.with_suffix(".st"), finished.update, PRIVATE)
+        write_atomically(stem.with_suffix(".json"), encode(finished.report), PRIVATE)
 
     def finished(self) -> list[Answer]:
         """Work in the outbox, oldest first; what cannot be read is dropped, to be done again."""

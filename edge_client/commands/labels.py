@@ -172,7 +172,7 @@ def _write(
         row = {"text": texts[name].text, **second, "label": reading.label}
         told = {"confidence": reading.confidence, "round": reading.round_index}
         lines.append(json.dumps(row | told, ensure_ascii=False) + "\n")
-    with new_file("--out", path) as file:
+    with new_file("--out", path, is_private=True) as file:
         file.writelines(lines)
     return len(lines)
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -31,6 +32,7 @@ from edge_client.commands.console import (
     TextColumnOption,
 )
 from edge_client.errors import demand
+from edge_client.files import OTHERS
 from edge_client.metering.memory import PeakSpan
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
@@ -101,6 +103,7 @@ def run(
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    os.umask(OTHERS)  # what it keeps of the texts is its owner's
     failed: NothingDone | None = None
     span = PeakSpan(is_fresh=False)  # work resets the kernel's peak
     try:

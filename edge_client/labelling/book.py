@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from edge_client.files import write_atomically
+from edge_client.files import PRIVATE, private, write_atomically
 from edge_client.labelling.pseudo_labels import Reading
 from edge_client.wire.tensors import AdapterState
 
@@ -193,7 +193,7 @@ class FileNotes:
     def _compact(self) -> None:
         """Write the whole book as one line."""
         body = msgspec.json.encode({"event": "Book", **msgspec.to_builtins(self.book)})
-        write_atomically(self._path, body + b"\n")
+        write_atomically(self._path, body + b"\n", PRIVATE)
 
     def add(self, event: Event) -> None:
         """Write an event down, then take it into the book.
@@ -202,7 +202,7 @@ class FileNotes:
             OSError: It cannot be written.
         """
         line = json.dumps({"event": NAMES[type(event)], **asdict(event)})
-        with self._path.open("a", encoding="utf-8") as file:
+        with open(self._path, "a", encoding="utf-8", opener=private) as file:
             file.write(f"{line}\n")
             file.flush()
             os.fsync(file.fileno())

@@ -13,7 +13,8 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.rounds.admission import Refusal
-from coordinator.storage.database import DatabaseBusy
+from coordinator.storage.blobs import BlobDamaged
+from coordinator.storage.database import DatabaseBusy, DatabaseDamaged
 from edge_client.wire.messages import OWN, PROTOCOL, WireError, encode, encode_brief
 
 FULL_AGAIN_S = 20  # after which a device asks a full disk again
@@ -49,6 +50,8 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _no_parameters)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(DatabaseBusy, _no_database)
+    app.add_exception_handler(DatabaseDamaged, _damaged)
+    app.add_exception_handler(BlobDamaged, _damaged)
     app.add_exception_handler(405, _no_method)
 
 
@@ -107,7 +110,15 @@ async def _no_database(_: Request, error: Exception) -> Response:
         return _detail(507, "the coordinator's disk is full; try again", FULL_AGAIN_S)
     if "database is locked" in said:  # a backup, or a command that takes long
         return _detail(503, "the coordinator's database is busy; try again", BUSY_AGAIN_S)
+    if "readonly database" in said:
+        return _detail(503, "the coordinator's disk is read-only; try again", FULL_AGAIN_S)
     raise error
+
+
+async def _damaged(_: Request, __: Exception) -> Response:
+    """The log says more, once and not for each that asks; what is damaged is for the operator."""
+    told = "the coordinator's store is damaged; try again once its operator has restored it"
+    return _detail(503, told, FULL_AGAIN_S)
 
 
 async def _gone(_: Request, __: Exception) -> Response:

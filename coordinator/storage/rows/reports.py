@@ -32,7 +32,7 @@ def newest_of_run(
         here &= REPORTS.c.report["outcome"].as_string() == outcome
     if after is not None:
         last = sql.select(*LATER).where(REPORTS.c.work_id == after, REPORTS.c.run_id == run_id)
-        with database.engine.connect() as connection:
+        with database.reading() as connection:
             found = connection.execute(last).one_or_none()
         if found is None:
             raise KeyError(after)

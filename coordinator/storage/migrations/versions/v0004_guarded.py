@@ -1,12 +1,11 @@
 """A journal that notices: every event carries a hash over itself and all before it.
 
-Also the store's own name and whether its heads are kept beside the database, and when a device's
-state folder was found cloned.
+Also whether the journals' ends are kept beside the database, and when a device's state folder was
+found cloned.
 """
 
 import hashlib
 import json
-import secrets
 
 import sqlalchemy as sql
 from alembic import op
@@ -24,14 +23,9 @@ def upgrade() -> None:
     """Add the columns, and chain the journals as they are."""
     op.add_column("events", sql.Column("chain", sql.String, nullable=False, server_default=""))
     op.add_column("devices", sql.Column("cloned_at_s", sql.Float))
-    op.create_table(
-        "store",
-        sql.Column("store_id", sql.String, primary_key=True),
-        sql.Column("is_watched", sql.Boolean, nullable=False),
-    )
+    op.create_table("store", sql.Column("is_watched", sql.Boolean, nullable=False))
     connection = op.get_bind()
-    named = sql.text("INSERT INTO store (store_id, is_watched) VALUES (:store_id, false)")
-    connection.execute(named, {"store_id": f"s{secrets.token_hex(8)}"})
+    connection.execute(sql.text("INSERT INTO store (is_watched) VALUES (false)"))
     runs = connection.execute(sql.text(f"SELECT {', '.join(FIELDS)} FROM runs")).mappings().all()
     for run in runs:
         first = hashlib.sha256(json.dumps([run[name] for name in FIELDS]).encode()).hexdigest()

@@ -1,0 +1,91 @@
+"""Noticing at a start that a database is not the one of the last time.
+
+The chain of a journal tells whether an event was changed, and the heads beside the database whether
+the end of a journal is missing: after a copy that was put back, a lost write-ahead log, a swap.
+Both hold against accidents; who may write to the store may write both anew.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlalchemy as sql
+
+from coordinator.rounds.state import State
+from coordinator.storage.blobs import BlobDamaged
+from coordinator.storage.heads import FILE, Heads, HeadsError, read_heads
+from coordinator.storage.schema import STORE
+from coordinator.storage.store import Store, StoreError
+from coordinator.upkeep.retention import updates_kept
+
+
+@contextmanager
+def watched(store: Store) -> Iterator[None]:
+    """Refuse a store that is not the one of the last time, then note how far its journals go.
+
+    Only by the process that serves it.
+
+    Raises:
+        StoreError: Says what differs, and what to do.
+    """
+    if lacks := [*damages(store), *behind(store)]:
+        raise StoreError(
+            f"store {store.folder}: {lacks[0]}; restore its newest backup, or take it as it is "
+            f"with `smidgen coordinator verify --store {store.folder} --accept`"
+        )
+    with store.noting(note(store)):
+        yield
+
+
+def note(store: Store) -> Heads:
+    """Take the journals as they are for whole; only by the process that serves the store."""
+    heads = Heads(store.folder / FILE, store.ends())
+    store.database.write(sql.update(STORE).values(is_watched=True))
+    return heads
+
+
+def damages(store: Store) -> list[str]:
+    """What SQLite finds wrong with the database, in words."""
+    if store.database.engine.dialect.name != "sqlite":
+        return []
+    with store.database.reading() as connection:
+        found = connection.exec_driver_sql("PRAGMA quick_check(5)").scalars().all()
+    return [f"its database is damaged ({line})" for line in found if line != "ok"]
+
+
+def behind(store: Store) -> list[str]:
+    """Where the database lags behind the heads beside it, or differs from them, in words."""
+    try:
+        heads = read_heads(store.folder / FILE)  # before the database, which only grows
+    except FileNotFoundError:
+        return [f"its file {FILE} is missing"] if _is_watched(store) else []
+    except HeadsError:
+        return [f"its file {FILE} is damaged"]
+    ends, found = store.ends(), []
+    for run_id, head in heads.items():
+        end = ends.get(run_id)
+        if end is None or end.seq < head.seq:
+            has = "none of it" if end is None else f"{end.seq + 1}"
+            found.append(
+                f"its database is behind: the journal of run {run_id} had {head.seq + 1} events, "
+                f"now {has}"
+            )
+        elif store.link(run_id, head.seq) != head.link:
+            found.append(f"the journal of run {run_id} is another one than it was")
+    return found
+
+
+def _is_watched(store: Store) -> bool:
+    return any(row["is_watched"] for row in store.database.rows(sql.select(STORE)))
+
+
+def check_needed(store: Store, name: str, state: State) -> None:
+    """Refuse a run whose next step would stumble over a damaged blob.
+
+    Raises:
+        StoreError: Its adapter or an update of its open step is missing or damaged.
+    """
+    for blob in sorted({state.adapter_sha256, *updates_kept(state)}):
+        try:
+            store.check(blob)
+        except BlobDamaged as error:
+            raise StoreError(f"run {name} cannot go on: {error}") from error
