@@ -1,13 +1,19 @@
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
 from coordinator.api.keeping import backup
 from coordinator.api.serve import serve
+from coordinator.config import RunConfig
 from coordinator.storage.store import DATABASE, Store
+from edge_client.client.connection import http_client, nobody
 from edge_client.errors import Failed, WrongInput
 from tests.command_line import smidgen
+from tests.coordinator.devices import Device, joined, wait_for
 from tests.coordinator.upkeep.stores import filled
 
 
@@ -53,3 +59,38 @@ def test_a_backup_goes_over_nothing(tmp_path: Path) -> None:
     with pytest.raises(WrongInput, match="no store"):
         backup(tmp_path / "copy", tmp_path / "other")
     assert not (tmp_path / "copy" / DATABASE).exists()
+
+
+def test_a_run_goes_on_from_a_backup_and_its_devices_follow(
+    tmp_path: Path, config: RunConfig
+) -> None:
+    told = replace(config, rounds=3, min_clients=2)
+    store, copy, out = tmp_path / "store", tmp_path / "copy", tmp_path / "back"
+    with serve(store, port=0, run=told) as server, http_client(server.url, nobody()) as http:
+        assert server.created is not None
+        devices = [joined(http, server.created.token, name) for name in ("a", "b")]
+        stop = Event()
+        busy = [Thread(target=work_on, args=(device, stop)) for device in devices]
+        for thread in busy:
+            thread.start()
+        wait_for(lambda: server.runs()[0].round_index >= 1, 60)
+        done = smidgen("coordinator", "backup", "--store", str(store), "--out", str(copy))
+        assert done.exit_code == 0, done.output
+        wait_for(lambda: server.runs()[0].round_index >= 2, 60)
+        stop.set()
+        for thread in busy:
+            thread.join()
+    copy.rename(out)
+    assert smidgen("coordinator", "verify", "--store", str(out)).exit_code == 0
+    with serve(out, port=0) as server, http_client(server.url, nobody()) as http:
+        back = [replace(device, http=http) for device in devices]
+        with ThreadPoolExecutor() as pool:
+            assert all(pool.map(lambda device: device.until_finished(60.0), back))
+        assert server.runs()[0].is_finished
+    assert smidgen("coordinator", "verify", "--store", str(out)).exit_code == 0
+
+
+def work_on(device: Device, stop: Event) -> None:
+    while not stop.is_set():
+        if work := device.next(0.5).work:
+            device.do(work)

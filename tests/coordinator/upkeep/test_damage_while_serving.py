@@ -1,0 +1,61 @@
+"""Files that are damaged under a coordinator that serves: told once, and no device fails for it."""
+
+import logging
+import time
+from collections.abc import Callable
+
+import pytest
+
+from coordinator.storage.store import DATABASE
+from tests.coordinator.conftest import Live
+from tests.coordinator.devices import ask_to_enrol, key_of, wait_for
+
+
+def said(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    assert not [record for record in caplog.records if record.exc_info]
+    return [text for text in caplog.messages if words in text]
+
+
+def test_a_run_stands_still_while_its_adapter_is_damaged(
+    start: Callable[..., Live], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    live = start(min_clients=1)
+    (device,) = live.join("a")
+    work = device.work()
+    path = live.store.blob_path(work.adapter_sha256)
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    answer = live.http.get(f"/v1/adapters/{work.adapter_sha256}", headers=device.headers)
+    assert answer.status_code == 503 and int(answer.headers["Retry-After"]) > 0
+    assert "damaged" in answer.json()["detail"] and answer.text.count("\n") == 0
+    device.do(work)  # an evaluation; training is to open now
+    wait_for(lambda: bool(said(caplog, "stands still")))
+    time.sleep(1.5)  # several ticks
+    assert len(said(caplog, "stands still")) == 1 and said(caplog, f"blob {path} is damaged")
+    assert device.next().work is None
+    path.write_bytes(sound)
+    assert device.work().kind == "train"
+
+
+def test_a_database_that_is_overwritten_gives_no_traceback_per_request(
+    start: Callable[..., Live], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    live = start(min_clients=1)
+    live.join("a")
+    for name in (DATABASE, f"{DATABASE}-wal"):
+        path = live.store.folder / name
+        with path.open("r+b") as file:
+            file.write(b"\xa5" * path.stat().st_size)
+    told = [ask_to_enrol(live.http, live.token, f"b{n}", key_of(f"b{n}")) for n in range(8)]
+    assert {answer.status_code for answer in told} == {503}
+    assert {answer.json()["detail"] for answer in told} == {
+        "the coordinator's store is damaged; try again once its operator has restored it"
+    }
+    wait_for(lambda: bool(said(caplog, "stands still")))
+    before = len(caplog.records)
+    for n in range(8):
+        ask_to_enrol(live.http, live.token, f"c{n}", key_of(f"c{n}"))
+    time.sleep(1.5)
+    assert len(caplog.records) - before <= 3  # what other parts of a tick had yet to say
