@@ -126,8 +126,10 @@ def _told() -> Iterator[None]:
         said = str(error.orig)
         if not any(words in said for words in DAMAGED):
             raise
+        # Connections differ in how they find the same damage: one sentence, said once, for all.
+        how = "damaged" if any(words in said for words in DAMAGED[:2]) else f"unreadable ({said})"
         raise DatabaseDamaged(
-            f"the store's database is damaged ({said}); restore the store from a backup, "
+            f"the store's database is {how}; restore the store from a backup, "
             "`smidgen coordinator verify` says what is wrong with it"
         ) from error
 

@@ -41,7 +41,8 @@ def test_a_run_stands_still_while_its_adapter_is_damaged(
 def test_a_database_that_is_overwritten_gives_no_traceback_per_request(
     start: Callable[..., Live], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "coordinator")
+    caplog.set_level(logging.WARNING, "httpx")
     live = start(min_clients=1)
     live.join("a")
     for name in (DATABASE, f"{DATABASE}-wal"):
