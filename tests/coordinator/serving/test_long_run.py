@@ -22,7 +22,7 @@ from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
 from tests.coordinator.devices import Device, joined
 from tests.coordinator.upkeep.stores import names
-from tests.end_to_end.test_fleet_faults import small_disk
+from tests.end_to_end.disturbed.test_fleet_faults import small_disk
 
 ROUNDS, DEVICES, SETTLED = 200, 20, 30
 SERVE = [sys.executable, "-m", "smidgen", "coordinator", "serve", "--port", "0", "--store"]

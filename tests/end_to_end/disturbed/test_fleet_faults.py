@@ -18,9 +18,10 @@ import pytest
 from coordinator.rounds.events import Answered, Event, StepClosed, StepOpened
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
+from edge_client.wire.tensors import sha256
 from simulation.demo.processes import fleet
 from tests.end_to_end.conftest import ANY_DISK, Scene, wait_for
-from tests.end_to_end.faults import FOREIGN, Faults, FaultyRelay
+from tests.end_to_end.disturbed.faults import FOREIGN, Faults, FaultyRelay
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault]
 
@@ -216,7 +217,10 @@ def test_kills_cuts_and_answers_of_something_in_between_change_no_byte(
                     logs = "".join(scene.log(name) for name in ("coordinator", *CLIENTS))
                     assert "Traceback" not in logs and " failed (" not in logs
                     assert len(seen.foreign) > len(FOREIGN) // 2
-        lines.append(f"{sum(kills.values())} kills in {time.monotonic() - began_s:.0f} s")
+        lines.append(
+            f"{sum(kills.values())} kills in {time.monotonic() - began_s:.0f} s, final weights "
+            f"{sha256(undisturbed)[:12]} each time"
+        )
 
 
 def kill_until_late(scene: Scene, url: str, chance: random.Random, most: int) -> Counter[str]:
