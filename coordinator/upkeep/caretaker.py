@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from coordinator.storage.rows.reports import forget_old
 from coordinator.storage.store import Store
 from coordinator.upkeep.limits import Limits
 from coordinator.upkeep.pruning import Busy, Kept, present, remove
@@ -11,6 +12,8 @@ from coordinator.upkeep.room import Room, Usage
 from edge_client.planning.allocator import trim
 from edge_client.tables import size
 
+KEEP_REPORTS = 1000  # rounds of a run; the journal keeps all accuracies
+REPORTS_AT_ONCE = 50  # rounds whose reports go together, each as many steps
 LOG = logging.getLogger(__name__)
 
 
@@ -35,6 +38,7 @@ class Caretaker:
         self.room = Room(store.blobs, limits.least_free_bytes, usage)
         self.is_due = True  # what an earlier process left
         self._was_full = self._has_failed = False
+        self._tidied = 0
 
     @property
     def is_full(self) -> bool:
@@ -62,6 +66,9 @@ class Caretaker:
         if not self.is_due:
             return
         try:
+            if self._tidied % REPORTS_AT_ONCE == 0:
+                forget_old(self._store.database, KEEP_REPORTS, REPORTS_AT_ONCE)
+            self._tidied += 1
             remove(self._store, present(self._store).keys() - self._kept(), self._kept)
         except Busy:
             return  # uploads are under way: at the next tick

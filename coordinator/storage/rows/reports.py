@@ -1,6 +1,6 @@
 """Rows of reports, the newest first: of a run, of a device, of those that failed."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sql
@@ -55,6 +55,30 @@ def newest_of_each(database: Database, run_id: str, device_ids: Collection[str])
     newest = sql.select(numbered.c.work_id).where(numbered.c.place == 1)
     found = database.rows(sql.select(REPORTS).where(REPORTS.c.work_id.in_(newest)))
     return {row["device_id"]: _row(row) for row in found}
+
+
+def forget_old(database: Database, keep_rounds: int, at_least: int = 1) -> int:
+    """Forget the reports of rounds before the newest ones of each run; how many went.
+
+    Args:
+        database: The store's.
+        keep_rounds: How many of a run's newest rounds keep theirs.
+        at_least: Rounds that have to be too many before any goes: a commit is not made for one.
+    """
+    index = REPORTS.c.round_index
+    ends = sql.select(REPORTS.c.run_id, sql.func.min(index), sql.func.max(index))
+    gone = 0
+    for run_id, first, last in map(tuple, _each(database, ends.group_by(REPORTS.c.run_id))):
+        before = last - keep_rounds + 1
+        if before - first >= at_least:
+            here = (REPORTS.c.run_id == run_id) & (index < before)
+            gone += database.write(sql.delete(REPORTS).where(here))
+    return gone
+
+
+def _each(database: Database, chosen: "sql.Select[Any]") -> "Sequence[sql.Row[Any]]":
+    with database.reading() as connection:
+        return connection.execute(chosen).all()
 
 
 def _rows(database: Database, here: "sql.ColumnElement[bool]", limit: int) -> list[Row]:
