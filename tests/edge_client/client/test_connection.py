@@ -2,8 +2,11 @@
 
 import gzip
 import json
+import os
+import random
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
@@ -13,11 +16,12 @@ from edge_client.client.retries import Refused, Unreachable
 from edge_client.client.transport import Coordinator
 from edge_client.metering.work import WorkMeter
 from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import MAX_JSON_BYTES, OWN, Receipt, WireError, encode
+from edge_client.wire.messages import MAX_JSON_BYTES, OWN, Receipt, Report, WireError, encode
 from edge_client.wire.tensors import sha256
 from tests.edge_client.client.servers import http_server
 
 NAME = sha256(b"adapter")
+MANGLED = int(os.environ.get("SMIDGEN_MANGLED", "60"))
 NO = b'{"detail":"Not Found"}'  # a refusal in the coordinator's own form
 
 
@@ -116,6 +120,43 @@ def test_what_is_not_a_coordinators_answer_is_waited_out(said: bytes) -> None:
             coordinator.next_work(0, WorkMeter())
         with pytest.raises(Unreachable):
             coordinator.upload("w", b"body", WorkMeter())
+
+
+def mangled(whole: bytes, chance: random.Random) -> bytes:
+    """An answer cut, with bytes changed, missing or doubled."""
+    first = chance.randrange(len(whole))
+    last = chance.randrange(first, len(whole))
+    return chance.choice(
+        [
+            whole[:first],
+            whole[:first] + whole[last:],
+            whole[:last] + whole[first:],
+            whole[:first] + chance.randbytes(last - first) + whole[last:],
+            whole[:first] + bytes([chance.randrange(256)]) + whole[first + 1 :],
+            chance.randbytes(first),
+        ]
+    )
+
+
+def test_a_mangled_answer_is_waited_out_or_is_the_coordinators(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seed = int(os.environ.get("SMIDGEN_FAULT_SEED") or random.SystemRandom().randrange(10**6))
+    chance = random.Random(seed)
+    taken, part = answer(200, encode(Receipt(True))), answer(409, b"", "Upload-Offset: 2")
+    whole = [taken, answer(422, NO), part]
+    said = [mangled(chance.choice(whole), chance) for _ in range(MANGLED)]
+    kinds: Counter[str] = Counter()
+    with saying(*said, taken) as url:
+        for _ in said:
+            with closing(Coordinator(url, timeout_s=2.0)) as coordinator:
+                try:
+                    kinds[str(coordinator.report(Report("w", "done"), WorkMeter()).accepted)] += 1
+                except (Unreachable, Refused) as error:
+                    kinds[type(error).__name__] += 1
+    with capsys.disabled():
+        print(f"\nmangled answers, SMIDGEN_FAULT_SEED={seed}: {dict(kinds)}")
+    assert kinds["Unreachable"] > kinds["Refused"] and not kinds["False"]
 
 
 def test_a_refusal_is_shown_without_what_could_move_the_cursor() -> None:

@@ -58,7 +58,8 @@ def test_jitter_is_full_and_comes_on_top_of_what_was_asked_for(
         return low + share * (high - low)
 
     found = pause_s(failures, asked_s, uniform)
-    assert bounds == [0.0, min(0.2 * 2 ** min(failures - 1, 20), LONGEST_PAUSE_S)]
+    longest_s = max(0.2 * 2 ** min(failures - 1, 20), asked_s / 4)
+    assert bounds == [0.0, min(longest_s, LONGEST_PAUSE_S)]
     assert asked_s <= found <= asked_s + bounds[1]
 
 
