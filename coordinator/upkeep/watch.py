@@ -8,12 +8,9 @@ Both hold against accidents; who may write to the store may write both anew.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import sqlalchemy as sql
-
 from coordinator.rounds.state import State
 from coordinator.storage.blobs import BlobDamaged
 from coordinator.storage.heads import FILE, Heads, HeadsError, read_heads
-from coordinator.storage.schema import STORE
 from coordinator.storage.store import Store, StoreError
 from coordinator.upkeep.retention import updates_kept
 
@@ -39,7 +36,7 @@ def watched(store: Store) -> Iterator[None]:
 def note(store: Store) -> Heads:
     """Take the journals as they are for whole; only by the process that serves the store."""
     heads = Heads(store.folder / FILE, store.ends())
-    store.database.write(sql.update(STORE).values(is_watched=True))
+    store.watch()
     return heads
 
 
@@ -57,7 +54,7 @@ def behind(store: Store) -> list[str]:
     try:
         heads = read_heads(store.folder / FILE)  # before the database, which only grows
     except FileNotFoundError:
-        return [f"its file {FILE} is missing"] if _is_watched(store) else []
+        return [f"its file {FILE} is missing"] if store.is_watched() else []
     except HeadsError:
         return [f"its file {FILE} is damaged"]
     ends, found = store.ends(), []
@@ -72,10 +69,6 @@ def behind(store: Store) -> list[str]:
         elif store.link(run_id, head.seq) != head.link:
             found.append(f"the journal of run {run_id} is another one than it was")
     return found
-
-
-def _is_watched(store: Store) -> bool:
-    return any(row["is_watched"] for row in store.database.rows(sql.select(STORE)))
 
 
 def check_needed(store: Store, name: str, state: State) -> None:
