@@ -10,21 +10,25 @@ useless as a whole is an error; one without any row is as if it were not there.
 
 import csv
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edge_client.tables import plain
 from edge_client.texts.dialect import PLAIN, Columns, Dialect, find
+from edge_client.texts.lines import BOUNDS, LONGEST_LINE
 from edge_client.texts.rows import FORMATS, LINES, DataError, Row, Rows, ending_of, rows_of
 
 PARTS = ("labelled", "unlabelled", "test")
-csv.field_size_limit(16 * 1024 * 1024)
+csv.field_size_limit(LONGEST_LINE)
 TOLD = 3  # bad lines of a file that the log shows
-NAMED = 12  # labels that a message names
+NAMED = 12  # labels and columns that a message names
+LONGEST_NAMED = 60  # characters of one of them
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Example:
     """One text of the device.
 
@@ -46,24 +50,32 @@ class LeftOut:
     """Rows of a file that gave no text, and what was found out about the file.
 
     Attributes:
-        faults: A line for each bad one: file, line, reason.
+        faults: A line for each of the first bad ones: file, line, reason.
+        bad: How many are bad.
         empty: How many have no text, which does not count as a fault.
         notes: What of the file was found out without being told, see `dialect`.
     """
 
     faults: list[str] = field(default_factory=list)
+    bad: int = 0
     empty: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
     def is_any(self) -> bool:
         """Whether a row was left out."""
-        return bool(self.faults or self.empty)
+        return bool(self.bad or self.empty)
+
+    def add(self, fault: str) -> None:
+        """Leave a bad row out; of millions only the first are kept."""
+        self.bad += 1
+        if self.bad <= TOLD:
+            self.faults.append(fault)
 
     def __str__(self) -> str:
         """How many of what, and the first bad ones."""
-        more = "; ..." if len(self.faults) > TOLD else ""
-        bad = f"{len(self.faults)} bad ({'; '.join(self.faults[:TOLD])}{more})"
+        more = "; ..." if self.bad > TOLD else ""
+        bad = f"{self.bad} bad ({'; '.join(self.faults)}{more})"
         parts = [bad] if self.faults else []
         return ", ".join([*parts, f"{self.empty} without a text"] if self.empty else parts)
 
@@ -242,13 +254,16 @@ def read_texts(
         dialect: How the file is written down.
 
     Raises:
-        DataError: No such format or column, or the file cannot be read at all.
+        DataError: No such format or column, the file cannot be read at all, or it holds more than
+            `lines.BOUNDS`.
     """
-    for found in every_row(path, labels, labelled, left_out.notes, dialect):
+    rows = rows_of(path, dialect, labelled, left_out.notes, BOUNDS)
+    table = _table(path)
+    for found in found_in(rows, table, labels, labelled, left_out.notes, dialect):
         if found.example is not None:
             yield found.line, found.example, found.row
         elif found.fault:
-            left_out.faults.append(f"{path}, line {found.line}: {found.fault}")
+            left_out.add(f"{path}, line {found.line}: {found.fault}")
         else:
             left_out.empty += 1
 
@@ -256,10 +271,14 @@ def read_texts(
 def every_row(
     path: Path, labels: Sequence[str], labelled: bool, notes: list[str], dialect: Dialect = PLAIN
 ) -> Iterator[Found]:
-    """Every row of a file in its order, good or not; see `read_texts`."""
+    """Every row of a file in its order, good or not, however many; see `read_texts`."""
     rows = rows_of(path, dialect, labelled, notes)
-    is_table = ending_of(path) not in (".jsonl", LINES)
-    return found_in(rows, str(path) if is_table else "", labels, labelled, notes, dialect)
+    return found_in(rows, _table(path), labels, labelled, notes, dialect)
+
+
+def _table(path: Path) -> str:
+    """The file, if all its rows have the same columns; else empty."""
+    return str(path) if ending_of(path) not in (".jsonl", LINES) else ""
 
 
 def found_in(
@@ -304,8 +323,9 @@ def _example(row: Row, columns: Columns, labelled: bool) -> Example | None:
     text = _value(row, columns.text)
     if not text.strip():
         return None
-    label = _value(row, columns.label) if labelled else None
-    return Example(text, _value(row, columns.text_b), label, _value(row, columns.language))
+    label = sys.intern(_value(row, columns.label)) if labelled else None  # held once, not per text
+    language = sys.intern(_value(row, columns.language))
+    return Example(text, _value(row, columns.text_b), label, language)
 
 
 def _value(row: Row, column: str | None) -> str:
@@ -323,7 +343,13 @@ def _missing(
         column = f"`{wanted}`" if dialect.text_column else "`text` (or `text_a`)"
     elif labelled and columns.label is None:
         column = f"`{dialect.label_column or 'label'}`"
-    return f"no column {column}; found {', '.join(names)}" if column else ""
+    return f"no column {column}; found {_named(names)}" if column else ""
+
+
+def _named(names: Sequence[str]) -> str:
+    """Labels or columns in a message: printable, and not too many."""
+    more = f" ... ({len(names)})" if len(names) > NAMED else ""
+    return ", ".join(plain(name)[:LONGEST_NAMED] for name in names[:NAMED]) + more
 
 
 def _fault(row: Row, columns: Columns, labels: Sequence[str], labelled: bool) -> str:
@@ -333,13 +359,13 @@ def _fault(row: Row, columns: Columns, labels: Sequence[str], labelled: bool) ->
     text, label = _value(row, columns.text), _value(row, columns.label)
     if not labelled or not text.strip() or (label in labels if labels else label):
         return ""
-    known = ", ".join(labels[:NAMED]) + (f" ... ({len(labels)})" if labels[NAMED:] else "")
+    known = _named(labels)
     if not label:
         return f"no label; {f'one of {known}' if labels else 'a label'} is expected"
     if text in labels:
         return f"label is not one of {known}, but the text is; are the columns swapped?"
     if alike := find(labels, label):
-        return f"label is not one of {known}; it differs from {alike} in case or spaces"
+        return f"label is not one of {known}; it differs from {_named([alike])} in case or spaces"
     return f"label is not one of {known}"
 
 

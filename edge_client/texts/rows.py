@@ -7,14 +7,19 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from edge_client.errors import WrongInput
+from edge_client.errors import WrongInput, demand
+from edge_client.tables import plain
 from edge_client.texts.dialect import DELIMITERS, PLAIN, Dialect, names_of
+from edge_client.texts.lines import LONGEST_LINE, Bounds, Lines, LongLine, TooMuch
 
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
+
+BATCH_ROWS = 256  # of Parquet, decoded at once
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 LINES = ".txt"  # one text per line: to be labelled, not to train on
 NUL = "\udc00"  # in place of NUL bytes, which Python 3.10's csv does not read
@@ -58,6 +63,7 @@ def rows_of(
     dialect: Dialect = PLAIN,
     labelled: bool | None = None,
     notes: list[str] | None = None,
+    bounds: Bounds | None = None,
 ) -> Rows:
     """Line number, columns and what makes them unreadable, which is mostly nothing.
 
@@ -66,13 +72,14 @@ def rows_of(
         dialect: How it is written down.
         labelled: Whether a label column is wanted beside a text; None: whatever columns there are.
         notes: Gets what was found out without being told.
+        bounds: What is read at most; None: the whole file, for whoever holds no rows.
 
     Raises:
-        DataError: No such format, or the file cannot be read at all.
+        DataError: No such format, the file cannot be read at all, or it holds too much.
     """
     ending, found = ending_of(path), notes if notes is not None else []
     if ending == ".parquet":
-        yield from _parquet_rows(path)
+        yield from _parquet_rows(path, bounds)
         return
     if ending not in (*FORMATS, LINES):
         raise DataError(f"{path}: {', '.join(FORMATS)} (.gz or not) expected")
@@ -81,11 +88,14 @@ def rows_of(
         with gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb") as binary:
             encoding = encoding_of(binary, dialect, found)
             with _as_text(binary, encoding) as file:
+                lines = Lines(file, bounds)
                 if ending in (".csv", ".tsv"):
-                    rows = _csv_rows(file, ending, dialect, labelled, found)
+                    rows = _csv_rows(lines, ending, dialect, labelled, found)
                 else:
-                    rows = _jsonl_rows(file) if ending == ".jsonl" else _line_rows(file)
+                    rows = _jsonl_rows(lines) if ending == ".jsonl" else _line_rows(lines)
                 yield from _checked(rows, encoding)
+    except TooMuch as error:
+        raise DataError(f"{path} holds {error}, or split it among devices") from error
     except UnicodeDecodeError as error:
         raise _not_in(str(path), encoding, error) from error
     except (OSError, EOFError, zlib.error) as error:
@@ -101,9 +111,8 @@ def streamed_rows(stream: BinaryIO, dialect: Dialect, notes: list[str]) -> Rows:
     encoding = encoding_of(stream, dialect, notes)
     try:
         file = _as_text(stream, encoding)
-        first = file.readline()
-        lines = chain([first] if first else [], file)
-        is_json = first.lstrip().startswith("{")
+        lines = Lines(file)
+        is_json = lines.first().lstrip().startswith("{")
         yield from _checked(_jsonl_rows(lines) if is_json else _line_rows(lines), encoding)
         file.detach()  # the stream is not ours to close
     except UnicodeDecodeError as error:
@@ -154,47 +163,64 @@ def _as_text(binary: BinaryIO | gzip.GzipFile, encoding: str) -> io.TextIOWrappe
 
 
 def _csv_rows(
-    file: TextIO, ending: str, dialect: Dialect, labelled: bool | None, notes: list[str]
+    lines: Lines, ending: str, dialect: Dialect, labelled: bool | None, notes: list[str]
 ) -> Rows:
-    taken, is_any = 0, False  # lines; the reader's own count leaves out those it cannot read
-    header, usual = file.readline(), "\t" if ending == ".tsv" else ","
-
-    def lines() -> Iterator[str]:
-        nonlocal taken
-        for line in chain([header] if header else [], file):
-            taken += 1
-            yield line.replace("\0", NUL)
-
+    is_any, header, usual = False, lines.first(), "\t" if ending == ".tsv" else ","
     delimiter = dialect.separator or usual
     if labelled is not None:
         delimiter = dialect.delimiter_of(header, usual, labelled)
     if delimiter not in (usual, dialect.separator):
         notes.append(f"{DELIMITERS[delimiter]} between columns")
-    reader = csv.DictReader(lines(), delimiter=delimiter)
+    # Its own count leaves out the lines it cannot read.
+    reader = csv.DictReader(map(_without_nul, lines), delimiter=delimiter)
     while True:
+        lines.begin_row()
         try:
             row = next(reader, None)
-        except csv.Error as error:  # a field without end
-            yield taken, {}, f"not {ending[1:].upper()}: {error}"
+        except csv.Error as error:
+            yield lines.number, {}, f"not {ending[1:].upper()}: {error}"
+            continue
+        except LongLine as error:
+            yield lines.number, {}, str(error)
             continue
         if row is None:
             break
         is_any = True
         named = {key: value for key, value in row.items() if isinstance(key, str)}
-        yield taken, named, ""
+        yield lines.number, named, ""
     names = names_of(header, delimiter)
     if not is_any and labelled is not None and not dialect.columns(names).is_any and names:
         yield 1, {}, dialect.no_header(len(names), labelled)
 
 
-def _line_rows(lines: Iterable[str]) -> Rows:
-    for number, line in enumerate(lines, start=1):
-        yield number, {"text": line.rstrip("\r\n").replace("\0", NUL)}, ""
+def _without_nul(line: str) -> str:
+    return line.replace("\0", NUL)
 
 
-def _jsonl_rows(lines: Iterable[str]) -> Rows:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
+def _each(lines: Lines) -> Iterator[tuple[int, str, str]]:
+    """Number, line and what is wrong with it."""
+    while True:
+        lines.begin_row()
+        try:
+            line = next(lines, None)
+        except LongLine as error:
+            yield lines.number, "", str(error)
+            continue
+        if line is None:
+            return
+        yield lines.number, line, ""
+
+
+def _line_rows(lines: Lines) -> Rows:
+    for number, line, fault in _each(lines):
+        yield number, {} if fault else {"text": _without_nul(line.rstrip("\r\n"))}, fault
+
+
+def _jsonl_rows(lines: Lines) -> Rows:
+    for number, line, fault in _each(lines):
+        if fault or not line.strip():
+            if fault:
+                yield number, {}, fault
             continue
         try:
             row = json.loads(line)
@@ -207,7 +233,7 @@ def _jsonl_rows(lines: Iterable[str]) -> Rows:
         yield number, {str(key): str(value) for key, value in row.items() if value is not None}, ""
 
 
-def _parquet_rows(path: Path) -> Rows:
+def _parquet_rows(path: Path, bounds: Bounds | None) -> Rows:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -216,9 +242,34 @@ def _parquet_rows(path: Path) -> Rows:
             f"{path}: pip install pyarrow to read Parquet, or save it as CSV"
         ) from error
     try:
-        rows = parquet.read_table(path).to_pylist()
+        with parquet.ParquetFile(path) as file:
+            _check_parquet(path, file.metadata, bounds)
+            batches = file.iter_batches(BATCH_ROWS)
+            rows = (row for batch in batches for row in batch.to_pylist())
+            for number, row in enumerate(rows, start=1):
+                columns = {str(key): "" if one is None else str(one) for key, one in row.items()}
+                is_long = sum(map(len, columns.values())) > LONGEST_LINE
+                fault = f"longer than {LONGEST_LINE:,} characters" if is_long else ""
+                yield number, {} if is_long else columns, fault
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read as Parquet: {error}") from error
-    for number, row in enumerate(rows, start=1):
-        columns = {str(key): "" if value is None else str(value) for key, value in row.items()}
-        yield number, columns, ""
+        told = plain(str(error))[:200]
+        raise DataError(f"{path} cannot be read as Parquet: {told}") from error
+
+
+def _check_parquet(path: Path, metadata: "FileMetaData", bounds: Bounds | None) -> None:
+    """Refuse by what a file says of itself; memory that pages need is told by their columns."""
+    if bounds is None:
+        return
+    groups = (metadata.row_group(index) for index in range(metadata.num_row_groups))
+    size = sum(group.total_byte_size for group in groups)
+    more = "keep less, or split it among devices"
+    demand(
+        metadata.num_rows <= bounds.lines,
+        f"{path} holds more than {bounds.lines:,} rows; {more}",
+        DataError,
+    )
+    demand(
+        size <= bounds.characters,
+        f"{path} holds more than {bounds.characters:,} bytes unpacked; {more}",
+        DataError,
+    )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_client.errors import WrongInput
+from edge_client.errors import WrongInput, demand
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -24,6 +24,10 @@ else:  # pragma: no cover - the same library, before it moved into Python
     import tomli as tomllib
 
 MASK = "[MASK]"
+MOST_LABELS, MOST_PATTERNS = 1000, 100
+LONGEST_WORD = 200  # characters of a name, a label, a label word
+LONGEST_PATTERN = 10_000
+MOST_FILE_BYTES = 1 << 20  # of a file that holds a task
 KEYS = ("name", "labels", "patterns", "verbalizer", "ensemble")
 SLOTS = re.compile(r"(\[MASK\]|\{text(?:_a|_b)?\})")
 
@@ -45,8 +49,8 @@ class Task:
         ensemble: Whether all patterns are asked and their answers averaged.
 
     Raises:
-        TaskError: Fewer than two labels, a label without a word, two labels with one word, or a
-            pattern without exactly one mask and a text.
+        TaskError: Fewer than two labels, a label without a word, two labels with one word, a
+            pattern without exactly one mask and a text, or more of something than is sane.
     """
 
     name: str
@@ -56,6 +60,7 @@ class Task:
     ensemble: bool = False
 
     def __post_init__(self) -> None:
+        self._check_sizes()
         if len(set(self.labels)) != len(self.labels) or len(self.labels) < 2:
             raise TaskError(f"task {self.name!r} needs two or more different labels")
         missing = [label for label in self.labels if not self.verbalizer.get(label, "").strip()]
@@ -72,6 +77,25 @@ class Task:
             raise TaskError(f"task {self.name!r} needs a pattern such as '[MASK] : {{text}}'")
         for pattern in self.patterns:
             check_pattern(pattern)
+
+    def _check_sizes(self) -> None:
+        """Refuse at once what would take long to look at."""
+        sizes = (
+            ("the name", LONGEST_WORD, (self.name,)),
+            ("a label", LONGEST_WORD, self.labels),
+            ("a label word", LONGEST_WORD, (*self.verbalizer, *self.verbalizer.values())),
+            ("a pattern", LONGEST_PATTERN, self.patterns),
+        )
+        for what, most, found in (
+            ("labels", MOST_LABELS, len(self.labels)),
+            ("label words", MOST_LABELS, len(self.verbalizer)),
+            ("patterns", MOST_PATTERNS, len(self.patterns)),
+        ):
+            demand(found <= most, f"a task has at most {most} {what}, not {found}", TaskError)
+        for what, most, texts in sizes:
+            longest = max(map(len, texts), default=0)
+            told = f"{what} of a task has at most {most} characters, not {longest}"
+            demand(longest <= most, told, TaskError)
 
     def words(self) -> tuple[str, ...]:
         """Label words in label order."""
@@ -91,9 +115,9 @@ def check_pattern(pattern: str) -> None:
     slots = SLOTS.findall(pattern)
     texts = [slot for slot in slots if slot != MASK]
     if slots.count(MASK) != 1:
-        raise TaskError(f"pattern {pattern!r} needs exactly one {MASK}")
+        raise TaskError(f"pattern {pattern!r:.200} needs exactly one {MASK}")
     if not texts or len(set(texts)) != len(texts) or ("{text}" in texts and len(texts) > 1):
-        raise TaskError(f"pattern {pattern!r} needs {{text}} once, or {{text_a}} and {{text_b}}")
+        raise TaskError(f"pattern {pattern!r:.200} needs {{text}} once, or {{text_a}} and {{text_b}}")
 
 
 def task_from_mapping(table: Mapping[str, Any], origin: str) -> Task:
@@ -104,7 +128,7 @@ def task_from_mapping(table: Mapping[str, Any], origin: str) -> Task:
     """
     unknown = sorted(set(table) - set(KEYS))
     if unknown:
-        raise TaskError(f"{origin}: unknown key {unknown[0]!r}; known are {', '.join(KEYS)}")
+        raise TaskError(f"{origin}: unknown key {unknown[0]!r:.200}; known are {', '.join(KEYS)}")
     try:
         labels = tuple(str(label) for label in table["labels"])
         patterns = tuple(str(pattern) for pattern in table["patterns"])
@@ -115,7 +139,7 @@ def task_from_mapping(table: Mapping[str, Any], origin: str) -> Task:
         ) from error
     ensemble = table.get("ensemble", False)
     if not isinstance(ensemble, bool):
-        raise TaskError(f"{origin}: ensemble is true or false, not {ensemble!r}")
+        raise TaskError(f"{origin}: ensemble is true or false, not {ensemble!r:.200}")
     verbalizer = words or {label: label for label in labels}
     return Task(str(table.get("name", "task")), labels, patterns, verbalizer, ensemble)
 
@@ -124,15 +148,29 @@ def read_task(path: Path) -> Task:
     """Read a `task.toml`.
 
     Raises:
-        TaskError: The file is missing, not TOML, or not a valid task.
+        TaskError: The file is missing, too large, not TOML, or not a valid task.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(small_text(path))
     except OSError as error:
         raise TaskError(f"no task file at {path}; write one or give --task FILE") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TaskError(f"{path} is not TOML: {error}") from error
     return task_from_mapping(table, str(path))
+
+
+def small_text(path: Path) -> str:
+    """A file of settings; TOML of many megabytes would take minutes to read.
+
+    Raises:
+        TaskError: It is larger than such files are.
+        OSError, UnicodeDecodeError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        body = file.read(MOST_FILE_BYTES + 1)
+    is_small = len(body) <= MOST_FILE_BYTES
+    demand(is_small, f"{path}: at most {MOST_FILE_BYTES:,} bytes are expected", TaskError)
+    return body.decode("utf-8")
 
 
 def task_toml(task: Task) -> str:

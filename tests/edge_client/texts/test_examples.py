@@ -66,7 +66,8 @@ BAD = [
     ("csv", b"text,label\ny,\xff\xfe\nx,good\n", 2, "not UTF-8; save it as UTF-8"),
     ("csv", b'text,label\n"y\n\xe9",bad\nx,good\n', 3, "not UTF-8; save it as UTF-8"),
     ("csv", b"text,label\nx,good\ny\0,bad\n", 3, "a NUL byte; text is expected"),
-    ("csv", b"text,label\n" + b"y" * 2**24 + b"y,bad\nx,good\n", 2, "not CSV: field larger"),
+    ("csv", b"text,label\n" + b"y" * 2**24 + b"y,bad\nx,good\n", 2, "longer than 1,048,576"),
+    ("jsonl", b"y" * 2**21 + b'\n{"text": "x", "label": "good"}\n', 1, "longer than 1,048,576"),
     (
         "tsv",
         b"text\tlabel\ny\tBad\nx\tgood\n",

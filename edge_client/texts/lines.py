@@ -1,0 +1,100 @@
+"""The lines of a file of texts, read within limits: a bomb in a few megabytes of .gz ends early.
+
+A line that is too long is passed over without being held, and what comes behind it is read; a file
+that goes on without end is refused as a whole. Line ends stay as they are.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TextIO
+
+LONGEST_LINE = 1 << 20  # characters of a line, or of a CSV row that goes over several
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is read of one file at most.
+
+    Attributes:
+        lines: Lines, empty ones included.
+        characters: Characters, unpacked.
+    """
+
+    lines: int = 2_000_000
+    characters: int = 512 << 20
+
+
+BOUNDS = Bounds()
+
+
+class LongLine(ValueError):
+    """A line that is longer than `LONGEST_LINE`; says so."""
+
+
+class TooMuch(ValueError):
+    """A file that holds more than its bounds; says what, and what to do."""
+
+
+class Lines:
+    """The lines of a file; after a `LongLine` the next call goes on behind that line.
+
+    Args:
+        file: Read from where it stands.
+        bounds: What is read at most; None: to its end.
+
+    Raises:
+        LongLine: From `next`.
+        TooMuch: From `next`; there is nothing more to come.
+
+    Attributes:
+        number: Of the line read last, from 1.
+    """
+
+    def __init__(self, file: TextIO, bounds: Bounds | None = None) -> None:
+        self._file, self._bounds, self._characters = file, bounds, 0
+        self._row = 0  # characters since the last row began
+        self._ahead: str | LongLine | None = None  # the first line, looked at before it is read
+        self.number = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        if self._ahead is not None:
+            ahead, self._ahead, self.number = self._ahead, None, 1
+            if isinstance(ahead, LongLine):
+                raise ahead
+            return ahead
+        line = self._piece()
+        if not line:
+            raise StopIteration
+        self.number += 1
+        if self._bounds is not None and self.number > self._bounds.lines:
+            raise TooMuch(f"more than {self._bounds.lines:,} lines; keep fewer")
+        self._row += len(line)
+        if self._row > LONGEST_LINE:
+            self._row = 0
+            while line and not line.endswith(("\n", "\r")):
+                line = self._piece()
+            raise LongLine(f"longer than {LONGEST_LINE:,} characters")
+        return line
+
+    def first(self) -> str:
+        """The first line, which is still to be read; empty where there is none, or a long one."""
+        try:
+            self._ahead = next(self, None)
+        except LongLine as error:
+            self._ahead = error
+        self.number = 0
+        return self._ahead if isinstance(self._ahead, str) else ""
+
+    def begin_row(self) -> None:
+        """The row that the last line belongs to is complete."""
+        self._row = 0
+
+    def _piece(self) -> str:
+        piece = self._file.readline(LONGEST_LINE + 1)
+        self._characters += len(piece)
+        if self._bounds is not None and self._characters > self._bounds.characters:
+            raise TooMuch(f"more than {self._bounds.characters:,} characters; keep fewer")
+        return piece

@@ -1,0 +1,135 @@
+"""Files that go on without end, in a few megabytes of .gz: refused early, within little memory."""
+
+import io
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from edge_client.texts.dialect import PLAIN
+from edge_client.texts.examples import Example, read_file
+from edge_client.texts.lines import LONGEST_LINE, Bounds, Lines, LongLine, TooMuch
+from edge_client.texts.rows import DataError, rows_of, streamed_rows
+
+LABELS = ("good", "bad")
+CAP_BYTES = 700 << 20  # of addresses, the interpreter and numpy among them
+# Reads a folder as a device does at its start and at work; tells its peak in kilobytes.
+READ = """
+import resource, sys
+from pathlib import Path
+from edge_client.texts.examples import check_folder, read_file
+from edge_client.texts.rows import DataError
+cap = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_AS, (cap, cap))
+for look in (check_folder, lambda path: read_file(path, ("good", "bad"), labelled=True)):
+    try:
+        look(Path(sys.argv[1]))
+        print("read")
+    except DataError as error:
+        print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def bomb(path: Path, pieces: Iterable[bytes]) -> Path:
+    """A gzip file that is written without holding what it unpacks to."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    with path.open("wb") as file:
+        for piece in pieces:
+            file.write(packer.compress(piece))
+        file.write(packer.flush())
+    return path
+
+
+def looked(path: Path) -> tuple[str, str, int]:
+    """What a process says of a file, twice, that may have little memory; its peak in bytes."""
+    given = [sys.executable, "-c", READ, str(path), str(CAP_BYTES)]
+    done = subprocess.run(given, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    first, second, peak = done.stdout.splitlines()
+    return first, second, int(peak) * 1024
+
+
+def test_a_line_without_end_is_passed_over_and_the_next_is_read() -> None:
+    lines = Lines(io.StringIO("a\n" + "b" * 3 * LONGEST_LINE + "\nc"))
+    assert next(lines) == "a\n"
+    lines.begin_row()
+    with pytest.raises(LongLine, match="longer than 1,048,576 characters"):
+        next(lines)
+    assert (next(lines), lines.number, next(lines, None)) == ("c", 3, None)
+
+
+@pytest.mark.parametrize("bounds", [Bounds(lines=3), Bounds(characters=7)])
+def test_a_file_that_holds_too_much_ends_there(bounds: Bounds) -> None:
+    lines = Lines(io.StringIO("a\n" * 4), bounds)
+    assert [next(lines) for _ in range(3)] == ["a\n"] * 3
+    with pytest.raises(TooMuch, match="more than"):
+        next(lines)
+
+
+def test_a_quote_that_is_never_closed_costs_its_row_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('text,label\nx,good\n"' + ("y" * 999 + "\n") * 1100 + "z,bad\n")
+    read = read_file(path, LABELS, labelled=True)
+    assert read == [Example("x", label="good"), Example("z", label="bad")]
+
+
+def test_a_header_without_end_is_a_bad_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,label," * LONGEST_LINE + "\nx,good\n")
+    with pytest.raises(DataError, match="line 1: longer than 1,048,576"):
+        read_file(path, LABELS, labelled=True)
+
+
+def test_columns_are_named_briefly_and_printably(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("label," + ",".join(["\x1b[31m" + "c" * 1000] * 1000) + "\nx,good\n")
+    with pytest.raises(DataError) as found:
+        read_file(path, LABELS, labelled=True)
+    assert len(str(found.value)) < 1200 and str(found.value).isprintable()
+
+
+def test_parquet_of_too_many_rows_is_refused_by_what_it_says(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["x"] * 2000, "label": ["bad"] * 2000}), path)
+    assert len(read_file(path, LABELS, labelled=True)) == 2000
+    for bounds in (Bounds(lines=1999), Bounds(characters=10)):
+        with pytest.raises(DataError, match=r"a\.parquet holds more than"):
+            next(rows_of(path, bounds=bounds))
+
+
+def test_standard_input_of_one_line_without_end_is_a_bad_row() -> None:
+    stream = io.BufferedReader(io.BytesIO(b"y" * 3 * LONGEST_LINE + b"\nx\n"))  # type: ignore[arg-type]
+    rows = list(streamed_rows(stream, PLAIN, []))
+    assert [(row, bool(fault)) for _, row, fault in rows] == [({}, True), ({"text": "x"}, False)]
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_bomb_of_one_line_needs_little_memory(tmp_path: Path, ending: str) -> None:
+    mebibytes = (b"y" * (1 << 20) for _ in range(64))
+    path = bomb(tmp_path / f"labelled.{ending}.gz", mebibytes)
+    first, second, peak = looked(path)
+    assert "holds no texts" in first or "longer than" in first
+    assert "longer than" in second or "holds no texts" in second
+    assert peak < 150 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "txt"])
+@pytest.mark.parametrize("line", [b"", b"\n", b"x,ugly\n", b'"\n', b","])
+def test_two_gigabytes_of_anything_end_with_one_line(
+    tmp_path: Path, ending: str, line: bytes
+) -> None:
+    piece = line * ((1 << 20) // len(line)) if line else b"y" * (1 << 20)
+    path = bomb(tmp_path / f"labelled.{ending}.gz", (piece for _ in range(2048)))
+    assert path.stat().st_size < 20 << 20
+    first, second, peak = looked(path)
+    for told in (first, second):
+        assert str(path) in told and len(told) < 500
+    assert peak < 150 << 20
