@@ -30,7 +30,7 @@ from edge_client.bases.base import EMBEDDED
 from edge_client.errors import WrongInput, demand
 from edge_client.planning.sizes import BudgetError, parse_size
 from edge_client.texts.ready_tasks import find_task
-from edge_client.texts.tasks import Task, task_from_mapping
+from edge_client.texts.tasks import Task, small_text, task_from_mapping
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 
@@ -194,10 +194,10 @@ def _said_of_flag(said: str, overrides: Mapping[str, Any]) -> str:
 
 def _read_table(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(small_text(path))
     except OSError as error:
         raise ConfigError(f"no run file at {path}; write one or give --task FILE") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
 
 

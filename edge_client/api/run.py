@@ -14,6 +14,7 @@ from edge_client.api.plan import state_folder
 from edge_client.api.train import version
 from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.engine.budgeted import ready_engine
+from edge_client.engine.limits import parse_limits
 from edge_client.errors import Failed, WrongInput, demand
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size
@@ -56,6 +57,7 @@ def run_client(
     engine: str = AUTO,
     device: str = CPU,
     memory_budget: str = AUTO,
+    limits: str = "",
     state: Place | None = None,
     name: str = "",
     cache_size: str = CACHE_SIZE,
@@ -87,6 +89,8 @@ def run_client(
         engine: `auto`, `torch` or `onnx`.
         device: `cpu`, or `cuda` for the torch engine on a CUDA device.
         memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
+        limits: The most that a run may ask of this device, such as `epochs=20,seconds=3600`; see
+            `edge_client.engine.limits`.
         state: State folder; `~/.local/state/smidgen/NAME` by default.
         name: The device's name; the host's by default.
         cache_size: Disk for what frozen layers give, such as `1G`; `0`: none.
@@ -133,6 +137,7 @@ def run_client(
         engine=engine,
         device=device,
         budget_bytes=parse_budget(memory_budget),
+        limits=parse_limits(limits),
         cache_bytes=parse_cache_size(cache_size),
         version=version(),
         patience_s=patience,

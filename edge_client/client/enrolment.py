@@ -162,11 +162,13 @@ def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> int:
 
     Raises:
         ClientError: The device holds another base.
+        OverLimits: It is more than the device's owner allows.
         DataError: Its texts do not fit the run's task.
         BudgetError: No plan fits its memory budget.
         NoMemoryNow: None fits what is available now.
     """
     check_base(settings, terms.base_id, terms.base_name)
+    settings.limits.check(terms.training)
     check_texts(settings, folder.read(), is_labelling=terms.labelling is not None)
     spec, work = parse_adapter(terms.adapter_spec), (terms.training, len(terms.task.labels))
     try:

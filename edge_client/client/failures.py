@@ -9,6 +9,7 @@ from edge_client.bases.header import WeightsError
 from edge_client.bases.layout import PackError
 from edge_client.client.retries import Refused
 from edge_client.engine.engine import EngineError
+from edge_client.engine.limits import OutOfTime, OverLimits
 from edge_client.engine.trainer import TrainingError
 from edge_client.errors import Failed, WrongInput
 from edge_client.planning.budget import MemoryRanOut
@@ -83,6 +84,8 @@ CODES: tuple[tuple[type[Exception], Failure], ...] = (
     (MemoryError, "memory"),
     (TrainingError, "training"),
     (EngineError, "engine"),
+    (OverLimits, "limits"),
+    (OutOfTime, "limits"),
     (WireError, "transfer"),
     (NotTaken, "refused"),
     (OSError, "disk"),

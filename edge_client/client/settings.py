@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_client.bases.base import Base
+from edge_client.engine.limits import Limits
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.texts.dialect import PLAIN, Dialect
 
@@ -32,6 +33,7 @@ class Settings:
         grace_s: How long failures that may pass by themselves are borne.
         verify: Whose certificates are believed; None: nobody's, for plain HTTP.
         tags: What its owner says of the device.
+        limits: What its owner lets one piece of work take.
         is_until_finished: Whether the client ends when the runs it joined are over; it waits for
             the next one else.
     """
@@ -53,6 +55,7 @@ class Settings:
     grace_s: float = 120.0
     verify: ssl.SSLContext | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
     is_until_finished: bool = False
 
 

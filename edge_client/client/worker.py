@@ -15,6 +15,7 @@ from edge_client.client.telling import Progress, texts_in
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
+from edge_client.engine.limits import Watched
 from edge_client.labelling.book import FileNotes
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.metering.work import WorkMeter
@@ -70,13 +71,20 @@ class Worker:
             device_id: The device's.
             body: The adapter to start from, a safetensors file.
             meter: Counts.
+
+        Raises:
+            OverLimits: It is more than the device's owner allows.
+            OutOfTime: It took longer.
         """
         check_base(self._settings, work.base_id, base_name)
+        limits = self._settings.limits
+        limits.check(work.training)
         with meter.phase("load"):
             engine, own = self._ready(work)
             engine.load_adapter(decode_adapter(body))
             notes = self._known(own, work)
-            engine.on_texts = Progress(work, texts_in(work, own.data))
+            progress = Progress(work, texts_in(work, own.data))
+            engine.on_texts = Watched(limits.seconds, progress)
         with meter.phase(work.kind):
             finished = answer(engine, own, work, device_id, notes)
             if work.kind == "train":

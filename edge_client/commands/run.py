@@ -31,6 +31,7 @@ from edge_client.commands.console import (
     LabelColumnOption,
     TextColumnOption,
 )
+from edge_client.engine.limits import Limits, limits_in_words
 from edge_client.errors import demand
 from edge_client.files import OTHERS
 from edge_client.metering.memory import PeakSpan
@@ -75,6 +76,14 @@ def run(
     engine: EngineOption = AUTO,
     device: DeviceOption = CPU,
     memory_budget: BudgetOption = AUTO,
+    limits: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME=VALUE,...",
+            help="What this device does at most, whatever a run asks: epochs, batch, tokens, lr, "
+            f"and seconds for a piece of work; {limits_in_words(Limits())} where not said.",
+        ),
+    ] = "",
     state: Annotated[
         Path | None, typer.Option(help="State folder; ~/.local/state/smidgen/NAME by default.")
     ] = None,
@@ -120,6 +129,7 @@ def run(
             engine=engine,
             device=device,
             memory_budget=memory_budget,
+            limits=limits,
             state=state,
             name=name,
             cache_size=cache_size,

@@ -66,7 +66,8 @@ class Engine:
         budget: Plans this engine may change to, and the peak it must not pass; None: no limit.
 
     Attributes:
-        on_texts: Told how many texts a step was on, or a reading, when it is done.
+        on_texts: Told how many texts a step was on, or a reading, when it is done; what it raises
+            ends the work there.
     """
 
     def __init__(
@@ -252,6 +253,7 @@ class Engine:
             else:
                 out[:] = compute(batch)
             rows[chosen] = out[:, 0]
+            self.on_texts(0)  # they are read again
         return rows
 
     def _batches(

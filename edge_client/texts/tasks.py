@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.errors import WrongInput, demand
+from edge_client.tables import plain
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,7 +28,7 @@ MASK = "[MASK]"
 MOST_LABELS, MOST_PATTERNS = 1000, 100
 LONGEST_WORD = 200  # characters of a name, a label, a label word
 LONGEST_PATTERN = 10_000
-MOST_FILE_BYTES = 1 << 20  # of a file that holds a task
+MOST_FILE_BYTES = 256 << 10  # of a file that holds a task: a larger one would not fit the wire
 KEYS = ("name", "labels", "patterns", "verbalizer", "ensemble")
 SLOTS = re.compile(r"(\[MASK\]|\{text(?:_a|_b)?\})")
 
@@ -117,7 +118,9 @@ def check_pattern(pattern: str) -> None:
     if slots.count(MASK) != 1:
         raise TaskError(f"pattern {pattern!r:.200} needs exactly one {MASK}")
     if not texts or len(set(texts)) != len(texts) or ("{text}" in texts and len(texts) > 1):
-        raise TaskError(f"pattern {pattern!r:.200} needs {{text}} once, or {{text_a}} and {{text_b}}")
+        raise TaskError(
+            f"pattern {pattern!r:.200} needs {{text}} once, or {{text_a}} and {{text_b}}"
+        )
 
 
 def task_from_mapping(table: Mapping[str, Any], origin: str) -> Task:
@@ -154,8 +157,8 @@ def read_task(path: Path) -> Task:
         table = tomllib.loads(small_text(path))
     except OSError as error:
         raise TaskError(f"no task file at {path}; write one or give --task FILE") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TaskError(f"{path} is not TOML: {error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TaskError(f"{path} is not TOML: {plain(str(error))[:LONGEST_WORD]}") from error
     return task_from_mapping(table, str(path))
 
 

@@ -30,7 +30,8 @@ for look in (check_folder, lambda path: read_file(path, ("good", "bad"), labelle
         print("read")
     except DataError as error:
         print(error)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+status = Path("/proc/self/status").read_text().split()
+print(status[status.index("VmHWM:") + 1])  # getrusage counts what the parent held at fork
 """
 
 
@@ -105,19 +106,17 @@ def test_parquet_of_too_many_rows_is_refused_by_what_it_says(tmp_path: Path) -> 
 
 
 def test_standard_input_of_one_line_without_end_is_a_bad_row() -> None:
-    stream = io.BufferedReader(io.BytesIO(b"y" * 3 * LONGEST_LINE + b"\nx\n"))  # type: ignore[arg-type]
+    stream = io.BufferedReader(io.BytesIO(b"y" * 3 * LONGEST_LINE + b"\nx\n"))
     rows = list(streamed_rows(stream, PLAIN, []))
     assert [(row, bool(fault)) for _, row, fault in rows] == [({}, True), ({"text": "x"}, False)]
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl"])
-def test_a_bomb_of_one_line_needs_little_memory(tmp_path: Path, ending: str) -> None:
-    mebibytes = (b"y" * (1 << 20) for _ in range(64))
-    path = bomb(tmp_path / f"labelled.{ending}.gz", mebibytes)
+def test_a_bomb_of_one_line_needs_little_memory(tmp_path: Path) -> None:
+    path = bomb(tmp_path / "labelled.jsonl.gz", (b"y" * (1 << 20) for _ in range(200)))
     first, second, peak = looked(path)
     assert "holds no texts" in first or "longer than" in first
     assert "longer than" in second or "holds no texts" in second
-    assert peak < 150 << 20
+    assert peak < 100 << 20
 
 
 @pytest.mark.slow

@@ -44,6 +44,43 @@ def test_labels_are_their_own_words_by_default() -> None:
     assert task.words() == ("a", "b")
 
 
+@pytest.mark.parametrize(
+    ("name", "labels", "patterns", "told"),
+    [
+        ("t", 2, ("[MASK] {text}" + "x" * 10**7,), "a pattern of a task has at most 10000"),
+        ("t", 2, ("[MASK] {text}" * 10**6,), "a pattern of a task has at most 10000"),
+        ("t", 2, ("[MASK] {text}",) * 10**5, "at most 100 patterns, not 100000"),
+        ("t", 10**5, ("[MASK] {text}",), "at most 1000 labels, not 100000"),
+        ("t" * 10**7, 2, ("[MASK] {text}",), "the name of a task has at most 200"),
+    ],
+)
+def test_a_task_of_insane_size_is_refused_at_once(
+    name: str, labels: int, patterns: tuple[str, ...], told: str
+) -> None:
+    words = {f"label {place}": f"word {place}" for place in range(labels)}
+    with pytest.raises(TaskError, match=told) as found:
+        Task(name, tuple(words), patterns, words)
+    assert len(str(found.value)) < 100
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'labels = ["a", "b"]\npatterns = ["[MASK] {text}' + b"x" * 10**7 + b'"]\n',
+        b"a." * 10**6 + b"a = 1\n",
+        b"a = " + b"[" * 10**5 + b"\n",
+        b"\x1b]0;title\x07 = 1\n",
+        b'"\\u001b[31m' + b"y" * 10**5 + b'" = 1\n',
+    ],
+)
+def test_a_task_file_made_to_take_long_ends_in_one_short_line(tmp_path: Path, body: bytes) -> None:
+    path = tmp_path / "task.toml"
+    path.write_bytes(body)
+    with pytest.raises(TaskError) as found:
+        read_task(path)
+    assert len(str(found.value)) < 600 and str(found.value).isprintable()
+
+
 def test_an_unknown_key_is_named_with_its_file(tmp_path: Path) -> None:
     path = tmp_path / "task.toml"
     path.write_text('labels = ["a", "b"]\npatterns = ["[MASK] {text}"]\ncolour = 1\n')

@@ -1,0 +1,120 @@
+"""What a device's owner lets one piece of work take, whatever its coordinator asks.
+
+    limits = parse_limits("epochs=20,seconds=3600")  # the rest as it is without being said
+
+No honest run meets the defaults: a coordinator that asks for more is refused before any work, and
+work that takes longer ends between two steps.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+
+from edge_client.errors import Failed, WrongInput, demand
+from edge_client.wire.training import Training
+
+MOST = 1e9  # of any limit
+
+
+class OverLimits(WrongInput):
+    """A run that asks for more than the device's owner allows; names the value."""
+
+
+class OutOfTime(Failed):
+    """A piece of work that took longer than the device's owner allows."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that one piece of work may take.
+
+    Attributes:
+        epochs: Passes over the texts.
+        batch: Texts in one step.
+        tokens: Longest input.
+        lr: Learning rate.
+        seconds: Of computing; looked at between steps.
+    """
+
+    epochs: float = 100
+    batch: float = 512
+    tokens: float = 2048
+    lr: float = 1.0
+    seconds: float = 6 * 3600
+
+    def check(self, training: Training) -> None:
+        """Refuse training that is more than allowed.
+
+        Raises:
+            OverLimits: Names the first value that is.
+        """
+        for name in ("epochs", "batch", "tokens", "lr"):
+            asked, most = getattr(training, name), getattr(self, name)
+            told = f"the run asks for {name} {asked:g}, this device does {most:g} at most"
+            way = f"`--limits {name}={asked:g}` would allow it"
+            demand(asked <= most, f"{told}; {way}", OverLimits)
+
+
+def parse_limits(said: str) -> Limits:
+    """Limits as a user types them; what is not named keeps its default.
+
+    Raises:
+        WrongInput: Not NAME=NUMBER, or an unknown name.
+    """
+    names = [item.name for item in fields(Limits)]
+    found: dict[str, float] = {}
+    for word in said.split(",") if said else ():
+        name, _, value = word.strip().partition("=")
+        expected = f"NAME=NUMBER,... with {', '.join(names)} is expected"
+        demand(name in names, f"--limits {word[:40]!r}: {expected}")
+        demand(name not in found, f"--limits says {name} twice; give one value")
+        found[name] = _number(value)
+        is_fine = 0 < found[name] <= MOST
+        demand(is_fine, f"--limits {word[:40]!r}: a number above 0 is expected, {MOST:g} at most")
+    return Limits(**found)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def limits_in_words(limits: Limits) -> str:
+    """As they are typed."""
+    return ",".join(f"{name}={value:g}" for name, value in asdict(limits).items())
+
+
+class Watched:
+    """Hears of each step of a piece of work, and ends it between two once its time is over.
+
+    Args:
+        seconds: What it may take from now on.
+        progress: Hears of each step before.
+        clock: Seconds, ever growing.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        progress: Callable[[int], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._seconds, self._progress = seconds, progress
+        self._clock, self._began_s = clock, clock()
+
+    def __call__(self, texts: int) -> None:
+        """So many texts more are done.
+
+        Raises:
+            OutOfTime: It took too long.
+        """
+        self._progress(texts)
+        spent_s = self._clock() - self._began_s
+        if spent_s > self._seconds:
+            raise OutOfTime(
+                f"{spent_s:.0f} s of work and no end, this device does {self._seconds:g} s at "
+                "most; `--limits seconds=NUMBER` would allow more"
+            )

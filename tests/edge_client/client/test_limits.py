@@ -1,0 +1,151 @@
+"""What a hostile coordinator asks for is bounded on the device: scripted answers, a real client."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import Base
+from edge_client.client.failures import ClientError, GaveUp
+from edge_client.client.loop import Client
+from edge_client.engine.limits import Limits, OverLimits
+from edge_client.texts.tasks import Task
+from edge_client.wire.fleet import Terms
+from edge_client.wire.messages import PROTOCOL, Next, Waiting, Work
+from edge_client.wire.tensors import encode_adapter, sha256
+from edge_client.wire.training import Training
+from tests.edge_client.client.servers import http_server
+from tests.edge_client.client.terms import terms_for
+from tests.edge_client.client.test_enrolment import Home
+from tests.edge_client.client.test_loop import Turns
+
+HOSTILE = [{"epochs": 10_000}, {"batch": 4096}, {"tokens": 8192}, {"lr": 99.0}]
+
+
+@pytest.fixture
+def home(tmp_path: Path, tiny_base: Base, hub_task: Task) -> Home:
+    home = Home(tmp_path, tiny_base, terms_for(tiny_base, hub_task))
+    home.write("labelled", ["text,label", *["the front door opened,security"] * 9])
+    return home
+
+
+@pytest.fixture
+def weights(tiny_base: Base) -> bytes:
+    return encode_adapter(initial_adapter(parse_adapter("lora:2"), tiny_base, 3, seed=3))
+
+
+def asked(terms: Terms, weights: bytes, place: int = 1, seed: int = 7, **how: Any) -> Next:
+    """A piece of training as a coordinator may ask for it."""
+    return Next(
+        work=Work(
+            *(PROTOCOL, f"work-{place}", "train", "run", place, terms.base_id, terms.adapter_spec),
+            *(sha256(weights), len(weights), terms.task, replace(terms.training, **how)),
+            seed=seed,
+        )
+    )
+
+
+def told(turns: Turns) -> list[tuple[str, str | None, bool]]:
+    return [(one.outcome, one.failure, one.is_leaving) for one in turns.told]
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+def test_a_run_whose_terms_are_over_a_limit_is_declined_in_one_line(
+    home: Home, how: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    terms = replace(home.terms, training=replace(Training(), **how))
+    with caplog.at_level(logging.ERROR):
+        assert Turns([Next(terms=terms)]).serve(home) == [("run", "declined", "limits")]
+    ((name, value),) = how.items()
+    (said,) = caplog.messages
+    assert f"the run asks for {name} {value:g}, this device does" in said
+
+
+def test_a_device_of_this_run_alone_says_which_limit_and_ends(home: Home) -> None:
+    terms = replace(home.terms, training=Training(epochs=10_000))
+    turns = Turns([Next(terms=terms), Next(waiting=Waiting("idle"))])
+    with pytest.raises(OverLimits, match="epochs 10000"):
+        serve(home, turns, Limits())
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+def test_work_that_is_over_a_limit_of_its_run_fails_by_that_name(
+    home: Home, weights: bytes, how: dict[str, Any]
+) -> None:
+    turns = Turns([Next(terms=home.terms), asked(home.terms, weights, **how)], (200, weights))
+    turns.serve(home)
+    assert told(turns) == [("failed", "limits", True)]
+
+
+def serve(home: Home, turns: Turns, limits: Limits, **more: object) -> None:
+    with http_server(turns.answer) as url:
+        settings = replace(home.settings(url), limits=limits, **more)  # type: ignore[arg-type]
+        Client(settings, home.state).run()
+
+
+def works(home: Home, weights: bytes, count: int, **how: Any) -> Sequence[Next]:
+    return [asked(home.terms, weights, place, **how) for place in range(1, count + 1)]
+
+
+def test_training_ends_between_steps_once_its_time_is_over(home: Home, weights: bytes) -> None:
+    short, long = Limits(seconds=1e-9), [asked(home.terms, weights, 1, epochs=90, batch=1)]
+    turns = Turns([Next(terms=home.terms), *long], (200, weights))
+    with pytest.raises(ClientError, match="does not know"):
+        serve(home, turns, short)
+    assert told(turns) == [("failed", "limits", False)]
+
+
+def test_three_that_take_too_long_leave_the_run_by_the_usual_rule(
+    home: Home, weights: bytes
+) -> None:
+    turns = Turns([Next(terms=home.terms), *works(home, weights, 3)], (200, weights))
+    with pytest.raises(GaveUp, match=r"3 pieces of work failed .* does 1e-09 s at most"):
+        serve(home, turns, Limits(seconds=1e-9))
+    assert told(turns) == [("failed", "limits", False)] * 2 + [("failed", "limits", True)]
+
+
+def test_three_that_take_too_long_do_not_end_a_device_that_waits_for_ever(
+    home: Home, weights: bytes
+) -> None:
+    turns = Turns([Next(terms=home.terms), *works(home, weights, 3)], (200, weights))
+    with pytest.raises(ClientError, match="does not know"):
+        serve(home, turns, Limits(seconds=1e-9), is_until_finished=False)
+    assert [one.is_leaving for one in turns.told] == [False, False, True]
+
+
+@pytest.mark.parametrize("seed", [2**62, 2**63 - 1, -(2**63), 2**64, 2**70, -(2**70)])
+def test_any_seed_is_a_seed(home: Home, weights: bytes, seed: int) -> None:
+    turns = Turns([Next(terms=home.terms), asked(home.terms, weights, 1, seed)], (200, weights))
+    turns.serve(home)
+    assert told(turns) == [("done", None, False)]
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_an_adapter_that_gives_no_finite_loss_fails_as_training(
+    home: Home, weights: bytes, kind: str, tiny_base: Base
+) -> None:
+    home.write("test", ["text,label", "the front door opened,security"])
+    initial = initial_adapter(parse_adapter("lora:2"), tiny_base, 3, seed=3)
+    huge = encode_adapter({name: np.full_like(one, 3e38) for name, one in initial.items()})
+    work = asked(home.terms, huge).work
+    assert work is not None
+    turns = Turns([Next(terms=home.terms), Next(work=replace(work, kind=kind))], (200, huge))  # type: ignore[arg-type]
+    turns.serve(home)
+    assert told(turns) == [("failed", "training", False)]
+
+
+def test_a_learning_rate_that_its_owner_allows_ends_in_an_update_or_a_failure_of_training(
+    home: Home, weights: bytes
+) -> None:
+    terms = replace(home.terms, training=Training(lr=99.0))
+    turns = Turns([Next(terms=terms), asked(terms, weights)], (200, weights))
+    with pytest.raises(ClientError, match="does not know"):
+        serve(home, turns, Limits(lr=100))
+    ((outcome, failure, is_leaving),) = told(turns)
+    assert (outcome, failure) in (("done", None), ("failed", "training")) and not is_leaving
