@@ -39,7 +39,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("cli",),
     ),
     "edge_client.engine": (
-        ("watch", "ensemble", "activation_cache", "frozen_base", "scores"),
+        ("watch", "ensemble", "activation_cache", "frozen_base", "scores", "limits"),
         ("frozen_prefix",),
         ("backend",),
         ("engine",),

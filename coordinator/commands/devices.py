@@ -92,7 +92,8 @@ def _seen(one: Mapping[str, Any], now_s: float) -> str:
     if one["revoked_at_s"] is not None:
         return "revoked"
     seen_s = one["last_seen_s"]
-    return "never" if seen_s is None else f"{span(now_s - seen_s)} ago"
+    twice = ", two lives" if one["cloned_at_s"] is not None else ""
+    return "never" if seen_s is None else f"{span(now_s - seen_s)} ago{twice}"
 
 
 def _stands(run: Mapping[str, Any]) -> str:
@@ -119,6 +120,7 @@ def show_device(store: StoreOption, device: DeviceArgument, as_json: JsonOption 
         ["id", told["device_id"]],
         ["enrolled", f"{span(now_s - told['enrolled_at_s'])} ago"],
         ["last seen", _seen(told, now_s)],
+        *_cloned(told, now_s),
         ["its own tags", _tags(told["own_tags"])],
         ["the operator's tags", _tags(told["operator_tags"])],
         ["machine", f"{facts['board'] or facts['machine'] or '-'}, {facts['cores']} cores"],
@@ -134,6 +136,13 @@ def show_device(store: StoreOption, device: DeviceArgument, as_json: JsonOption 
     if told["answers"]:
         print()
         show(Table(ANSWERS, [_answer_row(one) for one in told["answers"]]))
+
+
+def _cloned(told: Mapping[str, Any], now_s: float) -> list[list[str]]:
+    if told["cloned_at_s"] is None:
+        return []
+    when = f"{span(now_s - told['cloned_at_s'])} ago"
+    return [["two lives", f"{when}, two clients ran with copies of its state folder"]]
 
 
 def _said(run: Mapping[str, Any]) -> str:

@@ -64,6 +64,7 @@ DEVICE = {
     "last_seen_s": 1790000012.0,
     "is_here": True,
     "revoked_at_s": None,
+    "cloned_at_s": None,
     "runs": [MEMBERSHIP],
 }
 
@@ -113,6 +114,8 @@ class Device(Model):
         last_seen_s: When it was last heard of, to within half a minute; null if never.
         is_here: Whether that was within two minutes.
         revoked_at_s: Since when its key no longer counts; null while it does.
+        cloned_at_s: When two clients were last found to run with its key, which a copied state
+            folder holds; null if never.
         runs: How it stands to the runs that it was invited to.
     """
 
@@ -129,6 +132,7 @@ class Device(Model):
     last_seen_s: float | None
     is_here: bool
     revoked_at_s: float | None
+    cloned_at_s: float | None
     runs: list[Membership]
 
 

@@ -248,6 +248,7 @@ def device_told(device: Device, is_here: bool, runs: Iterable[Told]) -> Told:
         "last_seen_s": device.last_seen_s,
         "is_here": is_here,
         "revoked_at_s": device.revoked_at_s,
+        "cloned_at_s": device.cloned_at_s,
         "runs": list(runs),
     }
 

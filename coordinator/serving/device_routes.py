@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Header, Request, Response
+from fastapi import Depends, FastAPI, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
@@ -40,10 +40,13 @@ from coordinator.serving.http.polls import Bells
 from coordinator.serving.http.uploads import Judge, Uploads
 from coordinator.serving.service import Service
 from coordinator.storage.rows.devices import Device
-from edge_client.wire.fleet import Enrol, Enrolled, Membership
+from edge_client.wire.fleet import LONGEST_LIFE, Enrol, Enrolled, Membership
 from edge_client.wire.messages import MAX_JSON_BYTES, Next, Receipt, Report, decode
 from edge_client.wire.tensors import digest_header, digest_in
 
+Life = Annotated[
+    str, Query(max_length=LONGEST_LIFE, description="Drawn by the client at its start.")
+]
 LONGEST_POLL_S = 60.0
 PIECE_BYTES = 16 << 10  # of an adapter that is sent: held for each device
 SMALL_BYTES = 8 << 20  # adapters up to here are sent from memory
@@ -77,6 +80,7 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         enrolled = await run_in_threadpool(
             service.enrol, message, key, service.now_s(), time.time()
         )
+        bells.ring([enrolled.device_id])  # an older client that polls is not this device any more
         bells.changed.set()
         return json_of(enrolled)
 
@@ -84,19 +88,25 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         "/v1/work",
         tags=TAGS,
         response_model=Next,
-        responses=gives(Next(waiting=WAITING)) | refusals(401, 422),
+        responses=gives(Next(waiting=WAITING)) | refusals(401, 409, 422),
     )
-    async def work(key: Key, device: Known, wait_s: float = 0.0) -> Response:
+    async def work(key: Key, device: Known, life: Life = "", wait_s: float = 0.0) -> Response:
         """What it does next; waits for that up to so many seconds, a minute at most."""
         wait_s = min(wait_s, LONGEST_POLL_S) if wait_s > 0 else 0.0
         with bells.bell(device.device_id) as bell:
-            given = await next_of(device)
+            given = await next_of(device, life)
             if given.waiting and wait_s and not bells.is_stopping:
                 await bells.heard(bell, wait_s)
-                given = await next_of(service.device_of(key))  # it may be revoked by now
+                # It may be revoked by now, or have started again.
+                given = await next_of(service.device_of(key), life)
         return brief_of(given)
 
-    async def next_of(device: Device) -> Next:
+    async def next_of(device: Device, life: str) -> Next:
+        try:
+            service.check_life(device, life, service.now_s())
+        except Refusal:
+            bells.changed.set()  # what was found is written down
+            raise
         if service.saw(device, service.now_s()):
             bells.changed.set()  # it may be the one that a round waits for
         if service.is_at_hand(device):

@@ -17,6 +17,7 @@ from threading import Lock
 from coordinator.fleet.clock import Clock
 from coordinator.fleet.devices import Fleet, wants
 from coordinator.fleet.enrolment import NO_KEY, enrol
+from coordinator.fleet.lives import Lives
 from coordinator.fleet.members import Members
 from coordinator.fleet.presence import Presence
 from coordinator.rounds.admission import Refusal
@@ -30,14 +31,14 @@ from coordinator.serving.orders import carry_out
 from coordinator.serving.telling import lack_text, over_of, run_text, terms_of, waiting_of, work_of
 from coordinator.storage.blobs import BlobDamaged
 from coordinator.storage.database import DatabaseDamaged
-from coordinator.storage.rows.devices import Device
+from coordinator.storage.rows.devices import Device, note_cloned
 from coordinator.storage.rows.memberships import members
 from coordinator.storage.store import Store, StoreError
 from coordinator.upkeep.caretaker import Caretaker
 from coordinator.upkeep.limits import Limits
 from coordinator.upkeep.room import Usage
 from coordinator.watch.logs import about
-from edge_client.wire.fleet import REVOKED, Enrol, Enrolled, Membership
+from edge_client.wire.fleet import CLONED, REVOKED, Enrol, Enrolled, Membership
 from edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, Work
 
 SILENCE_S = 2.0  # between two lines on what a run waits for
@@ -62,6 +63,7 @@ class Service:
         store: Where all of it lies.
         clock: The time that it goes by.
         fleet: The devices.
+        lives: Which client is a device.
         members: Who is in which run.
         presence: When each device was last heard of.
         answers: Takes what devices answer.
@@ -80,6 +82,7 @@ class Service:
         self._ledger = Ledger(store, now_s, limits.keep_rounds)
         self.caretaker = Caretaker(store, self._ledger.kept, limits, usage)
         self.fleet = Fleet(store)
+        self.lives = Lives()
         self.members = Members(store)
         for live in self._ledger.all():
             self.members.load(live.run.run_id, live.state.is_finished)
@@ -116,6 +119,7 @@ class Service:
         device = enrol(self.store, message, key, now_s, wall_s)
         self.fleet.put(device)
         self.presence.saw(device.device_id, now_s)
+        self.lives.began(device.device_id, message.life)
         how = "enrolled" if is_new else "started again"
         LOG.info("device %s %s", device.name, how, extra=about(device=device.name))
         return Enrolled(PROTOCOL, device.device_id, device.name)
@@ -132,6 +136,19 @@ class Service:
         if device.revoked_at_s is not None:
             raise Refusal(401, REVOKED)
         return device
+
+    def check_life(self, device: Device, life: str, now_s: float) -> None:
+        """Refuse a client when another one has started with its key since.
+
+        Raises:
+            Refusal: 409.
+        """
+        if self.lives.is_newest(device.device_id, life):
+            return
+        if self.lives.refuse(device.device_id, life, now_s):
+            told = "device %s has two lives: two clients run with copies of one state folder"
+            LOG.warning(told, device.name, extra=about(device=device.name))
+        raise Refusal(409, CLONED)
 
     def saw(self, device: Device, now_s: float) -> bool:
         """Note that a device asked or answered; whether that may let rounds proceed."""
@@ -285,6 +302,8 @@ class Service:
                 if self.caretaker.look():
                     self.caretaker.tidy()  # what comes next needs room
             with self._trying("the fleet"):
+                for device_id, at_s in self.lives.cloned().items():
+                    note_cloned(self.store.database, device_id, at_s)
                 woken |= {device.device_id for device in self.fleet.refresh()}
                 for live in self._ledger.load_new_runs():
                     self.members.load(live.run.run_id, live.state.is_finished)

@@ -85,7 +85,7 @@ def enrol(coordinator: Coordinator, known: Identity, settings: Settings) -> Iden
     patience_s = math.inf if known.name else settings.patience_s
 
     def ask(token: str) -> Enrolled:
-        request = Enrol(PROTOCOL, settings.name, facts, token, tags)
+        request = Enrol(PROTOCOL, settings.name, facts, token, tags, coordinator.life)
         return reached(lambda: coordinator.enrol(request), patience_s)
 
     try:

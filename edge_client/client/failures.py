@@ -32,8 +32,8 @@ class ClientError(WrongInput):
 
 def not_known(url: str, error: Refused) -> ClientError:
     """Why a coordinator takes nothing more from this device, and what to do."""
-    if str(error) == REVOKED:
-        return ClientError(f"{url}: {REVOKED}")
+    if str(error) == REVOKED or error.status == 409:
+        return ClientError(f"{url}: {error}")
     return ClientError(f"{url} does not know this device: {error}; start it again with a --token")
 
 
@@ -54,6 +54,15 @@ class Standing:
     terms: Terms | None
     in_a_row: int = 0
     failing_since_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Declined:
+    """A run that this device cannot take part in, as things are."""
+
+    terms: Terms
+    error: Exception
+    at_s: float
 
 
 class NotTaken(Failed):

@@ -10,13 +10,14 @@ gives the same bytes, for its seeds depend on run, device and round alone.
 import logging
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from edge_client.client.enrolment import check_protocol, enrol, identity_of
 from edge_client.client.failures import (
     MOST_IN_A_ROW,
     PASSING,
+    Declined,
     GaveUp,
     NotTaken,
     Standing,
@@ -41,7 +42,7 @@ from edge_client.client.worker import Worker
 from edge_client.errors import Failed, WrongInput
 from edge_client.metering.work import WorkMeter
 from edge_client.wire.failures import Failure
-from edge_client.wire.fleet import Membership, Terms
+from edge_client.wire.fleet import MOST_RETURNS, Membership, Terms, draw_life
 from edge_client.wire.messages import Next, Over, Receipt, Report, WireError, Work
 
 log = logging.getLogger(__name__)
@@ -50,15 +51,6 @@ PARTING_S = 60.0  # how long a coordinator whose run is finished is waited for
 SAID_AGAIN_S, LONGEST_PAUSE_S = 1.0, 30.0
 LOOK_AGAIN_S = 300.0  # a run that could not be joined is looked at again
 ERRORS = (RuntimeError, ValueError, MemoryError, OSError)  # of work; others are bugs
-
-
-@dataclass(frozen=True)
-class Declined:
-    """A run that this device cannot take part in, as things are."""
-
-    terms: Terms
-    error: Exception
-    at_s: float
 
 
 class Client:
@@ -83,6 +75,7 @@ class Client:
         self._held: dict[str, bytes] = {}  # an adapter that the disk has no room for
         self._adapter = ""  # folder of the last one's
         self._works = self._failures = 0
+        self._returns = 0  # how often it had to enrol again
 
     def run(self) -> Summary:
         """Serve the runs that want this device: for ever, or until those it joined are over.
@@ -95,7 +88,8 @@ class Client:
             TransportError: Nobody answered at the start.
         """
         known = identity_of(self._settings, self._state)
-        coordinator = Coordinator(self._settings.url, known.key, verify=self._settings.verify)
+        verify, life = self._settings.verify, draw_life()
+        coordinator = Coordinator(self._settings.url, known.key, verify=verify, life=life)
         try:
             self._me = enrol(coordinator, known, self._settings)
             self._state.keep_identity(self._me)
@@ -147,12 +141,29 @@ class Client:
         try:
             given = patiently(lambda: coordinator.next_work(wait_s, meter), patience_s)
         except Refused as error:
+            if error.status == 409:
+                return self._still_me(coordinator, error)
             if error.status in (401, 403):
                 raise not_known(self._settings.url, error) from error
             raise
         if given.work is not None:
             check_protocol(self._settings.url, given.work.protocol)
         return given
+
+    def _still_me(self, coordinator: Coordinator, error: Refused) -> Next:
+        """Enrol again: another life may have been heard late that has long ended.
+
+        Raises:
+            ClientError: The other one is still there, and this one is the older.
+        """
+        if self._returns == MOST_RETURNS:
+            log.error("%s", error)
+            time.sleep(self._settings.parting_s)
+            raise not_known(self._settings.url, error) from error
+        self._returns += 1
+        time.sleep(SAID_AGAIN_S)
+        self._me = enrol(coordinator, self._me, self._settings)
+        return self._next(coordinator, 0.0, WorkMeter())
 
     def _is_done(self) -> bool:
         """Whether a client that serves until its runs are over has nothing more to come.

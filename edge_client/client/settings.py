@@ -31,6 +31,8 @@ class Settings:
         dialect: How the files of the texts are written down.
         device: What the engine computes on, `cpu` or `cuda`.
         grace_s: How long failures that may pass by themselves are borne.
+        parting_s: How long a client stays that ends because another one is this device now: a
+            supervisor that starts it again must not let the two chase each other.
         verify: Whose certificates are believed; None: nobody's, for plain HTTP.
         tags: What its owner says of the device.
         limits: What its owner lets one piece of work take.
@@ -53,6 +55,7 @@ class Settings:
     dialect: Dialect = PLAIN
     device: str = CPU
     grace_s: float = 120.0
+    parting_s: float = 60.0
     verify: ssl.SSLContext | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)

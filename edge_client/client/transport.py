@@ -48,12 +48,14 @@ class Coordinator:
         key: The device's key.
         timeout_s: Limit on connecting and on every answer but the long poll's.
         verify: Whose certificates are believed, see `edge_client.client.trust`; None: nobody's.
+        life: What tells this client from others that hold the same key.
 
     Raises:
         AddressError: The URL is not one.
 
     Attributes:
         url: As it was given.
+        life: As it was given.
         traffic: All that went through its connections, by the kernel.
     """
 
@@ -63,9 +65,10 @@ class Coordinator:
         key: str = "",
         timeout_s: float = 30.0,
         verify: ssl.SSLContext | None = None,
+        life: str = "",
     ) -> None:
         self._connection = Connection(url, key, timeout_s, verify)
-        self.url, self.traffic = url, self._connection.traffic
+        self.url, self.traffic, self.life = url, self._connection.traffic, life
         self._longest_poll_s = math.inf
         self._part = ("", bytearray())  # of a download that was cut: its hash, and what arrived
         self._begun: dict[str, int] = {}  # uploads that were cut: where the last try began
@@ -88,7 +91,7 @@ class Coordinator:
             meter: Counts.
         """
         wait_s, began_s = min(wait_s, self._longest_poll_s), time.monotonic()
-        path = f"/v1/work?wait_s={wait_s:g}"
+        path = f"/v1/work?wait_s={wait_s:g}" + (f"&life={self.life}" if self.life else "")
         try:
             return self._connection.message("GET", path, meter, Next, wait_s=wait_s)
         except Unreachable as error:

@@ -22,10 +22,15 @@ REVOKED = (
     "the coordinator's operator has revoked this device; only they can let it in, as a new device "
     "(another --state folder and a new token)"
 )
+CLONED = (
+    "another client with this device's key has started since, so its state folder was copied: keep "
+    "one of the two, and start the other with another --state folder and a token of its own"
+)
 LONGEST_NAME = 64  # characters of a device's name
 MOST_TAGS = 32
 LONGEST_TAG = 64  # characters of a tag's key, and of its value
 LONGEST_LIFE = 32
+MOST_RETURNS = 2  # of a life that is refused: words of an ended one may come late
 LONGEST_FACT = 200  # characters
 LONGEST_GIVEN = 2 * LONGEST_NAME  # of a name that the coordinator gives: it numbers equal ones
 PLAIN_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # it becomes part of paths and file names

@@ -172,8 +172,9 @@ def ask_to_enrol(
     key: str,
     tags: Mapping[str, str] | None = None,
     facts: DeviceFacts = FACTS,
+    life: str = "",
 ) -> httpx.Response:
-    message = Enrol(messages.PROTOCOL, name, facts, token, dict(tags or {}))
+    message = Enrol(messages.PROTOCOL, name, facts, token, dict(tags or {}), life)
     headers = {"Authorization": f"Bearer {key}"}
     return http.post("/v1/enrol", content=messages.encode(message), headers=headers)
 

@@ -64,7 +64,9 @@ function update(line, device, now_s, isOperator) {
   const { facts } = device;
   say(name.lastChild, [facts.board || facts.machine, facts.engine].filter(Boolean).join(", "));
   const silent = device.last_seen_s === null ? "never" : ago(now_s - device.last_seen_s);
-  say(seen, isGone(device) ? "revoked" : silent);
+  const twice = device.cloned_at_s === null ? "" : ", two lives";
+  say(seen, isGone(device) ? "revoked" : silent + twice);
+  seen.title = twice && `Two clients ran with copies of its state folder, ${ago(now_s - device.cloned_at_s)}.`;
   keep(joined, device.runs, (one) => one.run_id, () => make("div"), (item, one) => {
     const plan = one.peak_bytes ? `, plan ${memory(one.peak_bytes)}` : "";
     say(item, `${one.run_name}: ${one.said}${plan}`);

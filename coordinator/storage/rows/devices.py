@@ -34,6 +34,7 @@ class Device:
         last_seen_s: Unix time, half a minute old at most where a coordinator runs.
         revoked_at_s: Unix time from which on it is not let in; None for a device that is.
         revision: Grows with each change of any device.
+        cloned_at_s: Unix time at which two clients were last found to run with its key.
     """
 
     device_id: str
@@ -48,6 +49,7 @@ class Device:
     last_seen_s: float | None
     revoked_at_s: float | None
     revision: int = 0
+    cloned_at_s: float | None = None
 
     @property
     def all_tags(self) -> dict[str, str]:
@@ -141,6 +143,12 @@ def revoke(database: Database, device_id: str, now_s: float) -> None:
     """Let a device in no more."""
     here = (DEVICES.c.device_id == device_id) & DEVICES.c.revoked_at_s.is_(None)
     database.write(sql.update(DEVICES).where(here).values(revoked_at_s=now_s, **_revised()))
+
+
+def note_cloned(database: Database, device_id: str, now_s: float) -> None:
+    """Two clients run with the key of a device."""
+    here = DEVICES.c.device_id == device_id
+    database.write(sql.update(DEVICES).where(here).values(cloned_at_s=now_s, **_revised()))
 
 
 def saw(database: Database, seen: Mapping[str, float]) -> None:

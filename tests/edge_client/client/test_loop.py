@@ -14,7 +14,7 @@ from edge_client.client.failures import ClientError
 from edge_client.client.loop import Client
 from edge_client.client.state import Answer as Kept
 from edge_client.texts.tasks import Task
-from edge_client.wire.fleet import REVOKED
+from edge_client.wire.fleet import CLONED, REVOKED
 from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work, decode, encode
 from edge_client.wire.tensors import encode_adapter, sha256
 from edge_client.wire.training import Training
@@ -48,6 +48,8 @@ class Turns:
         if path.startswith("/v1/adapters"):
             self.fetched += 1
             return self.adapter
+        if path.endswith("/update"):
+            return 200, encode(Receipt(True))
         self.told.append(decode(body, Report))
         return 200, encode(Receipt(True))
 
@@ -153,3 +155,32 @@ def test_a_device_that_is_revoked_hears_one_thing_whatever_it_does(home: Home, p
     with http_server(answer) as url, pytest.raises(ClientError) as caught:
         Client(home.settings(url), home.state).run()
     assert str(caught.value) == f"{url}: {REVOKED}"
+
+
+@pytest.mark.parametrize("refusals", [1, 2, 3])
+def test_a_client_that_is_told_of_another_comes_back_twice(home: Home, refusals: int) -> None:
+    """Words of a life that has ended may come late; three times they are another client's."""
+    turns, left, lives = Turns([Next(terms=home.terms)]), [refusals], list[str]()
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        if path == "/v1/enrol":
+            lives.append(json.loads(body)["life"])
+        if path.startswith("/v1/work?"):
+            assert path.endswith(f"&life={lives[0]}")
+            left[0] -= 1
+            if left[0] >= 0:
+                return 409, json.dumps({"detail": CLONED}).encode()
+        return turns.answer(method, path, body)
+
+    with http_server(answer) as url, pytest.raises(ClientError) as caught:
+        Client(home.settings(url, parting_s=0.0), home.state).run()
+    assert len(lives) == 1 + min(refusals, 2) and len(set(lives)) == 1
+    assert (CLONED in str(caught.value)) == (refusals == 3)
+    assert caught.value.exit_code == 2
+
+
+def test_each_start_is_a_life_of_its_own(home: Home) -> None:
+    gate = Gate(home.terms)
+    for _ in range(2):
+        home.join(gate)
+    assert len({one.life for one in gate.enrols}) == 2

@@ -1,0 +1,76 @@
+"""The lives of each device: a client draws one at each start, says it as it enrols and as it polls.
+
+A copied state folder makes two clients of one device. The one that enrolled last is the device; the
+other is refused. Words of a life that has ended may still be on their way, and come after those of
+the next one, so a client that is refused enrols again, twice at most: only a life that goes on
+being refused lives beside another. Kept in memory: after a start of the coordinator whichever life
+polls first is believed.
+"""
+
+from dataclasses import dataclass, field
+from threading import Lock
+
+from edge_client.wire.fleet import MOST_RETURNS
+
+MOST_REFUSED = 8  # lives of a device that are remembered, the newest
+
+
+@dataclass
+class Known:
+    """What is known of one device.
+
+    Attributes:
+        newest: The life that is the device; empty: none has said which it is.
+        refused: Others that polled, and how often they have enrolled since.
+    """
+
+    newest: str = ""
+    refused: dict[str, int] = field(default_factory=dict)
+
+
+class Lives:
+    """Who of several clients is a device; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: dict[str, Known] = {}
+        self._cloned: dict[str, float] = {}  # to be written down
+        self._told: set[str] = set()
+
+    def began(self, device_id: str, life: str) -> None:
+        """A client has enrolled; one that does not say its life changes nothing."""
+        if not life:
+            return
+        with self._lock:
+            known = self._known.setdefault(device_id, Known())
+            known.newest = life
+            if life in known.refused:
+                known.refused[life] += 1
+
+    def is_newest(self, device_id: str, life: str) -> bool:
+        """Whether the client that polls is the device, as far as anybody knows."""
+        if not life:
+            return True
+        with self._lock:
+            known = self._known.setdefault(device_id, Known())
+            known.newest = known.newest or life
+            return known.newest == life
+
+    def refuse(self, device_id: str, life: str, now_s: float) -> bool:
+        """Note that a life was refused; whether that is news: the device was never seen cloned."""
+        with self._lock:
+            refused = self._known[device_id].refused
+            is_cloned = refused.setdefault(life, 0) >= MOST_RETURNS
+            for old in list(refused)[:-MOST_REFUSED]:
+                del refused[old]
+            if is_cloned and device_id not in self._told:
+                self._told.add(device_id)
+                self._cloned[device_id] = now_s
+                return True
+        return False
+
+    def cloned(self) -> dict[str, float]:
+        """Devices that were found to have two lives, and when; each is told once."""
+        with self._lock:
+            found, self._cloned = self._cloned, {}
+            return found
