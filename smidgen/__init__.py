@@ -286,5 +286,7 @@ def _run(command: str, arguments: Sequence[str]) -> None:
 
 
 def _end(command: str, message: str, exit_code: int) -> None:
-    print(f"smidgen {command}: {' '.join(message.split())}", file=sys.stderr)
+    from edge_client.log_lines import shown  # a command that ends well needs none of it
+
+    print(f"smidgen {command}: {shown(' '.join(message.split()))}", file=sys.stderr)
     raise SystemExit(exit_code)

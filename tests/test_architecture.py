@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     "edge_client": (
         ("errors", "tables"),
-        ("files", "completion"),
+        ("files", "completion", "log_lines"),
         ("outputs",),
         ("texts",),
         ("wire",),
@@ -92,6 +92,7 @@ SEES: dict[str, dict[str, set[str]]] = {
             "files",
             "outputs",
             "tables",
+            "log_lines",
             "texts",
             "wire",
             "bases",

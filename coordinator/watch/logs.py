@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from edge_client.errors import WrongInput
+from edge_client.log_lines import PlainLines, shown, shown_lines
 
 ABOUT = ("run", "device", "round")  # the fields of a line beside time, level and message
 
@@ -30,11 +31,11 @@ class JsonLines(logging.Formatter):
         line: dict[str, Any] = {
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
-            "message": record.getMessage(),
+            "message": shown(record.getMessage()),
         }
         line |= {name: vars(record)[name] for name in ABOUT if name in vars(record)}
         if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
+            line["error"] = shown_lines(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
@@ -44,7 +45,7 @@ def log_to_stderr(form: str) -> None:
     Raises:
         WrongInput: Neither of them.
     """
-    forms = {"text": logging.Formatter("%(asctime)s %(message)s"), "json": JsonLines()}
+    forms = {"text": PlainLines("%(asctime)s %(message)s"), "json": JsonLines()}
     if form not in forms:
         raise WrongInput(f"--log-format {form!r:.80}: {' or '.join(forms)} is expected")
     handler = logging.StreamHandler()

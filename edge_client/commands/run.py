@@ -34,6 +34,7 @@ from edge_client.commands.console import (
 from edge_client.engine.limits import Limits, limits_in_words
 from edge_client.errors import demand
 from edge_client.files import OTHERS
+from edge_client.log_lines import PlainLines
 from edge_client.metering.memory import PeakSpan
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
@@ -110,7 +111,9 @@ def run(
 
     Exit code 1 where nothing could be done, or where work failed three times in a row.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PlainLines("%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("httpx").setLevel(logging.WARNING)
     os.umask(OTHERS)  # what it keeps of the texts is its owner's
     failed: NothingDone | None = None

@@ -37,7 +37,7 @@ def test_an_error_stays_one_line() -> None:
         made = record("broke")
         made.exc_info = (type(error), error, error.__traceback__)
     line = JsonLines().format(made)
-    assert "\n" not in line and "two\nlines" in json.loads(line)["error"]
+    assert "\n" not in line and "two\n  lines" in json.loads(line)["error"]
 
 
 def test_a_format_that_nobody_knows_is_refused() -> None:

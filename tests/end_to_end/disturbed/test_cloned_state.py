@@ -1,14 +1,23 @@
 """A copied state folder beside the original, and lives that only look like it: real processes."""
 
+import json
 import random
 import shutil
 import time
+from typing import Any
 
 import pytest
 
+from tests import command_line
 from tests.end_to_end.conftest import CLIENTS, Scene, wait_for
 
 COPIED = "its state folder was copied"
+
+
+def devices_of(scene: Scene) -> list[dict[str, Any]]:
+    line = ("coordinator", "devices", "list", "--store", str(scene.folder / "store"), "--json")
+    found: list[dict[str, Any]] = json.loads(command_line.smidgen(*line).stdout)["devices"]
+    return found
 
 
 def restarted(scene: Scene, port: int) -> None:
@@ -33,7 +42,7 @@ def test_of_two_clients_on_copies_of_a_folder_the_older_ends_and_the_newer_goes_
     assert scene.log("a").strip().splitlines()[-1].count(COPIED) == 1
     assert COPIED not in scene.log("copy")
     assert scene.log("coordinator").count("two lives") == 1
-    (told,) = scene.coordinator_json("devices", "list")["devices"]
+    (told,) = devices_of(scene)
     assert told["cloned_at_s"] is not None
     scene.client("b", url)
     scene.finish()  # the copy is the device, and the run ends with it
@@ -65,5 +74,5 @@ def test_kills_of_either_side_never_look_like_a_clone(scene: Scene) -> None:
     scene.finish()
     whole = "".join(said.values()) + "".join(map(scene.log, [*CLIENTS, "c", "coordinator"]))
     assert COPIED not in whole and "two lives" not in whole
-    told = scene.coordinator_json("devices", "list")["devices"]
+    told = devices_of(scene)
     assert [one["cloned_at_s"] for one in told] == [None] * 3
