@@ -312,6 +312,14 @@ class Store:
                 return
             first = some[-1]["seq"] + 1
 
+    def watch(self) -> None:
+        """Note that heads lie beside the database from now on."""
+        self.database.write(sql.update(STORE).values(is_watched=True))
+
+    def is_watched(self) -> bool:
+        """Whether heads have to lie beside the database."""
+        return any(row["is_watched"] for row in self.database.rows(sql.select(STORE)))
+
     def add_report(self, row: Mapping[str, Any]) -> bool:
         """Add a report's row; False if its work has one, which is left as it is."""
         with suppress(IntegrityError):
