@@ -9,7 +9,7 @@ from coordinator.storage.database import Connection
 from coordinator.storage.keys import hash_secret
 from coordinator.storage.rows.devices import Device, add_device, device_of_key, free_name, start
 from coordinator.storage.rows.memberships import said_at_s
-from coordinator.storage.rows.tokens import spend, token_of
+from coordinator.storage.rows.tokens import Token, spend, token_of
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import REVOKED, Enrol, device_id_of
 from edge_client.wire.messages import PROTOCOL
@@ -42,7 +42,24 @@ def enrol(
     if key is None or len(key) not in KEY_LENGTHS:
         raise Refusal(401, f"{NO_KEY}, of {KEY_LENGTHS[0]} to {KEY_LENGTHS[-1]} characters")
     today_s = now_s if wall_s is None else wall_s
+    with store.database.reading() as connection:
+        # Before it shares a commit: one that is refused would have all that share it begin anew.
+        if device_of_key(connection, hash_secret(key)) is None:
+            _token(connection, message, today_s)
     return store.database.share(lambda open_: _let_in(open_, message, key, now_s, today_s))
+
+
+def _token(connection: Connection, message: Enrol, wall_s: float) -> Token:
+    """The token that lets a device in.
+
+    Raises:
+        Refusal: 401.
+    """
+    token = token_of(connection, message.token)
+    lack = token.lack(wall_s) if token else "is not known"
+    if token is None or lack:
+        raise Refusal(401, f"this enrolment token {lack}; ask the operator for one")
+    return token
 
 
 def _let_in(
@@ -58,10 +75,7 @@ def _let_in(
         last_s = max(known.started_at_s, said_at_s(connection, known.device_id))
         started_at_s = max(now_s, last_s + 0.001)
         return start(connection, known, message.tags, message.facts, started_at_s, now_s)
-    token = token_of(connection, message.token)
-    lack = token.lack(wall_s) if token else "is not known"
-    if token is None or lack:
-        raise Refusal(401, f"this enrolment token {lack}; ask the operator for one")
+    token = _token(connection, message, wall_s)
     if not spend(connection, token.token_id):  # others came at the same moment
         raise Refusal(401, "this enrolment token was used up; ask the operator for one")
     device_id = device_id_of(key)

@@ -10,6 +10,7 @@ from fastapi.security import APIKeyCookie, HTTPBearer
 from coordinator.operator.roles import COOKIE, role_of
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.documented import refusals
+from coordinator.serving.http.guests import let_in
 from coordinator.serving.service import Service
 from coordinator.storage.operators import Role
 
@@ -21,7 +22,7 @@ After = Annotated[
     str | None,
     Query(max_length=LONGEST_CURSOR, description="`next` of the page before; none for the first."),
 ]
-REFUSALS = refusals(400, 401, 403, 404, 409, 413, 422, 507)
+REFUSALS = refusals(400, 401, 403, 404, 408, 409, 413, 422, 429, 507)
 NOBODY = "an operator's or a viewer's token is expected as `Authorization: Bearer TOKEN`"
 # For the OpenAPI document; `role_of` reads the request itself.
 BEARER = HTTPBearer(
@@ -43,9 +44,16 @@ def viewers(service: Service) -> Callable[..., Role]:
         role = role_of(service.store, request, time.time())
         if role is None:
             raise Refusal(401, NOBODY)
+        welcome(request, role)
         return role
 
     return check
+
+
+def welcome(request: Request, role: Role) -> None:
+    """Whoever has a role is no stranger on the connection of a request."""
+    host = request.client.host if request.client else ""
+    let_in(request.scope, f"{role} at {host}")
 
 
 def operators(service: Service) -> Callable[..., Role]:

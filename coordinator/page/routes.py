@@ -17,7 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 from coordinator.operator.access_schemas import LogIn, Session
-from coordinator.operator.asking import BEARER, CARRIED
+from coordinator.operator.asking import BEARER, CARRIED, welcome
 from coordinator.operator.roles import COOKIE, check_header, role_of
 from coordinator.operator.routes import PREFIX, Bounded
 from coordinator.page.board import Board
@@ -63,7 +63,7 @@ def add_page(app: FastAPI, service: Service, bells: Bells) -> None:
         "/v1/operator/events",
         tags=["page"],
         response_class=StreamingResponse,
-        responses={200: {"content": EVENTS}, **refusals(401, 503)},
+        responses={200: {"content": EVENTS}, **refusals(401, 429, 503)},
         dependencies=[Depends(BEARER), Depends(CARRIED)],
     )
     async def events(request: Request) -> Response:
@@ -72,8 +72,9 @@ def add_page(app: FastAPI, service: Service, bells: Bells) -> None:
         async def role() -> Role | None:
             return await run_in_threadpool(role_of, service.store, request, time.time())
 
-        if await role() is None:
+        if (found := await role()) is None:
             raise Refusal(401, "an operator's or a viewer's token is expected")
+        welcome(request, found)  # or the stream would be cut as a stranger's
 
         async def is_allowed() -> bool:
             return await role() is not None
@@ -108,13 +109,16 @@ def _add_session(app: FastAPI, service: Service) -> None:
         told = Session(role=role, version=_version() if role else None)
         return Response(told.model_dump_json(), headers=NO_STORE, media_type="application/json")
 
-    @router.get("/session", tags=["page"], response_model=Session, responses=refusals(413))
+    @router.get("/session", tags=["page"], response_model=Session, responses=refusals(408, 413))
     def who(request: Request) -> Response:
         """Who is logged in; a role of null where nobody is."""
         return session(role_of(service.store, request, time.time()))
 
     @router.post(
-        "/session", tags=["page"], response_model=Session, responses=refusals(401, 403, 413, 422)
+        "/session",
+        tags=["page"],
+        response_model=Session,
+        responses=refusals(401, 403, 408, 413, 422, 429),
     )
     def log_in(request: Request, message: LogIn) -> Response:
         """Log in by a token; the cookie that comes back stands for it for half a day."""
@@ -134,7 +138,9 @@ def _add_session(app: FastAPI, service: Service) -> None:
         )
         return answer
 
-    @router.delete("/session", tags=["page"], response_model=Session, responses=refusals(403, 413))
+    @router.delete(
+        "/session", tags=["page"], response_model=Session, responses=refusals(403, 408, 413)
+    )
     def log_out(request: Request) -> Response:
         """Log out; who is not logged in may do that too."""
         check_header(request)

@@ -54,7 +54,7 @@ def add_watching(app: FastAPI, service: Service, bells: Bells) -> None:
         "/metrics",
         tags=["watching"],
         response_class=Response,
-        responses={200: {"content": _text("smidgen_devices 3.0")}, **refusals(401)},
+        responses={200: {"content": _text("smidgen_devices 3.0")}, **refusals(401, 429)},
         dependencies=[Depends(BEARER), Depends(CARRIED)],
     )
     async def count(request: Request) -> Response:

@@ -13,12 +13,14 @@ from fastapi.concurrency import run_in_threadpool
 from coordinator.serving.ca_route import add_ca_route
 from coordinator.serving.device_routes import add_device_routes
 from coordinator.serving.http.handlers import add_handlers
+from coordinator.serving.http.paces import Paces
 from coordinator.serving.http.polls import Bells, UnderWay, heard
 from coordinator.serving.service import Service
 
 TICK_S = 1.0
 REST = 9.0  # after a tick without news, times as long as it took
 THREADS = 8  # for what touches the disk, which takes one write at a time
+ATTEMPTS, ATTEMPTS_PER_S = 30, 0.5  # of an address with a key or token that lets nobody in
 OF_DEVICES = ("/v1/enrol", "/v1/work", "/v1/runs/", "/v1/adapters/")  # paths of what they ask
 Part = Callable[[FastAPI, Service, Bells], None]  # adds routes of a room above this one
 LOG = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ def create_app(
     app.state.bells = bells
     app.state.service = service
     app.add_middleware(UnderWay, bells=bells, prefixes=OF_DEVICES)
-    add_handlers(app)
+    add_handlers(app, Paces(ATTEMPTS, ATTEMPTS_PER_S))
     add_device_routes(app, service, bells)
     add_ca_route(app, authority)
     for add in parts:

@@ -35,8 +35,10 @@ from coordinator.serving.http.documented import (
     refusals,
     takes,
 )
+from coordinator.serving.http.guests import let_in
 from coordinator.serving.http.handlers import FULL_AGAIN_S, brief_of, json_of, read_body
-from coordinator.serving.http.polls import Bells
+from coordinator.serving.http.paces import Paces
+from coordinator.serving.http.polls import POLLS, Bells
 from coordinator.serving.http.uploads import Judge, Uploads
 from coordinator.serving.service import Service
 from coordinator.storage.rows.devices import Device
@@ -51,6 +53,7 @@ LONGEST_POLL_S = 60.0
 PIECE_BYTES = 16 << 10  # of an adapter that is sent: held for each device
 SMALL_BYTES = 8 << 20  # adapters up to here are sent from memory
 AT_HAND = 4  # of them: what devices ask for is one or two
+REQUESTS, REQUESTS_PER_S = 1000, 100.0  # of one device: many times what any needs
 SHA_256 = "(^|[ ,])sha-256=:[A-Za-z0-9+/]{43}=:"
 Digest = Annotated[str, Header(alias="Repr-Digest", pattern=SHA_256)]
 TAGS: list[str | Enum] = ["devices' own"]
@@ -62,8 +65,17 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
     # What is in memory is looked up on the event loop: a hop to a thread costs more.
     Key = Annotated[str | None, Depends(DeviceKey())]
 
-    async def device_of(key: Key) -> Device:
-        return service.device_of(key)
+    paces = Paces(REQUESTS, REQUESTS_PER_S)
+
+    def keep_pace(device: Device) -> None:
+        if again_s := paces.take(device.device_id, time.monotonic()):
+            raise Refusal(429, "this device asks too often; try again", again_s)
+
+    async def device_of(request: Request, key: Key) -> Device:
+        device = service.device_of(key)
+        let_in(request.scope, device.device_id)
+        keep_pace(device)
+        return device
 
     Known = Annotated[Device, Depends(device_of)]
 
@@ -71,15 +83,18 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         "/v1/enrol",
         tags=TAGS,
         response_model=Enrolled,
-        responses=gives(ENROLLED) | refusals(401, 413, 422, 507),
+        responses=gives(ENROLLED) | refusals(401, 408, 413, 422, 429, 507),
         openapi_extra=takes(ENROL),
     )
     async def enrol(request: Request, key: Key) -> Response:
         """Say who it is: the first time with a token, then at each start."""
+        if (known := service.fleet.of_key(key or "")) is not None:
+            keep_pace(known)
         message = decode(await read_body(request, MAX_JSON_BYTES), Enrol)
         enrolled = await run_in_threadpool(
             service.enrol, message, key, service.now_s(), time.time()
         )
+        let_in(request.scope, enrolled.device_id)
         bells.ring([enrolled.device_id])  # an older client that polls is not this device any more
         bells.changed.set()
         return json_of(enrolled)
@@ -88,12 +103,12 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         "/v1/work",
         tags=TAGS,
         response_model=Next,
-        responses=gives(Next(waiting=WAITING)) | refusals(401, 409, 422),
+        responses=gives(Next(waiting=WAITING)) | refusals(401, 409, 422, 429),
     )
     async def work(key: Key, device: Known, life: Life = "", wait_s: float = 0.0) -> Response:
         """What it does next; waits for that up to so many seconds, a minute at most."""
         wait_s = min(wait_s, LONGEST_POLL_S) if wait_s > 0 else 0.0
-        with bells.bell(device.device_id) as bell:
+        with bells.bell(device.device_id, POLLS) as bell:
             given = await next_of(device, life)
             if given.waiting and wait_s and not bells.is_stopping:
                 await bells.heard(bell, wait_s)
@@ -117,7 +132,7 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         "/v1/runs/{run_id}/membership",
         tags=TAGS,
         response_model=Receipt,
-        responses=gives(Receipt(True)) | refusals(401, 403, 404, 413, 422, 507),
+        responses=gives(Receipt(True)) | refusals(401, 403, 404, 408, 413, 422, 429, 507),
         openapi_extra=takes(MEMBERSHIP),
     )
     async def membership(request: Request, device: Known, run_id: str) -> Response:
@@ -152,7 +167,7 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         "/v1/work/{work_id}/report",
         tags=TAGS,
         response_model=Receipt,
-        responses=gives(Receipt(True)) | refusals(401, 403, 404, 413, 422, 507),
+        responses=gives(Receipt(True)) | refusals(401, 403, 404, 408, 413, 422, 429, 507),
         openapi_extra=takes(REPORT),
     )
     async def report(request: Request, device: Known, work_id: str) -> Response:
@@ -203,7 +218,7 @@ def add_transfer_routes(
             200: {"content": FILE, "description": "A safetensors file."},
             206: {"content": FILE, "description": "The part that `Range` asked for."},
             416: {"model": Detail, "description": "`Content-Range` says how long it is."},
-            **refusals(400, 401, 404, 422, 503),
+            **refusals(400, 401, 404, 422, 429, 503),
         },
     )
     def adapter(
@@ -231,7 +246,9 @@ def add_transfer_routes(
         "/v1/work/{work_id}/update",
         tags=TAGS,
         status_code=204,
-        responses={status: {"description": SAID[status]} for status in (401, 403, 404, 422, 507)},
+        responses={
+            status: {"description": SAID[status]} for status in (401, 403, 404, 422, 429, 507)
+        },
     )
     async def arrived(device: Known, work_id: str, repr_digest: Digest) -> Response:
         """How much of an update has arrived, in `Upload-Offset`; or that no more is wanted."""
@@ -246,7 +263,7 @@ def add_transfer_routes(
         response_model=Receipt,
         openapi_extra={"requestBody": TENSORS},
         responses=gives(Receipt(True))
-        | refusals(400, 401, 403, 404, 408, 413, 422, 507)
+        | refusals(400, 401, 403, 404, 408, 413, 422, 429, 507)
         | {409: {"model": Detail, "description": "`Upload-Offset` says which part is wanted."}},
     )
     async def update(

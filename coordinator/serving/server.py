@@ -15,11 +15,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import uvicorn
 
 from coordinator.serving.app import Part, create_app
+from coordinator.serving.http.guests import Door, Guests, Network, Room, room_within
 from coordinator.serving.http.heads import BoundedHttp
 from coordinator.serving.service import Service
 from coordinator.storage.blobs import sweep
@@ -105,6 +108,8 @@ def serve(
     exit_when_finished: bool = False,
     secured: Secured | None = None,
     parts: Sequence[Part] = (),
+    trusted: Sequence[Network] = (),
+    room: Room | None = None,
 ) -> None:
     """Serve until a signal, `stop`, or the end of all runs.
 
@@ -116,8 +121,11 @@ def serve(
         exit_when_finished: End when all runs are finished and the devices have heard of it.
         secured: TLS; None: plain HTTP.
         parts: What is served beside the devices' routes.
+        trusted: Proxies that say whom they ask for.
+        room: How many connections there may be; by default as many as fit into the open files.
     """
-    allow_files()
+    files = allow_files()
+    guests = Guests(room or room_within(files), trusted)
     # Asked each time: `init --renew --ca` may give another authority.
     app = create_app(service, lambda: secured.trust.authority if secured else None, parts)
     # Clients drop mid-request all the time; cut the connection after 5 s.
@@ -125,7 +133,9 @@ def serve(
         app,
         log_level="warning",
         access_log=False,
-        http=BoundedHttp,
+        http=cast("Any", partial(BoundedHttp, guests=guests)),
+        proxy_headers=bool(trusted),
+        forwarded_allow_ips=[str(network) for network in trusted],
         timeout_graceful_shutdown=5,
         timeout_keep_alive=KEPT_OPEN_S,
         ssl_context_factory=_context_factory(secured),
@@ -137,24 +147,31 @@ def serve(
         server.should_exit = True
 
     async def main() -> None:
-        task = asyncio.create_task(server.serve(sockets=[bound]))
+        door = Door(bound, guests)
+        task = asyncio.create_task(server.serve(sockets=[door]))
         while not server.started and not task.done():
             await asyncio.sleep(0.01)
         if not task.done():
             _on_signals(end)
             on_listening()
-            for line in [*service.lines(), *reachable(bound, secured)]:
+            for line in [*service.lines(), *reachable(door, secured)]:
                 LOG.info("%s", line)
         looked_s = time.monotonic()
+        over_s = 0.0  # when it is looked at next: a large fleet never takes a tenth of the time
         while not task.done() and not server.should_exit:
-            is_over = exit_when_finished and service.is_over(service.now_s())
+            began_s, is_over = time.monotonic(), False
+            if exit_when_finished and began_s >= over_s:
+                is_over = service.is_over(service.now_s())
+                over_s = time.monotonic() + 9 * (time.monotonic() - began_s)
             server.should_exit = stop.is_set() or is_over or server.should_exit
+            guests.look()
             if secured is not None and time.monotonic() - looked_s >= LOOK_S:
                 looked_s = time.monotonic()
                 secured.look(datetime.now(timezone.utc))
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.shield(task), 0.05)
         app.state.bells.stop()
+        guests.end()
         await task
 
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
@@ -170,15 +187,20 @@ def is_told(record: logging.LogRecord) -> bool:
     return (record.msg, record.args) != NONE_CANCELLED
 
 
-def allow_files(most: int = MOST_FILES) -> None:
+def allow_files(most: int = MOST_FILES) -> int:
     """Let this process open more files where it may: each device that waits holds one.
 
     Shells and systemd set the soft limit to 1,024 for the sake of `select`, which is not used here.
+
+    Returns:
+        How many it may open now.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return most if soft == resource.RLIM_INFINITY else soft
 
 
 def _context_factory(secured: Secured | None) -> Callable[..., ssl.SSLContext] | None:

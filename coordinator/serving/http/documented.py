@@ -36,10 +36,11 @@ SAID = {
     401: "The key or the token that is needed did not come, or counts no longer.",
     403: "Whoever asks may not do that.",
     404: "There is no such thing.",
-    408: "The body stopped coming.",
+    408: "The body stopped coming, or comes too slowly.",
     409: "It cannot be done as things stand.",
     413: "The body is longer than it may be.",
     422: "A value that is not expected.",
+    429: "Too often; `Retry-After` says when to try again.",
     503: "Not now; try again.",
     507: "The disk is full; `Retry-After` says when to try again.",
 }

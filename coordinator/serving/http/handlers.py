@@ -2,8 +2,11 @@
 by which devices tell the coordinator's own answers from those of something in between.
 """
 
+import time
+from contextlib import suppress
 from typing import Any
 
+from anyio import fail_after
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -13,6 +16,8 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.rounds.admission import Refusal
+from coordinator.serving.http.guests import site_of
+from coordinator.serving.http.paces import Paces
 from coordinator.storage.blobs import BlobDamaged
 from coordinator.storage.database import DatabaseBusy, DatabaseDamaged
 from edge_client.wire.messages import OWN, PROTOCOL, WireError, encode, encode_brief
@@ -20,6 +25,9 @@ from edge_client.wire.messages import OWN, PROTOCOL, WireError, encode, encode_b
 FULL_AGAIN_S = 20  # after which a device asks a full disk again
 BUSY_AGAIN_S = 5
 DRAIN_BYTES = 4 * 1024 * 1024  # read on that far, so that the sender gets to read the refusal
+LINGER_S = 2.0  # in which that is done
+MESSAGE_S = 30.0  # for a message's body, and longer for a long one that comes
+LEAST_RATE = 1024.0  # bytes a second of it
 SIGNED = (OWN.lower().encode(), str(PROTOCOL).encode())
 
 
@@ -42,10 +50,81 @@ class Signed:
         await self._app(scope, receive, signed)
 
 
-def add_handlers(app: FastAPI) -> None:
-    """Let errors end in an answer with one line of detail, and sign every answer."""
+class Drained:
+    """The application, after whose answers no body is left unread for ever.
+
+    A little of it is read, so that its sender gets to read the answer; then the connection ends.
+
+    Args:
+        app: The application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not _has_body(scope):
+            await self._app(scope, receive, send)
+            return
+        is_read = is_asked = False
+
+        async def received() -> Message:
+            nonlocal is_read, is_asked
+            is_asked = True
+            message = await receive()
+            is_read = is_read or not message.get("more_body", False)
+            return message
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start" and not is_read:
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            is_last = message["type"] == "http.response.body" and not message.get("more_body")
+            if not is_last or is_read or (_waits(scope) and not is_asked):
+                await send(message)
+                return
+            await send({**message, "more_body": True})
+            await drain()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        async def drain() -> None:
+            length = 0
+            with suppress(TimeoutError):
+                with fail_after(LINGER_S):
+                    while not is_read and length <= DRAIN_BYTES:
+                        length += len((await received()).get("body", b""))
+
+        await self._app(scope, received, sent)
+
+
+def _has_body(scope: Scope) -> bool:
+    headers = dict(scope["headers"])
+    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+
+
+def _waits(scope: Scope) -> bool:
+    """Whether the body is only sent once it is asked for."""
+    return bool(dict(scope["headers"]).get(b"expect", b"").lower() == b"100-continue")
+
+
+def add_handlers(app: FastAPI, attempts: Paces | None = None) -> None:
+    """Let errors end in an answer with one line of detail, and sign every answer.
+
+    Args:
+        app: Gets them.
+        attempts: How often an address may show what lets nobody in; None: as often as it likes.
+    """
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, Refusal)
+        if error.status == 401 and attempts is not None and request.client is not None:
+            again_s = attempts.take(site_of(request.client.host), time.monotonic())
+            if again_s:
+                return _detail(429, "too many attempts from this address; try again", again_s)
+        return _detail(error.status, error.detail, error.again_s)
+
+    app.add_middleware(Drained)
     app.add_middleware(Signed)
-    app.add_exception_handler(Refusal, _refused)
+    app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(WireError, _no_message)
     app.add_exception_handler(RequestValidationError, _no_parameters)
     app.add_exception_handler(ClientDisconnect, _gone)
@@ -59,10 +138,19 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     """Read a body, keeping at most what is allowed.
 
     Raises:
-        Refusal: 413, it is longer.
+        Refusal: 413, it is longer; 408, it comes too slowly.
     """
-    body, length = bytearray(), 0
-    async for chunk in request.stream():
+    body, length, began_s = bytearray(), 0, time.monotonic()
+    stream = request.stream()
+    while True:
+        left_s = began_s + MESSAGE_S + length / LEAST_RATE - time.monotonic()
+        try:
+            with fail_after(max(left_s, 0)):
+                chunk = await anext(stream)
+        except StopAsyncIteration:
+            break
+        except TimeoutError as error:
+            raise Refusal(408, "the body comes too slowly; send it again") from error
         length += len(chunk)
         if length <= limit_bytes:
             body += chunk
@@ -87,11 +175,6 @@ def _detail(status: int, detail: str, again_s: int = 0) -> Response:
         headers["Retry-After"] = str(again_s)
     line = " ".join(detail.split())[:500]
     return JSONResponse({"detail": line}, status_code=status, headers=headers)
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
-    return _detail(error.status, error.detail, error.again_s)
 
 
 async def _no_message(_: Request, error: Exception) -> Response:

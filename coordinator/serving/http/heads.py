@@ -1,22 +1,55 @@
-"""HTTP/1.1 with a bound on what a request says beside its body.
+"""HTTP/1.1 with bounds on what a request says beside its body, and on the time it takes to say it.
 
-The parser keeps a request's headers until all of them are here, however many they are.
+The parser keeps a request's headers until all of them are here, however many they are and however
+slowly they come.
 """
+
+import asyncio
+import math
+import time
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from coordinator.serving.http.guests import GUEST, Guest, Guests
+
 MOST_BYTES = 64 << 10
 TOO_LONG = f"a request's line and headers end within {MOST_BYTES} bytes"
+HEAD_S = 20.0  # for a request's line and headers, from the first byte on; or for that byte
+BODY_S = 30.0  # for a body that says who sends it, or of nobody who was let in
+LEAST_RATE = 1024.0  # bytes a second of a longer one
+ANSWER_S = 60.0  # a stranger's request is answered and read within
+CLOSING_S = 1.0  # an answer is on its way, and then the other side may say that it has ended too
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """Uvicorn's protocol; a head or a trailer that does not end is answered 400.
+    """Uvicorn's protocol; a head or a trailer that does not end is answered 400, or cut.
+
+    Args:
+        guests: Who is connected; None: nobody counts.
 
     Attributes:
         held_bytes: What has come since a request began, its head ended, or some of its body came.
+        guest: Who is connected; of nobody who counts after the end.
     """
 
     held_bytes = 0
+    guest: Guest | None = None
+    _is_ending = False
+
+    def __init__(self, *args: Any, guests: Guests | None = None, **told: Any) -> None:
+        super().__init__(*args, **told)
+        self._guests = guests
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """TLS, if there is any, was agreed on."""
+        super().connection_made(transport)
+        if self._guests is None:
+            return
+        self.guest = self._guests.at(transport.get_extra_info("socket").fileno())
+        if self.guest is not None:
+            self.guest.is_open, self.guest.abort = True, transport.abort
+            self._due(HEAD_S)
 
     def data_received(self, data: bytes) -> None:
         """Take in what has come."""
@@ -24,18 +57,56 @@ class BoundedHttp(HttpToolsProtocol):
         super().data_received(data)
         if self.held_bytes > MOST_BYTES and not self.transport.is_closing():
             self.send_400_response(TOO_LONG)
+        if self.guest is not None and self.guest.due_s == math.inf and self._is_idle():
+            self._due(HEAD_S, whoever=True)  # the head of the next request has begun
 
     def on_message_begin(self) -> None:
         """A request begins."""
         self.held_bytes = 0
         super().on_message_begin()
+        cast("dict[str, Any]", self.scope)[GUEST] = self.guest
 
     def on_headers_complete(self) -> None:
         """Its head is here."""
         self.held_bytes = 0
+        self._due(BODY_S)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Some of its body is here."""
         self.held_bytes = 0
+        if self.guest is not None and self.guest.is_stranger:
+            self.guest.due_s += len(body) / LEAST_RATE
         super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """All of its body is here."""
+        self._due(ANSWER_S)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """It was answered."""
+        self._due(HEAD_S)
+        super().on_response_complete()
+        if self._is_ending:
+            self._end_soon()
+
+    def shutdown(self) -> None:
+        """The server ends; over TLS it would wait for the other side to say so too."""
+        self._is_ending = True
+        is_idle = self._is_idle()
+        super().shutdown()
+        if is_idle:
+            self._end_soon()
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _end_soon(self) -> None:
+        self.loop.call_later(CLOSING_S, self.transport.abort)
+
+    def _due(self, within_s: float, whoever: bool = False) -> None:
+        """Have a stranger, or whoever it is, go on within a time."""
+        if self.guest is not None:
+            is_hurried = whoever or self.guest.is_stranger
+            self.guest.due_s = time.monotonic() + within_s if is_hurried else math.inf

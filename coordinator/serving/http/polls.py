@@ -13,6 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 AT_ONCE = 12  # requests that are under way: with more, nobody is called
 BETWEEN_S = 0.004  # two calls: until a device that was called asks for more
+POLLS = 2  # of one device that wait at a time: a connection that was cut may still look alive
+MOST_LATE_S = 20.0  # whom news waits for stays in line beyond its time; clients allow for 30 s
 
 
 class Bells:
@@ -35,10 +37,18 @@ class Bells:
         self._news = asyncio.Event()
 
     @contextmanager
-    def bell(self, device_id: str) -> Iterator[asyncio.Event]:
-        """A bell of this device; take it before looking for work, or news may slip between."""
+    def bell(self, device_id: str, most: int | None = None) -> Iterator[asyncio.Event]:
+        """A bell of this device; take it before looking for work, or news may slip between.
+
+        Args:
+            device_id: Whose.
+            most: Of one device; those that wait for the longest are called instead of this one.
+        """
         bell = asyncio.Event()
-        self._waiting.setdefault(device_id, []).append(bell)
+        own = self._waiting.setdefault(device_id, [])
+        for older in own[: max(0, len(own) + 1 - most)] if most is not None else ():
+            older.set()
+        own.append(bell)
         try:
             yield bell
         finally:
@@ -63,12 +73,15 @@ class Bells:
     async def heard(self, bell: asyncio.Event, wait_s: float) -> None:
         """Return when it is this device's turn to hear news, or the time is over.
 
-        Whoever waits is not under way.
+        Whoever waits is not under way. Whose time is over while it stands in line keeps its place:
+        a crowd that is called would be overtaken by all whose polls run out.
         """
         self._under_way -= 1
         self._news.set()
         try:
             await heard(bell, wait_s)
+            if bell in self._rung and not bell.is_set():
+                await heard(bell, MOST_LATE_S)
         finally:
             if bell in self._called:
                 self._called.remove(bell)
