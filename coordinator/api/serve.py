@@ -8,7 +8,7 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -68,6 +68,7 @@ def ready(
     plain_http: bool = False,
     keep_rounds: int = KEEP_ROUNDS,
     least_free: str = LEAST_FREE,
+    trusted_proxies: Sequence[str] = (),
 ) -> Iterator[Ready]:
     """Open a store and a socket, and create the run of a run file unless its name is there.
 
@@ -79,9 +80,11 @@ def ready(
     """
     from coordinator.serving.server import listen, serve, sole_server, url_of
     from coordinator.serving.service import Service
+    from coordinator.trust.network import proxy_of
 
     folder = Path(store)
     limits = limits_of(keep_rounds, least_free)
+    trusted = [proxy_of("--trusted-proxy", text) for text in trusted_proxies]
     tls = _secured(folder, plain_http)
     told = None if tls is None else tls.trust.address
     host = _host(told) if host is None else host
@@ -107,7 +110,7 @@ def ready(
             url_of(bound, tls),
             "" if tls is None else tls.ca,
             created,
-            partial(serve, service, bound, secured=tls, parts=parts()),
+            partial(serve, service, bound, secured=tls, parts=parts(), trusted=trusted),
         )
 
 
@@ -267,6 +270,7 @@ def serve(
     plain_http: bool = False,
     keep_rounds: int = KEEP_ROUNDS,
     least_free: str = LEAST_FREE,
+    trusted_proxies: Sequence[str] = (),
 ) -> Server:
     """Serve all runs of a store in a thread; connections are taken when this returns.
 
@@ -284,12 +288,13 @@ def serve(
             last one stay anyway.
         least_free: Free space of the disk, such as `512M`, below which no step opens and no update
             is taken; `0` for none.
+        trusted_proxies: Addresses or networks of proxies whose `X-Forwarded-For` says who asks.
 
     Raises:
         WrongInput: No store, one that is served already, an address that is taken, or
             certificates that devices would refuse.
     """
     with ExitStack() as stack:
-        told = (plain_http, keep_rounds, least_free)
+        told = (plain_http, keep_rounds, least_free, trusted_proxies)
         prepared = stack.enter_context(ready(store, host, port, run, *told))
         return Server(stack.pop_all(), prepared, exit_when_finished)

@@ -24,6 +24,10 @@ PORT = "TCP port to listen on, 0 takes a free one; by default that of `init`, or
 PLAIN_HTTP = "Serve without TLS: behind a proxy on this machine, or where nobody listens in."
 KEEP_ROUNDS = "Newest rounds of each run whose adapter is kept; first, best and last stay anyway."
 LEAST_FREE = "Free space on the store's disk below which nothing more is taken; 0 for no mark."
+TRUSTED_PROXY = (
+    "Address or network of a proxy whose X-Forwarded-For says who asks; may be given again. By "
+    "default nobody is believed."
+)
 LOG_FORMAT = "The log's lines, on stderr: for people, or one JSON object each for a collector."
 
 
@@ -43,6 +47,9 @@ def serve_command(
     plain_http: Annotated[bool, typer.Option("--plain-http", help=PLAIN_HTTP)] = False,
     keep_rounds: Annotated[int, typer.Option(help=KEEP_ROUNDS)] = limits.KEEP_ROUNDS,
     least_free: Annotated[str, typer.Option(metavar="SIZE", help=LEAST_FREE)] = limits.LEAST_FREE,
+    trusted_proxy: Annotated[
+        list[str] | None, typer.Option(metavar="ADDRESS", help=TRUSTED_PROXY)
+    ] = None,
     log_format: Annotated[str, typer.Option(metavar="text|json", help=LOG_FORMAT)] = "text",
     as_json: JsonOption = False,
 ) -> None:
@@ -53,7 +60,8 @@ def serve_command(
     log_to_stderr(log_format)
     os.umask(OTHERS)
     use_one_arena()
-    with ready(store, host, port, run, plain_http, keep_rounds, least_free) as prepared:
+    proxies = trusted_proxy or ()
+    with ready(store, host, port, run, plain_http, keep_rounds, least_free, proxies) as prepared:
         if prepared.created is not None:
             announce(prepared.created, as_json)
 

@@ -1,6 +1,7 @@
 """What a coordinator says of its runs: to devices that wait, and in its own log."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 
 from coordinator.rounds.events import Event, Finished, StepClosed, StepOpened
 from coordinator.rounds.guidance import guidance_of
@@ -17,6 +18,7 @@ from edge_client.wire.messages import DOING, PROTOCOL, Over, Report, Waiting, Wo
 Names = Callable[[Iterable[str]], list[str]]  # of devices, by their ids, in alphabetical order
 
 MOST_NAMES = 8  # that a device is told
+LOOKED_AT = 64  # of those who have not answered, for their names in alphabetical order
 MOST_ROUNDS = 1000  # whose accuracy a device is told; more would not fit a message
 
 
@@ -105,11 +107,30 @@ def waiting_of(
         config.name,
         step.opened.round_index,
         live.rounds,
-        len(step.members) - len(step.answers),
+        missing_of(live),
         len(step.members),
         round(max(0.0, step.opened.opened_at_s + config.deadline_s - now_s), 1),
-        tuple(names_of(missing_in(live))[:MOST_NAMES]) if config.tell_names else (),
+        _named(live, names_of) if config.tell_names else (),
     )
+
+
+def _named(live: Live, names_of: Names) -> tuple[str, ...]:
+    """Some of those who have not answered: of a crowd the first few that were asked.
+
+    Each of many that wait is told, so that nobody looks at all of them for each.
+    """
+    step = live.state.step
+    if step is None:
+        return ()
+    left = (one for work_id, one in step.members.items() if work_id not in step.answers)
+    is_crowd = missing_of(live) > LOOKED_AT
+    return tuple(names_of(islice(left, MOST_NAMES) if is_crowd else left)[:MOST_NAMES])
+
+
+def missing_of(live: Live) -> int:
+    """How many devices have not answered in the open step."""
+    step = live.state.step
+    return 0 if step is None else len(step.members) - len(step.answers)
 
 
 def missing_in(live: Live) -> list[str]:
@@ -222,9 +243,15 @@ def answer_text(
     if is_late:
         return f"{name} answered after {spent_s:.1f} s, too late to count"
     step = live.state.step
-    missing = names_of(missing_in(live)) if step is not None and step.opened == asked else []
-    left = f"; waiting for {listed(missing)}" if missing else ""
+    is_open = step is not None and step.opened == asked
+    left = f"; waiting for {_missing(live, names_of)}" if is_open and missing_of(live) else ""
     return f"{name} answered after {spent_s:.1f} s{left}"
+
+
+def _missing(live: Live, names_of: Names) -> str:
+    """Who has not answered; of many their number alone, since each answer has such a line."""
+    count = missing_of(live)
+    return f"{count} devices" if count > MOST_NAMES else listed(names_of(missing_in(live)))
 
 
 def listed(names: Collection[str], most: int = MOST_NAMES) -> str:

@@ -4,6 +4,8 @@ import ipaddress
 import socket
 from contextlib import suppress
 
+from edge_client.errors import WrongInput
+
 
 def own_address() -> str | None:
     """The address of the way out of this machine; no packet is sent to find it."""
@@ -28,3 +30,21 @@ def is_loopback(host: str) -> bool:
     except (OSError, UnicodeError):
         return True  # it cannot be listened on, which is told then
     return all(ipaddress.ip_address(str(entry[4][0]).split("%")[0]).is_loopback for entry in found)
+
+
+def proxy_of(option: str, text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """The address or network of a proxy that somebody named.
+
+    Raises:
+        WrongInput: It is neither, or every address there is.
+    """
+    try:
+        found = ipaddress.ip_network(text.strip(), strict=False)
+    except ValueError:
+        found = None
+    if found is None or not found.prefixlen:
+        raise WrongInput(
+            f"{option} {text[:60]!r}: the address of a proxy is expected, such as 127.0.0.1, or "
+            "its network, such as 10.0.0.0/24"
+        )
+    return found

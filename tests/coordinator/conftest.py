@@ -52,10 +52,11 @@ def config(tiny_base: Base, hub_task: Task) -> RunConfig:
 @contextmanager
 def served(store: Store, **told: Any) -> Iterator[tuple[Service, httpx.Client]]:
     """Serve a store; what serves it, and a client with its address."""
+    room = {"room": told.pop("room", None), "trusted": told.pop("trusted", ())}
     service = Service(store, time.time(), **told)
     bound, stop, listening = listen("127.0.0.1", 0), threading.Event(), threading.Event()
     url = url_of(bound)
-    parts = {"parts": (add_operator_routes,)}
+    parts = {"parts": (add_operator_routes,), **room}
     given = (service, bound, listening.set, stop)
     thread = threading.Thread(target=serve, args=given, kwargs=parts)
     thread.start()

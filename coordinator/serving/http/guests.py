@@ -19,8 +19,6 @@ from typing import Any, TypeAlias
 
 from starlette.types import Scope
 
-HANDSHAKE_S = 30.0  # for TLS: a crowd that comes at once is served one after another
-GRACE_S = 3.0  # in which nobody has to make room for others
 OWN_FILES = 128  # of this process beside connections: database, blobs, uploads
 EACH = 8  # connections of one device or person that count as let in
 A_TURN = 8  # connections that are taken before whoever is connected has a turn
@@ -31,18 +29,39 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True)
+class Patience:
+    """How long strangers may take.
+
+    Attributes:
+        handshake_s: For TLS: a crowd that comes at once is served one after another.
+        head_s: For a request's line and headers, and before them; whoever it is.
+        body_s: For a body, and longer for a long one that comes.
+        answer_s: For being answered, and for reading it.
+        grace_s: Before they make room for others.
+    """
+
+    handshake_s: float = 30.0
+    head_s: float = 20.0
+    body_s: float = 30.0
+    answer_s: float = 60.0
+    grace_s: float = 3.0
+
+
+@dataclass(frozen=True)
 class Room:
-    """How many connections there may be.
+    """How many connections there may be, and how long strangers may take.
 
     Attributes:
         most: In all.
         strangers: Of them, of nobody who was let in.
         each_address: Of these, from one address.
+        patience: With them.
     """
 
     most: int
     strangers: int
     each_address: int
+    patience: Patience = Patience()
 
 
 def room_within(files: int) -> Room:
@@ -87,12 +106,14 @@ class Guests:
         trusted: Addresses of proxies.
 
     Attributes:
+        patience: With strangers.
         cut: How many were cut or turned away: of strangers, to make room or because they stood
             still.
     """
 
     def __init__(self, room: Room, trusted: Sequence[Network] = ()) -> None:
         self._room, self._trusted = room, trusted
+        self.patience = room.patience
         self._strangers: dict[Guest, None] = {}  # in the order in which they came, as all of these
         self._from: dict[str, dict[Guest, None]] = {}
         self._of: dict[str, dict[Guest, None]] = {}
@@ -122,7 +143,7 @@ class Guests:
         )
         if is_full and not self._cut_first(self._strangers, now_s):
             return None
-        guest = Guest(address, now_s, abort, self, due_s=now_s + HANDSHAKE_S)
+        guest = Guest(address, now_s, abort, self, due_s=now_s + self.patience.handshake_s)
         self._add_stranger(guest)
         return guest
 
@@ -138,7 +159,7 @@ class Guests:
             oldest = next(iter(own))
             self._leave(oldest)
             oldest.owner, oldest.came_s = "", time.monotonic()
-            oldest.due_s = oldest.came_s + HANDSHAKE_S
+            oldest.due_s = oldest.came_s + self.patience.answer_s
             self._add_stranger(oldest)
 
     def seat(self, file: int, guest: Guest) -> None:
@@ -190,7 +211,7 @@ class Guests:
     def _cut_first(self, guests: dict[Guest, None], now_s: float) -> bool:
         """Cut the one that came first, unless it came just now."""
         first = next(iter(guests), None)
-        if first is None or now_s - first.came_s < GRACE_S:
+        if first is None or now_s - first.came_s < self.patience.grace_s:
             self.cut += 1
             return False
         self._cut(first)

@@ -11,14 +11,11 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from coordinator.serving.http.guests import GUEST, Guest, Guests
+from coordinator.serving.http.guests import GUEST, Guest, Guests, Patience
 
 MOST_BYTES = 64 << 10
 TOO_LONG = f"a request's line and headers end within {MOST_BYTES} bytes"
-HEAD_S = 20.0  # for a request's line and headers, from the first byte on; or for that byte
-BODY_S = 30.0  # for a body that says who sends it, or of nobody who was let in
-LEAST_RATE = 1024.0  # bytes a second of a longer one
-ANSWER_S = 60.0  # a stranger's request is answered and read within
+LEAST_RATE = 1024.0  # bytes a second of a stranger's long body
 CLOSING_S = 1.0  # an answer is on its way, and then the other side may say that it has ended too
 
 
@@ -40,6 +37,7 @@ class BoundedHttp(HttpToolsProtocol):
     def __init__(self, *args: Any, guests: Guests | None = None, **told: Any) -> None:
         super().__init__(*args, **told)
         self._guests = guests
+        self._patience = guests.patience if guests else Patience()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """TLS, if there is any, was agreed on."""
@@ -49,7 +47,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.guest = self._guests.at(transport.get_extra_info("socket").fileno())
         if self.guest is not None:
             self.guest.is_open, self.guest.abort = True, transport.abort
-            self._due(HEAD_S)
+            self._due(self._patience.head_s)
 
     def data_received(self, data: bytes) -> None:
         """Take in what has come."""
@@ -58,7 +56,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self.held_bytes > MOST_BYTES and not self.transport.is_closing():
             self.send_400_response(TOO_LONG)
         if self.guest is not None and self.guest.due_s == math.inf and self._is_idle():
-            self._due(HEAD_S, whoever=True)  # the head of the next request has begun
+            self._due(self._patience.head_s, whoever=True)  # the head of the next request has begun
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -69,7 +67,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Its head is here."""
         self.held_bytes = 0
-        self._due(BODY_S)
+        self._due(self._patience.body_s)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -81,12 +79,12 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """All of its body is here."""
-        self._due(ANSWER_S)
+        self._due(self._patience.answer_s)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """It was answered."""
-        self._due(HEAD_S)
+        self._due(self._patience.head_s)
         super().on_response_complete()
         if self._is_ending:
             self._end_soon()

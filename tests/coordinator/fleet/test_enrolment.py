@@ -135,6 +135,26 @@ def test_a_token_counts_its_devices_and_no_refusal(store: Store) -> None:
     assert tokens(store.database)[0].used == 2
 
 
+def test_a_wrong_token_costs_a_look_and_never_a_write(store: Store) -> None:
+    token(store)
+    for number in range(20):
+        come(store, f"d{number}")
+    counts = []
+    for number in range(3):
+        seen: list[str] = []
+
+        def note(_c: Any, _u: Any, statement: str, *_: Any, seen: list[str] = seen) -> None:
+            seen.append(statement)
+
+        sql.event.listen(store.database.engine, "before_cursor_execute", note)
+        with store.database.transaction(), pytest.raises(Refusal):  # nobody waits for who writes
+            come(store, f"x{number}", token="w" * 40)
+        sql.event.remove(store.database.engine, "before_cursor_execute", note)
+        counts.append(len(seen))
+        assert all(one.startswith("SELECT") for one in seen)
+    assert counts == [2, 2, 2]  # the key and the token, each by its index
+
+
 def test_a_token_s_last_use_is_counted_once_whoever_looked_before(store: Store) -> None:
     token_id = token(store, uses=1)
     with store.database.transaction() as connection:

@@ -5,7 +5,7 @@ import os
 import socket
 import ssl
 import time
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -248,3 +248,20 @@ def test_a_waiting_device_costs_little_memory(made: Initialized) -> None:
 def tls_to(context: ssl.SSLContext, port: int) -> ssl.SSLSocket:
     plain = socket.create_connection(("127.0.0.1", port), 30)
     return context.wrap_socket(plain, server_hostname="pi.example")
+
+
+def test_a_stop_does_not_wait_for_connections_that_say_nothing(made: Initialized) -> None:
+    with start(made) as server, ExitStack() as stack:
+        port = int(server.url.rpartition(":")[2])
+        idle = [
+            stack.enter_context(closing(tls_to(believing(made), port))) for _ in range(3)
+        ]  # as a device at work has one
+        for one in idle:
+            one.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert one.recv(100).startswith(b"HTTP/1.1 200")
+        for _ in range(3):  # and a handshake that does not begin
+            stack.enter_context(closing(socket.create_connection(("127.0.0.1", port), 10)))
+        began_s = time.monotonic()
+        server.stop()
+        print(f"stopped after {time.monotonic() - began_s:.1f} s")
+        assert time.monotonic() - began_s < 4.5  # five is what a request has that is under way

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coordinator.serving.http.polls import AT_ONCE, Bells
+from coordinator.serving.http.polls import AT_ONCE, POLLS, Bells
 
 CROWD = 60
 
@@ -101,3 +101,45 @@ def test_all_are_let_go_at_once_when_it_stops() -> None:
             assert bell.is_set() and other.is_set()
 
     asyncio.run(story())
+
+
+def test_of_one_device_two_polls_wait_and_older_ones_are_answered() -> None:
+    bells = Bells()
+    with (
+        bells.bell("d", POLLS) as first,
+        bells.bell("e", POLLS) as other,
+        bells.bell("d", POLLS) as second,
+    ):
+        assert not first.is_set()
+        with bells.bell("d", POLLS) as third:
+            assert first.is_set() and not second.is_set() and not third.is_set()
+        assert not other.is_set()
+
+
+def test_a_poll_that_runs_out_in_line_is_called_at_its_turn() -> None:
+    async def story() -> list[int]:
+        bells, called = Bells(), list[int]()
+
+        async def device(number: int, wait_s: float) -> None:
+            with bells.request(), bells.bell(f"d{number}") as bell:
+                await bells.heard(bell, wait_s)
+                called.append(number)
+
+        busy = [bells.request() for _ in range(AT_ONCE)]
+        for one in busy:
+            one.__enter__()
+        # The last ones in line have the shortest time left.
+        devices = [asyncio.create_task(device(n, 0.3 - n / 100)) for n in range(20)]
+        await asyncio.sleep(0)
+        bells.ring(f"d{number}" for number in range(20))
+        calling = asyncio.create_task(bells.call())
+        await asyncio.sleep(0.5)
+        assert not called  # the time of all is over, and nobody's turn has come
+        for one in busy:
+            one.__exit__(None, None, None)
+        await asyncio.wait_for(asyncio.gather(*devices), 20)
+        bells.stop()
+        await asyncio.wait_for(calling, 20)
+        return called
+
+    assert asyncio.run(story()) == list(range(20))
