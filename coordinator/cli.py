@@ -10,7 +10,7 @@ from coordinator.commands.create import create
 from coordinator.commands.export import export
 from coordinator.commands.figures import figures
 from coordinator.commands.init import init_command
-from coordinator.commands.orders import extend, pause, resume, stop
+from coordinator.commands.orders import extend, pause, resume, rollback, stop
 from coordinator.commands.runs import list_runs
 from coordinator.commands.serve import serve_command
 from coordinator.commands.status import status
@@ -37,6 +37,7 @@ app.command()(pause)
 app.command()(resume)
 app.command()(stop)
 app.command()(extend)
+app.command()(rollback)
 app.add_typer(devices.app, name="devices")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(operators.app, name="operators")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from coordinator.api.stores import Place, open_store
+from coordinator.rounds.bounds import is_computable
 from coordinator.rounds.history import History, history_of
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.runs import config_of, find_run
@@ -16,6 +17,7 @@ from coordinator.storage.store import Run, Store
 from edge_client.adapters.card import Card
 from edge_client.adapters.peft_folder import Exported, check_adapter_folder, write_peft_folder
 from edge_client.errors import demand
+from edge_client.wire.tensors import decode_adapter
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,13 @@ def export(
             task=config.task,
         )
         card = _card(opened, chosen, index)
-        write_peft_folder(folder, exported, opened.read(sha256), card)
+        body = opened.read(sha256)
+        demand(
+            all(is_computable(tensor) for tensor in decode_adapter(body).values()),
+            f"--round {index}: its adapter holds numbers that nothing can compute with; take "
+            "another round's, such as --round best",
+        )
+        write_peft_folder(folder, exported, body, card)
     return ExportedAdapter(folder, chosen.run_id, index, sha256)
 
 

@@ -1,4 +1,4 @@
-"""`smidgen coordinator pause`, `resume`, `stop` and `extend`: orders to a run."""
+"""`smidgen coordinator pause`, `resume`, `stop`, `extend` and `rollback`: orders to a run."""
 
 import time
 from contextlib import closing
@@ -17,7 +17,13 @@ from coordinator.storage.runs import config_of, find_run
 from coordinator.storage.store import Store, StoreError
 
 PATIENCE_S = 10.0  # for the process that serves, which looks every second
-SAID = {"pause": "is paused", "resume": "goes on", "stop": "is stopped", "extend": "is extended"}
+SAID = {
+    "pause": "is paused",
+    "resume": "goes on",
+    "stop": "is stopped",
+    "extend": "is extended",
+    "rollback": "went back",
+}
 RoundsOption = Annotated[
     int,
     typer.Option(
@@ -51,6 +57,22 @@ def extend(
     _order(store, run, "extend", rounds, as_json)
 
 
+def rollback(
+    store: StoreOption,
+    round_index: Annotated[
+        int, typer.Option("--round", help="Round whose adapter it goes on from; 0 is the first.")
+    ],
+    run: NewestOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a run go on from the adapter that it had after an earlier round.
+
+    Rounds are counted on, and an open step is given up. A run that is paused goes on; one that is
+    finished has that adapter from now on, and `extend` gives it more rounds.
+    """
+    _order(store, run, "rollback", round_index, as_json)
+
+
 def _order(
     store: Path, named: str | None, kind: OrderKind, rounds: int | None, as_json: bool
 ) -> None:
@@ -61,7 +83,7 @@ def _order(
         order = _awaited(opened, order) if is_served(store) else order
     if order.refused:
         raise StoreError(f"cannot {kind} {name}: {order.refused}")
-    more = f" to {rounds} rounds" if kind == "extend" else ""
+    more = {"extend": f" to {rounds} rounds", "rollback": f" to round {rounds}"}.get(kind, "")
     done = f"{name} {SAID[kind]}{more}"
     later = f"{name}: {kind}{more} is ordered; `smidgen coordinator serve` carries it out"
     answer(done if order.done_at_s else later, asdict(order), as_json)

@@ -27,11 +27,13 @@ RUNS = (
     Column("devices", optional=1),
     Column("answered"),
     Column("accuracy", optional=2),
+    Column("median", optional=4),
     Column("labels", optional=3),
 )
 NOTES = (
-    "answered: of the devices that are asked now; accuracy: after the newest evaluation; labels: "
-    "of texts that devices labelled themselves, in the newest labelling",
+    "answered: of the devices that are asked now; accuracy: after the newest evaluation; median: "
+    "the median device's; labels: of texts that devices labelled themselves, in the newest "
+    "labelling",
 )
 COHORT = "+-: standard error, where a cohort of devices evaluates for all of them"
 DEVICES = (
@@ -105,11 +107,17 @@ def runs_table(found: list[Status]) -> Table:
                 str(len(one["devices"])),
                 f"{one['answers']} of {one['asked']}" if one["asked"] else "-",
                 share_within(last[0][1], errors.get(last[0][0], 0.0)) if last else "-",
+                _median(one, last[0][0]) if last else "-",
                 f"{labels[0]}" if labels else "-",
             ]
         )
     is_drawn = any(one["accuracy_error_by_round"] for one in found)
     return Table(RUNS, rows, notes=(*NOTES, COHORT) if is_drawn else NOTES)
+
+
+def _median(one: Status, round_index: int) -> str:
+    found = one["accuracy_median_by_round"].get(round_index)
+    return "-" if found is None else f"{found:.1%}"
 
 
 def said_of(one: Status, now_s: float) -> Iterator[str]:
@@ -123,6 +131,8 @@ def said_of(one: Status, now_s: float) -> Iterator[str]:
         yield f"{title}: {_work(step)}, {_times(step, now_s)}"
     else:
         yield f"{title}: {_waiting(one, now_s)}"
+    if one["trouble"]:
+        yield one["trouble"]
     if failing := one["failing"]:
         tries = f" in {failing['attempts']} attempts" if failing["attempts"] > 1 else ""
         yield (
@@ -137,7 +147,8 @@ def _paused(one: Status) -> str:
     if one["step"]:
         done = f"{one['answers']} of {one['asked']} have answered"
         within = f" in {_work(one['step'])}, {done}"
-    return f"paused{within}; `smidgen coordinator resume` lets it go on"
+    by = f" by itself: {one['trouble']}" if one["trouble"].startswith("every device") else ""
+    return f"paused{by}{within}; `smidgen coordinator resume` lets it go on"
 
 
 def _work(step: Mapping[str, Any]) -> str:

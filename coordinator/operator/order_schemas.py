@@ -89,6 +89,18 @@ class Extend(Asked):
     rounds: int = Field(ge=1, le=1_000_000)
 
 
+class Rollback(Asked):
+    """An earlier round to go on from.
+
+    Attributes:
+        round_index: The round whose adapter the run goes on from; 0 is its first adapter.
+    """
+
+    model_config = example({"round_index": 3})
+
+    round_index: int = Field(ge=0, le=1_000_000)
+
+
 class Order(Model):
     """What an operator asked of a run.
 
@@ -96,7 +108,7 @@ class Order(Model):
         order_id: Later orders have higher ones.
         run_id: The run.
         kind: What is asked.
-        rounds: Of `extend`: rounds until the run is finished.
+        rounds: Of `extend`: rounds until the run is finished; of `rollback`: the round to go to.
         asked_at_s: When it was asked.
         done_at_s: When the server took it up; null until then.
         refused: Why it could not be followed then; null where it was.

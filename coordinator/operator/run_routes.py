@@ -10,7 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from coordinator.operator.asking import After, Limit, page
 from coordinator.operator.creation import config_from
 from coordinator.operator.history import History
-from coordinator.operator.order_schemas import CreatedRun, Extend, NewRun, Order, Orders
+from coordinator.operator.order_schemas import CreatedRun, Extend, NewRun, Order, Orders, Rollback
 from coordinator.operator.run_schemas import Answers, Members, Rounds, RunDetail, Runs
 from coordinator.operator.told import (
     Standing,
@@ -199,3 +199,10 @@ def _add_orders(viewer: APIRouter, operator: APIRouter, service: Service, bells:
     async def extend(run_id: str, asked: Extend) -> dict[str, Any]:
         """Give a run more rounds; one that was finished or stopped goes on."""
         return await ordered(run_id, "extend", asked.rounds)
+
+    @operator.post(
+        "/runs/{run_id}/rollback", status_code=202, response_model=Order, tags=["orders"]
+    )
+    async def rollback(run_id: str, asked: Rollback) -> dict[str, Any]:
+        """Let a run go on from an earlier round's adapter; its rounds are counted on."""
+        return await ordered(run_id, "rollback", asked.round_index)

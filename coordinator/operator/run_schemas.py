@@ -25,6 +25,7 @@ RUN = {
     "created_at_s": 1789990000.0,
     "phase": "train",
     "is_stopped": False,
+    "trouble": "",
     "paused_at_s": None,
     "round_index": 2,
     "rounds": 20,
@@ -34,6 +35,7 @@ RUN = {
     "step": STEP,
     "accuracy": 0.71,
     "accuracy_error": 0.02,
+    "accuracy_median": 0.7,
     "accuracy_round": 2,
     "loss": 0.48,
 }
@@ -75,6 +77,7 @@ class Run(Model):
         created_at_s: When it was created.
         phase: `waiting` for devices, `paused`, `finished`, or what its open step does.
         is_stopped: Whether it was ended before its last round; `phase` is `finished` then.
+        trouble: What last went wrong with it as a whole, in words; empty of nothing.
         paused_at_s: Since when it stands still; null while it does not.
         round_index: The last round of training that was closed.
         rounds: Rounds until it is finished.
@@ -85,6 +88,7 @@ class Run(Model):
         accuracy: Of the newest evaluation, over all devices' test texts; null before one.
         accuracy_error: Its standard error where a cohort evaluated for all; 0 where all were asked,
             null where one device answered for several, which tells none, and before an evaluation.
+        accuracy_median: The median device's then; null where not known.
         accuracy_round: The round that was evaluated then.
         loss: Of the newest round of training.
     """
@@ -96,6 +100,7 @@ class Run(Model):
     created_at_s: float
     phase: Phase
     is_stopped: bool
+    trouble: str
     paused_at_s: float | None
     round_index: int
     rounds: int
@@ -105,6 +110,7 @@ class Run(Model):
     step: Step | None
     accuracy: float | None
     accuracy_error: float | None
+    accuracy_median: float | None
     accuracy_round: int | None
     loss: float | None
 
@@ -151,6 +157,7 @@ ROUND = {
     "round_index": 2,
     "accuracy": 0.71,
     "accuracy_error": 0.02,
+    "accuracy_median": 0.7,
     "loss": 0.48,
     "pseudo_labels": None,
     "answers": 6,
@@ -172,6 +179,7 @@ class Round(Model):
         accuracy: Share of right labels over all devices' test texts.
         accuracy_error: Its standard error where a cohort evaluated for all; 0 where all were asked,
             null where nobody can tell it.
+        accuracy_median: The median device's; null before its evaluation is closed.
         loss: Mean training loss.
         pseudo_labels: Texts that devices labelled themselves, before its training.
         answers: Reports of devices: to train, label and evaluate.
@@ -189,6 +197,7 @@ class Round(Model):
     round_index: int
     accuracy: float | None
     accuracy_error: float | None
+    accuracy_median: float | None
     loss: float | None
     pseudo_labels: int | None
     answers: int

@@ -13,7 +13,7 @@ to say is heard, and a hostile one is worth no more than it. Norm clipping: Sun 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, median_low
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from edge_client.wire.training import Training
 NORM_FACTOR = 3.0  # times the median norm of the last rounds
 EXAMPLES_FACTOR = 3.0  # times the median weight of the last rounds
 WIDE_FACTOR = 2.0  # times the longest update of the median device, before any round is closed
+STEP_FACTOR = 10.0  # times the median norm of the last rounds: a longer step of a run is not taken
+LARGEST = 1e18  # what is larger in an adapter leaves float32's range when it is squared
 REMEMBERED = 5  # closed rounds whose medians are known
 UNTOLD_STEPS = 16  # optimizer steps of a pass over the texts, where nobody said how many it has
 
@@ -72,15 +74,19 @@ class Medians:
         norms = [one.norm for one in answers if one.norm is not None]
         norms = [norm * bounds.share(norm) for norm in norms]
         weights = [bounds.weight(one.num_examples) for one in answers if one.num_examples]
-        return Medians(_with_median(self.norms, norms), _with_median(self.examples, weights))
+        return Medians(
+            _with(self.norms, median(norms)) if norms else self.norms,
+            # The lower one: of two devices, what one claims is not the other's bound.
+            _with(self.examples, median_low(weights)) if weights else self.examples,
+        )
 
     def without(self, rounds: int) -> "Medians":
         """Without those of the newest rounds."""
         return Medians(*(one[: max(0, len(one) - rounds)] for one in (self.norms, self.examples)))
 
 
-def _with_median(known: tuple[float, ...], newest: Sequence[float]) -> tuple[float, ...]:
-    return (*known, median(newest))[-REMEMBERED:] if newest else known
+def _with(known: tuple[float, ...], newest: float) -> tuple[float, ...]:
+    return (*known, newest)[-REMEMBERED:]
 
 
 def bounds_of(opened: StepOpened) -> Bounds:
@@ -101,7 +107,7 @@ def next_norm_bound(norms: Sequence[float]) -> float:
 
 def next_most_examples(told: Sequence[float]) -> int:
     """The largest weight after what is known of earlier ones; 0 where nothing is."""
-    return math.ceil(EXAMPLES_FACTOR * median(told)) if told else 0
+    return math.ceil(EXAMPLES_FACTOR * median_low(told)) if told else 0
 
 
 def wide_bound(training: Training, told: Sequence[float], parameters: int) -> float:
@@ -120,3 +126,24 @@ def wide_bound(training: Training, told: Sequence[float], parameters: int) -> fl
     steps = math.ceil(median(told) / training.batch) if told else UNTOLD_STEPS
     one_way = training.lr * math.sqrt(max(1, parameters)) * training.epochs * steps
     return WIDE_FACTOR * one_way
+
+
+def lack_of(adapter: AdapterState, mean: AdapterState, norms: Sequence[float]) -> str:
+    """Why a new adapter must not be handed out; empty where it may.
+
+    Args:
+        adapter: The new one.
+        mean: What was added to the one before.
+        norms: Medians of the rounds before.
+    """
+    if not all(is_computable(tensor) for tensor in adapter.values()):
+        return "the new adapter holds numbers that no device can compute with"
+    usual, step = median(norms) if norms else 0.0, norm_of(mean)
+    if usual and step > STEP_FACTOR * usual:
+        return f"its step is {step / usual:.3g} times as long as updates of the rounds before"
+    return ""
+
+
+def is_computable(tensor: np.ndarray) -> bool:
+    """Whether products of its numbers stay inside float32's range; no NaN, no infinity."""
+    return not tensor.size or bool(np.abs(tensor).max() <= LARGEST)

@@ -107,10 +107,32 @@ class StepClosed:
         adapter_sha256: The adapter after it. `decide` leaves None when a training step has to be
             aggregated first; whoever does that fills it in before the event is written.
         closed_at_s: Unix time.
+        refused: Why the new adapter of a training step was not taken: the one before stays; empty
+            where it was.
     """
 
     adapter_sha256: str | None
     closed_at_s: float
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """The run goes on from an earlier adapter; its rounds are counted on.
+
+    Attributes:
+        round_index: The round that it goes back to; 0: its first adapter.
+        adapter_sha256: The adapter after that round.
+        reason: Why.
+        rolled_back_at_s: Unix time.
+        is_ordered: Whether an operator ordered it.
+    """
+
+    round_index: int
+    adapter_sha256: str
+    reason: str
+    rolled_back_at_s: float
+    is_ordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,9 +146,15 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Paused:
-    """Its operator lets the run stand still; answers to work that is open still count."""
+    """The run stands still; answers to work that is open still count.
+
+    Attributes:
+        paused_at_s: Unix time.
+        reason: Why it stopped asking by itself; empty where its operator paused it.
+    """
 
     paused_at_s: float
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -168,6 +196,7 @@ Event = (
     | Left
     | Returned
     | StepClosed
+    | RolledBack
     | Resumed
     | Paused
     | Unpaused

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from coordinator.rounds.events import Event, StepClosed
-from coordinator.rounds.scoring import Score
+from coordinator.rounds.events import Event, RolledBack, StepClosed
+from coordinator.rounds.scoring import Score, is_below
 from coordinator.rounds.state import State, evolve
 
 
@@ -14,7 +14,8 @@ class History:
 
     Attributes:
         state: Where it stands now.
-        adapters: SHA-256 by round; 0 is the one it started from.
+        adapters: SHA-256 by round; 0 is the one it started from. After the round from which a run
+            went back, the adapter that it went back to.
         scores: By round, evaluated on somebody's texts; of one evaluated again the newest.
         best: The round whose adapter was right most often when it was evaluated, of equals the
             newest: the one that is kept (`upkeep.retention`). None of no evaluation.
@@ -28,7 +29,7 @@ class History:
 
 def is_as_good(newer: Score, older: Score) -> bool:
     """Whether a share is at least another; in whole numbers, so exact."""
-    return newer.right * older.texts >= older.right * newer.texts
+    return not is_below(newer, older)
 
 
 def history_of(adapter_sha256: str, events: Iterable[Event]) -> History:
@@ -39,6 +40,8 @@ def history_of(adapter_sha256: str, events: Iterable[Event]) -> History:
     for event in events:
         step = state.step
         state = evolve(state, event)
+        if isinstance(event, RolledBack):
+            adapters[state.round_index] = event.adapter_sha256
         if isinstance(event, StepClosed) and step is not None:
             index = step.opened.round_index
             if step.opened.kind == "train":

@@ -16,17 +16,21 @@ from coordinator.rounds.events import (
     Event,
     Finished,
     Kind,
+    Paused,
+    RolledBack,
     StepClosed,
     StepOpened,
 )
 from coordinator.rounds.schedule import Schedule
-from coordinator.rounds.scoring import is_worse
+from coordinator.rounds.scoring import is_collapsed, is_worse
 from coordinator.rounds.selection import candidates, cohort, evaluators, labellers, trainable
 from coordinator.rounds.state import State
 from coordinator.rounds.thresholds import class_thresholds
 from edge_client.wire.labelling import Labelling, keep_in
 from edge_client.wire.tensors import AdapterState
 
+MOST_FAILURES = 6  # attempts at a round in a row in which every device fails; about two minutes
+MOST_ROLLBACKS = 3  # by itself, until its operator orders something: a run comes to its end
 ASK_AGAIN_S = 60.0  # between two questions whether anybody has texts to train on by now
 
 
@@ -46,7 +50,7 @@ def decide(
         return None
     alive = set(alive) - state.left.keys()
     if state.step is None:
-        return _next_step(config, state, alive, secret, now_s)
+        return _back(config, state, now_s) or _next_step(config, state, alive, secret, now_s)
     step, opened = state.step, state.step.opened
     is_overdue = now_s >= opened.opened_at_s + config.deadline_s
     if opened.kind != "train":
@@ -57,8 +61,28 @@ def decide(
     # When everyone failed at once there is nobody to wait for, but no reason to ask in a hot loop.
     pause_s = min(config.deadline_s, 2.0 ** min(opened.attempt, 30))
     if is_overdue or (step.is_answered and now_s >= opened.opened_at_s + pause_s):
-        return _train(config, state, alive, secret, now_s, opened.attempt + 1)
+        again = _train(config, state, alive, secret, now_s, opened.attempt + 1)
+        if again is not None and step.is_failed and state.failed + 1 >= MOST_FAILURES:
+            said = f"every device failed at round {opened.round_index}, {MOST_FAILURES} times"
+            return Paused(now_s, said)
+        return again
     return None
+
+
+def _back(config: Schedule, state: State, now_s: float) -> RolledBack | None:
+    """Back to the best adapter, where the one that was just evaluated has come to harm."""
+    newest, good = state.scores.get(state.evaluated), state.good
+    if newest is None or good is None or state.evaluated_sha256 != state.adapter_sha256:
+        return None
+    if good.adapter_sha256 == state.adapter_sha256 or state.rollbacks >= MOST_ROLLBACKS:
+        return None
+    if not is_collapsed(newest, good.score, 1 / max(1, len(config.labels))):
+        return None
+    reason = (
+        f"after round {state.evaluated} {newest.accuracy:.1%} of the devices' texts were answered "
+        f"right, after round {good.round_index} {good.score.accuracy:.1%}"
+    )
+    return RolledBack(good.round_index, good.adapter_sha256, reason, now_s)
 
 
 def bounded(
@@ -114,18 +138,20 @@ def _next_step(
     if len(alive) < devices_needed(config, state):
         return None
     if is_due:
-        return _evaluate(config, state, alive, secret, now_s, 1)
+        return _evaluate(config, state, alive, secret, now_s, state.dropped + 1)
     labelling = config.labelling
     is_labelled = state.labelled > state.round_index
     if labelling and not is_labelled and state.round_index % labelling.infer_every == 0:
         chosen = labellers(alive, labelling.infer_clients, config.seed, state.round_index + 1)
         sha256 = labels_with(labelling, state)[0]
-        labels = _open(sha256, "label", state.round_index + 1, 1, chosen, secret, now_s)
+        index, attempt = state.round_index + 1, state.dropped + 1
+        labels = _open(sha256, "label", index, attempt, chosen, secret, now_s)
         return labels if chosen else None
-    opened = _train(config, state, alive, secret, now_s, 1)
+    opened = _train(config, state, alive, secret, now_s, state.dropped + 1)
     if opened is None and alive and now_s - state.closed_at_s >= ASK_AGAIN_S:
         # Nobody who is there had a text to train on; an evaluation hears whether that has changed.
-        return _evaluate(config, state, alive, secret, now_s, state.evaluations + 1)
+        attempt = max(state.evaluations, state.dropped) + 1
+        return _evaluate(config, state, alive, secret, now_s, attempt)
     return opened
 
 

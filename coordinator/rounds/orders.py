@@ -4,14 +4,15 @@ Pure, as the rest of the room: the same order on the same state gives the same e
 asks for what is so already (a pause of a paused run) or no longer can be is refused in words.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
-from coordinator.rounds.events import Event, Extended, Finished, Paused, Unpaused
+from coordinator.rounds.events import Event, Extended, Finished, Paused, RolledBack, Unpaused
 from coordinator.rounds.machine import rounds_of
 from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.state import State
 
-OrderKind = Literal["pause", "resume", "stop", "extend"]
+OrderKind = Literal["pause", "resume", "stop", "extend", "rollback"]
 MOST_ROUNDS = 1_000_000  # as in a run file
 
 
@@ -20,22 +21,31 @@ class OrderError(ValueError):
 
 
 def event_of(
-    kind: OrderKind, rounds: int | None, config: Schedule, state: State, now_s: float
+    kind: OrderKind,
+    rounds: int | None,
+    config: Schedule,
+    state: State,
+    now_s: float,
+    adapters: Mapping[int, str] | None = None,
 ) -> Event:
     """The event that carries out an order.
 
     Args:
         kind: What is asked.
-        rounds: Of `extend`, rounds until the run is finished, all in all.
+        rounds: Of `extend`, rounds until the run is finished, all in all; of `rollback` the round
+            to go back to.
         config: The run.
         state: The run's state.
         now_s: Unix time.
+        adapters: By round, those that are still there; needed to go back.
 
     Raises:
         OrderError: It cannot be followed.
     """
     if kind == "extend":
         return _extended(rounds, config, state, now_s)
+    if kind == "rollback":
+        return _rolled_back(rounds, adapters or {}, now_s)
     if state.is_finished:
         ended = "stopped" if state.is_stopped else "finished"
         raise OrderError(f"it is {ended}; `extend` lets it go on")
@@ -44,6 +54,15 @@ def event_of(
     if (kind == "pause") == state.is_paused:
         raise OrderError("it is paused already" if state.is_paused else "it is not paused")
     return Paused(now_s) if kind == "pause" else Unpaused(now_s)
+
+
+def _rolled_back(index: int | None, adapters: Mapping[int, str], now_s: float) -> Event:
+    if index is None or index not in adapters:
+        known = ", ".join(map(str, sorted(adapters))) or "none"
+        raise OrderError(
+            f"the adapter after round {index} is not there; those of rounds {known} are"
+        )
+    return RolledBack(index, adapters[index], "its operator ordered it", now_s, is_ordered=True)
 
 
 def _extended(rounds: int | None, config: Schedule, state: State, now_s: float) -> Event:

@@ -2,10 +2,14 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import NamedTuple
 
+from coordinator.rounds.bounds import next_most_examples
 from coordinator.rounds.events import Answered, StepOpened
 
+FAR = 0.15  # of all texts; an honest run's accuracy falls by less from one round to the next
+SURE_OF_COLLAPSE = 3.0  # standard errors
 SURE = 2.0  # standard errors; what is apart by more is by chance in about 1 of 20 cases
 
 
@@ -17,11 +21,14 @@ class Score(NamedTuple):
         texts: Texts asked.
         error: Standard error of right / texts; 0 where nobody was left out, None where one device
             answered for several.
+        median: The median device's share of right texts, of those that hold some; None where not
+            said. One device's word, however false, moves it little.
     """
 
     right: int
     texts: int
     error: float | None = 0.0
+    median: float | None = None
 
     @property
     def accuracy(self) -> float:
@@ -39,9 +46,48 @@ def scored(opened: StepOpened, done: Iterable[Answered]) -> Score:
         opened: The evaluation.
         done: Its answers, but for those that failed.
     """
-    told = [(one.right or 0, one.num_examples) if has_tests(one) else (0, 0) for one in done]
+    told = bounded(
+        [(one.right or 0, one.num_examples) if has_tests(one) else (0, 0) for one in done]
+    )
     is_drawn = opened.population > len(opened.members)
-    return pooled(told, opened.population if is_drawn else len(told))
+    shares = [right / texts for right, texts in told if texts]
+    score = pooled(told, opened.population if is_drawn else len(told))
+    return score._replace(median=median(shares) if shares else None)
+
+
+def bounded(told: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Right and asked of each device, none counted for more than a few times the median's texts.
+
+    The lower median: of two devices, what one claims is not its own bound.
+    """
+    most = next_most_examples([texts for _, texts in told if texts])
+    return [(one * most / many, most) if many > most else (one, many) for one, many in told]
+
+
+def is_collapsed(newer: Score, best: Score, chance: float = 0.0) -> bool:
+    """Whether a score is so far below another that the adapter must have come to harm.
+
+    Below by more than an honest run falls (half of what the best was better than guessing), by more
+    than both errors explain (of the draw of devices, and of as few texts), and in the median device
+    too, so that false reports of less than half of the devices do not make it so.
+
+    Args:
+        newer: Of the newest adapter.
+        best: Of the best one before.
+        chance: Share of texts that guessing answers right.
+    """
+    if newer.error is None or best.error is None or not newer.texts or not best.texts:
+        return False
+    error = math.hypot(*(_error(one) for one in (newer, best)))
+    far = max(FAR, (best.accuracy - chance) / 2)
+    if best.accuracy - newer.accuracy <= max(far, SURE_OF_COLLAPSE * error):
+        return False
+    return newer.median is None or best.median is None or best.median - newer.median > FAR
+
+
+def _error(score: Score) -> float:
+    texts = score.accuracy * (1.0 - score.accuracy) / score.texts
+    return math.hypot(score.error or 0.0, math.sqrt(max(0.0, texts)))
 
 
 def has_tests(answer: Answered) -> bool:
@@ -84,6 +130,11 @@ def pooled(told: Sequence[tuple[float, int]], population: int) -> Score:
     return score._replace(error=math.sqrt((1 - n / population) * n / (n - 1) * spread) / texts)
 
 
+def is_below(one: Score, other: Score) -> bool:
+    """Whether a share is lower than another; in whole numbers, so exact."""
+    return one.right * other.texts < other.right * one.texts
+
+
 def is_worse(newer: Score, older: Score) -> bool:
     """Whether a score is lower than another by more than their errors explain.
 
@@ -91,5 +142,6 @@ def is_worse(newer: Score, older: Score) -> bool:
     """
     if newer.error is None or older.error is None:
         return False
-    lower = newer.right * older.texts < older.right * newer.texts  # in whole numbers: exact
-    return lower and older.accuracy - newer.accuracy > SURE * math.hypot(newer.error, older.error)
+    return is_below(newer, older) and older.accuracy - newer.accuracy > SURE * math.hypot(
+        newer.error, older.error
+    )

@@ -18,10 +18,11 @@ from coordinator.rounds.events import (
     Paused,
     Resumed,
     Returned,
+    RolledBack,
     StepOpened,
     Unpaused,
 )
-from coordinator.rounds.scoring import Score, has_tests, scored
+from coordinator.rounds.scoring import Score, bounded, has_tests, is_below, scored
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.failures import Failure
 
@@ -39,12 +40,35 @@ class Step:
         """Whether nobody is left to wait for."""
         return len(self.answers) == len(self.members)
 
+    @property
+    def is_failed(self) -> bool:
+        """Whether everyone has answered, and everyone failed."""
+        answers = self.answers.values()
+        return self.is_answered and all(one.outcome == "failed" for one in answers)
+
     def updates(self) -> list[tuple[str, Answered]]:
         """(device_id, answer) of everyone who is done, by device id."""
         done = [(self.members[key], item) for key, item in self.answers.items()]
         return sorted(
             (pair for pair in done if pair[1].outcome == "done"), key=lambda pair: pair[0]
         )
+
+
+@dataclass(frozen=True)
+class Good:
+    """An adapter that was evaluated and that a run may go back to.
+
+    Attributes:
+        round_index: The round after which it stood.
+        adapter_sha256: The adapter.
+        score: How right it was.
+        prior: Mean log-probability of each label then.
+    """
+
+    round_index: int
+    adapter_sha256: str
+    score: Score
+    prior: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +99,13 @@ class State:
         is_gathering: Whether it goes on after its end: the devices that went home come back one by
             one, so it waits for as many as at its beginning.
         medians: How long and how heavy the last rounds' updates were.
+        good: The best adapter that was evaluated, of equals the newest.
+        rollbacks: How often the run went back by itself since an operator ordered anything.
+        asked: Attempt of the step of the next round that was opened last and has not closed.
+        dropped: Highest attempt of a step of the next round that was given up; its work ids are
+            spent.
+        failed: Attempts at the open round before this one in which every device failed.
+        trouble: What last went wrong with the run, in words; empty of nothing.
     """
 
     adapter_sha256: str
@@ -98,6 +129,12 @@ class State:
     is_stopped: bool = False
     is_gathering: bool = False
     medians: Medians = field(default_factory=Medians)
+    good: Good | None = None
+    rollbacks: int = 0
+    asked: int = 0
+    dropped: int = 0
+    failed: int = 0
+    trouble: str = ""
 
     def __post_init__(self) -> None:
         first = self.first_sha256 or self.adapter_sha256
@@ -125,7 +162,10 @@ def evolve(state: State, event: Event) -> State:
         ValueError: A step is closed that is not open, or without the adapter after it.
     """
     if isinstance(event, StepOpened):
-        return replace(state, step=Step(event, dict(event.members)), is_gathering=False)
+        before = state.step
+        failed = state.failed + 1 if before is not None and before.is_failed else 0
+        opened = Step(event, dict(event.members))
+        return replace(state, step=opened, is_gathering=False, failed=failed, asked=event.attempt)
     if isinstance(event, Answered):
         return _answered(state, event)
     if isinstance(event, Left):
@@ -142,19 +182,25 @@ def evolve(state: State, event: Event) -> State:
         return replace(ended, paused_at_s=None)
     if isinstance(event, Extended):
         again = replace(state, rounds=event.rounds, is_finished=False, is_stopped=False)
+        again = replace(again, rollbacks=0)
         return replace(again, is_gathering=state.is_finished or state.is_gathering)
     if isinstance(event, Resumed):
         # What a pause is still to add to the deadline counts from here too.
         since = event.resumed_at_s if state.is_paused and state.step else state.paused_at_s
         return replace(_opened_at(state, event.resumed_at_s), paused_at_s=since)
     if isinstance(event, Paused):
-        return state if state.is_paused else replace(state, paused_at_s=event.paused_at_s)
+        if state.is_paused:
+            return state
+        trouble = event.reason or state.trouble
+        return replace(state, paused_at_s=event.paused_at_s, trouble=trouble)
     if isinstance(event, Unpaused):
-        return _unpaused(state, event.unpaused_at_s)
+        return replace(_unpaused(state, event.unpaused_at_s), failed=0, rollbacks=0, trouble="")
+    if isinstance(event, RolledBack):
+        return _rolled_back(state, event)
     if state.step is None or event.adapter_sha256 is None:
         raise ValueError("StepClosed needs an open step and the adapter after it")
-    closed = replace(state, closed_at_s=event.closed_at_s)
-    return _closed(closed, state.step, event.adapter_sha256)
+    closed = replace(state, closed_at_s=event.closed_at_s, asked=0)
+    return _closed(closed, state.step, event.adapter_sha256, event.refused)
 
 
 def _opened_at(state: State, at_s: float) -> State:
@@ -179,8 +225,17 @@ def _left(state: State, event: Left) -> State:
     for work_id, device_id in state.step.members.items() if state.step else ():
         if device_id == event.device_id:
             failed = Answered(work_id, "failed", None, 0, failure=event.failure)
+            if event.failure == "revoked":  # what it answered in the open step counts no more
+                state = _without_answer(state, work_id)
             state = _answered(state, failed)
     return state
+
+
+def _without_answer(state: State, work_id: str) -> State:
+    if state.step is None:
+        return state
+    answers = {key: one for key, one in state.step.answers.items() if key != work_id}
+    return replace(state, step=replace(state.step, answers=answers))
 
 
 def _answered(state: State, answer: Answered) -> State:
@@ -199,12 +254,41 @@ def _answered(state: State, answer: Answered) -> State:
     return replace(state, step=step, texts=texts, without_tests=without)
 
 
-def _closed(state: State, step: Step, adapter_sha256: str) -> State:
+def _rolled_back(state: State, event: RolledBack) -> State:
+    good, index = state.good, state.evaluated
+    moved = _unpaused(state, event.rolled_back_at_s) if event.is_ordered else state
+    known = good if good and good.adapter_sha256 == event.adapter_sha256 else None
+    # The labelling gate looks at what is evaluated: that is the adapter gone back to now.
+    scores = {key: one for key, one in state.scores.items() if key == 0}
+    priors = {key: one for key, one in state.priors.items() if key == 0}
+    if known and index > 0:
+        scores[index] = known.score
+        priors |= {index: known.prior} if known.prior else {}
+    return replace(
+        moved,
+        step=None,
+        adapter_sha256=event.adapter_sha256,
+        evaluated_sha256=event.adapter_sha256,
+        scores=scores,
+        priors=priors,
+        medians=state.medians.without(state.round_index - event.round_index),
+        good=known,
+        asked=0,
+        dropped=max(state.dropped, state.asked),
+        rollbacks=0 if event.is_ordered else state.rollbacks + 1,
+        failed=0,
+        trouble=f"back to round {event.round_index}: {event.reason}",
+    )
+
+
+def _closed(state: State, step: Step, adapter_sha256: str, refused: str) -> State:
     round_index = step.opened.round_index
     if step.opened.kind == "train":
+        closed = replace(state, step=None, round_index=round_index, dropped=0, failed=0)
+        if refused:
+            return replace(closed, trouble=f"round {round_index} was not taken: {refused}")
         medians = state.medians.after(step.opened, [answer for _, answer in step.updates()])
-        closed = replace(state, step=None, round_index=round_index, medians=medians)
-        return replace(closed, adapter_sha256=adapter_sha256)
+        return replace(closed, adapter_sha256=adapter_sha256, medians=medians)
     if step.opened.kind == "label":
         # All at once: who answers first sees what who answers last does.
         told = {name: one.confidences for name, one in step.updates() if one.confidences}
@@ -212,8 +296,12 @@ def _closed(state: State, step: Step, adapter_sha256: str) -> State:
         return replace(state, step=None, labelled=round_index, confidences=merged)
     done = [answer for _, answer in step.updates()]
     asked = [answer for answer in done if has_tests(answer)]
-    prior = _mean([(one.mean_log_probabilities, one.num_examples) for one in asked])
+    weights = [texts for _, texts in bounded([(0.0, one.num_examples) for one in asked])]
+    means = [one.mean_log_probabilities for one in asked]
+    prior = _mean(list(zip(means, weights, strict=True)))
     score = scored(step.opened, done)
+    good = Good(round_index, step.opened.adapter_sha256, score, prior)
+    is_best = score.texts and not (state.good and is_below(score, state.good.score))
     scores = {**state.scores, round_index: score} if score.texts else state.scores
     priors = {**state.priors, round_index: prior} if prior else state.priors
     decides = (0, round_index)  # the gate compares the newest adapter with the first
@@ -221,7 +309,8 @@ def _closed(state: State, step: Step, adapter_sha256: str) -> State:
         state,
         step=None,
         evaluated=round_index,
-        evaluations=state.evaluations + 1 if state.evaluated == round_index else 1,
+        evaluations=step.opened.attempt,
+        good=good if is_best else state.good,
         evaluated_sha256=step.opened.adapter_sha256,
         scores={index: one for index, one in scores.items() if index in decides},
         priors={index: one for index, one in priors.items() if index in decides},

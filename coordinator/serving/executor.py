@@ -2,13 +2,12 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 
 from coordinator.rounds.aggregation import apply_delta, bounded_mean
-from coordinator.rounds.bounds import bounds_of
+from coordinator.rounds.bounds import bounds_of, lack_of
 from coordinator.rounds.events import Event, StepClosed, StepOpened
 from coordinator.rounds.machine import bounded, decide
-from coordinator.rounds.state import Step
+from coordinator.rounds.state import State, Step
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.telling import step_text
 from coordinator.storage.store import Store
@@ -66,7 +65,7 @@ def _written(store: Store, ledger: Ledger, live: Live, event: Event) -> Event | 
     step = live.state.step
     if isinstance(event, StepClosed) and event.adapter_sha256 is None and step is not None:
         with store.claiming():
-            event = replace(event, adapter_sha256=aggregate(store, step))
+            event = aggregate(store, live.state, step, event.closed_at_s)
             return event if ledger.append(live, event) else None
     if isinstance(event, StepOpened):
         store.check(event.adapter_sha256)  # rather than have every device fail on it
@@ -75,12 +74,14 @@ def _written(store: Store, ledger: Ledger, live: Live, event: Event) -> Event | 
     return event if ledger.append(live, event) else None
 
 
-def aggregate(store: Store, step: Step) -> str:
-    """Store the adapter after a training step; its SHA-256."""
+def aggregate(store: Store, state: State, step: Step, now_s: float) -> StepClosed:
+    """Store the adapter after a training step; the step with it, or without where it is unfit."""
     updates = (
         (decode_update(store.read(answer.update_sha256 or "")), answer.norm)
         for _, answer in step.updates()
     )
     mean = bounded_mean(updates, bounds_of(step.opened))
-    adapter = decode_adapter(store.read(step.opened.adapter_sha256))
-    return store.put(encode_adapter(apply_delta(adapter, mean)))
+    adapter = apply_delta(decode_adapter(store.read(step.opened.adapter_sha256)), mean)
+    if lack := lack_of(adapter, mean, state.medians.norms):
+        return StepClosed(step.opened.adapter_sha256, now_s, lack)
+    return StepClosed(store.put(encode_adapter(adapter)), now_s)

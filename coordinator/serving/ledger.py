@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from threading import RLock
 
 from coordinator.config import RunConfig
-from coordinator.rounds.events import Answered, Event, Resumed, StepOpened
+from coordinator.rounds.events import Answered, Event, Resumed, RolledBack, StepOpened
 from coordinator.rounds.machine import rounds_of
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State, evolve
@@ -207,11 +207,13 @@ class Ledger:
             self._counted.add(event.work_id)
         state = evolve(live.state, event)
         shelf = shelved(live.shelf, live.state, event, state)
-        if shelf is not live.shelf and run_id in self._live:
+        is_back = isinstance(event, RolledBack)
+        if (is_back or shelf is not live.shelf) and run_id in self._live:
             self._adapters[run_id] = adapters_kept(shelf, state)
         works = works if state.step is not None else {}
         told, scores = state.scores, live.scores
-        scores = scores if told is live.state.scores else {**scores, **told}
+        # Going back changes what the run goes by, not what its rounds were found to be.
+        scores = scores if is_back or told is live.state.scores else {**scores, **told}
         seq = live.seq + 1
         return replace(live, state=state, seq=seq, works=works, shelf=shelf, scores=scores)
 

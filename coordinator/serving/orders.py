@@ -10,12 +10,18 @@ from collections.abc import Iterator
 from coordinator.rounds.events import Event
 from coordinator.rounds.orders import OrderError, event_of
 from coordinator.serving.ledger import Ledger, Live
-from coordinator.storage.orders import Order, open_orders, taken_up
+from coordinator.storage.orders import Order, adapters_there, open_orders, taken_up
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
 
 LOG = logging.getLogger(__name__)
-SAID = {"pause": "paused", "resume": "goes on", "stop": "stopped", "extend": "extended"}
+SAID = {
+    "pause": "paused",
+    "resume": "goes on",
+    "stop": "stopped",
+    "extend": "extended",
+    "rollback": "back",
+}
 
 
 def carry_out(store: Store, ledger: Ledger, now_s: float) -> Iterator[tuple[Live, Event]]:
@@ -31,6 +37,7 @@ def carry_out(store: Store, ledger: Ledger, now_s: float) -> Iterator[tuple[Live
                 break
             if ledger.append(live, event, taken_up(order.order_id, now_s)):
                 more = f" to {order.rounds} rounds" if order.kind == "extend" else ""
+                more = f" at round {order.rounds}" if order.kind == "rollback" else more
                 run, told = live.config.name, about(live.config.name)
                 LOG.info("%s: %s%s by an operator", run, SAID[order.kind], more, extra=told)
                 yield live, event
@@ -41,7 +48,8 @@ def carry_out(store: Store, ledger: Ledger, now_s: float) -> Iterator[tuple[Live
 def _event(store: Store, live: Live, order: Order, now_s: float) -> Event | None:
     """The event of an order; None where it is refused, which is noted."""
     try:
-        return event_of(order.kind, order.rounds, live.config, live.state, now_s)
+        adapters = adapters_there(store, live.run) if order.kind == "rollback" else {}
+        return event_of(order.kind, order.rounds, live.config, live.state, now_s, adapters)
     except OrderError as error:
         store.database.write(taken_up(order.order_id, now_s, refused=str(error)))
         run = live.config.name

@@ -21,7 +21,7 @@ from coordinator.fleet.lives import Lives
 from coordinator.fleet.members import Members
 from coordinator.fleet.presence import Presence
 from coordinator.rounds.admission import Refusal
-from coordinator.rounds.events import Event, Extended, Finished, StepOpened
+from coordinator.rounds.events import Event, Extended, Finished, RolledBack, StepOpened
 from coordinator.rounds.history import history_of
 from coordinator.serving.answers import Answers
 from coordinator.serving.executor import proceed
@@ -344,6 +344,8 @@ class Service:
         if isinstance(event, Finished):
             self.members.settle(run_id)
             self.caretaker.is_due = True  # its open step's updates
+        if isinstance(event, RolledBack):
+            self.caretaker.is_due = True  # the updates of a step that was given up
         if isinstance(event, Extended):  # who declined, and who is at home, counts again
             self.members.load(run_id, is_finished=False)
             woken |= self.members.of(run_id).keys()

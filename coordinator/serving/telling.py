@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 
-from coordinator.rounds.events import Event, Finished, StepClosed, StepOpened
+from coordinator.rounds.events import Event, Finished, Paused, RolledBack, StepClosed, StepOpened
 from coordinator.rounds.guidance import guidance_of
 from coordinator.rounds.machine import devices_needed
 from coordinator.rounds.scoring import scored
@@ -17,6 +17,10 @@ from edge_client.wire.messages import DOING, PROTOCOL, Over, Report, Waiting, Wo
 
 Names = Callable[[Iterable[str]], list[str]]  # of devices, by their ids, in alphabetical order
 
+GOES_ON = (
+    "`smidgen coordinator resume` asks again, `smidgen coordinator rollback --round N` goes back "
+    "to an earlier adapter"
+)
 MOST_NAMES = 8  # that a device is told
 LOOKED_AT = 64  # of those who have not answered, for their names in alphabetical order
 MOST_ROUNDS = 1000  # whose accuracy a device is told; more would not fit a message
@@ -192,7 +196,12 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
         gave, late = _accuracy(step), names_of(missing_in(live))
         missing = f"; no answer from {listed(late)}" if late else ""
         what = f"{config.name}: {round_text(live, step.opened)} closed {spent}"
-        return f"{what}: {done}{gave}{missing}"
+        refused = f"; the new adapter is not taken: {event.refused}" if event.refused else ""
+        return f"{what}: {done}{gave}{missing}{refused}"
+    if isinstance(event, RolledBack):
+        return f"{config.name}: back to round {event.round_index}: {event.reason}"
+    if isinstance(event, Paused):
+        return f"{config.name}: stops asking: {event.reason}; {GOES_ON}"
     if isinstance(event, Finished):
         return f"{config.name}: finished, round {live.state.round_index} of {live.rounds}"
     return ""

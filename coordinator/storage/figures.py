@@ -10,6 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from coordinator.rounds.bounds import next_most_examples
 from coordinator.rounds.scoring import Score
 from coordinator.storage.store import Store
 from edge_client.outputs import new_file
@@ -40,10 +41,19 @@ def write_jsonl(table: Sequence[Row], path: Path) -> None:
 def means(table: Iterable[Row], kind: str, name: str) -> dict[int, float]:
     """A figure's mean by round, over the rows that count; rounds without it are left out.
 
+    What one device says weighs no more than a few times what the median one's does.
+
     So are those whose sum overflowed: older coordinators let in a loss of any size.
     """
-    found = {index: weighted(rows, name) for index, rows in by_round(counted(table, kind)).items()}
+    by_index = by_round(counted(table, kind))
+    found = {index: weighted(within_bounds(rows), name) for index, rows in by_index.items()}
     return {index: mean for index, mean in found.items() if mean is not None and isfinite(mean)}
+
+
+def within_bounds(found: Sequence[Row]) -> list[Row]:
+    """Rows of a round whose weights are bounded as those of updates and evaluations are."""
+    most = next_most_examples([row["num_examples"] for row in found if row["num_examples"] > 0])
+    return [row | {"num_examples": min(row["num_examples"], most)} for row in found]
 
 
 def accuracies(table: Iterable[Row]) -> dict[int, float]:
@@ -57,6 +67,11 @@ def errors(scores: Mapping[int, Score]) -> dict[int, float | None]:
     Rounds in which everybody was asked have none; None: one device answered, which tells none.
     """
     return {index: one.error for index, one in sorted(scores.items()) if one.error != 0.0}
+
+
+def medians(scores: Mapping[int, Score]) -> dict[int, float | None]:
+    """The median device's share of right texts by round."""
+    return {index: one.median for index, one in sorted(scores.items())}
 
 
 def pseudo_labels(table: Iterable[Row]) -> dict[int, int]:

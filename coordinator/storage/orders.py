@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
+from coordinator.rounds.history import history_of
 from coordinator.rounds.orders import OrderError, OrderKind, event_of
 from coordinator.rounds.state import State, evolve, replay
 from coordinator.storage.database import Statement
@@ -22,7 +23,8 @@ class Order:
         order_id: Later orders have higher ones.
         run_id: The run.
         kind: What is asked.
-        rounds: Of `extend`: rounds until the run is finished, all in all.
+        rounds: Of `extend`: rounds until the run is finished, all in all; of `rollback`: the round
+            to go back to.
         asked_at_s: Unix time.
         done_at_s: When it was taken up; None until then.
         refused: Why it could not be followed; None where it was.
@@ -45,7 +47,8 @@ def add_order(store: Store, run: Run, kind: OrderKind, rounds: int | None, now_s
     """
     config = config_of(run)
     try:
-        event_of(kind, rounds, config, _after_open_orders(store, run, now_s), now_s)
+        state, adapters = _after_open_orders(store, run, now_s), adapters_there(store, run)
+        event_of(kind, rounds, config, state, now_s, adapters)
     except OrderError as error:
         raise StoreError(f"cannot {kind} run {config.name} ({run.run_id}): {error}") from error
     values = {"run_id": run.run_id, "kind": kind, "rounds": rounds, "asked_at_s": now_s}
@@ -58,12 +61,21 @@ def add_order(store: Store, run: Run, kind: OrderKind, rounds: int | None, now_s
 def _after_open_orders(store: Store, run: Run, now_s: float) -> State:
     waiting = open_orders(store, run.run_id)  # first: one that is carried out now counts once
     state, config = replay(run.adapter_sha256, store.events(run.run_id)), config_of(run)
+    adapters = adapters_there(store, run)
     for order in waiting:
         try:
-            state = evolve(state, event_of(order.kind, order.rounds, config, state, now_s))
+            state = evolve(
+                state, event_of(order.kind, order.rounds, config, state, now_s, adapters)
+            )
         except OrderError:
             continue  # it will be refused
     return state
+
+
+def adapters_there(store: Store, run: Run) -> dict[int, str]:
+    """A run's adapters by round, of those that have not been pruned."""
+    found = history_of(run.adapter_sha256, store.journal(run.run_id)).adapters
+    return {index: name for index, name in found.items() if store.blob_path(name).is_file()}
 
 
 def open_orders(store: Store, run_id: str | None = None) -> list[Order]:

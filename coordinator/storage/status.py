@@ -6,7 +6,7 @@ from typing import Any
 from coordinator.rounds.history import history_of
 from coordinator.rounds.machine import devices_needed, rounds_of
 from coordinator.rounds.state import State, Step, replay
-from coordinator.storage.figures import accuracies, errors, pseudo_labels, rows
+from coordinator.storage.figures import accuracies, errors, medians, pseudo_labels, rows
 from coordinator.storage.rows.devices import Device, devices
 from coordinator.storage.rows.memberships import Member, members
 from coordinator.storage.runs import config_of
@@ -32,6 +32,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "name": config.name,
         "created_at_s": run.created_at_s,
         "phase": state.phase,
+        "trouble": state.trouble,
         "round_index": state.round_index,
         "rounds": rounds_of(config, state),
         "min_clients": config.min_clients,
@@ -43,6 +44,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "asked": len(state.step.members) if state.step else 0,
         "accuracy_by_round": accuracies(table),
         "accuracy_error_by_round": errors(history.scores),
+        "accuracy_median_by_round": medians(history.scores),
         "pseudo_labels_by_round": pseudo_labels(table),
         "adapter_sha256": state.adapter_sha256,
         "texts": {names.get(key, key): texts for key, texts in sorted(state.texts.items())},

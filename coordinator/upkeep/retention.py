@@ -65,6 +65,7 @@ def adapters_kept(shelf: Shelf, state: State) -> set[str]:
     """Adapters of a run that stay, by SHA-256."""
     always = {state.first_sha256, state.adapter_sha256, state.evaluated_sha256}
     always |= {shelf.best} if shelf.best else set()
+    always |= {state.good.adapter_sha256} if state.good else set()
     return always | set(shelf.asked) | {sha256 for _, sha256 in shelf.recent}
 
 

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from coordinator.rounds.admission import Refusal, check_update
 from coordinator.rounds.aggregation import apply_delta, bounded_mean
-from coordinator.rounds.bounds import bounds_of, norm_of
-from coordinator.rounds.events import Answered, Event, Finished, StepClosed, StepOpened
+from coordinator.rounds.bounds import bounds_of, lack_of, norm_of
+from coordinator.rounds.events import Answered, Event, Finished, RolledBack, StepClosed, StepOpened
 from coordinator.rounds.guidance import guidance_of
 from coordinator.rounds.machine import bounded, decide, thresholds_before
 from coordinator.rounds.state import State, evolve
@@ -199,12 +199,14 @@ class _Run:
         self._arm, self._first = arm, devices.start().adapter
         self._looking: Looking | None = None
         self._gate = Report("", "done")
+        self._good = self._first
         self.standing = start
         name, first = sha256(start.adapter), sha256(self._first)
         self._state = State(name, start.round_index, start.evaluated, first_sha256=first)
         self._state = replace(self._state, evaluated_sha256=name, texts=texts)
         if start.memory:
-            self._state, notes, self._gate = recalled(start.memory, self._state)
+            self._state, notes, self._gate, good = recalled(start.memory, self._state)
+            self._good = good or self._first
             devices.recall(notes)
 
     def next_event(self, names: Collection[str]) -> Event | None:
@@ -219,6 +221,8 @@ class _Run:
             adapter = self.standing.adapter
             event = bounded(event, self._schedule, self._state, lambda: decode_adapter(adapter))
         self._state = evolve(self._state, event)
+        if isinstance(event, RolledBack):
+            self.standing = self._stand(self._good)
         return event
 
     def label(self, opened: StepOpened) -> None:
@@ -277,8 +281,10 @@ class _Run:
                 )
 
         mean = bounded_mean(updates(), bounds_of(opened))
-        adapter = encode_adapter(apply_delta(reference, mean))
-        self._state = evolve(self._state, StepClosed(sha256(adapter), 0.0))
+        after = apply_delta(reference, mean)
+        lack = lack_of(after, mean, self._state.medians.norms)
+        adapter = before if lack else encode_adapter(after)
+        self._state = evolve(self._state, StepClosed(sha256(adapter), 0.0, lack))
         self.standing = self._stand(adapter)
         done = [report for report in reports.values() if report.outcome == "done"]
         num_examples = sum(report.num_examples for report in done)
@@ -303,7 +309,10 @@ class _Run:
         is_labelling = self._schedule.labelling is not None
         # Without labelling what clients hold never changes: whoever goes on says it again.
         state = self._state if is_labelling else replace(self._state, texts={})
-        memory = remembered(state, self._devices.notes(), self._gate)
+        if state.good is not None and state.good.adapter_sha256 == sha256(adapter):
+            self._good = adapter
+        good = b"" if state.good is None else self._good
+        memory = remembered(state, self._devices.notes(), self._gate, good)
         return Standing(adapter, self._state.round_index, self._state.evaluated, memory)
 
     def evaluate(self, opened: StepOpened, trained: Round | None) -> Round:

@@ -7,7 +7,7 @@ import msgspec
 
 from coordinator.rounds.bounds import Medians
 from coordinator.rounds.scoring import Score
-from coordinator.rounds.state import State
+from coordinator.rounds.state import Good, State
 from edge_client.labelling.book import Book
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.messages import Report
@@ -26,15 +26,21 @@ class Memory:
     gate: Report
     without_tests: frozenset[str] = frozenset()
     medians: Medians = field(default_factory=Medians)
+    good: Good | None = None
+    rollbacks: int = 0
+    good_adapter: bytes = b""
 
 
-def remembered(state: State, books: Mapping[str, Book], gate: Report) -> bytes:
+def remembered(
+    state: State, books: Mapping[str, Book], gate: Report, good_adapter: bytes = b""
+) -> bytes:
     """Everything that a run goes on from, encoded.
 
     Args:
         state: The run's state between two steps.
         books: Books of the clients that have labelled.
         gate: The last evaluation.
+        good_adapter: What `state.good` names.
     """
     memory = Memory(
         dict(state.scores),
@@ -46,11 +52,14 @@ def remembered(state: State, books: Mapping[str, Book], gate: Report) -> bytes:
         gate,
         state.without_tests,
         state.medians,
+        state.good,
+        state.rollbacks,
+        good_adapter,
     )
     return msgspec.json.encode(memory)
 
 
-def recalled(memory: bytes, state: State) -> tuple[State, dict[str, Book], Report]:
+def recalled(memory: bytes, state: State) -> tuple[State, dict[str, Book], Report, bytes]:
     """The inverse of `remembered`, for every state between two steps.
 
     Args:
@@ -67,5 +76,7 @@ def recalled(memory: bytes, state: State) -> tuple[State, dict[str, Book], Repor
         labelled=found.labelled,
         without_tests=found.without_tests,
         medians=found.medians,
+        good=found.good,
+        rollbacks=found.rollbacks,
     )
-    return known, found.books, found.gate
+    return known, found.books, found.gate, found.good_adapter

@@ -82,7 +82,8 @@ function said(run) {
   }
   if (run.phase === "paused") {
     const where = step ? `in ${place(step)}` : `before round ${Math.min(run.round_index + 1, run.rounds)}`;
-    return `Paused ${where}: nobody is given work until it is resumed.`;
+    const why = run.trouble ? ` ${run.trouble}.` : "";
+    return `Paused ${where}: nobody is given work until it is resumed.${why}`;
   }
   if (!step) {
     const missing = run.needed - run.here;
@@ -90,7 +91,9 @@ function said(run) {
       ? `Waiting for ${counted(missing, "more device")}: ${run.here} of ${run.needed} are here.`
       : "Waiting for devices that can go on.";
   }
-  const failing = run.is_failing ? " Every device that was asked has failed at it." : "";
+  const failing =
+    (run.is_failing ? " Every device that was asked has failed at it." : "") +
+    (run.trouble ? ` Last trouble: ${run.trouble}.` : "");
   const of = step.round_index ? ` of ${run.rounds}` : "";
   return `Now: ${place(step)}${of}.${failing}`;
 }
@@ -198,6 +201,9 @@ function showRounds(rounds) {
   if (find("rounds-details").open) tableOf(trained);
 }
 
+const middle = (one) =>
+  one.accuracy === null || one.accuracy_median === null ? "" : ` (median ${within(one.accuracy_median, 0)})`;
+
 function tableOf(rounds) {
   const shown = rounds.slice(-MOST_ROWS).reverse();
   const cut = rounds.length > shown.length ? ` The newest ${shown.length} of ${rounds.length} rounds.` : "";
@@ -223,7 +229,7 @@ function tableOf(rounds) {
       const late = one.late ? `, ${one.late} late` : "";
       const figures = [
         String(one.round_index),
-        within(one.accuracy, one.accuracy_error),
+        within(one.accuracy, one.accuracy_error) + middle(one),
         loss(one.loss),
         `${one.answers}${failed}${late}`,
         bytes(one.up_bytes),
