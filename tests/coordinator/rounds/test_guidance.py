@@ -11,7 +11,7 @@ from coordinator.rounds.admission import FLOAT32_MAX
 from coordinator.rounds.events import Answered, Event, Kind, StepClosed, StepOpened
 from coordinator.rounds.guidance import Guidance, guidance_of, most_of_a_class
 from coordinator.rounds.machine import thresholds_before
-from coordinator.rounds.scoring import Score
+from coordinator.rounds.scoring import Score, bounded
 from coordinator.rounds.state import State, evolve
 from coordinator.rounds.thresholds import class_thresholds
 from edge_client.wire.confidences import STARTS, Confidences, as_bin
@@ -104,6 +104,7 @@ def test_the_prior_is_the_mean_over_all_texts_evaluated(
         assert after.priors == {}
         return
     rows, weights = zip(*counts, strict=True)
+    weights = [texts for _, texts in bounded([(0.0, texts) for texts in weights])]
     assert after.priors[2] == pytest.approx(np.average(rows, axis=0, weights=weights))
 
 
