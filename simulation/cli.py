@@ -3,7 +3,12 @@
 import typer
 
 from simulation.commands.data import data
-from simulation.commands.experiments import aug_fedprompt_command, mfpt_command, run_command
+from simulation.commands.experiments import (
+    attacks_command,
+    aug_fedprompt_command,
+    mfpt_command,
+    run_command,
+)
 from simulation.commands.pretrain import pretrain
 from simulation.commands.split import split
 from simulation.commands.zero_compute import zero_compute
@@ -17,6 +22,7 @@ app = typer.Typer(
 )
 app.command("aug-fedprompt")(aug_fedprompt_command)
 app.command("mfpt")(mfpt_command)
+app.command("attacks")(attacks_command)
 app.command("run")(run_command)
 app.command()(data)
 app.command()(split)

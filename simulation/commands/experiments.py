@@ -16,8 +16,9 @@ from edge_client.tables import show
 from profiling.instruments.child import terminable
 from simulation.api import JOBS, OUT, SEEDS
 from simulation.experiments.experiment import ExperimentError, read_experiment
+from simulation.experiments.hostile import ATTACKS
 from simulation.experiments.runner import Place
-from simulation.papers import aug_fedprompt, labelling_cost, mfpt
+from simulation.papers import attacks, aug_fedprompt, labelling_cost, mfpt
 from simulation.papers.mfpt_tables import (
     EMBEDDED_MIXTURE,
     distance_table,
@@ -117,6 +118,28 @@ def mfpt_command(
             more = partial(distance_table, mixture=mixture)
         place = Place(data, out / "experiments", ray)
         play(chosen, Order(range(1 if quick else seeds), place, jobs, out, json_output), more)
+
+
+def attacks_command(
+    attack: Annotated[
+        list[str] | None, typer.Option(help=f"Only this one; repeat: {', '.join(ATTACKS)}.")
+    ] = None,
+    base: BaseOption = EMBEDDED,
+    out: OutOption = OUT,
+    seeds: SeedsOption = 3,
+    rounds: RoundsOption = 0,
+    jobs: JobsOption = 1,
+    json_output: JsonOption = False,
+) -> None:
+    """Hostile devices in a run, without the defences and with them."""
+    for name in attack or ():
+        _one_of("--attack", name, ATTACKS)
+    with resumable(out):
+        asked = [name for name in ATTACKS if name in (attack or ATTACKS)]
+        chosen = attacks.attacks(attacks.write_messages(out / "messages"), base, asked)
+        place = Place(None, out / "experiments")
+        order = Order(range(seeds), place, jobs, out, json_output)
+        play(chosen.lasting(rounds), order, attacks.paired_table)
 
 
 def run_command(

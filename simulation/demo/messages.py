@@ -96,8 +96,8 @@ def _kept(
 
 def _write_client(folder: Path, messages: Sequence[Message]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    _write_labelled(folder / "labelled.csv", [m for m in messages if m.split == "train"])
-    _write_labelled(folder / "test.csv", [m for m in messages if m.split == "test"])
+    write_examples(folder / "labelled.csv", [m for m in messages if m.split == "train"])
+    write_examples(folder / "test.csv", [m for m in messages if m.split == "test"])
     _write(
         folder / "unlabelled.csv",
         ["text", "language", "id"],
@@ -107,7 +107,8 @@ def _write_client(folder: Path, messages: Sequence[Message]) -> Path:
     return folder
 
 
-def _write_labelled(path: Path, messages: Sequence[Message]) -> None:
+def write_examples(path: Path, messages: Sequence[Message]) -> None:
+    """Write messages with their labels as a file that every reader of texts knows."""
     rows = [(m.text, m.label, m.language, m.id) for m in messages]
     _write(path, ["text", "label", "language", "id"], rows)
 

@@ -35,6 +35,7 @@ from edge_client.errors import WrongInput
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
+from simulation.experiments.hostile import Hostile
 from simulation.population.deal import Deal
 
 if sys.version_info >= (3, 11):
@@ -76,6 +77,7 @@ class Experiment:
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
         norm_bound: Norm down to which longer updates are scaled; `adaptive`, or 0: none.
         max_examples: Largest weight of a client in a mean; 0 as runs have it.
+        hostile: Clients that forge their answers; None where all are honest.
         labelling: How clients label their own texts; None if they do not.
         gate_texts: With labelling: training texts kept aside, with their labels, on which adapters
             are judged before they label (AUG-FedPrompt's capacity gate); nobody trains on them.
@@ -107,6 +109,7 @@ class Experiment:
     evaluate_every: int = 1
     norm_bound: float | Literal["adaptive"] = "adaptive"
     max_examples: int = 0
+    hostile: Hostile | None = None
     labelling: Labelling | None = None
     gate_texts: int = 64
     cache_bytes: int = 0
@@ -128,6 +131,10 @@ class Experiment:
             "norm_bound: `adaptive`, a number above 0, or 0 for none",
         )
         _demand(0 <= self.max_examples <= 10**9, "max_examples: 0 to 10^9")
+        _demand(
+            self.hostile is None or (self.paradigm == "federated" and self.labelling is None),
+            "hostile: paradigm `federated` without labelling is expected",
+        )
         _demand(self.gate_texts >= 0, "gate_texts: 0 or more")
         _demand(self.cache_bytes >= 0, "cache_bytes: 0 (none) or more")
         _demand(
@@ -165,6 +172,8 @@ class Experiment:
         if self.adapter not in FULL:
             said["adapter"] = str(parse_adapter(self.adapter))
         del said["name"]
+        if self.hostile is None:
+            del said["hostile"]
         text = json.dumps(said, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -192,6 +201,7 @@ class Rounds:
     norm_bound: float | Literal["adaptive"] = "adaptive"
     max_examples: int = 0
     training: Training = field(default_factory=Training)
+    hostile: Hostile | None = None
 
     def is_gated(self, round_index: int) -> bool:
         """Whether clients label right after a round, so that its adapter is judged before."""
@@ -225,6 +235,8 @@ def schedule_of(experiment: Experiment, clients: int, labels: tuple[str, ...] = 
         norm_bound=experiment.norm_bound,
         max_examples=experiment.max_examples,
         training=experiment.training,
+        hostile=experiment.hostile,
+        labels=labels if experiment.hostile else (),
     )
     if labelling is None:
         return rounds
@@ -254,6 +266,7 @@ def read_experiment(path: Path) -> Experiment:
     _check_keys(table, Experiment, str(path))
     _check_keys(table.get("deal", {}), Deal, f"{path}: [deal]")
     _check_keys(table.get("training", {}), Training, f"{path}: [training]")
+    _check_keys(table.get("hostile", {}), Hostile, f"{path}: [hostile]")
     _check_keys(table.get("labelling", {}), Labelling, f"{path}: [labelling]")
     try:
         return msgspec.convert({"name": path.stem} | table, Experiment)

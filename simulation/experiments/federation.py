@@ -18,7 +18,7 @@ from coordinator.rounds.aggregation import apply_delta, bounded_mean
 from coordinator.rounds.bounds import bounds_of, lack_of, norm_of
 from coordinator.rounds.events import Answered, Event, Finished, RolledBack, StepClosed, StepOpened
 from coordinator.rounds.guidance import guidance_of
-from coordinator.rounds.machine import bounded, decide, thresholds_before
+from coordinator.rounds.machine import MOST_ROLLBACKS, bounded, decide, thresholds_before
 from coordinator.rounds.state import State, evolve
 from edge_client.client.state import Answer
 from edge_client.errors import Failed
@@ -26,12 +26,17 @@ from edge_client.labelling.book import Book
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import AdapterState, Update, decode_adapter, encode_adapter, sha256
 from simulation.experiments.experiment import Rounds
+from simulation.experiments.hostile import Hostile, evaluations, train_answers
 from simulation.experiments.resume import recalled, remembered
 from simulation.experiments.scoring import Score
 
 
 class SimulationError(Failed):
     """An experiment that cannot go on; says why."""
+
+
+class TooFew(SimulationError):
+    """A round in which too few clients could train."""
 
 
 class Devices(Protocol):
@@ -120,6 +125,9 @@ class Round:
         train_s: Seconds from the first piece of work to the new adapter (measured).
         standing: Where the run stands afterwards.
         score: The new adapter's score, where it was evaluated.
+        looking: The label step before it, if there was one.
+        reported: Accuracy by what devices told, where hostile ones are among them.
+        trouble: What was done about the run: not taken, or gone back; empty of nothing.
     """
 
     round_index: int
@@ -134,6 +142,8 @@ class Round:
     standing: Standing
     score: Score | None = None
     looking: Looking | None = None
+    reported: float | None = None
+    trouble: str = ""
 
 
 def federate(
@@ -145,6 +155,7 @@ def federate(
     on_round: Callable[[Round], None] = lambda closed: None,
     arm: str = "",
     texts: Mapping[str, int] | None = None,
+    forgers: frozenset[str] = frozenset(),
 ) -> Standing:
     """Run all rounds that are left.
 
@@ -160,17 +171,20 @@ def federate(
         on_round: Told each round after its evaluation, if it has one.
         arm: The client that trains for itself and is judged by its own texts; empty for nobody.
         texts: How many labelled texts each of the clients holds; needed with labelling.
+        forgers: Clients that answer as `schedule.hostile` says.
 
     Raises:
         SimulationError: Fewer clients than the schedule needs, or a round in which too few could
             train; quotes the first error.
     """
-    run = _Run(schedule, template, devices, start, arm, texts or {})
+    run = _Run(schedule, template, devices, start, arm, texts or {}, forgers)
     open_round: Round | None = None
     while (event := run.next_event(names)) is not None:
         if isinstance(event, StepOpened) and event.kind == "evaluate":
             open_round = run.evaluate(event, open_round)
             continue
+        if open_round is not None and isinstance(event, RolledBack):
+            open_round = run.rolled_back(event, open_round)
         if open_round is not None:
             on_round(open_round)
             open_round = None
@@ -194,7 +208,9 @@ class _Run:
         start: Standing,
         arm: str,
         texts: Mapping[str, int],
+        forgers: frozenset[str],
     ) -> None:
+        self._hostile, self._forgers = schedule.hostile, forgers
         self._schedule, self._template, self._devices = schedule, template, devices
         self._arm, self._first = arm, devices.start().adapter
         self._looking: Looking | None = None
@@ -208,6 +224,13 @@ class _Run:
             self._state, notes, self._gate, good = recalled(start.memory, self._state)
             self._good = good or self._first
             devices.recall(notes)
+        if self._is_helpless:
+            self._state = replace(self._state, rollbacks=MOST_ROLLBACKS)
+
+    @property
+    def _is_helpless(self) -> bool:
+        """Whether the experiment is about what happens where nobody checks an adapter."""
+        return self._hostile is not None and not self._hostile.is_resisted
 
     def next_event(self, names: Collection[str]) -> Event | None:
         """What is due, folded into the state."""
@@ -258,7 +281,8 @@ class _Run:
 
         def updates() -> Iterator[tuple[Update, float]]:
             asked = [(name, self._work(opened, work_id)) for work_id, name in opened.members]
-            answers = self._devices.do(before, asked)
+            honest = self._devices.do(before, asked)
+            answers = train_answers(honest, before, asked, self._hostile, self._forgers)
             for (name, work), finished in zip(asked, answers, strict=True):
                 taken, update = _admitted(finished, work, reference)
                 report = reports[name] = taken.report
@@ -275,14 +299,20 @@ class _Run:
                 yield update, norm
             if len(sizes) < max(1, schedule.min_updates):
                 reason = next(iter(errors.values()), "nobody was asked")
-                raise SimulationError(
+                raise TooFew(
                     f"round {opened.round_index}: {len(sizes)} of {len(asked)} clients could "
                     f"train, {schedule.min_updates} needed: {reason}"
                 )
 
-        mean = bounded_mean(updates(), bounds_of(opened))
-        after = apply_delta(reference, mean)
-        lack = lack_of(after, mean, self._state.medians.norms)
+        try:
+            mean = bounded_mean(updates(), bounds_of(opened))
+            after = apply_delta(reference, mean)
+            known = self._state.medians.norms
+            lack = "" if self._is_helpless else lack_of(after, mean, known)
+        except TooFew as error:
+            if self._hostile is None:
+                raise
+            after, lack = reference, str(error)  # such a run stands still: what it has is judged
         adapter = before if lack else encode_adapter(after)
         self._state = evolve(self._state, StepClosed(sha256(adapter), 0.0, lack))
         self.standing = self._stand(adapter)
@@ -295,14 +325,21 @@ class _Run:
             cohort=tuple(reports),
             errors=errors,
             num_examples=num_examples,
-            loss=losses / num_examples,
+            loss=losses / num_examples if num_examples else None,
             bytes_down=len(before) * len(reports),
             bytes_up=sum(sizes),
             layer_forwards=sum(report.layer_forwards for report in done),
             train_s=time.perf_counter() - start_s,
             standing=self.standing,
             looking=looking,
+            trouble=lack,
         )
+
+    def rolled_back(self, event: RolledBack, closed: Round) -> Round:
+        """A round whose adapter was left for an earlier one, which is what the run has now."""
+        scored = self._devices.judge(self.standing.adapter, self._arm) if closed.score else None
+        trouble = f"back to round {event.round_index}: {event.reason}"
+        return replace(closed, standing=self.standing, score=scored, trouble=trouble)
 
     def _stand(self, adapter: bytes) -> Standing:
         """Where the run is now."""
@@ -325,15 +362,25 @@ class _Run:
         if report is not None:
             self._gate = report
             self._state = evolve(self._state, gate_answer(work_id, report))
-        self._state = evolve(self._state, StepClosed(self._state.adapter_sha256, 0.0))
-        self.standing = self._stand(adapter)
         scored = None
         if self._schedule.is_scored(round_index):
             scored = self._devices.judge(adapter, self._arm)
+        if scored is not None and self._hostile is not None:
+            self._hear(opened, scored, self._hostile)
+        self._state = evolve(self._state, StepClosed(self._state.adapter_sha256, 0.0))
+        self.standing = self._stand(adapter)
+        told = self._state.scores.get(round_index) if self._hostile else None
+        reported = told.accuracy if told else None
         if trained is None:
             before = Round(round_index, (), {}, 0, None, 0, 0, 0, 0.0, self.standing)
-            return replace(before, score=scored)
-        return replace(trained, standing=self.standing, score=scored)
+            return replace(before, score=scored, reported=reported)
+        return replace(trained, standing=self.standing, score=scored, reported=reported)
+
+    def _hear(self, opened: StepOpened, scored: Score, hostile: Hostile) -> None:
+        """Every member's evaluation; what hostile ones say is not what they know."""
+        labels, index = len(self._schedule.labels), opened.round_index
+        for told in evaluations(scored, opened.members, index, labels, hostile, self._forgers):
+            self._state = evolve(self._state, told)
 
     def _work(self, opened: StepOpened, work_id: str) -> Work:
         guidance = guidance_of(self._schedule, self._state, opened)

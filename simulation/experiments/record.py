@@ -67,6 +67,8 @@ class Row:
         score: This adapter's score, where it was scored.
         error: What the first client that failed said; empty if none did.
         labels: The label step before it, if there was one.
+        reported: Accuracy by what devices told of it, where hostile ones are among them.
+        trouble: What was done about the run after it: not taken, or gone back; empty of nothing.
     """
 
     arm: str
@@ -84,6 +86,8 @@ class Row:
     score: Score | None = None
     error: str = ""
     labels: Labels | None = None
+    reported: float | None = None
+    trouble: str = ""
 
     @property
     def all_forwards(self) -> int:
@@ -241,6 +245,8 @@ class Record:
             score=scored,
             error=next(iter(closed.errors.values()), ""),
             labels=Labels(closed.looking, held) if closed.looking and held else None,
+            reported=closed.reported,
+            trouble=closed.trouble,
         )
         before = self._last.get(arm)
         if closed.standing.memory:

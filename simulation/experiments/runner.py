@@ -18,6 +18,7 @@ from simulation.experiments.child import Child, start_child
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Experiment, Rounds, schedule_of
 from simulation.experiments.federation import Devices, Round, SimulationError, federate
+from simulation.experiments.hostile import told_texts
 from simulation.experiments.pseudo_score import PseudoScore
 from simulation.experiments.record import ROWS, Record, Result
 from simulation.experiments.stage import Arm, Stage, stage
@@ -184,7 +185,10 @@ def _run_arm(
     schedule = _rounds(on, arm)
     present = names if schedule.rounds else ["whoever judges"]
     texts = {client.name: len(client.labelled) for client in arm.clients}
-    federate(schedule, on.template(), start, present, devices, keep, arm.name, texts)
+    hostile = experiment.hostile
+    forgers = hostile.names(on.population) if hostile else frozenset[str]()
+    texts = told_texts(texts, hostile, forgers)
+    federate(schedule, on.template(), start, present, devices, keep, arm.name, texts, forgers)
 
 
 def _devices(on: Stage, place: Place) -> Devices:

@@ -23,6 +23,7 @@ from edge_client.wire.tensors import AdapterState, encode_adapter
 from simulation.datasets.catalogue import read_dataset
 from simulation.datasets.dataset import DataSet
 from simulation.experiments.experiment import FULL, Experiment
+from simulation.experiments.hostile import without_tests
 from simulation.population.clients import Population, merged
 from simulation.population.deal import population_of
 
@@ -97,6 +98,10 @@ class Stage:
         if self.experiment.paradigm == "centralised":
             return [Arm("", (merged(self.population),))]
         if self.experiment.paradigm == "federated":
+            hostile = self.experiment.hostile
+            if hostile is not None and hostile.attack == "absent":
+                absent = hostile.names(self.population)
+                able = tuple(client for client in able if client.name not in absent)
             return [Arm("", able)]
         return [
             Arm(client.name, (client,) if len(client.labelled) else ())
@@ -175,6 +180,10 @@ def stage(experiment: Experiment, data: Path | None) -> Stage:
     if experiment.labelling is not None:
         dataset, gate = gated(dataset, experiment.gate_texts, experiment.seed)
     population = population_of(experiment.deal, dataset.train, dataset.test, experiment.seed)
+    if experiment.hostile is not None:
+        names = experiment.hostile.names(population)
+        population, tests = without_tests(population, dataset.test, names)
+        dataset = replace(dataset, test=tests)
     return Stage(experiment, _base(experiment.base), dataset, population, gate)
 
 

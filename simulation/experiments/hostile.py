@@ -1,0 +1,189 @@
+"""Hostile virtual devices: they answer by the real wire types, and what they answer is forged.
+
+Admission, bounds, checks and roll-back meet them as they meet any device. They hold texts as
+others do, so that a forged update is no worse dressed than an honest one, and they know the bounds
+of a run as everybody does who reads its source.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from coordinator.rounds.admission import Refusal, check_report
+from coordinator.rounds.events import Answered
+from edge_client.client.state import Answer
+from edge_client.errors import WrongInput, demand
+from edge_client.texts.examples import Example
+from edge_client.wire.messages import Report, Work
+from edge_client.wire.seeds import derive_seed
+from edge_client.wire.tensors import (
+    AdapterState,
+    Update,
+    decode_adapter,
+    decode_update,
+    encode_update,
+)
+from simulation.experiments.scoring import Score
+from simulation.population.clients import Population
+
+HUGE = 3e38  # in every cell
+TIMES = 1000.0
+CLAIMED = 10**9  # the most that an update's header may say
+CLAIMED_TESTS = 2**53 - 1  # the most that a report may say
+
+Attack = Literal[
+    "absent", "huge", "scaled", "noise", "flipped", "claims", "evaluations", "together"
+]
+ATTACKS: tuple[Attack, ...] = get_args(Attack)
+
+
+@dataclass(frozen=True)
+class Hostile:
+    """Which devices of an experiment are hostile, and how.
+
+    Nobody is judged by their test texts, whatever the attack, so that experiments that differ in
+    `attack` alone are judged by the same texts.
+
+    Attributes:
+        devices: How many: the last ones by name.
+        attack: `absent`, they take no part; `huge`, 3e38 in every cell; `scaled`, what they trained
+            times 1,000; `noise`, noise 1,000 times as long; `flipped`, minus what they trained;
+            `claims`, noise as long as an honest update that is said to be of 10^9 texts;
+            `evaluations`, honest updates, and all of 2^53 - 1 texts right and wrong by turns;
+            `together`, flipped times 1,000 with 10^9 texts and false evaluations.
+        is_resisted: Whether a new adapter is checked and a run goes back by itself; bounds are the
+            experiment's own `norm_bound` and `max_examples`.
+    """
+
+    devices: int
+    attack: Attack
+    is_resisted: bool = True
+
+    def __post_init__(self) -> None:
+        demand(self.devices >= 1, "hostile.devices: 1 or more", WrongInput)
+
+    def names(self, population: Population) -> frozenset[str]:
+        """Who they are.
+
+        Raises:
+            WrongInput: Nobody would be left.
+        """
+        said = f"hostile.devices: fewer than the {len(population)} clients"
+        demand(self.devices < len(population), said, WrongInput)
+        return frozenset(sorted(client.name for client in population)[-self.devices :])
+
+
+def without_tests(
+    population: Population, tests: Sequence[Example], names: frozenset[str]
+) -> tuple[Population, tuple[Example, ...]]:
+    """Clients and test texts without those that some clients hold."""
+    kept = sorted(row for one in population if one.name not in names for row in one.test)
+    number = {row: index for index, row in enumerate(kept)}
+    clients = tuple(
+        replace(one, test=np.array([number[row] for row in one.test if row in number], np.int32))
+        for one in population
+    )
+    return clients, tuple(tests[row] for row in kept)
+
+
+def forged(update: Update, attack: Attack, seed: int) -> Update:
+    """What a hostile device sends in place of an honest update."""
+    delta, claimed = update.delta, update.num_examples
+    if attack == "huge":
+        delta = {name: np.full_like(tensor, HUGE) for name, tensor in delta.items()}
+    elif attack == "scaled":
+        delta = _times(delta, TIMES)
+    elif attack == "noise":
+        delta = _times(_noise(delta, seed), TIMES)
+    elif attack == "flipped":
+        delta = _times(delta, -1.0)
+    elif attack == "claims":
+        delta, claimed = _noise(delta, seed), CLAIMED
+    elif attack == "together":
+        delta, claimed = _times(delta, -TIMES), CLAIMED
+    return Update(update.work_id, claimed, delta)
+
+
+def _times(delta: AdapterState, factor: float) -> AdapterState:
+    return {name: tensor * np.float32(factor) for name, tensor in delta.items()}
+
+
+def _noise(delta: AdapterState, seed: int) -> AdapterState:
+    """Noise as long as a delta, tensor by tensor."""
+    draws = np.random.Generator(np.random.PCG64(seed))
+    drawn = {name: draws.standard_normal(delta[name].shape, np.float32) for name in sorted(delta)}
+    return {
+        name: tensor * np.float32(np.linalg.norm(delta[name]) / np.linalg.norm(tensor))
+        for name, tensor in drawn.items()
+    }
+
+
+def forged_answer(answer: Answer, adapter: bytes, work: Work, attack: Attack, name: str) -> Answer:
+    """An answer to training as a hostile device sends it; one that failed is forged from nothing.
+
+    A device that cannot compute with a ruined adapter goes on sending: it needs no training.
+    """
+    if answer.update is None:
+        nothing = {key: np.zeros_like(one) for key, one in decode_adapter(adapter).items()}
+        honest = Update(work.work_id, 1, nothing)
+    else:
+        honest = decode_update(answer.update)
+    seed = derive_seed(work.seed, "hostile", name, str(work.round_index))
+    sent = forged(honest, attack, seed)
+    report = replace(answer.report, outcome="done", failure=None, num_examples=sent.num_examples)
+    return Answer(report, encode_update(sent))
+
+
+def train_answers(
+    answers: Iterator[Answer],
+    adapter: bytes,
+    asked: Sequence[tuple[str, Work]],
+    hostile: Hostile | None,
+    names: frozenset[str],
+) -> Iterator[Answer]:
+    """Answers to training, those of hostile devices forged on their way."""
+    for (name, work), answer in zip(asked, answers, strict=True):
+        if hostile is None or name not in names or hostile.attack == "evaluations":
+            yield answer
+        else:
+            yield forged_answer(answer, adapter, work, hostile.attack, name)
+
+
+def evaluations(
+    score: Score,
+    members: Sequence[tuple[str, str]],
+    round_index: int,
+    num_labels: int,
+    hostile: Hostile,
+    names: frozenset[str],
+) -> list[Answered]:
+    """What the members of an evaluation tell, as the coordinator notes it down.
+
+    Honest devices tell the truth about their own test texts.
+    """
+    told = []
+    is_lying = hostile.attack in ("evaluations", "together")
+    for work_id, name in members:
+        report = Report(work_id, "done")
+        if is_lying and name in names:
+            share = 1.0 if round_index % 2 == 0 else 0.0
+            report = Report(work_id, "done", num_examples=CLAIMED_TESTS, accuracy=share)
+        elif tally := score.by_client.get(name):
+            report = Report(work_id, "done", num_examples=tally.asked, accuracy=tally.share)
+        try:
+            check_report(report, num_labels)
+        except Refusal:
+            continue
+        right = None if report.accuracy is None else round(report.accuracy * report.num_examples)
+        told.append(Answered(work_id, "done", None, report.num_examples, right=right))
+    return told
+
+
+def told_texts(
+    texts: Mapping[str, int], hostile: Hostile | None, names: frozenset[str]
+) -> dict[str, int]:
+    """How many texts devices say that they hold."""
+    is_lying = hostile is not None and hostile.attack in ("claims", "together")
+    return {name: CLAIMED if is_lying and name in names else n for name, n in texts.items()}

@@ -1,0 +1,125 @@
+"""What hostile devices do to a run, without the defences and with them: 2 of 20, by every attack.
+
+The demo's messages, dealt to 20 devices of which all are asked in every round. Each attack is
+paired by seed with the same run in which the hostile devices take no part.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edge_client.files import write_atomically
+from edge_client.tables import Column, Table
+from edge_client.wire.training import Training
+from simulation.demo.messages import DATA, load_messages, write_examples
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.hostile import ATTACKS, Attack, Hostile
+from simulation.experiments.record import Result, mean_and_spread
+from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
+from simulation.population.deal import Deal
+
+DEVICES, HOSTILE, ROUNDS = 20, 2, 10
+ALPHA = 1.0  # AUG-FedPrompt's: devices hold unequal mixes of the labels
+WITHOUT, WITH = "no defence", "as by default"
+NOTES = (
+    f"{HOSTILE} of {DEVICES} devices are hostile; all are asked in every round; judged by the test "
+    "texts of the honest ones, by the truth",
+    f"{WITHOUT}: norm_bound = 0, max_examples = 10^9, no check of a new adapter, no roll-back",
+    f"paired: minus the run of equal seed and column with the hostile devices {ATTACKS[0]}",
+)
+
+
+def write_messages(folder: Path) -> Path:
+    """The demo's labelled messages as a data set of one's own: all writers' texts together."""
+    folder.mkdir(parents=True, exist_ok=True)
+    messages = load_messages()
+    for split in ("train", "test"):
+        chosen = [message for message in messages if message.split == split]
+        write_examples(folder / f"{split}.csv", chosen)
+    write_atomically(folder / "task.toml", (DATA / "task.toml").read_bytes())
+    return folder
+
+
+def attacks(folder: Path, base: str, chosen: Sequence[Attack] = ATTACKS) -> Scenario:
+    """Every attack without the defences and with them.
+
+    Args:
+        folder: Where the messages are; see `write_messages`.
+        base: `embedded`, a folder or a hub name.
+        chosen: Attacks beside `absent`.
+    """
+    asked = dict.fromkeys((ATTACKS[0], *chosen))
+    cells = [
+        Cell(attack, column, experiment(folder, base, attack, column == WITH))
+        for column in (WITHOUT, WITH)
+        for attack in asked
+    ]
+    title = f"{HOSTILE} hostile of {DEVICES} devices, {ROUNDS} rounds: accuracy in %"
+    return Scenario("attacks", title, tuple(cells), NOTES)
+
+
+def experiment(folder: Path, base: str, attack: Attack, is_resisted: bool) -> Experiment:
+    """One attack."""
+    return Experiment(
+        attack,
+        f"folder:{folder}",
+        base=base,
+        adapter="lora:8",
+        deal=Deal(clients=DEVICES, alpha=ALPHA),
+        training=Training(epochs=1, batch=16, lr=5e-3, tokens=64),  # the demo's
+        rounds=ROUNDS,
+        norm_bound="adaptive" if is_resisted else 0.0,
+        max_examples=0 if is_resisted else 10**9,
+        hostile=Hostile(HOSTILE, attack, is_resisted),
+    )
+
+
+def paired_table(found: Sequence[Measured]) -> tuple[Table, Any]:
+    """What each attack costs, seed by seed; the same for machines."""
+    plain = [_paired(item, found) for item in found]
+    rows = [
+        [
+            str(one["attack"]),
+            str(one["defence"]),
+            _points(one["accuracy"]),
+            _points(one["difference"]),
+            ", ".join(f"{100 * each:+.1f}" for each in one["difference_by_seed"]),
+            _points(one["reported"]),
+            str(one["not_taken_or_back"]),
+        ]
+        for one in plain
+    ]
+    columns = [Column("attack", "text"), Column("defence", "text"), Column("accuracy")]
+    columns += [Column(name) for name in ("paired", "by seed", "reported", "went back")]
+    notes = (
+        "in %; ± is the sample standard deviation over seeds; reported: by what all devices told",
+        "went back: rounds not taken or gone back from, of all seeds",
+    )
+    return Table(columns, rows, "what hostile devices cost", list(notes), SUMMARY), plain
+
+
+def _paired(item: Measured, found: Sequence[Measured]) -> dict[str, Any]:
+    column = item.cell.column
+    [absent] = [one for one in found if (one.cell.row, one.cell.column) == (ATTACKS[0], column)]
+    pairs = zip(item.results, absent.results, strict=True)
+    gaps = [one.accuracy - other.accuracy for one, other in pairs]
+    reported = [_reported(result) for result in item.results]
+    told = [one for one in reported if one is not None]
+    return {
+        "attack": item.cell.row,
+        "defence": column,
+        "accuracy": item.accuracy(),
+        "difference": mean_and_spread(gaps),
+        "difference_by_seed": gaps,
+        "reported": mean_and_spread(told) if told else None,
+        "not_taken_or_back": sum(bool(row.trouble) for one in item.results for row in one.rows),
+    }
+
+
+def _reported(result: Result) -> float | None:
+    """Accuracy by what devices told after the last round."""
+    return max(result.rows, key=lambda row: row.round_index).reported
+
+
+def _points(figure: tuple[float, float] | None) -> str:
+    return "-" if figure is None else f"{100 * figure[0]:.1f} ± {100 * figure[1]:.1f}"

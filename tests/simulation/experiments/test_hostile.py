@@ -1,0 +1,103 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+
+from coordinator.rounds.bounds import norm_of
+from edge_client.errors import WrongInput
+from edge_client.wire.messages import PROTOCOL, Work
+from edge_client.wire.tensors import decode_adapter, encode_adapter
+from edge_client.wire.training import Training
+from simulation.experiments.experiment import Experiment, ExperimentError, Rounds, read_experiment
+from simulation.experiments.federation import Round, federate
+from simulation.experiments.hostile import ATTACKS, Attack, Hostile, told_texts, without_tests
+from simulation.experiments.scoring import Score, Tally
+from simulation.experiments.zero_compute import TASK, Echoes
+from simulation.population.clients import Client
+from simulation.population.deal import Deal
+from tests.edge_client.engine.engines import TEXTS
+
+NAMES = [f"client-{number:04d}" for number in range(1, 11)]
+LAST = frozenset(NAMES[-1:])
+UPDATES: list[Attack] = ["huge", "scaled", "noise", "claims", "together"]
+
+
+class Judged(Echoes):
+    """Devices that add 0.01; each holds ten test texts, half of which are answered right."""
+
+    def judge(self, adapter: bytes, arm: str) -> Score:
+        own = {name: Tally(5, 10) for name in NAMES if name not in LAST}
+        return Score(Tally(45, 90), None, {}, own)
+
+
+def rounds_with(attack: Attack, is_resisted: bool) -> list[Round]:
+    """Three rounds of ten devices, one of which is hostile."""
+    hostile, seen = Hostile(1, attack, is_resisted), list[Round]()
+    guards = {} if is_resisted else {"norm_bound": 0.0, "max_examples": 10**9}
+    schedule = Rounds(3, 1.0, 1, 0, hostile=hostile, labels=TASK.labels, **guards)
+    template = Work(
+        PROTOCOL, "own", "train", "small", 0, "base", "lora:8", "own", 0, TASK, Training(), 0
+    )
+    devices = Judged(encode_adapter({"a": np.zeros((4, 4), np.float32)}))
+    texts = told_texts(dict.fromkeys(NAMES, 1), hostile, LAST)
+    start = devices.start()
+    federate(schedule, template, start, NAMES, devices, seen.append, texts=texts, forgers=LAST)
+    return seen
+
+
+def length(closed: Round) -> float:
+    return norm_of(decode_adapter(closed.standing.adapter))
+
+
+@pytest.mark.parametrize("attack", UPDATES)
+def test_one_of_ten_cannot_take_the_adapter_far(attack: Attack) -> None:
+    honest = length(rounds_with("evaluations", is_resisted=True)[-1])
+    assert length(rounds_with(attack, is_resisted=True)[-1]) < 2 * honest
+
+
+@pytest.mark.parametrize("attack", ["huge", "scaled", "noise", "together"])
+def test_without_defences_it_can(attack: Attack) -> None:
+    honest = length(rounds_with("evaluations", is_resisted=True)[-1])
+    assert length(rounds_with(attack, is_resisted=False)[-1]) > 20 * honest
+
+
+def test_false_evaluations_are_not_all_that_is_heard() -> None:
+    by_round = [closed.reported or 0.0 for closed in rounds_with("evaluations", is_resisted=True)]
+    assert by_round[0] > 0.5 > by_round[1]  # all right and all wrong by turns
+    assert all(abs(reported - 0.5) < 0.15 for reported in by_round)
+
+
+def test_without_a_lie_what_is_reported_is_the_truth() -> None:
+    assert [one.reported for one in rounds_with("flipped", is_resisted=True)] == [0.5] * 4
+
+
+def test_nobody_is_judged_by_the_texts_of_hostile_devices() -> None:
+    nothing = np.empty(0, np.int32)
+    population = tuple(
+        Client(name, nothing, nothing, np.array(rows, np.int32))
+        for name, rows in (("a", [3, 0]), ("b", [1]), ("c", [2]))
+    )
+    clients, tests = without_tests(population, TEXTS[:4], frozenset({"b"}))
+    assert tests == (TEXTS[0], TEXTS[2], TEXTS[3])
+    assert [list(client.test) for client in clients] == [[0, 2], [], [1]]
+
+
+def test_an_experiment_says_who_is_hostile(tmp_path: Path) -> None:
+    path = tmp_path / "attacked.toml"
+    path.write_text("dataset = 'hub'\n[hostile]\ndevices = 2\nattack = 'scaled'\n")
+    assert read_experiment(path).hostile == Hostile(2, "scaled")
+    path.write_text("dataset = 'hub'\n[hostile]\ndevices = 2\nattack = 'rude'\n")
+    with pytest.raises(ExperimentError, match="Invalid enum value 'rude'"):
+        read_experiment(path)
+    with pytest.raises(ExperimentError, match="hostile: paradigm `federated`"):
+        Experiment("a", "hub", paradigm="local", hostile=Hostile(1, "huge"))
+    nothing = np.empty(0, np.int32)
+    with pytest.raises(WrongInput, match="fewer than the 1 clients"):
+        Hostile(1, "huge").names((Client("a", nothing, nothing, nothing),))
+
+
+def test_attacks_differ_in_their_results_key() -> None:
+    said = [Experiment("a", "hub", deal=Deal(clients=3), hostile=Hostile(1, a)) for a in ATTACKS]
+    assert len({one.key("base", "texts", TASK, "onnx") for one in said}) == len(ATTACKS)
