@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,17 @@ from simulation.experiments.experiment import Experiment, ExperimentError, Round
 from simulation.experiments.federation import Round, federate
 from simulation.experiments.hostile import ATTACKS, Attack, Hostile, told_texts, without_tests
 from simulation.experiments.scoring import Score, Tally
-from simulation.experiments.zero_compute import TASK, Echoes
+from simulation.experiments.zero_compute import ADDED, TASK, Echoes
 from simulation.population.clients import Client
 from simulation.population.deal import Deal
 from tests.edge_client.engine.engines import TEXTS
 
 NAMES = [f"client-{number:04d}" for number in range(1, 11)]
 LAST = frozenset(NAMES[-1:])
+PROGRESS: dict[Attack, float] = {  # docs/results/hostile.md has them too
+    **{"absent": 1.0, "huge": 1.21, "scaled": 1.21, "noise": 0.9, "flipped": 0.8},
+    **{"claims": 0.75, "evaluations": 1.0, "together": -0.03},
+}
 UPDATES: list[Attack] = ["huge", "scaled", "noise", "claims", "together"]
 
 
@@ -32,18 +37,22 @@ class Judged(Echoes):
         return Score(Tally(45, 90), None, {}, own)
 
 
-def rounds_with(attack: Attack, is_resisted: bool) -> list[Round]:
-    """Three rounds of ten devices, one of which is hostile."""
-    hostile, seen = Hostile(1, attack, is_resisted), list[Round]()
+def rounds_with(
+    attack: Attack, is_resisted: bool, rounds: int = 3, names: Sequence[str] = NAMES, last: int = 1
+) -> list[Round]:
+    """Rounds of ten devices, one of which is hostile, or as said."""
+    hostile, seen = Hostile(last, attack, is_resisted), list[Round]()
+    forgers = frozenset(names[-last:])
+    names = names[:-last] if attack == "absent" else names
     guards = {} if is_resisted else {"norm_bound": 0.0, "max_examples": 10**9}
-    schedule = Rounds(3, 1.0, 1, 0, hostile=hostile, labels=TASK.labels, **guards)
+    schedule = Rounds(rounds, 1.0, 1, 0, hostile=hostile, labels=TASK.labels, **guards)
     template = Work(
         PROTOCOL, "own", "train", "small", 0, "base", "lora:8", "own", 0, TASK, Training(), 0
     )
     devices = Judged(encode_adapter({"a": np.zeros((4, 4), np.float32)}))
-    texts = told_texts(dict.fromkeys(NAMES, 1), hostile, LAST)
+    texts = told_texts(dict.fromkeys(names, 1), hostile, forgers)
     start = devices.start()
-    federate(schedule, template, start, NAMES, devices, seen.append, texts=texts, forgers=LAST)
+    federate(schedule, template, start, names, devices, seen.append, texts=texts, forgers=forgers)
     return seen
 
 
@@ -61,6 +70,14 @@ def test_one_of_ten_cannot_take_the_adapter_far(attack: Attack) -> None:
 def test_without_defences_it_can(attack: Attack) -> None:
     honest = length(rounds_with("evaluations", is_resisted=True)[-1])
     assert length(rounds_with(attack, is_resisted=False)[-1]) > 20 * honest
+
+
+@pytest.mark.parametrize(("attack", "progress"), PROGRESS.items())
+def test_two_of_twenty_cost_as_much_as_the_bounds_let_them(attack: Attack, progress: float) -> None:
+    names = [f"client-{number:04d}" for number in range(20)]
+    last = rounds_with(attack, is_resisted=True, rounds=10, names=names, last=2)[-1]
+    mean = float(decode_adapter(last.standing.adapter)["a"].mean())
+    assert mean / (10 * ADDED) == pytest.approx(progress, abs=0.05)
 
 
 def test_false_evaluations_are_not_all_that_is_heard() -> None:
