@@ -250,13 +250,6 @@ class Store:
             self._heads = None
             heads.close()
 
-    def watch(self) -> None:
-        """Remember that the ends of the journals are kept beside the database from now on."""
-        self.database.write(sql.update(STORE).values(is_watched=True))
-
-    def is_watched(self) -> bool:
-        return any(row["is_watched"] for row in self.database.rows(sql.select(STORE)))
-
     def ends(self) -> dict[str, Head]:
         """The end of each journal that has an event."""
         last = sql.select(EVENTS.c.run_id, sql.func.max(EVENTS.c.seq).label("seq"))
