@@ -44,7 +44,7 @@ else:  # pragma: no cover - the same library, before it moved into Python
     import tomli as tomllib
 
 FULL = ("full", "full+head")
-RESULTS_VERSION = 2  # another one when the same experiment gives other numbers than before
+RESULTS_VERSION = 3  # another one when the same experiment gives other numbers than before
 Paradigm = Literal["federated", "centralised", "local"]
 
 
