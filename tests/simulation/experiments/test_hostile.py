@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,8 +45,9 @@ def rounds_with(
     hostile, seen = Hostile(last, attack, is_resisted), list[Round]()
     forgers = frozenset(names[-last:])
     names = names[:-last] if attack == "absent" else names
-    guards = {} if is_resisted else {"norm_bound": 0.0, "max_examples": 10**9}
-    schedule = Rounds(rounds, 1.0, 1, 0, hostile=hostile, labels=TASK.labels, **guards)
+    schedule = Rounds(rounds, 1.0, 1, 0, hostile=hostile, labels=TASK.labels)
+    if not is_resisted:
+        schedule = replace(schedule, norm_bound=0.0, max_examples=10**9)
     template = Work(
         PROTOCOL, "own", "train", "small", 0, "base", "lora:8", "own", 0, TASK, Training(), 0
     )
