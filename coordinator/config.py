@@ -66,6 +66,8 @@ class RunConfig:
         min_clients: Devices that must have asked for work before the first round.
         min_updates: Updates without which no round is closed.
         deadline_s: Seconds after which a step stops waiting for those who have not answered.
+        adaptive_deadline: Whether a step waits no longer than a multiple of what the steps before
+            it took nearly all devices that answered.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
         evaluate_cohort: Devices asked to evaluate an adapter; 0 for all that are there.
         norm_bound: Norm down to which longer updates are scaled; `adaptive` follows the rounds'
@@ -90,6 +92,7 @@ class RunConfig:
     min_clients: int = 2
     min_updates: int = 1
     deadline_s: float = 600.0
+    adaptive_deadline: bool = True
     evaluate_every: int = 1
     evaluate_cohort: int = 0
     norm_bound: float | Literal["adaptive"] = "adaptive"

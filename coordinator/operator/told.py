@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from coordinator.config import RunConfig
-from coordinator.rounds.machine import devices_needed, rounds_of
+from coordinator.rounds.machine import closes_at_s, devices_needed, rounds_of
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State
 from coordinator.storage.figures import accuracies, means, pseudo_labels
@@ -82,7 +82,7 @@ def _step_told(config: RunConfig, state: State) -> Told | None:
         "round_index": step.opened.round_index,
         "attempt": step.opened.attempt,
         "opened_at_s": step.opened.opened_at_s,
-        "closes_at_s": step.opened.opened_at_s + config.deadline_s,
+        "closes_at_s": closes_at_s(config, step),
         "asked": len(step.members),
         "answers": len(step.answers),
         "failed": sum(answer.outcome == "failed" for answer in step.answers.values()),

@@ -1,7 +1,7 @@
 """What happened in a run, event by event; each is one line of JSON in its journal."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Literal, get_args
 
 import msgspec
@@ -57,6 +57,8 @@ class Answered:
         mean_log_probabilities: One per label, over the texts evaluated.
         failure: Why it failed.
         norm: Euclidean norm of the update as it came; of training that is done.
+        took_s: Seconds since its step opened, or the coordinator came back; None where nobody
+            measured. Two answers that differ in it alone are equal.
     """
 
     work_id: str
@@ -69,6 +71,7 @@ class Answered:
     mean_log_probabilities: tuple[float, ...] = ()
     failure: Failure | None = None
     norm: float | None = None
+    took_s: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

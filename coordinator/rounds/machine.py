@@ -21,16 +21,19 @@ from coordinator.rounds.events import (
     StepClosed,
     StepOpened,
 )
+from coordinator.rounds.pace.deadlines import closes_after_s, deadline_of_next
+from coordinator.rounds.pace.silence import awake
 from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.scoring import is_collapsed, is_worse
 from coordinator.rounds.selection import candidates, cohort, evaluators, labellers, trainable
-from coordinator.rounds.state import State
+from coordinator.rounds.state import State, Step
 from coordinator.rounds.thresholds import class_thresholds
 from edge_client.wire.labelling import Labelling, keep_in
 from edge_client.wire.tensors import AdapterState
 
 MOST_FAILURES = 6  # attempts at a round in a row in which every device fails; about two minutes
 MOST_ROLLBACKS = 3  # by itself, until its operator orders something: a run comes to its end
+MOST_TRIES = 3  # at an evaluation that nobody answers
 ASK_AGAIN_S = 60.0  # between two questions whether anybody has texts to train on by now
 
 
@@ -52,10 +55,13 @@ def decide(
     if state.step is None:
         return _back(config, state, now_s) or _next_step(config, state, alive, secret, now_s)
     step, opened = state.step, state.step.opened
-    is_overdue = now_s >= opened.opened_at_s + config.deadline_s
+    is_overdue = now_s >= closes_at_s(config, step)
     if opened.kind != "train":
-        is_over = step.is_answered or is_overdue
-        return StepClosed(state.adapter_sha256, now_s) if is_over else None
+        if step.is_answered or (is_overdue and not _is_made_up(state, opened, step)):
+            return StepClosed(state.adapter_sha256, now_s)
+        if is_overdue and alive:
+            return _evaluate(config, state, alive, secret, now_s, opened.attempt + 1)
+        return None
     if len(step.updates()) >= config.min_updates:
         return StepClosed(None, now_s) if step.is_answered or is_overdue else None
     # When everyone failed at once there is nobody to wait for, but no reason to ask in a hot loop.
@@ -112,6 +118,22 @@ def bounded(
     return replace(opened, norm_bound=bound, most_examples=most)
 
 
+def closes_at_s(config: Schedule, step: Step) -> float:
+    """Unix time at which an open step stops waiting, as it stands."""
+    opened = step.opened
+    return opened.opened_at_s + closes_after_s(config.deadline_s, opened, step.answers.values())
+
+
+def _is_made_up(state: State, opened: StepOpened, step: Step) -> bool:
+    """Whether a step that is overdue is an evaluation that devices are asked for once more.
+
+    Without an answer its round would have no accuracy; not for ever, where none can be had.
+    """
+    before = state.evaluations if state.evaluated == opened.round_index else 0
+    is_last = opened.attempt - max(before, state.dropped) >= MOST_TRIES
+    return opened.kind == "evaluate" and not step.updates() and not is_last
+
+
 def rounds_of(config: Schedule, state: State) -> int:
     """Rounds until the run is finished, those that it was extended by included.
 
@@ -142,13 +164,15 @@ def _next_step(
     labelling = config.labelling
     is_labelled = state.labelled > state.round_index
     if labelling and not is_labelled and state.round_index % labelling.infer_every == 0:
-        chosen = labellers(alive, labelling.infer_clients, config.seed, state.round_index + 1)
+        there = awake(alive, state.silences, state.steps + 1) or alive
+        chosen = labellers(there, labelling.infer_clients, config.seed, state.round_index + 1)
         sha256 = labels_with(labelling, state)[0]
         index, attempt = state.round_index + 1, state.dropped + 1
         labels = _open(sha256, "label", index, attempt, chosen, secret, now_s)
-        return labels if chosen else None
+        return _timed(config, state, labels) if chosen else None
     opened = _train(config, state, alive, secret, now_s, state.dropped + 1)
-    if opened is None and alive and now_s - state.closed_at_s >= ASK_AGAIN_S:
+    has_waited = not 0.0 <= now_s - state.closed_at_s < ASK_AGAIN_S  # a clock may be set back
+    if opened is None and alive and has_waited:
         # Nobody who is there had a text to train on; an evaluation hears whether that has changed.
         attempt = max(state.evaluations, state.dropped) + 1
         return _evaluate(config, state, alive, secret, now_s, attempt)
@@ -164,9 +188,19 @@ def _evaluate(
     attempt: int,
 ) -> StepOpened:
     index, size = state.round_index, config.evaluate_cohort
-    chosen, population = evaluators(alive, state.without_tests, size, config.seed, index, attempt)
+    there = awake(alive, state.silences, state.steps + 1) or alive
+    chosen, population = evaluators(there, state.without_tests, size, config.seed, index, attempt)
     opened = _open(state.adapter_sha256, "evaluate", index, attempt, chosen, secret, now_s)
-    return replace(opened, population=population)
+    return _timed(config, state, replace(opened, population=population))
+
+
+def _timed(config: Schedule, state: State, opened: StepOpened) -> StepOpened:
+    """A step that is about to open, with its deadline where that adapts."""
+    if not config.adaptive_deadline:
+        return opened
+    chosen = [device_id for _, device_id in opened.members]
+    known = (state.times, opened.kind, state.silences, chosen)
+    return replace(opened, deadline_s=deadline_of_next(config.deadline_s, *known))
 
 
 def thresholds_before(config: Schedule, state: State, round_index: int) -> tuple[float, ...]:
@@ -210,11 +244,14 @@ def _train(
 ) -> StepOpened | None:
     round_index = state.round_index + 1
     least = thresholds_before(config, state, round_index)
-    names = candidates(alive, state.texts, state.confidences, least)
-    seed, most = config.seed, config.max_cohort
-    chosen = cohort(names, config.fraction, seed, round_index, attempt, most)
-    opened = _open(state.adapter_sha256, "train", round_index, attempt, chosen, secret, now_s)
-    return opened if len(chosen) >= config.min_updates else None
+    seed, most, sha256 = config.seed, config.max_cohort, state.adapter_sha256
+    for there in (awake(alive, state.silences, state.steps + 1), alive):
+        names = candidates(there, state.texts, state.confidences, least)
+        chosen = cohort(names, config.fraction, seed, round_index, attempt, most)
+        if len(chosen) >= config.min_updates:
+            opened = _open(sha256, "train", round_index, attempt, chosen, secret, now_s)
+            return _timed(config, state, opened)
+    return None
 
 
 def _open(

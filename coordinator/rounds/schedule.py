@@ -34,6 +34,10 @@ class Schedule(Protocol):
         """Seconds after which a step stops waiting."""
 
     @property
+    def adaptive_deadline(self) -> bool:
+        """Whether a step waits no longer than steps before it lead to expect."""
+
+    @property
     def evaluate_every(self) -> int:
         """Rounds between evaluations; 0 for only before the first and after the last."""
 

@@ -22,6 +22,8 @@ from coordinator.rounds.events import (
     StepOpened,
     Unpaused,
 )
+from coordinator.rounds.pace.deadlines import Times, after_answers
+from coordinator.rounds.pace.silence import Silence, after_step
 from coordinator.rounds.scoring import Score, bounded, has_tests, is_below, scored
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.failures import Failure
@@ -34,6 +36,7 @@ class Step:
     opened: StepOpened
     members: Mapping[str, str]  # work_id -> device_id
     answers: Mapping[str, Answered] = field(default_factory=dict)
+    is_measured: bool = True  # since it opened without a break
 
     @property
     def is_answered(self) -> bool:
@@ -92,10 +95,13 @@ class State:
         labelled: The last round before which devices labelled; 0 for none.
         left: Devices that take no part for now -> why.
         closed_at_s: Unix time at which the last step closed.
-        evaluations: How often the adapter of the round `evaluated` was evaluated.
+        evaluations: How often devices were asked to evaluate the adapter of the round `evaluated`.
         paused_at_s: Unix time since which the run stands still; None while it does not.
         rounds: Rounds that it was extended to; 0: as its configuration says.
         is_stopped: Whether its operator ended it.
+        steps: How many were opened.
+        silences: Devices that did not answer when they were last asked.
+        times: How long the last steps of each kind took.
         is_gathering: Whether it goes on after its end: the devices that went home come back one by
             one, so it waits for as many as at its beginning.
         medians: How long and how heavy the last rounds' updates were.
@@ -135,6 +141,9 @@ class State:
     dropped: int = 0
     failed: int = 0
     trouble: str = ""
+    steps: int = 0
+    silences: Mapping[str, Silence] = field(default_factory=dict)
+    times: Times = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         first = self.first_sha256 or self.adapter_sha256
@@ -164,6 +173,7 @@ def evolve(state: State, event: Event) -> State:
     if isinstance(event, StepOpened):
         before = state.step
         failed = state.failed + 1 if before is not None and before.is_failed else 0
+        state = replace(_left_alone(state, event.opened_at_s), steps=state.steps + 1)
         opened = Step(event, dict(event.members))
         return replace(state, step=opened, is_gathering=False, failed=failed, asked=event.attempt)
     if isinstance(event, Answered):
@@ -199,16 +209,34 @@ def evolve(state: State, event: Event) -> State:
         return _rolled_back(state, event)
     if state.step is None or event.adapter_sha256 is None:
         raise ValueError("StepClosed needs an open step and the adapter after it")
-    closed = replace(state, closed_at_s=event.closed_at_s, asked=0)
+    closed = _left_alone(state, event.closed_at_s)
+    closed = replace(closed, closed_at_s=event.closed_at_s, asked=0)
+    if state.step.is_measured:
+        answers = state.step.answers.values()
+        times = after_answers(state.times, state.step.opened.kind, answers)
+        closed = replace(closed, times=times)
     return _closed(closed, state.step, event.adapter_sha256, event.refused)
 
 
+def _left_alone(state: State, now_s: float) -> State:
+    """The open step, if there is one, is over: who has not answered by now has missed it.
+
+    A simulation closes at the moment at which it opens; nobody is late there.
+    """
+    step = state.step
+    if step is None or now_s <= step.opened.opened_at_s:
+        return state
+    answered = {step.members[work_id] for work_id in step.answers}
+    asked = step.members.values()
+    return replace(state, silences=after_step(state.silences, asked, answered, state.steps))
+
+
 def _opened_at(state: State, at_s: float) -> State:
-    """The open step, if there is one, as if it were opened then."""
+    """The open step, if there is one, as if it were opened then; nothing is measured of it."""
     if state.step is None:
         return state
     opened = replace(state.step.opened, opened_at_s=at_s)
-    return replace(state, step=replace(state.step, opened=opened))
+    return replace(state, step=replace(state.step, opened=opened, is_measured=False))
 
 
 def _unpaused(state: State, now_s: float) -> State:

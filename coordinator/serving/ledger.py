@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from threading import RLock
 
 from coordinator.config import RunConfig
+from coordinator.fleet.clock import Clock
 from coordinator.rounds.events import Answered, Event, Resumed, RolledBack, StepOpened
 from coordinator.rounds.machine import rounds_of
 from coordinator.rounds.scoring import Score
@@ -85,10 +86,17 @@ class Ledger:
         store: Holds the journals.
         now_s: Unix time; deadlines of open steps count from here again.
         keep_rounds: How many of a run's newest rounds keep their adapter.
+        clock: Measures how long answers take; None: one that starts now.
     """
 
-    def __init__(self, store: Store, now_s: float, keep_rounds: int = KEEP_ROUNDS) -> None:
-        self._store = store
+    def __init__(
+        self,
+        store: Store,
+        now_s: float,
+        keep_rounds: int = KEEP_ROUNDS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._store, self._clock = store, clock or Clock(now_s)
         self._lock = RLock()
         self._live: dict[str, Live] = {}
         self._asked: dict[str, Asked] = {}
@@ -170,7 +178,7 @@ class Ledger:
             receipts = []
             for run_id, answer in asked:
                 if (receipt := self._receipt(run_id, answer, new)) is None:
-                    new[answer.work_id] = run_id, answer
+                    new[answer.work_id] = run_id, self._measured(run_id, answer)
                     receipt = Receipt(True)
                 receipts.append(receipt)
             places, events = Counter[str](), []
@@ -182,6 +190,13 @@ class Ledger:
             for run_id, answer in new.values():
                 self._live[run_id] = self._folded(self._live[run_id], answer)
             return receipts
+
+    def _measured(self, run_id: str, answer: Answered) -> Answered:
+        """An answer to the open step, with how long it took."""
+        step = self._live[run_id].state.step
+        assert step is not None  # else it is not new
+        took_s = max(0.0, self._clock.now_s() - step.opened.opened_at_s)
+        return replace(answer, took_s=round(took_s, 3))
 
     def _receipt(
         self, run_id: str, answer: Answered, new: Mapping[str, tuple[str, Answered]]

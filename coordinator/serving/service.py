@@ -79,7 +79,7 @@ class Service:
     ) -> None:
         self.store = store
         self.clock = Clock(now_s)
-        self._ledger = Ledger(store, now_s, limits.keep_rounds)
+        self._ledger = Ledger(store, now_s, limits.keep_rounds, self.clock)
         self.caretaker = Caretaker(store, self._ledger.kept, limits, usage)
         self.fleet = Fleet(store)
         self.lives = Lives()

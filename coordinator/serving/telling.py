@@ -5,7 +5,7 @@ from itertools import islice
 
 from coordinator.rounds.events import Event, Finished, Paused, RolledBack, StepClosed, StepOpened
 from coordinator.rounds.guidance import guidance_of
-from coordinator.rounds.machine import devices_needed
+from coordinator.rounds.machine import closes_at_s, devices_needed
 from coordinator.rounds.scoring import scored
 from coordinator.rounds.state import Step
 from coordinator.serving.ledger import Live
@@ -113,7 +113,7 @@ def waiting_of(
         live.rounds,
         missing_of(live),
         len(step.members),
-        round(max(0.0, step.opened.opened_at_s + config.deadline_s - now_s), 1),
+        round(max(0.0, closes_at_s(config, step) - now_s), 1),
         _named(live, names_of) if config.tell_names else (),
     )
 
@@ -188,8 +188,11 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
     if isinstance(event, StepOpened):
         again = "" if event.attempt == 1 else f", attempt {event.attempt}"
         names = listed(names_of(device_id for _, device_id in event.members))
+        is_sooner = 0.0 < event.deadline_s < config.deadline_s
+        sooner = f", in {event.deadline_s:.0f} s once half are done" if is_sooner else ""
         what = f"{round_text(live, event)}{again}"
-        return f"{config.name}: {what}: asked {names}; closes in {config.deadline_s:g} s at most"
+        closes = f"closes in {config.deadline_s:g} s at most{sooner}"
+        return f"{config.name}: {what}: asked {names}; {closes}"
     if isinstance(event, StepClosed) and step is not None:
         done = f"{len(step.updates())} of {len(step.members)} done"
         spent = f"after {event.closed_at_s - step.opened.opened_at_s:.1f} s"

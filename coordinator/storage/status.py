@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coordinator.config import RunConfig
 from coordinator.rounds.history import history_of
-from coordinator.rounds.machine import devices_needed, rounds_of
+from coordinator.rounds.machine import closes_at_s, devices_needed, rounds_of
 from coordinator.rounds.state import State, Step, replay
 from coordinator.storage.figures import accuracies, errors, medians, pseudo_labels, rows
 from coordinator.storage.rows.devices import Device, devices
@@ -38,7 +39,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "min_clients": config.min_clients,
         "needed": devices_needed(config, state),
         "devices": _devices(fleet, told, state, table),
-        "step": _step(state.step, config.deadline_s) if state.step else None,
+        "step": _step(config, state.step) if state.step else None,
         "failing": failing_of(state, table),
         "answers": len(state.step.answers) if state.step else 0,
         "asked": len(state.step.members) if state.step else 0,
@@ -91,14 +92,14 @@ def _answer(row: Row) -> dict[str, Any]:
     return told | {"refused_bytes": row.get("refused_bytes", 0)}
 
 
-def _step(step: Step, deadline_s: float) -> dict[str, Any]:
+def _step(config: RunConfig, step: Step) -> dict[str, Any]:
     opened = step.opened
     return {
         "kind": opened.kind,
         "round_index": opened.round_index,
         "attempt": opened.attempt,
         "opened_at_s": opened.opened_at_s,
-        "closes_at_s": opened.opened_at_s + deadline_s,
+        "closes_at_s": closes_at_s(config, step),
     }
 
 

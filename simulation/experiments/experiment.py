@@ -193,6 +193,7 @@ class Rounds:
     min_clients: int = 1
     min_updates: int = 1
     deadline_s: float = math.inf
+    adaptive_deadline: bool = False
     labelling: Labelling | None = None
     labels: tuple[str, ...] = ()
     max_cohort: int = 0

@@ -158,10 +158,17 @@ def test_another_attempt_waits_for_devices() -> None:
     assert decide(config, training(config), ["a"], "s", 1000.0) is None
 
 
-def test_an_evaluation_closes_at_the_deadline_with_nobody() -> None:
+def test_an_evaluation_that_nobody_answers_is_asked_for_three_times() -> None:
     state = proceed(State("first"), CONFIG, 0.0, [])
     assert decide(CONFIG, state, DEVICES, "s", 99.0) is None
-    assert decide(CONFIG, state, DEVICES, "s", 100.0) == StepClosed("first", 100.0)
+    for attempt in (2, 3):
+        event = decide(CONFIG, state, DEVICES, "s", (attempt - 1) * 100.0)
+        assert isinstance(event, StepOpened) and (event.kind, event.attempt) == (
+            "evaluate",
+            attempt,
+        )
+        state = evolve(state, event)
+    assert decide(CONFIG, state, DEVICES, "s", 300.0) == StepClosed("first", 300.0)
 
 
 def test_a_restart_costs_no_device_its_deadline() -> None:
