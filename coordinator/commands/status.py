@@ -196,7 +196,7 @@ def devices_table(one: Status, now_s: float) -> Table:
             item["name"],
             f"{_gone(item)} ({item['left']})"
             if item["left"]
-            else words.get(item["open_work"], item["open_work"]),
+            else words.get(item["open_work"], item["open_work"]) + _missed(item),
             "never" if (seen := item["last_seen_s"]) is None else f"{span(now_s - seen)} ago",
             _last(item["last"]),
         ]
@@ -206,6 +206,8 @@ def devices_table(one: Status, now_s: float) -> Table:
     notes = ["last seen: to within a minute"]
     if more:
         notes.append(f"and {more} more devices; see --json")
+    if any(map(_missed, devices)):
+        notes.append("slow, silent: missed so many steps in a row, and is asked less often")
     gone = {_gone(item) for item in devices if item["left"]}
     notes += [f"{word}: takes no part until it is started again" for word in sorted(gone)]
     lasts: list[Mapping[str, Any]] = [item["last"] for item in devices if item["last"]]
@@ -219,6 +221,14 @@ def _gone(item: Mapping[str, Any]) -> str:
     """One that has never answered did not take part: nothing to leave."""
     is_new = item["membership"] == "declined" and item["last"] is None
     return "declined" if is_new else "left"
+
+
+def _missed(item: Mapping[str, Any]) -> str:
+    """Whether a device is slow, its newest answer too late, or silent, and for how long."""
+    if not item["misses"]:
+        return ""
+    is_slow = item["last"] is not None and item["last"]["is_late"]
+    return f", {'slow' if is_slow else 'silent'} {item['misses']}"
 
 
 def _last(answer: Mapping[str, Any] | None) -> str:

@@ -310,6 +310,7 @@ MEMBER = {
     "is_revoked": False,
     "now": "late",
     "left": None,
+    "misses": 0,
     "last": ANSWER,
 }
 
@@ -329,6 +330,7 @@ class Member(Model):
         now: What it owes the open step: `asked`; `late`, where half of those asked have answered
             and it has not; `done`; `failed`; null where it was not asked.
         left: Why it takes no part for now.
+        misses: Steps in a row that closed without it; it is asked less often for that.
         last: Its newest answer in this run.
     """
 
@@ -344,6 +346,7 @@ class Member(Model):
     is_revoked: bool
     now: Literal["asked", "late", "done", "failed"] | None
     left: Failure | None
+    misses: int
     last: Answer | None
 
 

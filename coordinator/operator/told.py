@@ -207,6 +207,7 @@ def members_told(
         is_here: Whether a device was heard of lately.
     """
     step, left = standing.state.step, standing.state.left
+    silences = standing.state.silences
     asked = {device_id: work_id for work_id, device_id in step.members.items()} if step else {}
     is_half_in = step is not None and 2 * len(step.answers) >= len(step.members)
     found = []
@@ -226,6 +227,7 @@ def members_told(
                 "is_revoked": device.revoked_at_s is not None,
                 "now": answer.outcome if answer else waits,
                 "left": left.get(device_id),
+                "misses": silences[device_id].misses if device_id in silences else 0,
                 "last": newest.get(device_id),
             }
         )

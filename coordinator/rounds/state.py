@@ -36,7 +36,7 @@ class Step:
     opened: StepOpened
     members: Mapping[str, str]  # work_id -> device_id
     answers: Mapping[str, Answered] = field(default_factory=dict)
-    is_measured: bool = True  # since it opened without a break
+    is_measured: bool = True  # no restart came in between
 
     @property
     def is_answered(self) -> bool:
@@ -197,7 +197,9 @@ def evolve(state: State, event: Event) -> State:
     if isinstance(event, Resumed):
         # What a pause is still to add to the deadline counts from here too.
         since = event.resumed_at_s if state.is_paused and state.step else state.paused_at_s
-        return replace(_opened_at(state, event.resumed_at_s), paused_at_s=since)
+        again = replace(_opened_at(state, event.resumed_at_s), paused_at_s=since)
+        broken = again.step and replace(again.step, is_measured=False)
+        return replace(again, step=broken)
     if isinstance(event, Paused):
         if state.is_paused:
             return state
@@ -232,11 +234,11 @@ def _left_alone(state: State, now_s: float) -> State:
 
 
 def _opened_at(state: State, at_s: float) -> State:
-    """The open step, if there is one, as if it were opened then; nothing is measured of it."""
+    """The open step, if there is one, as if it were opened then."""
     if state.step is None:
         return state
     opened = replace(state.step.opened, opened_at_s=at_s)
-    return replace(state, step=replace(state.step, opened=opened, is_measured=False))
+    return replace(state, step=replace(state.step, opened=opened))
 
 
 def _unpaused(state: State, now_s: float) -> State:

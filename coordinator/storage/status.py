@@ -59,7 +59,8 @@ def _devices(
 
     Attributes of each: `membership` is its answer; `last_seen_s` is Unix time, half a minute old
     at most where a coordinator runs; `open_work` is `done`, `failed` or `missing` for who is asked
-    now, else None; `left` is the code of why it takes no part for now; `last` is its newest answer.
+    now, else None; `left` is the code of why it takes no part for now; `misses` are steps in a row
+    that closed without it; `last` is its newest answer.
     """
     step = state.step
     asked = {device_id: work_id for work_id, device_id in step.members.items()} if step else {}
@@ -80,6 +81,7 @@ def _devices(
                 "last_seen_s": device.last_seen_s,
                 "open_work": answer.outcome if answer else waits,
                 "left": state.left.get(device_id) or told[device_id].membership.failure,
+                "misses": missed.misses if (missed := state.silences.get(device_id)) else 0,
                 "last": _answer(newest[device_id]) if device_id in newest else None,
             }
         )

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def evaluating(store: Store, name: str) -> str:
-    """A run whose first evaluation is open; its id."""
+    """A run whose first evaluation is open, and answered by one of two; its id."""
     config = RunConfig(name, TASK, rounds=1, min_clients=1)
     adapter = store.put(f"{name} adapter 0".encode())
     store.add_run(Run(f"r-{name}", 1.0, encode(config).decode(), "b", "b", "bert", adapter, "s"))
-    opened = StepOpened("evaluate", 0, 1, adapter, (("0" * 32, "nobody"),), 0.0)
+    opened = StepOpened("evaluate", 0, 1, adapter, (("0" * 32, "a"), ("1" * 32, "b")), 0.0)
     store.append(f"r-{name}", 0, opened)
+    store.append(f"r-{name}", 1, Answered("0" * 32, "done", None, 4))
     return f"r-{name}"
 
 
@@ -80,12 +82,16 @@ def test_updates_of_an_attempt_that_failed_are_removed_at_once(
     store: Store, tmp_path: Path
 ) -> None:
     config = RunConfig("mail", TASK, rounds=1, min_clients=2, min_updates=2, deadline_s=9.0)
+    config = replace(config, norm_bound=0.0)  # the adapter is not one
     first = store.put(b"adapter")
     store.add_run(Run("r", 0.0, encode(config).decode(), "b", "b", "bert", first, "s"))
     service = Service(store, 0.0)
     for name in ("a", "b"):
         service.membership(enrolled(service, name), "r", Membership("joined"), 0.0)
     service.tick(0.0)
+    step = service.run("r").state.step
+    assert step is not None
+    service._ledger.answer("r", Answered(next(iter(step.members)), "done", None, 4))
     service.tick(10.0)
     step = service.run("r").state.step
     assert step is not None and step.opened.kind == "train"
