@@ -78,6 +78,12 @@ class Scene:
         )
         self.token, self.run_id = created["token"], created["run_id"]
 
+    def fixed_deadlines(self) -> str:
+        """A run file by which no step waits less than its deadline, whatever slows answers down."""
+        file = self.folder / "fixed.toml"
+        file.write_text("adaptive_deadline = false\n")
+        return str(file)
+
     def serve(self, port: int = 0) -> str:
         """Start the coordinator; its URL."""
         log = self.fleet.logs / "coordinator.log"

@@ -14,7 +14,7 @@ def test_kill_9_of_a_client_and_of_the_coordinator_changes_no_byte(
     scene: Scene, undisturbed_with: Callable[[str], bytes], engine: str
 ) -> None:
     expected = undisturbed_with(engine)
-    scene.create(2, len(CLIENTS), EPOCHS)
+    scene.create(2, len(CLIENTS), EPOCHS, scene.fixed_deadlines())
     url = scene.serve()
     port = int(url.rsplit(":", 1)[1])
     for name in CLIENTS:

@@ -90,9 +90,12 @@ def test_who_has_not_answered_in_time_is_late(start: Start, tmp_path: Path) -> N
     live = start(deadline_s=0.6)
     devices = live.join("kitchen", "hall")
     work = devices[0].work()
+    devices[1].do(devices[1].work())  # one that nobody answers would be asked for again
     wait_for(lambda: plain(tmp_path)["round_index"] == 0 and plain(tmp_path)["phase"] == "train")
     devices[0].report(Report(work.work_id, "done", 4, accuracy=0.5))
     assert "evaluate, round 0: done, too late to count" in status(tmp_path)
+    assert re.search("kitchen .*, slow 1 ", status(tmp_path))
+    assert {one["misses"] for one in plain(tmp_path)["devices"] if one["name"] == "kitchen"} == {1}
 
 
 def test_a_run_that_fails_on_every_device_says_so(start: Start, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_base: Base) -> by
 
 def begin(scene: Scene, *arguments: str) -> str:
     """Create the run and serve it; its URL."""
-    scene.create(ROUNDS, len(CLIENTS), EPOCHS, *arguments)
+    scene.create(ROUNDS, len(CLIENTS), EPOCHS, *arguments, scene.fixed_deadlines())
     return scene.serve()
 
 

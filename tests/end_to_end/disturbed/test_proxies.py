@@ -22,7 +22,8 @@ LARGE_BYTES = 1 << 20
 
 def begin(scene: Scene, *arguments: str, epochs: int = 4) -> int:
     """Create the run and serve it; the port."""
-    scene.create(ROUNDS, len(CLIENTS), epochs, "--deadline", "3600", *arguments)
+    fixed = ("--deadline", "3600", *arguments, scene.fixed_deadlines())
+    scene.create(ROUNDS, len(CLIENTS), epochs, *fixed)
     return int(scene.serve().rsplit(":", 1)[1])
 
 
