@@ -3,10 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= 2.13.0
 WITHIN ?=
+SECONDS ?= 60
+SEED ?=
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 READY = $(VENV)/.installed
 
-.PHONY: install demo test test-slow test-poor check docs clean
+.PHONY: install demo test test-slow test-poor fuzz check docs clean
 
 install: $(READY)
 
@@ -31,6 +33,10 @@ test: install
 test-slow: install
 	$(VENV)/bin/python -m pytest -n 2 --maxschedchunk 1 -m "(slow or hypothesis) and not gpu" \
 	  --hypothesis-profile thorough $(if $(WITHIN),--start-within $(WITHIN))
+
+# Bodies for every decoder of bytes from outside; `make fuzz SECONDS=3600`, `make fuzz SEED=7`.
+fuzz: install
+	$(VENV)/bin/python -m tests.fuzz run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # Where instruction sets are older: docs/processors.md.
 test-poor: install

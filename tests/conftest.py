@@ -2,6 +2,7 @@
 
 import math
 import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -28,6 +29,8 @@ settings.register_profile("any-machine", deadline=None, max_examples=25)
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("any-machine")
 STARTED_S = time.monotonic()
+# What tests of random faults draw from; the processes of pytest-xdist inherit it.
+SEED = int(os.environ.setdefault("SMIDGEN_FAULT_SEED", str(random.SystemRandom().randrange(10**6))))
 HUB_WORDS = ("security", "mail", "power", "weather", "family", "health")
 
 
@@ -45,6 +48,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     within_s = item.config.getoption("--start-within")
     if time.monotonic() - STARTED_S > within_s:
         pytest.skip(f"not run: the {within_s:g} seconds of --start-within are over")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(f"random faults of this run: SMIDGEN_FAULT_SEED={SEED}")
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    """What all chances of a test come from; told at the end of every run."""
+    return SEED
 
 
 @pytest.fixture(scope="session")

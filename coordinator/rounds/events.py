@@ -225,6 +225,6 @@ def decode_event(line: str) -> Event:
     try:
         fields = json.loads(line)
         event: Event = msgspec.convert(fields, KINDS[fields.pop("event")], strict=True)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"the journal holds a line that is not an event: {line[:80]!r}") from error
     return event

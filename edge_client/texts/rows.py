@@ -172,7 +172,7 @@ def _csv_rows(
     if delimiter not in (usual, dialect.separator):
         notes.append(f"{DELIMITERS[delimiter]} between columns")
     # Its own count leaves out the lines it cannot read.
-    reader = csv.DictReader(map(_without_nul, lines), delimiter=delimiter)
+    reader = csv.DictReader(map(_without_nul, lines), delimiter=delimiter, restval="")
     while True:
         lines.begin_row()
         try:

@@ -35,12 +35,6 @@ ROUGH = Faults(cut=0.01, twice=0.05, late=0.05, overtaken=0.03, held=0.05)
 BETWEEN = Faults(cut=0.05, foreign=0.12, twice=0.02, late=0.02, overtaken=0.02)
 
 
-@pytest.fixture
-def seed() -> int:
-    """What all chances of a test come from."""
-    return int(os.environ.get("SMIDGEN_FAULT_SEED") or random.SystemRandom().randrange(10**6))
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_base: Base) -> bytes:
     """The final weights of a run to which nothing happens."""

@@ -1,7 +1,6 @@
 """The device's transport and the coordinator's routes, over connections that are reset."""
 
 import math
-import os
 import random
 import re
 from collections.abc import Iterator
@@ -109,10 +108,8 @@ def test_an_earlier_lifes_upload_goes_on(server: SmallServer) -> None:
 
 
 @pytest.mark.fault
-def test_one_percent_of_resets_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_one_percent_of_resets_loses_and_doubles_nothing(seed: int, tmp_path: Path) -> None:
     """With the seed that is printed in SMIDGEN_FAULT_SEED, the cuts fall on the same bytes."""
-    seed = int(os.environ.get("SMIDGEN_FAULT_SEED") or random.SystemRandom().randrange(10**6))
-    print(f"SMIDGEN_FAULT_SEED={seed}")
     draw = random.Random(seed)
     bodies = [draw.randbytes(200_000 + draw.randrange(200_000)) for _ in range(24)]
     with (
