@@ -72,7 +72,8 @@ class RunConfig:
         evaluate_cohort: Devices asked to evaluate an adapter; 0 for all that are there.
         norm_bound: Norm down to which longer updates are scaled; `adaptive` follows the rounds'
             medians, 0 lets in any.
-        max_examples: Largest weight of a device in a mean; 0 goes by what devices told.
+        max_examples: Largest weight of a device in a mean; `adaptive` follows the rounds'
+            medians, 0 lets in any.
         seed: Root seed of the run.
         tell_names: Whether a waiting device is told the names of those that are waited for.
 
@@ -96,7 +97,7 @@ class RunConfig:
     evaluate_every: int = 1
     evaluate_cohort: int = 0
     norm_bound: float | Literal["adaptive"] = "adaptive"
-    max_examples: int = 0
+    max_examples: int | Literal["adaptive"] = "adaptive"
     seed: int = 0
     tell_names: bool = False
     labelling: Labelling | None = None
@@ -118,7 +119,10 @@ class RunConfig:
             self.norm_bound == "adaptive" or 0.0 <= self.norm_bound < 1e38,
             "norm_bound: `adaptive`, a number above 0, or 0 for none",
         )
-        _demand(0 <= self.max_examples <= 10**9, "max_examples: 0 to 10^9")
+        _demand(
+            self.max_examples == "adaptive" or 0 <= self.max_examples <= 10**9,
+            "max_examples: `adaptive`, 1 to 10^9, or 0 for any",
+        )
         _demand(0 <= self.seed < 2**63, "seed: 0 to 2^63 - 1")
         for label in sorted(set(self.labelling.confidences if self.labelling else ())):
             known = ", ".join(self.task.labels)

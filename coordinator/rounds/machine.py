@@ -108,7 +108,9 @@ def bounded(
         return opened
     least = thresholds_before(config, state, opened.round_index)
     told = trainable(state.texts, state.confidences, least)
-    most = config.max_examples or next_most_examples(state.medians.examples or told)
+    most = config.max_examples
+    if most == "adaptive":
+        most = next_most_examples(state.medians.examples or told)
     bound = config.norm_bound or None
     if bound == "adaptive" and state.medians.norms:
         bound = next_norm_bound(state.medians.norms)

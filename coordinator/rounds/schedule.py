@@ -50,8 +50,8 @@ class Schedule(Protocol):
         """Norm down to which longer updates are scaled; 0 for none."""
 
     @property
-    def max_examples(self) -> int:
-        """Largest weight of a device in a mean; 0 goes by what devices told."""
+    def max_examples(self) -> int | Literal["adaptive"]:
+        """Largest weight of a device in a mean; 0 for any."""
 
     @property
     def training(self) -> Training:

@@ -44,7 +44,8 @@ else:  # pragma: no cover - the same library, before it moved into Python
     import tomli as tomllib
 
 FULL = ("full", "full+head")
-RESULTS_VERSION = 3  # another one when the same experiment gives other numbers than before
+RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before
+ADDED_LATER = ("norm_bound", "max_examples", "is_guarded", "hostile")
 Paradigm = Literal["federated", "centralised", "local"]
 
 
@@ -75,8 +76,10 @@ class Experiment:
         rounds: Server steps; 0 asks the base as it is (zero-shot).
         cohort: Clients asked in a round, of those that hold labelled texts; 0 for all.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
-        norm_bound: Norm down to which longer updates are scaled; `adaptive`, or 0: none.
-        max_examples: Largest weight of a client in a mean; 0 as runs have it.
+        norm_bound: Norm down to which longer updates are scaled; `adaptive`, as runs have it, or 0
+            for none: the papers' FedAvg has no such bound.
+        max_examples: Largest weight of a client in a mean; `adaptive`, or 0 for any.
+        is_guarded: Whether a new adapter is checked and a run goes back by itself, as runs do.
         hostile: Clients that forge their answers; None where all are honest.
         labelling: How clients label their own texts; None if they do not.
         gate_texts: With labelling: training texts kept aside, with their labels, on which adapters
@@ -107,8 +110,9 @@ class Experiment:
     rounds: int = 10
     cohort: int = 0
     evaluate_every: int = 1
-    norm_bound: float | Literal["adaptive"] = "adaptive"
-    max_examples: int = 0
+    norm_bound: float | Literal["adaptive"] = 0.0
+    max_examples: int | Literal["adaptive"] = 0
+    is_guarded: bool = False
     hostile: Hostile | None = None
     labelling: Labelling | None = None
     gate_texts: int = 64
@@ -130,7 +134,10 @@ class Experiment:
             self.norm_bound == "adaptive" or 0.0 <= self.norm_bound < 1e38,
             "norm_bound: `adaptive`, a number above 0, or 0 for none",
         )
-        _demand(0 <= self.max_examples <= 10**9, "max_examples: 0 to 10^9")
+        _demand(
+            self.max_examples == "adaptive" or 0 <= self.max_examples <= 10**9,
+            "max_examples: `adaptive`, 1 to 10^9, or 0 for any",
+        )
         _demand(
             self.hostile is None or (self.paradigm == "federated" and self.labelling is None),
             "hostile: paradigm `federated` without labelling is expected",
@@ -172,8 +179,9 @@ class Experiment:
         if self.adapter not in FULL:
             said["adapter"] = str(parse_adapter(self.adapter))
         del said["name"]
-        if self.hostile is None:
-            del said["hostile"]
+        for name in ADDED_LATER:  # as they are by default they change no number
+            if getattr(self, name) == getattr(Experiment, name):
+                del said[name]
         text = json.dumps(said, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -199,8 +207,9 @@ class Rounds:
     max_cohort: int = 0
     evaluate_cohort: int = 0
     score_every: int = 1
-    norm_bound: float | Literal["adaptive"] = "adaptive"
-    max_examples: int = 0
+    norm_bound: float | Literal["adaptive"] = 0.0
+    max_examples: int | Literal["adaptive"] = 0
+    is_guarded: bool = False
     training: Training = field(default_factory=Training)
     hostile: Hostile | None = None
 
@@ -235,6 +244,7 @@ def schedule_of(experiment: Experiment, clients: int, labels: tuple[str, ...] = 
         experiment.seed,
         norm_bound=experiment.norm_bound,
         max_examples=experiment.max_examples,
+        is_guarded=experiment.is_guarded,
         training=experiment.training,
         hostile=experiment.hostile,
         labels=labels if experiment.hostile else (),

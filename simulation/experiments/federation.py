@@ -224,13 +224,8 @@ class _Run:
             self._state, notes, self._gate, good = recalled(start.memory, self._state)
             self._good = good or self._first
             devices.recall(notes)
-        if self._is_helpless:
+        if not schedule.is_guarded:
             self._state = replace(self._state, rollbacks=MOST_ROLLBACKS)
-
-    @property
-    def _is_helpless(self) -> bool:
-        """Whether the experiment is about what happens where nobody checks an adapter."""
-        return self._hostile is not None and not self._hostile.is_resisted
 
     def next_event(self, names: Collection[str]) -> Event | None:
         """What is due, folded into the state."""
@@ -308,7 +303,7 @@ class _Run:
             mean = bounded_mean(updates(), bounds_of(opened))
             after = apply_delta(reference, mean)
             known = self._state.medians.norms
-            lack = "" if self._is_helpless else lack_of(after, mean, known)
+            lack = lack_of(after, mean, known) if schedule.is_guarded else ""
         except TooFew as error:
             if self._hostile is None:
                 raise

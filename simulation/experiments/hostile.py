@@ -53,13 +53,10 @@ class Hostile:
             `claims`, noise as long as an honest update that is said to be of 10^9 texts;
             `evaluations`, honest updates, and all of 2^53 - 1 texts right and wrong by turns;
             `together`, flipped times 1,000 with 10^9 texts and false evaluations.
-        is_resisted: Whether a new adapter is checked and a run goes back by itself; bounds are the
-            experiment's own `norm_bound` and `max_examples`.
     """
 
     devices: int
     attack: Attack
-    is_resisted: bool = True
 
     def __post_init__(self) -> None:
         demand(self.devices >= 1, "hostile.devices: 1 or more", WrongInput)

@@ -24,7 +24,7 @@ WITHOUT, WITH = "no defence", "as by default"
 NOTES = (
     f"{HOSTILE} of {DEVICES} devices are hostile; all are asked in every round; judged by the test "
     "texts of the honest ones, by the truth",
-    f"{WITHOUT}: norm_bound = 0, max_examples = 10^9, no check of a new adapter, no roll-back",
+    f"{WITHOUT}: norm_bound = 0, max_examples = 0, no check of a new adapter, no roll-back",
     f"paired: minus the run of equal seed and column with the hostile devices {ATTACKS[0]}",
 )
 
@@ -69,8 +69,9 @@ def experiment(folder: Path, base: str, attack: Attack, is_resisted: bool) -> Ex
         training=Training(epochs=1, batch=16, lr=5e-3, tokens=64),  # the demo's
         rounds=ROUNDS,
         norm_bound="adaptive" if is_resisted else 0.0,
-        max_examples=0 if is_resisted else 10**9,
-        hostile=Hostile(HOSTILE, attack, is_resisted),
+        max_examples="adaptive" if is_resisted else 0,
+        is_guarded=is_resisted,
+        hostile=Hostile(HOSTILE, attack),
     )
 
 

@@ -104,8 +104,8 @@ def test_the_prior_is_the_mean_over_all_texts_evaluated(
         assert after.priors == {}
         return
     rows, weights = zip(*counts, strict=True)
-    weights = [texts for _, texts in bounded([(0.0, texts) for texts in weights])]
-    assert after.priors[2] == pytest.approx(np.average(rows, axis=0, weights=weights))
+    counted = [texts for _, texts in bounded([(0.0, texts) for texts in weights])]
+    assert after.priors[2] == pytest.approx(np.average(rows, axis=0, weights=counted))
 
 
 @pytest.mark.parametrize("mean", [-FLOAT32_MAX, FLOAT32_MAX])

@@ -208,7 +208,8 @@ def test_one_device_that_can_train_keeps_a_run_going() -> None:
 
 def test_an_operator_takes_a_run_back_and_no_work_id_is_used_twice() -> None:
     run = Run(replace(CONFIG, rounds=5)).play(right_of({}), steps=6)
-    assert run.state.step is not None and run.state.step.opened.round_index == 3
+    before = run.state.step
+    assert before is not None and before.opened.round_index == 3
     adapters = history_of("adapter-0", run.log).adapters
     run.take(event_of("rollback", 1, run.config, run.state, 9.0, adapters))
     assert run.state.step is None and run.state.adapter_sha256 == "adapter-1"

@@ -39,7 +39,8 @@ def journal(scene: Scene) -> list[Event]:
 
 def closed(scene: Scene) -> list[tuple[str, int, int]]:
     """The steps that are over: what was asked of how many, and how many had answered."""
-    found, answers, opened = [], 0, None
+    found: list[tuple[str, int, int]] = []
+    answers, opened = 0, None
     for event in journal(scene):
         if isinstance(event, StepOpened):
             opened, answers = event, 0

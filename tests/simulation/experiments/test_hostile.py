@@ -42,12 +42,14 @@ def rounds_with(
     attack: Attack, is_resisted: bool, rounds: int = 3, names: Sequence[str] = NAMES, last: int = 1
 ) -> list[Round]:
     """Rounds of ten devices, one of which is hostile, or as said."""
-    hostile, seen = Hostile(last, attack, is_resisted), list[Round]()
+    hostile, seen = Hostile(last, attack), list[Round]()
     forgers = frozenset(names[-last:])
     names = names[:-last] if attack == "absent" else names
     schedule = Rounds(rounds, 1.0, 1, 0, hostile=hostile, labels=TASK.labels)
-    if not is_resisted:
-        schedule = replace(schedule, norm_bound=0.0, max_examples=10**9)
+    if is_resisted:
+        schedule = replace(
+            schedule, norm_bound="adaptive", max_examples="adaptive", is_guarded=True
+        )
     template = Work(
         PROTOCOL, "own", "train", "small", 0, "base", "lora:8", "own", 0, TASK, Training(), 0
     )

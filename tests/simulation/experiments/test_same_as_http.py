@@ -32,6 +32,8 @@ from tests.coordinator.devices import key_of
 from tests.edge_client.engine.engines import KINDS
 from tests.simulation.experiments.experiments import staged
 
+GUARDED = {"norm_bound": "adaptive", "max_examples": "adaptive", "is_guarded": True}  # as runs are
+
 
 def as_devices(on: Stage) -> Stage:
     """The same clients under the ids that devices have by their keys, in the order of these."""
@@ -95,7 +97,13 @@ def test_pseudo_labels_are_the_same_over_http(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
 ) -> None:
     deal = Deal(clients=3, labelled=8, labelled_clients=1)
-    said = {"engine": kind, "dtype": "auto", "deal": deal, "labelling": LABELLING, "rounds": 3}
+    said = {
+        "engine": kind,
+        "dtype": "auto",
+        "deal": deal,
+        "labelling": LABELLING,
+        "rounds": 3,
+    } | GUARDED
     on, seen = staged(tiny_base, hub_task, **said), list[Round]()
     on = as_devices(replace(on, gate=on.dataset.test))
     names, texts = [c.name for c in on.population], {c.name: len(c.labelled) for c in on.population}
@@ -112,7 +120,7 @@ def test_pseudo_labels_are_the_same_over_http(
 def test_in_process_gives_the_bytes_that_http_gives(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
 ) -> None:
-    on, seen = staged(tiny_base, hub_task, engine=kind, dtype="auto"), list[Round]()
+    on, seen = staged(tiny_base, hub_task, engine=kind, dtype="auto", **GUARDED), list[Round]()
     on = as_devices(on)
     devices, names = InProcess(on), [client.name for client in on.population]
     schedule = schedule_of(on.experiment, len(names))
