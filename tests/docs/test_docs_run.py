@@ -125,7 +125,8 @@ def test_another_command_is_there_or_listed(block: Block, words: tuple[str, ...]
         assert all(re.search(rf"^{one} = \[", project, re.MULTILINE) for one in extra.split(","))
 
 
-SHOWN = {"text", "json", "yaml"}  # what a program says, or another program is told
+# What a program says, or another program is told.
+SHOWN = {"text", "json", "yaml", "nginx", "caddyfile"}
 
 
 def test_every_block_is_of_a_kind_that_is_tested() -> None:
