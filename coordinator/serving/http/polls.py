@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 AT_ONCE = 12  # requests that are under way: with more, nobody is called
 BETWEEN_S = 0.004  # two calls: until a device that was called asks for more
@@ -70,6 +70,16 @@ class Bells:
             self._under_way -= 1
             self._news.set()
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """A request that is under way waits for the other side: nothing is done for it."""
+        self._under_way -= 1
+        self._news.set()
+        try:
+            yield
+        finally:
+            self._under_way += 1
+
     async def heard(self, bell: asyncio.Event, wait_s: float) -> None:
         """Return when it is this device's turn to hear news, or the time is over.
 
@@ -126,6 +136,9 @@ class Bells:
 class UnderWay:
     """The application, of whose requests is known how many are under way.
 
+    One whose body is still to come, or whose answer is still to be read, is not: a dozen senders
+    who say nothing more would keep the news from everybody.
+
     Args:
         app: The application.
         bells: Are told.
@@ -136,11 +149,26 @@ class UnderWay:
         self._app, self._bells, self._prefixes = app, bells, prefixes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(self._prefixes):
-            with self._bells.request():
-                await self._app(scope, receive, send)
-        else:
+        if scope["type"] != "http" or not scope["path"].startswith(self._prefixes):
             await self._app(scope, receive, send)
+            return
+        is_here = False  # all of the body
+
+        async def received() -> Message:
+            nonlocal is_here
+            if is_here:  # it waits for the end of the connection, beside its work
+                return await receive()
+            with self._bells.aside():
+                message = await receive()
+            is_here = not message.get("more_body", False)
+            return message
+
+        async def sent(message: Message) -> None:
+            with self._bells.aside():
+                await send(message)
+
+        with self._bells.request():
+            await self._app(scope, received, sent)
 
 
 async def heard(event: asyncio.Event, wait_s: float) -> None:

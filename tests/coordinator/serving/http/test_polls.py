@@ -3,8 +3,9 @@
 import asyncio
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
-from coordinator.serving.http.polls import AT_ONCE, POLLS, Bells
+from coordinator.serving.http.polls import AT_ONCE, POLLS, Bells, UnderWay
 
 CROWD = 60
 
@@ -53,6 +54,49 @@ def test_requests_that_are_under_way_hold_back_who_waits() -> None:
             assert not bell.is_set()
             busy.pop().__exit__(None, None, None)
             await asyncio.wait_for(bell.wait(), 5)
+        bells.stop()
+        await calling
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("stuck", ["body", "answer"])
+def test_a_body_that_does_not_come_and_an_answer_nobody_reads_hold_nobody_back(stuck: str) -> None:
+    async def story() -> None:
+        bells, goes_on, is_over = Bells(), asyncio.Event(), asyncio.Event()
+
+        async def app(_: Scope, receive: Receive, send: Send) -> None:
+            while (await receive()).get("more_body"):
+                pass
+            await send({"type": "http.response.start", "status": 200})
+            await is_over.wait()  # work of its own
+
+        async def received() -> Message:
+            if stuck == "body":
+                await goes_on.wait()
+            return {"type": "http.request", "body": b"a", "more_body": False}
+
+        async def sent(_: Message) -> None:
+            if stuck == "answer":
+                await goes_on.wait()
+
+        known = UnderWay(app, bells, ("/v1/",))
+        scope = {"type": "http", "path": "/v1/enrol"}
+        calling = asyncio.create_task(bells.call())
+        slow = [asyncio.create_task(known(scope, received, sent)) for _ in range(AT_ONCE)]
+        await asyncio.sleep(0.05)
+        with bells.bell("d") as bell:
+            bells.ring(["d"])
+            await asyncio.wait_for(bell.wait(), 5)
+        goes_on.set()
+        await asyncio.sleep(0.05)
+        with bells.bell("d") as bell:  # all that has come is work now
+            bells.ring(["d"])
+            await asyncio.sleep(0.05)
+            assert not bell.is_set()
+            is_over.set()
+            await asyncio.wait_for(bell.wait(), 5)
+        await asyncio.gather(*slow)
         bells.stop()
         await calling
 
