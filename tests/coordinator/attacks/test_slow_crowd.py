@@ -113,6 +113,8 @@ def test_no_honest_request_fails_beside_five_thousand_slow_connections(tmp_path:
     print(f"{max(one.open_files for one in late)}; log {len(said)} bytes, {len(own)} lines")
     assert max(one.open_files for one in late) > DEVICES + 300  # the crowd is there
     assert not abused.errors and not abused.held_back, (abused.errors, abused.held_back)
+    updates = [len(book.timings.seconds["update"]) for book in (quiet, abused)]
+    assert 3 * updates[1] >= updates[0] > 0, updates  # nobody who is not called fails
     assert len(said) < 1_000_000
     assert growth < 8
     everything = [
