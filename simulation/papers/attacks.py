@@ -19,6 +19,7 @@ from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 from simulation.population.deal import Deal
 
 DEVICES, HOSTILE, ROUNDS = 20, 2, 10
+LABELLED = 360  # of the 1,080 labelled messages, 18 a device: a run of minutes
 ALPHA = 1.0  # AUG-FedPrompt's: devices hold unequal mixes of the labels
 WITHOUT, WITH = "no defence", "as by default"
 NOTES = (
@@ -65,7 +66,7 @@ def experiment(folder: Path, base: str, attack: Attack, is_resisted: bool) -> Ex
         f"folder:{folder}",
         base=base,
         adapter="lora:8",
-        deal=Deal(clients=DEVICES, alpha=ALPHA),
+        deal=Deal(clients=DEVICES, labelled=LABELLED, alpha=ALPHA),
         training=Training(epochs=1, batch=16, lr=5e-3, tokens=64),  # the demo's
         rounds=ROUNDS,
         norm_bound="adaptive" if is_resisted else 0.0,

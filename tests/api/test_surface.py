@@ -34,8 +34,10 @@ OTHERWISE = {
     ("create_run", "run"): "file",
     ("simulate", "experiments"): "files",
     ("run_client", "tags"): "tag",
+    ("serve", "trusted_proxies"): "trusted_proxy",
 }
-OTHER_DEFAULT = {("run_client", "until")}  # a function that is called returns, a service does not
+# A function that is called returns, a service does not; none is an empty tuple here.
+OTHER_DEFAULT = {("run_client", "until"), ("serve", "trusted_proxies")}
 ONLY_PYTHON = {("pack", "progress"), ("train", "tell"), ("simulate", "tell"), ("predict", "texts")}
 FILES = {"file", "out", "text_column", "delimiter", "encoding"}  # a list has none
 ONLY_COMMAND = {

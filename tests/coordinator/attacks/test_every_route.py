@@ -87,6 +87,7 @@ EXPECTED: dict[Route, dict[str, int]] = {
     ("POST", f"{API}/runs/{{run_id}}/resume"): ACCEPTED,
     ("POST", f"{API}/runs/{{run_id}}/extend"): ACCEPTED,
     ("POST", f"{API}/runs/{{run_id}}/stop"): ACCEPTED,
+    ("POST", f"{API}/runs/{{run_id}}/rollback"): ACCEPTED,
     ("POST", f"{API}/tokens/{{token_id}}/revoke"): CHANGED,
     ("POST", f"{API}/operators/{{operator_id}}/revoke"): CHANGED,
     ("POST", f"{API}/devices/{{device_id:path}}/revoke"): CHANGED,
@@ -146,6 +147,7 @@ def sent(there: Scene, route: Route, who: str) -> Options:
         ("POST", f"{API}/tokens"): {},
         ("POST", f"{API}/operators"): {"role": "viewer"},
         ("POST", f"{API}/runs/{{run_id}}/extend"): {"rounds": 7 + len(who)},
+        ("POST", f"{API}/runs/{{run_id}}/rollback"): {"round_index": 0},
         ("POST", f"{API}/session"): {"token": "x" * 43},
     }
     headers = PAGE if path == f"{API}/session" else {}

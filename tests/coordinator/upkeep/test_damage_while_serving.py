@@ -49,6 +49,13 @@ def test_a_database_that_is_overwritten_gives_no_traceback_per_request(
         path = live.store.folder / name
         with path.open("r+b") as file:
             file.write(b"\xa5" * path.stat().st_size)
+    damaged = [f"a{n}" for n in range(200)]  # until it reads what it does not know by heart
+
+    def is_noticed() -> bool:
+        name = damaged.pop()
+        return ask_to_enrol(live.http, live.token, name, key_of(name)).status_code == 503
+
+    wait_for(is_noticed)
     told = [ask_to_enrol(live.http, live.token, f"b{n}", key_of(f"b{n}")) for n in range(8)]
     assert {answer.status_code for answer in told} == {503}
     assert {answer.json()["detail"] for answer in told} == {
