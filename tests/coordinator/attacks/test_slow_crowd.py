@@ -1,6 +1,8 @@
 """5,000 slow connections beside 200 devices that work, all from one address; figures are printed.
 
-Quiet and under abuse in one run, with the same devices and connections.
+Quiet and under abuse in one run, with the same devices and connections. What is on the same two
+cores decides the times, so it runs where `SMIDGEN_SLOW_CROWD_S` asks for it; 200 slow connections
+are tried each time in `test_slow_strangers.py`.
 """
 
 import asyncio
@@ -74,6 +76,10 @@ async def honest(url: str, ca: Path, token: str, base_id: str, crowd: object) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.skipif(
+    "SMIDGEN_SLOW_CROWD_S" not in os.environ,
+    reason="it compares times, so it needs a machine for itself: set SMIDGEN_SLOW_CROWD_S=60",
+)
 def test_no_honest_request_fails_beside_five_thousand_slow_connections(tmp_path: Path) -> None:
     base = find_base(EMBEDDED, False, None, 0)
     load = Load(base, "lora:2", DEVICES, 50, 100_000, 900.0)
