@@ -147,12 +147,15 @@ def changed_later(change: Callable[[PrivateDevice], None]) -> Story:
     return story
 
 
-def started_again(change: Callable[[PrivateDevice], None], met: str = "") -> Story:
+def started_again(
+    change: Callable[[PrivateDevice], None], met: str = "", limit_blocks: int | None = None
+) -> Story:
     """The client is stopped after two reports, something changes, and it starts again.
 
     Args:
         change: What changes.
         met: What the client says of it; without words for it, it works on and reports again.
+        limit_blocks: The largest file it may write then, in half kilobytes.
     """
 
     def story(device: PrivateDevice) -> None:
@@ -160,7 +163,7 @@ def started_again(change: Callable[[PrivateDevice], None], met: str = "") -> Sto
         device.serve_out(most_reports=2)
         change(device)
         before, reported = len(device.said), device.relay.count("reported")
-        device.start()
+        device.start(limit_blocks=limit_blocks)
         device.serve_out()
         said = device.said[before:]
         assert met.encode() in said, said
@@ -206,8 +209,13 @@ def revoked(device: PrivateDevice) -> None:
     assert len(labels("--revoke", before[0]["id"])) == len(before) - 1
 
 
-def full_disk_for_labels(device: PrivateDevice) -> None:
-    """What is read of the texts cannot be written down."""
+def long_books_of_labels(device: PrivateDevice) -> None:
+    """Books of labels that are as long as a file may become."""
+    for path in device.state.glob("labels-*"):
+        path.write_text(LONG_LINE)
+
+
+def linked_books_of_labels(device: PrivateDevice) -> None:
     for path in device.state.glob("labels-*"):
         path.unlink()
         path.symlink_to("/dev/full")
@@ -263,6 +271,7 @@ def file_faults() -> list[str]:
 TORCH, SMALL = ("--engine", "torch"), ("--memory-budget", "1M")
 NO_PLAN, NO_ROOM, FINISHED = "is below the smallest plan", "File too large", "run finished"
 ROOM_BLOCKS = 130  # what a client asks for at its start, 64 KiB, and little more
+LONG_LINE = json.dumps({"event": "Revoked", "text_id": "x" * 512 * ROOM_BLOCKS}) + "\n"
 FOUND, NOT_FINITE = " pseudo-labels", "the loss is nan"
 HIGH_LR = ("--adapter", "lora:1@q,k,v,o,up,down", "--lr", "99.9", "--epochs", "20")
 CASES = [
@@ -278,7 +287,8 @@ CASES = [
         ("--adapter", "lora:128"),
         is_fast=True,
     ),
-    Case("a huge learning rate", started(FINISHED), HIGH_LR),
+    Case("a huge learning rate", started(FINISHED, "--limits", "lr=99.9"), HIGH_LR),
+    Case("a learning rate over the limit", started("this device does 1 at most"), HIGH_LR),
     Case(
         "training that diverges",
         started(NOT_FINITE, *TORCH, is_tested=False),
@@ -297,7 +307,16 @@ CASES = [
     Case("unlabelled texts alone", started_again(unlabelled_alone, "unlabelled texts alone")),
     Case("no room for the identity", started(NO_ROOM, limit_blocks=0)),
     Case("little room", started(NO_ROOM, limit_blocks=ROOM_BLOCKS), ("--adapter", "lora:256")),
-    Case("no room for labels", started_again(full_disk_for_labels, "No space left"), LABELLING),
+    Case(
+        "no room for labels",
+        started_again(long_books_of_labels, NO_ROOM, limit_blocks=ROOM_BLOCKS),
+        LABELLING,
+    ),
+    Case(
+        "a link in place of labels",
+        started_again(linked_books_of_labels, "symbolic link"),
+        LABELLING,
+    ),
     Case("a base that is gone", changed_later(without_weights)),
     Case("texts that are gone", changed_later(without_texts)),
     Case(

@@ -232,7 +232,8 @@ def test_the_first_hour_from_create_to_labels_with_two_devices(
     (tmp_path / "yours").symlink_to("mine")
     token = typed(page, "coordinator create").stdout.split("enrolment token ")[1].split()[0]
     with fleet(tmp_path / "logs", 1) as scene:
-        replaced = {"http://127.0.0.1:8700": serve(scene, page), "TOKEN": token}
+        replaced = {"http://127.0.0.1:8700": serve(scene, page)}
+        monkeypatch.setenv("SMIDGEN_TOKEN", token)  # as the page's lines set it
         both = lines(page, "client run", replaced)[1:]  # the two of one machine
         assert len(both) == 2
         for words in both:

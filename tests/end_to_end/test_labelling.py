@@ -1,7 +1,8 @@
-"""Devices that label their own texts: real processes, one of them killed, one on a full disk."""
+"""Devices that label their own texts: real processes, one of them killed, one without room."""
 
 import csv
 import json
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from simulation.demo.messages import DATA, Message, load_messages
 from tests.end_to_end.conftest import Scene, wait_for
 
 WRITERS = {"b": "hub-05", "c": "hub-09"}  # as English as those of the labels
+LARGEST_FILE = 200_000  # that a device may write whose disk is full
 CHUNKS = 15  # of the unlabelled texts of a device
 LABELLING = """
 [labelling]
@@ -111,15 +113,18 @@ def test_a_full_disk_and_a_damaged_file_stop_no_client(scene: Scene) -> None:
     for name in ("b", "c"):
         (scene.folder / "state" / name).mkdir(parents=True)
         (scene.data(name) / "unlabelled.csv").write_text("text\nrain\nthe gate\n")
-    (scene.folder / "state" / "b" / file).symlink_to("/dev/full")
+    long = json.dumps({"event": "Revoked", "text_id": "x" * LARGEST_FILE})
+    (scene.folder / "state" / "b" / file).write_text(f"{long}\n")
     (scene.folder / "state" / "c" / file).write_bytes(b'{"event": "\xff"}\n')
     for name in ("a", "b", "c"):
         scene.client(name, url, "--engine", "onnx")
+    largest = (LARGEST_FILE, LARGEST_FILE)
+    resource.prlimit(scene.fleet.processes["b"].pid, resource.RLIMIT_FSIZE, largest)
     scene.finish()
     work = {(row["device"], row["kind"]): row for row in figures(scene)}
     assert work["b", "label"]["failure"] == "disk"
     assert scene.log("b").count("round 1: labelling failed (disk)") == 1
-    assert "symbolic link" in scene.log("b")  # none is followed, not even to a full disk
+    assert "File too large" in scene.log("b")
     assert work["c", "label"]["num_examples"] == 2 and work["a", "label"]["num_examples"] == 0
     assert scene.log("c").count("put aside as .bad") == 1
     assert "Traceback" not in scene.log("b") + scene.log("c")
