@@ -5,7 +5,7 @@ feeds updates sorted by device id; then the order of arrival cannot change a byt
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -24,14 +24,14 @@ def bounded_mean(updates: Iterable[tuple[Update, float | None]], bounds: Bounds)
         updates: Each with its norm, or None where that is not known; read once and not kept.
         bounds: Of the round.
     """
-    return weighted_mean(
-        (
-            update.delta,
-            bounds.weight(update.num_examples),
-            bounds.share(norm_of(update.delta) if norm is None else norm),
-        )
-        for update, norm in updates
-    )
+
+    def weighted() -> Iterator[Weighted]:
+        for update, known in updates:
+            norm = norm_of(update.delta) if known is None else known
+            weight = bounds.weight(update.num_examples, norm)
+            yield update.delta, weight, bounds.share(norm)
+
+    return weighted_mean(weighted())
 
 
 def weighted_mean(updates: Iterable[Weighted]) -> AdapterState:

@@ -1,6 +1,6 @@
-"""How far one device may move a run: bounds on an update's length and on its weight.
+"""How far one device may move a run: bounds on an update's length, on its weight and on its pull.
 
-Both are fixed when a training step opens and journaled with it, from rounds that are closed by
+They are fixed when a training step opens and journaled with it, from rounds that are closed by
 then. So no answer of a round has a say in its own bounds, and neither the order in which answers
 come nor a restart changes a byte; updates still stream.
 
@@ -8,6 +8,9 @@ An update longer than the bound is scaled down to it, not refused: an honest dev
 to say is heard, and a hostile one is worth no more than it. Norm clipping: Sun et al. 2019
 (arXiv:1911.07963), section 4; a bound that follows the norms seen: Andrew et al. 2021
 (arXiv:1905.03871).
+
+An update's pull is its weight times its length. Whoever is long and heavy at once weighs less, so
+that no device pulls harder than three median ones.
 """
 
 import math
@@ -23,6 +26,7 @@ from edge_client.wire.training import Training
 
 NORM_FACTOR = 3.0  # times the median norm of the last rounds
 EXAMPLES_FACTOR = 3.0  # times the median weight of the last rounds
+PULL_FACTOR = 3.0  # times the product of the two medians
 WIDE_FACTOR = 2.0  # times the longest update of the median device, before any round is closed
 STEP_FACTOR = 10.0  # times the median norm of the last rounds: a longer step of a run is not taken
 LARGEST = 1e18  # what is larger in an adapter leaves float32's range when it is squared
@@ -37,14 +41,20 @@ class Bounds:
     Attributes:
         norm: Longest update that counts unshortened; None: any.
         most_examples: Largest weight; 0: any.
+        pull: Largest product of weight and length; None: any.
     """
 
     norm: float | None = None
     most_examples: int = 0
+    pull: float | None = None
 
-    def weight(self, num_examples: int) -> float:
-        """An update's weight in the mean."""
-        return float(min(num_examples, self.most_examples or num_examples))
+    def weight(self, num_examples: int, norm: float) -> float:
+        """Weight in the mean of an update of this norm."""
+        weight = float(min(num_examples, self.most_examples or num_examples))
+        length = norm * self.share(norm)
+        if self.pull is not None and weight * length > self.pull:
+            return self.pull / length
+        return weight
 
     def share(self, norm: float) -> float:
         """What an update of this norm is multiplied by: 1, or less where it is longer."""
@@ -73,7 +83,9 @@ class Medians:
         bounds, answers = bounds_of(opened), list(done)
         norms = [one.norm for one in answers if one.norm is not None]
         norms = [norm * bounds.share(norm) for norm in norms]
-        weights = [bounds.weight(one.num_examples) for one in answers if one.num_examples]
+        weights = [
+            bounds.weight(one.num_examples, one.norm or 0.0) for one in answers if one.num_examples
+        ]
         return Medians(
             _with(self.norms, median(norms)) if norms else self.norms,
             # The lower one: of two devices, what one claims is not the other's bound.
@@ -91,7 +103,7 @@ def _with(known: tuple[float, ...], newest: float) -> tuple[float, ...]:
 
 def bounds_of(opened: StepOpened) -> Bounds:
     """What was fixed when a step opened."""
-    return Bounds(opened.norm_bound, opened.most_examples)
+    return Bounds(opened.norm_bound, opened.most_examples, opened.most_pull)
 
 
 def norm_of(delta: AdapterState) -> float:
@@ -108,6 +120,14 @@ def next_norm_bound(norms: Sequence[float]) -> float:
 def next_most_examples(told: Sequence[float]) -> int:
     """The largest weight after what is known of earlier ones; 0 where nothing is."""
     return math.ceil(EXAMPLES_FACTOR * median_low(told)) if told else 0
+
+
+def pull_bound(norm: float, most_examples: int) -> float | None:
+    """The largest pull, from two bounds that follow the rounds before; None where nothing is told.
+
+    Each of the two is a multiple of a median, so either alone may still be used to the full.
+    """
+    return PULL_FACTOR * (norm / NORM_FACTOR) * (most_examples / EXAMPLES_FACTOR) or None
 
 
 def wide_bound(training: Training, told: Sequence[float], parameters: int) -> float:

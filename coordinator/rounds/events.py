@@ -27,6 +27,7 @@ class StepOpened:
         population: Of an evaluation, devices that its members stand for; 0 where not said.
         norm_bound: Longest update that counts unshortened, by its Euclidean norm; None: any.
         most_examples: Largest weight of a member in a mean; 0: whatever it says.
+        most_pull: Largest product of a member's weight and its update's norm; None: any.
         deadline_s: Seconds after which the step stops waiting; 0: as the run's configuration says.
     """
 
@@ -39,6 +40,7 @@ class StepOpened:
     population: int = 0
     norm_bound: float | None = None
     most_examples: int = 0
+    most_pull: float | None = None
     deadline_s: float = 0.0
 
 

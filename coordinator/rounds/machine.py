@@ -11,7 +11,7 @@ import hmac
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from coordinator.rounds.bounds import next_most_examples, next_norm_bound, wide_bound
+from coordinator.rounds.bounds import next_most_examples, next_norm_bound, pull_bound, wide_bound
 from coordinator.rounds.events import (
     Event,
     Finished,
@@ -117,7 +117,9 @@ def bounded(
     elif bound == "adaptive":
         parameters = sum(tensor.size for tensor in adapter().values())
         bound = wide_bound(config.training, told, parameters)
-    return replace(opened, norm_bound=bound, most_examples=most)
+    is_told = config.norm_bound == config.max_examples == "adaptive"
+    pull = pull_bound(bound or 0.0, most) if is_told else None
+    return replace(opened, norm_bound=bound, most_examples=most, most_pull=pull)
 
 
 def closes_at_s(config: Schedule, step: Step) -> float:

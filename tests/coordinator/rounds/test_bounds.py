@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from coordinator.config import RunConfig
 from coordinator.rounds.aggregation import bounded_mean, weighted_mean
-from coordinator.rounds.bounds import EXAMPLES_FACTOR, NORM_FACTOR, REMEMBERED, Bounds, norm_of
+from coordinator.rounds.bounds import (
+    EXAMPLES_FACTOR,
+    NORM_FACTOR,
+    REMEMBERED,
+    Bounds,
+    bounds_of,
+    norm_of,
+)
 from coordinator.rounds.events import (
     Answered,
     Event,
@@ -25,7 +32,8 @@ from tests.coordinator.rounds.test_machine import CONFIG
 
 DEVICES = tuple("abcde")
 UPDATES = st.lists(st.tuples(DELTAS, st.integers(1, 10**9)), min_size=1, max_size=6)
-BOUNDS = st.builds(Bounds, st.none() | st.floats(1e-3, 1e3), st.integers(0, 10**6))
+SOME = st.none() | st.floats(1e-3, 1e3)
+BOUNDS = st.builds(Bounds, SOME, st.integers(0, 10**6), SOME)
 
 
 def adapter() -> AdapterState:
@@ -69,8 +77,11 @@ def test_no_update_moves_the_mean_further_than_its_bounds(
     updates = [(Update("w", weight, delta), norm_of(delta)) for delta, weight in cohort]
     moved = norm_of(bounded_mean(updates, bounds))
     assert moved <= (math.inf if bounds.norm is None else bounds.norm * (1 + 1e-6) + 1e-6)
-    shares = [bounds.weight(weight) for _, weight in cohort]
-    assert all(0 < share <= (bounds.most_examples or math.inf) for share in shares)
+    for delta, claimed in cohort:
+        weight, length = bounds.weight(claimed, norm_of(delta)), norm_of(delta)
+        assert 0 < weight <= min(claimed, bounds.most_examples or math.inf)
+        pull = weight * length * bounds.share(length)
+        assert bounds.pull is None or pull <= bounds.pull * (1 + 1e-9)
 
 
 @given(UPDATES)
@@ -78,7 +89,8 @@ def test_updates_inside_the_bounds_count_to_the_last_bit(
     cohort: list[tuple[AdapterState, int]],
 ) -> None:
     longest = max(norm_of(delta) for delta, _ in cohort)
-    bounds = Bounds(longest or 1.0, max(weight for _, weight in cohort))
+    heaviest = max(weight for _, weight in cohort)
+    bounds = Bounds(longest or 1.0, heaviest, longest * heaviest)
     mean = bounded_mean([(Update("w", weight, delta), None) for delta, weight in cohort], bounds)
     plain = weighted_mean([(delta, float(weight)) for delta, weight in cohort])
     assert all(mean[name].tobytes() == plain[name].tobytes() for name in plain)
@@ -109,7 +121,21 @@ def test_a_claim_of_a_billion_examples_weighs_as_much_as_three_others() -> None:
     _, log = played(CONFIG, [[1.0] * 5, [1.0] * 5], [60, 60, 60, 10**9, 10**9])
     opened = openings(log)[-1]
     assert opened.most_examples == 180
-    assert Bounds(None, opened.most_examples).weight(10**9) == 180.0
+    assert Bounds(None, opened.most_examples).weight(10**9, 1.0) == 180.0
+
+
+@pytest.mark.parametrize(("norm", "claimed"), [(3.0, 60), (1.0, 180), (2.0, 90), (1e30, 10**9)])
+def test_no_device_pulls_harder_than_three_median_ones(norm: float, claimed: int) -> None:
+    _, log = played(CONFIG, [[1.0] * 5, [1.0] * 5], [60] * 5)
+    bounds = bounds_of(openings(log)[-1])
+    assert bounds.pull == 180.0
+    assert bounds.weight(claimed, norm) * norm * bounds.share(norm) == pytest.approx(180.0)
+
+
+def test_what_a_run_file_sets_is_the_owners_and_has_no_pull() -> None:
+    for own in ({"norm_bound": 0.5}, {"max_examples": 7}, {"norm_bound": 0}, {"max_examples": 0}):
+        log = played(replace(CONFIG, **own), [[1.0] * 5] * 2)[1]
+        assert [one.most_pull for one in openings(log)] == [None, None]
 
 
 def test_a_run_file_says_its_own_bounds_or_none() -> None:

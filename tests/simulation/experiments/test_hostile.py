@@ -25,7 +25,7 @@ NAMES = [f"client-{number:04d}" for number in range(1, 11)]
 LAST = frozenset(NAMES[-1:])
 PROGRESS: dict[Attack, float] = {  # docs/results/hostile.md has them too
     **{"absent": 1.0, "huge": 1.21, "scaled": 1.21, "noise": 0.9, "flipped": 0.8},
-    **{"claims": 0.75, "evaluations": 1.0, "together": -0.03},
+    **{"claims": 0.75, "evaluations": 1.0, "together": 0.59},
 }
 UPDATES: list[Attack] = ["huge", "scaled", "noise", "claims", "together"]
 
