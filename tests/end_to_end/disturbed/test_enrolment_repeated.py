@@ -281,3 +281,26 @@ def test_a_full_disk_of_the_device_leaves_one_device(
         check_one_each(scene, keys)
         lines.append(f"{len(ROOMS)} starts before its key, 3 after, {took(began_s)}")
     assert scene.adapter() == undisturbed(other_scene, keys)
+
+
+def test_a_full_disk_of_the_coordinator_is_waited_out_by_one_device(
+    scene: Scene, other_scene: Scene, seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, began_s = scene.folder / "store", time.monotonic()
+    with small_disk(folder, "8m"), told(seed, capsys, "full disk at enrolment") as lines:
+        url = begin(scene, 1)
+        own = once(scene)
+        filler = fill(folder)
+        with AtEnrolment(port_of(url)) as relay:
+            start(own, "a", relay.url)
+            wait_for(lambda: relay.answered[507] == 1, scene.fleet.check, WITHIN_S)
+            scene.kill("a")
+            start(own, "a", relay.url)
+            wait_for(lambda: relay.answered[507] == 3, scene.fleet.check, WITHIN_S)
+            assert not enrolments(scene, "a") and relay.answered == {507: 3}
+            filler.unlink()
+            scene.finish(WITHIN_S)
+            lines.append(f"answers {dict(relay.answered)}, {took(began_s)}")
+        keys = keys_of(scene, ("a",))
+        check_one_each(scene, keys)
+        assert scene.adapter() == undisturbed(other_scene, keys)
