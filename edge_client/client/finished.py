@@ -63,6 +63,7 @@ def take_home(state: ClientState, terms: Terms, settings: Settings, over: Over, 
         if lack is not None:
             raise
         log.warning("run %s is not kept beside the next one: %s", terms.run_name, error)
+    state.close_finished()
     if lack is not None:
         log.info("run %s is finished; its adapter is in %s", terms.run_name, own)
     return str(newest if lack is None else own)

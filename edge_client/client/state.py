@@ -18,6 +18,7 @@ file or the new one.
 
 import fcntl
 import json
+import logging
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -38,6 +39,8 @@ ROOM_BYTES = 64 << 10
 DRAWN = "device.new.json"
 KEPT_LABELS, KEPT_TERMS = 16, 64  # of runs, the newest
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+log = logging.getLogger(__name__)
 
 
 class StateError(WrongInput):
@@ -118,8 +121,18 @@ class ClientState:
                 for part in folder.glob(".*.part"):
                     part.unlink(missing_ok=True)
             self._sweep()
-            close_to_others(self.folder)  # an older smidgen let others in
+            self._close_to_others()
             yield
+
+    def _close_to_others(self) -> None:
+        """Take what an older smidgen let others read from all but its owner."""
+        closed, left = close_to_others(self.folder)
+        if closed:
+            told = "state folder %s was open to others in %d places; it is closed now"
+            log.info(told, self.folder, closed)
+        if left:
+            told = "others may read %s, which is not ours to close; its owner can chmod"
+            log.warning(told, left[0])
 
     def _sweep(self) -> None:
         """Delete what belongs to runs of long ago, and updates whose report is not there.
@@ -244,6 +257,11 @@ class ClientState:
     def finished_run(self, name: str) -> Path:
         """The folder of a finished run's adapter, by the run's name."""
         return self.folder / "finished" / file_name(name)
+
+    def close_finished(self) -> None:
+        """Let nobody but its owner read finished adapters, which are made as any folder is."""
+        for folder in (self.folder / "adapter", self.folder / "finished"):
+            close_to_others(folder)
 
     def drop_finished_runs(self, most: int) -> None:
         """Delete the adapters of finished runs but for the newest."""

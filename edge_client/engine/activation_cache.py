@@ -22,6 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
+from edge_client.files import private
+
 log = logging.getLogger(__name__)
 
 HEADER = struct.Struct("<II16s")  # rows, columns, checksum
@@ -49,7 +51,8 @@ class ActivationCache:
         self._sizes: OrderedDict[str, int] = OrderedDict()  # of files, the oldest first
         self._held = 0
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the texts
+            self._folder.mkdir(mode=0o700, exist_ok=True)
             self._sweep(folder)
             self._find()
         except OSError as error:
@@ -103,7 +106,8 @@ class ActivationCache:
         self._make_room(size)
         part = self._folder / f"{key}.part"
         try:
-            part.write_bytes(_encoded(key, array))
+            with open(part, "wb", opener=private) as file:
+                file.write(_encoded(key, array))
             part.replace(self._folder / key)
         except OSError as error:
             self._turn_off(error)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_client.files import write_atomically
+from edge_client.files import PRIVATE, write_atomically
 from edge_client.planning.plan import Plan
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Corrections:
         others = [peak for peak in self._peaks.get(str(key), []) if peak.plan != plan]
         peaks = [*others, Peak(plan, estimated_bytes, measured_bytes)]
         self._peaks[str(key)] = peaks[-KEPT:]
-        write_atomically(self._path, _encoded(self._peaks))
+        write_atomically(self._path, _encoded(self._peaks), PRIVATE)
 
     def corrector(self, base_id: str, engine: str, adapter: str) -> Callable[[Plan, int], int]:
         """The planner's `correct`: a plan's estimated bytes -> its predicted peak."""
