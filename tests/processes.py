@@ -27,7 +27,7 @@ def memory_group(limit_bytes: int) -> Iterator[Path]:
     try:
         yield group
     finally:
-        end = time.monotonic() + 10  # Python's resource tracker outlives its process a little
+        end = time.monotonic() + 60  # Python's resource tracker outlives its process a little
         while (group / "cgroup.procs").read_text() and time.monotonic() < end:
             time.sleep(0.02)
         group.rmdir()

@@ -57,7 +57,7 @@ def test_two_devices_in_threads_train_one_adapter(
         ThreadPoolExecutor(2) as threads,
     ):
         summaries = list(threads.map(device, ["hall", "attic"]))
-        assert server.wait(30)
+        assert server.wait(120)
     assert [one.name for one in summaries] == ["hall", "attic"]
     (run,) = smidgen.runs(tmp_path / "store")
     assert run.is_finished and run.devices == ("attic", "hall") and run == server.runs()[0]

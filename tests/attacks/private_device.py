@@ -91,7 +91,7 @@ class PrivateDevice:
             if is_enough or is_endless:
                 self.stop()
             time.sleep(0.02)
-        self._reader.join(5.0)
+        self._reader.join(60.0)
 
     def stop(self) -> None:
         """End its client as Ctrl-C does."""

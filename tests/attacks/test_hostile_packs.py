@@ -66,14 +66,14 @@ HEADERS = {
 def test_a_hostile_header_is_one_line(tiny_base: Base, tmp_path: Path, why: str) -> None:
     folder = Path(shutil.copytree(tiny_base.folder, tmp_path / "base"))
     (folder / "model.safetensors").write_bytes(HEADERS[why])
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(WeightsError) as weights_said:
         Weights(folder / "model.safetensors")
     with pytest.raises(BaseError, match=r"model\.safetensors") as base_said:
         open_base(str(folder))
     with pytest.raises((PackError, WeightsError)):
         pack_model(str(folder), 8, tmp_path / "p")
-    assert time.monotonic() - start < 5 and not (tmp_path / "p").exists()
+    assert time.process_time() - start < 5 and not (tmp_path / "p").exists()
     assert all("\n" not in str(said.value) for said in (weights_said, base_said))
     assert len(str(base_said.value)) < 1000
 
@@ -143,10 +143,10 @@ def test_a_hostile_manifest_is_one_line(pack: Path, why: str) -> None:
     document = json.loads((pack / "manifest.json").read_text())
     MANIFESTS[why](document)
     (pack / "manifest.json").write_text(json.dumps(document))
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(BaseError) as said:
         open_base(str(pack))
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert "\n" not in str(said.value) and len(str(said.value)) < 1000
 
 

@@ -420,7 +420,7 @@ class Coordinator:
     def stop(self) -> None:
         assert self.process.poll() is None, self.log.read_text()
         self.process.terminate()
-        self.process.wait(10.0)
+        self.process.wait(90.0)
 
     def _port(self) -> int:
         end = time.monotonic() + 60.0

@@ -62,11 +62,11 @@ def served(store: Store, **told: Any) -> Iterator[tuple[Service, httpx.Client]]:
     thread.start()
     try:
         assert listening.wait(60)  # a busy machine
-        with http_client(url, nobody(), timeout=30) as http:
+        with http_client(url, nobody(), timeout=120) as http:
             yield service, http
     finally:
         stop.set()
-        thread.join(20)  # whoever still polls
+        thread.join(60)  # whoever still polls
         assert not thread.is_alive()
 
 

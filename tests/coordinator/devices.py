@@ -83,12 +83,12 @@ class Device:
         assert given.waiting is not None, given
         return given.waiting
 
-    def work(self, wait_s: float = 10.0) -> Work:
+    def work(self, wait_s: float = 50.0) -> Work:
         given = self.next(wait_s)
         assert given.work is not None, given
         return given.work
 
-    def over(self, wait_s: float = 10.0) -> Over:
+    def over(self, wait_s: float = 50.0) -> Over:
         given = self.next(wait_s)
         assert given.over is not None, given
         return given.over
@@ -136,7 +136,7 @@ class Device:
         else:
             self.report(Report(work.work_id, "done", 4, accuracy=0.25 * min(4, work.round_index)))
 
-    def until_finished(self, within_s: float = 20.0) -> int:
+    def until_finished(self, within_s: float = 120.0) -> int:
         """Join, work, and take the adapter home; the number of pieces of work done."""
         done, end = 0, time.monotonic() + within_s
         while (given := self.next(5.0)).over is None:
@@ -186,7 +186,7 @@ def joined(http: httpx.Client, token: str, name: str) -> Device:
     return device
 
 
-def wait_for(done: Callable[[], bool], within_s: float = 20.0) -> None:
+def wait_for(done: Callable[[], bool], within_s: float = 120.0) -> None:
     end = time.monotonic() + within_s
     while not done():
         assert time.monotonic() < end, "took too long"

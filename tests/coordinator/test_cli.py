@@ -66,7 +66,7 @@ def server(folder: Path, *options: str) -> Iterator["tuple[subprocess.Popen[str]
 
 def take_turns(devices: list[Device], works: int) -> None:
     """Each device in turn does one piece of work, until so many are done."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     for place in range(works):
         device = devices[place % len(devices)]
         assert time.monotonic() < end
@@ -103,7 +103,7 @@ def test_kill_9_in_every_phase_changes_no_byte(tmp_path: Path, tiny_base: Base) 
     for works in (1, 2, 5, 6):
         with (
             server(folder, "--port", port) as (process, url),
-            httpx.Client(base_url=url, timeout=30) as http,
+            httpx.Client(base_url=url, timeout=120) as http,
         ):
             port = url.rsplit(":", 1)[1]
             if not keys:
@@ -114,7 +114,10 @@ def test_kill_9_in_every_phase_changes_no_byte(tmp_path: Path, tiny_base: Base) 
                 keys.reverse()  # the other device is next
             process.kill()
             process.wait()
-    with server(folder, "--port", port) as (_, url), httpx.Client(base_url=url, timeout=30) as http:
+    with (
+        server(folder, "--port", port) as (_, url),
+        httpx.Client(base_url=url, timeout=120) as http,
+    ):
         assert replace(keys[0], http=http).over()
     assert exported(folder) == expected
 
@@ -126,14 +129,14 @@ def test_kill_9_amid_labelling_asks_nobody_twice(tmp_path: Path, tiny_base: Base
     token = created(folder, tiny_base, 1, "--labelling", "--keep-last", "0.3")
     with (
         server(folder, "--port", "0") as (process, url),
-        httpx.Client(base_url=url, timeout=30) as http,
+        httpx.Client(base_url=url, timeout=120) as http,
     ):
         devices = [joined(http, token, name) for name in ("a", "b")]
         take_turns(devices, works=3)  # both evaluate, one labels
         asked = devices[1].work()
         process.kill()
         process.wait()
-    with server(folder, "--port", "0") as (_, url), httpx.Client(base_url=url, timeout=30) as http:
+    with server(folder, "--port", "0") as (_, url), httpx.Client(base_url=url, timeout=120) as http:
         a, b = [replace(device, http=http) for device in devices]
         assert a.next().waiting and b.work() == asked and asked.keep == 0.3
         take_turns([b, a], works=5)
@@ -148,10 +151,10 @@ def test_kill_9_amid_labelling_asks_nobody_twice(tmp_path: Path, tiny_base: Base
 
 def works_through(url: str, device: Device) -> None:
     """A device that never gives up, as the real client does not."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while time.monotonic() < end:
-        with httpx.Client(base_url=url, timeout=30) as http, suppress(httpx.TransportError):
-            replace(device, http=http).until_finished(60)
+        with httpx.Client(base_url=url, timeout=120) as http, suppress(httpx.TransportError):
+            replace(device, http=http).until_finished()
             return
         time.sleep(0.02)
 
@@ -168,7 +171,7 @@ def test_kill_9_at_any_moment_changes_no_byte(tmp_path: Path, tiny_base: Base) -
         with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
             process, url = stack.enter_context(server(folder, "--port", port))
             port = url.rsplit(":", 1)[1]
-            with httpx.Client(base_url=url, timeout=30) as http:
+            with httpx.Client(base_url=url, timeout=120) as http:
                 devices = [joined(http, token, name) for name in ("a", "b")]
             done = [pool.submit(works_through, url, device) for device in devices]
             for pause_s in kills:
@@ -177,7 +180,7 @@ def test_kill_9_at_any_moment_changes_no_byte(tmp_path: Path, tiny_base: Base) -
                 process.wait()
                 process, _ = stack.enter_context(server(folder, "--port", port))
             for future in done:
-                future.result(60)
+                future.result(240)
         adapters.append(exported(folder))
     assert adapters[0] == adapters[1]
 
@@ -189,7 +192,7 @@ def test_serve_ends_when_the_devices_have_heard_that_all_is_done(
     options = ("--port", "0", "--exit-when-finished", "--json")
     with (
         server(tmp_path, *options) as (process, url),
-        httpx.Client(base_url=url, timeout=30) as http,
+        httpx.Client(base_url=url, timeout=120) as http,
     ):
         devices = [joined(http, token, name) for name in ("a", "b")]
         take_turns(devices, works=6)
@@ -198,7 +201,7 @@ def test_serve_ends_when_the_devices_have_heard_that_all_is_done(
         time.sleep(0.3)
         assert process.poll() is None  # the other has heard of it and has no adapter yet
         devices[1].until_finished()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         assert process.stdout is not None
         said = json.loads(process.stdout.read().splitlines()[-1])
     assert said["runs"][0]["phase"] == "finished"
@@ -208,11 +211,17 @@ def test_serve_ends_when_the_devices_have_heard_that_all_is_done(
 def test_a_signal_ends_a_server_in_good_order(
     tmp_path: Path, tiny_base: Base, number: signal.Signals
 ) -> None:
-    """An open connection does not hold it up: it ends nearly as fast as without one."""
+    """An open connection does not hold it up, which would take five seconds each time."""
     created(tmp_path, tiny_base, rounds=1)
+    assert any(held_up_s(tmp_path, number) < 3 for _ in range(4))
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def held_up_s(folder: Path, number: signal.Signals) -> float:
+    """How much longer a server with an open connection takes to end by a signal."""
     spent_s = []
     for is_connected in (False, True):
-        with server(tmp_path, "--port", "0") as (process, url), ExitStack() as stack:
+        with server(folder, "--port", "0") as (process, url), ExitStack() as stack:
             if is_connected:
                 address = "127.0.0.1", int(url.rsplit(":", 1)[1])
                 stack.enter_context(socket.create_connection(address))
@@ -220,8 +229,7 @@ def test_a_signal_ends_a_server_in_good_order(
             process.send_signal(number)
             assert process.wait(60) == 0
             spent_s.append(time.monotonic() - began)
-    assert spent_s[1] < spent_s[0] + 3
-    assert "Traceback" not in (tmp_path / "log").read_text()
+    return spent_s[1] - spent_s[0]
 
 
 def test_two_servers_do_not_share_a_store(tmp_path: Path, tiny_base: Base) -> None:
@@ -247,7 +255,7 @@ def test_a_run_file_is_created_once(tmp_path: Path, tiny_base: Base) -> None:
         while "listening" not in (row := process.stdout.readline()):
             said += row
         process.terminate()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
         assert said.count("enrolment token") == tokens
 
 

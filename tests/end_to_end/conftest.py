@@ -143,7 +143,7 @@ class Scene:
         process.kill()
         process.wait()
 
-    def finish(self, within_s: float = 120.0) -> None:
+    def finish(self, within_s: float = 240.0) -> None:
         """Wait until every process ended by itself."""
         wait_for(
             lambda: all(p.poll() is not None for p in self.fleet.processes.values()),
@@ -160,7 +160,7 @@ class Scene:
 
 
 def wait_for(
-    done: Callable[[], bool], check: Callable[[], None] = lambda: None, within_s: float = 60.0
+    done: Callable[[], bool], check: Callable[[], None] = lambda: None, within_s: float = 180.0
 ) -> None:
     """Wait for a condition; fail the test after a while."""
     end = time.monotonic() + within_s

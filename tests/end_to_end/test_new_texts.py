@@ -56,5 +56,5 @@ def test_texts_added_in_one_round_are_trained_on_in_the_next(
             adding.write("dinner with grandma,family\n")
         other.do(work)
         other.until_finished()
-        thread.join(20)
+        thread.join(90)
         assert answered() == [2, 3] and not thread.is_alive()

@@ -87,7 +87,7 @@ def test_a_run_that_stands_still_or_goes_on_for_longer_says_so(
 
 def test_who_has_not_answered_in_time_is_late(start: Start, tmp_path: Path) -> None:
     """The journal of a coordinator that stopped while a step was open."""
-    live = start(deadline_s=0.6)
+    live = start(deadline_s=2.0)
     devices = live.join("kitchen", "hall")
     work = devices[0].work()
     devices[1].do(devices[1].work())  # one that nobody answers would be asked for again

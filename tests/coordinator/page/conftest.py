@@ -60,11 +60,11 @@ def serving(store: Store, config: RunConfig, port: int = 0) -> Iterator[Served]:
     thread.start()
     try:
         assert listening.wait(60)
-        with http_client(url, nobody(), timeout=30) as http:
+        with http_client(url, nobody(), timeout=120) as http:
             yield Served(url, store, service, http, created.run_id, created.token, *tokens)
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -129,5 +129,5 @@ def serving(folder: Path, most_bytes: int = 4 << 20) -> Iterator[SmallServer]:
         yield small
     finally:
         server.should_exit = server.force_exit = True
-        thread.join(10)
+        thread.join(60)
         small.bound.close()

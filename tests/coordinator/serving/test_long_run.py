@@ -55,7 +55,7 @@ def process(folder: Path, log: Path, *options: str) -> Iterator[tuple[int, str]]
         assert found
         yield running.pid, found[1]
         running.send_signal(signal.SIGTERM)
-        assert running.wait(20) == 0
+        assert running.wait(90) == 0
     finally:
         running.kill()
         running.wait()

@@ -45,13 +45,13 @@ def test_those_that_come_while_it_is_busy_are_done_at_once() -> None:
     def do(asked: Sequence[int]) -> list[int]:
         seen.append(list(asked))
         is_busy.set()
-        assert may_go_on.wait(20)
+        assert may_go_on.wait(90)
         return [2 * number for number in asked]
 
     together = Together(do)
     with ThreadPoolExecutor(9) as pool:
         first = pool.submit(together, 0)
-        assert is_busy.wait(20)
+        assert is_busy.wait(90)
         others = [pool.submit(together, number) for number in range(1, 9)]
         wait_for(lambda: len(together) == 8)
         may_go_on.set()

@@ -57,7 +57,7 @@ def saying(*answers: bytes, is_endless: bool = False) -> Iterator[str]:
     finally:
         listening.shutdown(socket.SHUT_RDWR)
         listening.close()
-        thread.join(5.0)
+        thread.join(60.0)
 
 
 def foreign(status: int, body: bytes = b"", *headers: str) -> bytes:

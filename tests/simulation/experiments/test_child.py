@@ -112,7 +112,7 @@ def test_zero_compute_leaves_no_child_behind() -> None:
     _await(lambda: any(map(_is_busy, children_of(parent.pid))))
     left = children_of(parent.pid)
     parent.terminate()
-    _, said = parent.communicate(timeout=10)
+    _, said = parent.communicate(timeout=90)
     assert parent.returncode == 130 and said == "smidgen simulate: stopped\n"
     _await(lambda: not any(map(is_computing, left)))
 

@@ -32,7 +32,7 @@ def connection(start: Start) -> Iterator[socket.socket]:
 def answer_to(connection: socket.socket, pieces: Iterator[bytes]) -> bytes:
     """What comes back, up to the end of the connection or of an answer."""
     connection.setblocking(False)
-    said, end = b"", time.monotonic() + 20
+    said, end = b"", time.monotonic() + 90
     for piece in pieces:
         with suppress(BlockingIOError, ConnectionError):
             connection.sendall(piece)

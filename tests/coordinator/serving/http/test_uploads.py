@@ -31,11 +31,11 @@ def headers_of(body: bytes, part: str = "") -> dict[str, str]:
 
 def put(server: SmallServer, sent: bytes, whole: bytes = BODY, part: str = "") -> httpx.Response:
     url, headers = f"{server.url}/v1/work/w/update", headers_of(whole, part)
-    return httpx.put(url, content=sent, headers=headers, timeout=30)
+    return httpx.put(url, content=sent, headers=headers, timeout=120)
 
 
 def head(server: SmallServer, whole: bytes = BODY) -> httpx.Headers:
-    found = httpx.head(f"{server.url}/v1/work/w/update", headers=headers_of(whole), timeout=30)
+    found = httpx.head(f"{server.url}/v1/work/w/update", headers=headers_of(whole), timeout=120)
     assert found.status_code == 204
     return found.headers
 
@@ -56,7 +56,7 @@ def request(whole: bytes) -> bytes:
 
 def wait_for(server: SmallServer, size: int, whole: bytes = BODY) -> None:
     """Until nearly all of it is on the disk; less than a piece is still gathered."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 90
     while sum(path.stat().st_size for path in server.uploads.iterdir()) < size - (128 << 10):
         assert time.monotonic() < end
         time.sleep(0.01)
