@@ -1,0 +1,115 @@
+"""The cases in which no text may leave: a story each, and the run that its device joins."""
+
+from dataclasses import dataclass
+
+from tests.attacks.faults import FAULTS
+from tests.attacks.stories import (
+    ROOM_BLOCKS,
+    Story,
+    changed_later,
+    damaged_tokenizer,
+    faulty,
+    in_turn,
+    left_in_the_outbox,
+    linked_books_of_labels,
+    long_books_of_labels,
+    one_file,
+    other_tokenizer,
+    other_words,
+    overwritten,
+    revoked,
+    started,
+    started_again,
+    swapped,
+    unlabelled_alone,
+    without_texts,
+    without_weights,
+)
+
+LABELLING = ("--labelling", "--confidence", "0.5", "--keep-last", "1.0", "--rounds", "3")
+MANY_ROUNDS = ("--labelling", "--confidence", "0.5", "--rounds", "20")
+TORCH, SMALL = ("--engine", "torch"), ("--memory-budget", "1M")
+NO_PLAN, NO_ROOM, FINISHED = "is below the smallest plan", "File too large", "run finished"
+FOUND, NOT_FINITE = " pseudo-labels", "the loss is nan"
+HIGH_LR = ("--adapter", "lora:1@q,k,v,o,up,down", "--lr", "99.9", "--epochs", "20")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One device, what happens to it, and the run it joins.
+
+    Attributes:
+        name: What goes wrong.
+        story: Starts the client and sees it through.
+        run: Options of `coordinator create`.
+        is_fast: Whether it runs without `-m slow`.
+    """
+
+    name: str
+    story: Story
+    run: tuple[str, ...] = ()
+    is_fast: bool = False
+
+
+CASES = [
+    Case("ten faults in turn", in_turn(10), MANY_ROUNDS, is_fast=True),
+    Case("every fault in turn", in_turn(len(FAULTS)), MANY_ROUNDS),
+    Case("swapped columns, at work", faulty("swapped columns", ("asked", 2)), is_fast=True),
+    Case("unknown label, once joined", faulty("unknown label", ("joined", 1)), is_fast=True),
+    Case("a budget too small", started(NO_PLAN, *SMALL, most_reports=2), is_fast=True),
+    Case("a revoked label", started_again(revoked), LABELLING),
+    Case(
+        "no room for an adapter",
+        started(NO_ROOM, limit_blocks=ROOM_BLOCKS, most_reports=2),
+        ("--adapter", "lora:128"),
+        is_fast=True,
+    ),
+    Case("a huge learning rate", started(FINISHED, "--limits", "lr=99.9"), HIGH_LR),
+    Case("a learning rate over the limit", started("this device does 1 at most"), HIGH_LR),
+    Case(
+        "training that diverges",
+        started(NOT_FINITE, *TORCH, is_tested=False),
+        ("--base", "huge"),
+    ),
+    Case("a loss that is not finite", started(NOT_FINITE, *TORCH), ("--base", "huge")),
+    Case("labelling", started(FOUND), LABELLING, is_fast=True),
+    Case("labelling by torch", started(FOUND, *TORCH), LABELLING),
+    Case("labelling with early exit", started(FOUND), (*LABELLING, "--adapter", "lora:2/top1")),
+    Case("words the base does not know", changed_later(other_words), LABELLING),
+    Case("a label word the base does not know", changed_later(other_tokenizer)),
+    Case("a damaged tokenizer", changed_later(damaged_tokenizer)),
+    Case("a budget too small for torch", started(NO_PLAN, *TORCH, *SMALL, most_reports=2)),
+    Case("one file as --data", one_file),
+    Case("swapped columns at the second start", started_again(swapped, "are the columns swapped?")),
+    Case("unlabelled texts alone", started_again(unlabelled_alone, "unlabelled texts alone")),
+    Case("no room for the identity", started(NO_ROOM, limit_blocks=0)),
+    Case("little room", started(NO_ROOM, limit_blocks=ROOM_BLOCKS), ("--adapter", "lora:256")),
+    Case(
+        "no room for labels",
+        started_again(long_books_of_labels, NO_ROOM, limit_blocks=ROOM_BLOCKS),
+        LABELLING,
+    ),
+    Case(
+        "a link in place of labels",
+        started_again(linked_books_of_labels, "symbolic link"),
+        LABELLING,
+    ),
+    Case("a base that is gone", changed_later(without_weights)),
+    Case("texts that are gone", changed_later(without_texts)),
+    Case(
+        "a damaged activation cache",
+        started_again(overwritten("activations/**/*")),
+        ("--adapter", "lora:2/top1", "--rounds", "3"),
+    ),
+    Case("a damaged adapter", started_again(overwritten("adapters/*"))),
+    Case("a damaged identity", started_again(overwritten("device.json"), "is damaged")),
+    Case(
+        "a damaged book of labels",
+        started_again(overwritten("labels-*"), "is damaged and put aside"),
+        LABELLING,
+    ),
+    Case("an old report in the outbox", started_again(left_in_the_outbox)),
+    *(Case(f"{fault}, from the start", faulty(fault)) for fault in FAULTS),
+    *(Case(f"{fault}, at work", faulty(fault, ("asked", 2))) for fault in FAULTS),
+]
+CASES = list({case.name: case for case in reversed(CASES)}.values())[::-1]  # fast ones win

@@ -1,0 +1,132 @@
+"""A coordinator in a process of its own: a run per case, and all that its owner can see."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+
+from safetensors.numpy import load_file, save_file
+
+import smidgen
+from tests.attacks.private_device import ROOT
+from tests.tiny import write_tiny_base
+
+TASK = """
+name = "hub"
+labels = ["security", "weather", "family"]
+patterns = ["{text} . this is about [MASK] ."]
+"""
+
+
+def command(*arguments: str) -> str:
+    """A command through the front door, in this process; what it said, whatever its exit code."""
+    said, before = io.StringIO(), sys.argv
+    sys.argv = ["smidgen", *arguments]
+    try:
+        with redirect_stdout(said), redirect_stderr(said):
+            smidgen.main()
+    except SystemExit:
+        pass
+    finally:
+        sys.argv = before
+    return said.getvalue()
+
+
+class Coordinator:
+    """A store that is served, with a run for every case.
+
+    Args:
+        folder: Where everything is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.store = folder, folder / "store"
+        write_tiny_base(folder / "base")
+        write_huge_base(folder / "huge")
+        (folder / "task.toml").write_text(TASK)
+        self.log = folder / "coordinator.log"
+        self.runs: dict[str, str] = {}
+        self.create("first")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "smidgen", "coordinator", "serve"),
+                    *("--store", str(self.store), "--port", "0"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+            )
+        self.port = self._port()
+
+    def create(self, case: str, *options: str) -> str:
+        """Create a run for a case; its token."""
+        given = {
+            **{"--base": "base", "--adapter": "lora:2", "--rounds": "2", "--min-clients": "1"},
+            **{"--epochs": "1", "--batch": "4", "--tokens": "32"},
+            **{"--name": f"run-{len(self.runs)}"},
+        }
+        flags = [option for option in options if option == "--labelling"]
+        pairs = [option for option in options if option != "--labelling"]
+        given |= dict(zip(pairs[::2], pairs[1::2], strict=True))
+        given |= {"--base": str(self.folder / given["--base"])}
+        given |= {"--task": str(self.folder / "task.toml")}
+        # A run asks the devices of its case alone: those of others come and go.
+        tag = ("--tag", f"case={given['--name']}")
+        command("coordinator", "tokens", "new", "--store", str(self.store), *tag)
+        line = [*(word for pair in given.items() for word in pair), *tag]
+        said = command("coordinator", "create", "--store", str(self.store), *line, *flags, "--json")
+        created = json.loads(said.splitlines()[-1])
+        self.runs[case] = created["run_id"]
+        return str(created["token"])
+
+    def known(self, case: str) -> dict[str, bytes]:
+        """All that the coordinator's owner can see, by where it is; of a case, or of all."""
+        only = ("--store", str(self.store), "--run", self.runs[case])
+        out = self.folder / "out" / self.runs[case]
+        out.mkdir(parents=True)
+        shown = [
+            command("coordinator", "status", *only, "--json"),
+            command("coordinator", "figures", *only, "--json", "--out", str(out / "rows.jsonl")),
+            command("coordinator", "export", *only, "--json", "--out", str(out / "adapter")),
+        ]
+        return {
+            "store": joined(self.store),
+            "output": self.log.read_bytes(),
+            "status, figures, export": "\n".join(shown).encode() + joined(out),
+        }
+
+    def stop(self) -> None:
+        assert self.process.poll() is None, self.log.read_text()
+        self.process.terminate()
+        self.process.wait(90.0)
+
+    def _port(self) -> int:
+        end = time.monotonic() + 60.0
+        while time.monotonic() < end and self.process.poll() is None:
+            if found := re.search(r"listening on http://127.0.0.1:(\d+)\s", self.log.read_text()):
+                return int(found[1])
+            time.sleep(0.02)
+        raise AssertionError(self.log.read_text())
+
+
+def write_huge_base(folder: Path) -> None:
+    """A tiny base in which one layer's results are beyond float32."""
+    weights = load_file(write_tiny_base(folder) / "model.safetensors")
+    weights["bert.encoder.layer.0.output.dense.weight"] *= 1e30
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def joined(folder: Path) -> bytes:
+    """Names and bytes of every file of a folder, which may be in use."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        with suppress(FileNotFoundError, IsADirectoryError):  # a file half written gets its name
+            found.append(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return b"\n".join(found)
