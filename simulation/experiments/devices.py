@@ -17,7 +17,7 @@ from edge_client.labelling.own_texts import OwnTexts
 from edge_client.texts.examples import ClientData, Example
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import decode_adapter
-from simulation.experiments.federation import Standing
+from simulation.experiments.federation.outcomes import Standing
 from simulation.experiments.scoring import Score, score
 from simulation.experiments.stage import Stage
 from simulation.population.clients import Population, merged

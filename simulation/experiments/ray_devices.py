@@ -21,7 +21,8 @@ from edge_client.labelling.book import Book
 from edge_client.planning.resources import usable_cores
 from edge_client.wire.messages import Report, Work
 from simulation.experiments.devices import InProcess
-from simulation.experiments.federation import SimulationError, Standing
+from simulation.experiments.federation.outcomes import Standing
+from simulation.experiments.federation.run import SimulationError
 from simulation.experiments.scoring import Score
 from simulation.experiments.stage import Stage
 

@@ -24,7 +24,7 @@ from edge_client.errors import WrongInput
 from edge_client.files import write_atomically
 from edge_client.wire.tensors import sha256
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import Looking, Round, Standing
+from simulation.experiments.federation.outcomes import Looking, Round, Standing
 from simulation.experiments.scoring import Score, Tally, pooled
 
 ROWS = "rows.jsonl"

@@ -32,7 +32,8 @@ from simulation.datasets.dataset import DataSet
 from simulation.demo.messages import DATA, LABELS, load_messages
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Experiment, Rounds, schedule_of
-from simulation.experiments.federation import Round, Standing, federate
+from simulation.experiments.federation.outcomes import Round, Standing
+from simulation.experiments.federation.run import federate
 from simulation.experiments.scoring import Score, Tally
 from simulation.experiments.stage import Stage
 from simulation.population.deal import Deal, population_of

@@ -14,7 +14,8 @@ from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import Update, decode_adapter, encode_update
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Rounds, schedule_of
-from simulation.experiments.federation import Round, SimulationError, Standing, federate
+from simulation.experiments.federation.outcomes import Round, Standing
+from simulation.experiments.federation.run import SimulationError, federate
 from simulation.experiments.stage import Stage
 from simulation.experiments.zero_compute import ADDED, Echoes, zero_rounds
 from tests.simulation.experiments.experiments import staged

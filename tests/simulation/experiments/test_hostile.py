@@ -13,7 +13,8 @@ from edge_client.wire.messages import PROTOCOL, Work
 from edge_client.wire.tensors import decode_adapter, encode_adapter
 from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment, ExperimentError, Rounds, read_experiment
-from simulation.experiments.federation import Round, federate
+from simulation.experiments.federation.outcomes import Round
+from simulation.experiments.federation.run import federate
 from simulation.experiments.hostile import ATTACKS, Attack, Hostile, told_texts, without_tests
 from simulation.experiments.scoring import Score, Tally
 from simulation.experiments.zero_compute import ADDED, TASK, Echoes

@@ -13,7 +13,8 @@ from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Experiment, ExperimentError, schedule_of
-from simulation.experiments.federation import Round, federate
+from simulation.experiments.federation.outcomes import Round
+from simulation.experiments.federation.run import federate
 from simulation.experiments.record import Result
 from simulation.experiments.runner import Place, run
 from simulation.experiments.stage import Stage, gated

@@ -22,7 +22,8 @@ from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import sha256
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import schedule_of
-from simulation.experiments.federation import Round, federate
+from simulation.experiments.federation.outcomes import Round
+from simulation.experiments.federation.run import federate
 from simulation.experiments.stage import Stage
 from simulation.population.deal import Deal
 from simulation.population.folders import write_clients

@@ -10,7 +10,7 @@ names. So a run here ends in the same bytes as the same run over HTTP.
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from coordinator.rounds.admission import Refusal, check_update
@@ -26,8 +26,9 @@ from edge_client.labelling.book import Book
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import AdapterState, Update, decode_adapter, encode_adapter, sha256
 from simulation.experiments.experiment import Rounds
+from simulation.experiments.federation.outcomes import Looking, Round, Standing
+from simulation.experiments.federation.resume import recalled, remembered
 from simulation.experiments.hostile import Hostile, evaluations, train_answers
-from simulation.experiments.resume import recalled, remembered
 from simulation.experiments.scoring import Score
 
 
@@ -42,7 +43,7 @@ class TooFew(SimulationError):
 class Devices(Protocol):
     """Virtual devices: the texts of all clients, and engines that take turns at them."""
 
-    def start(self) -> "Standing":
+    def start(self) -> Standing:
         """The adapter before the first round."""
 
     def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
@@ -62,88 +63,6 @@ class Devices(Protocol):
 
     def close(self) -> None:
         """Free the engines."""
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Where a run stands between two rounds.
-
-    Attributes:
-        adapter: Encoded adapter of the last closed round.
-        round_index: That round; 0 before any training.
-        evaluated: The last round whose adapter was evaluated, -1 for none.
-        memory: What else is known; see `simulation.experiments.resume`.
-    """
-
-    adapter: bytes
-    round_index: int = 0
-    evaluated: int = -1
-    memory: bytes = b""
-
-
-@dataclass(frozen=True)
-class Looking:
-    """What a label step before a round gave and cost.
-
-    Attributes:
-        cohort: Clients asked.
-        texts_read: Texts that they read.
-        label_forwards: Layer-forwards of the step, counted.
-        gate_forwards: Layer-forwards of the evaluation before it, counted.
-        gate_accuracy: What that evaluation found; None without a gate.
-        used_round: The round whose adapter labelled.
-        thresholds: Least confidence of each class's pseudo-labels after it.
-    """
-
-    cohort: int
-    texts_read: int
-    label_forwards: int
-    gate_forwards: int
-    gate_accuracy: float | None
-    used_round: int
-    thresholds: tuple[float, ...]
-
-    @property
-    def forwards(self) -> int:
-        """Layer-forwards of labelling and of the evaluation before it."""
-        return self.label_forwards + self.gate_forwards
-
-
-@dataclass(frozen=True)
-class Round:
-    """What a closed round gave and cost; round 0 is the evaluation before any training.
-
-    Attributes:
-        round_index: 1-based server step.
-        cohort: Names of the clients asked.
-        errors: What went wrong, by client.
-        num_examples: Texts trained on, all clients together.
-        loss: Mean training loss over clients weighted by their texts, nats; None in round 0.
-        bytes_down: Adapters handed out, encoded (measured; headers of HTTP not included).
-        bytes_up: Updates handed in, encoded (measured).
-        layer_forwards: Layer-forwards of training, all clients together (measured: engines count).
-        train_s: Seconds from the first piece of work to the new adapter (measured).
-        standing: Where the run stands afterwards.
-        score: The new adapter's score, where it was evaluated.
-        looking: The label step before it, if there was one.
-        reported: Accuracy by what devices told, where hostile ones are among them.
-        trouble: What was done about the run: not taken, or gone back; empty of nothing.
-    """
-
-    round_index: int
-    cohort: tuple[str, ...]
-    errors: dict[str, str]
-    num_examples: int
-    loss: float | None
-    bytes_down: int
-    bytes_up: int
-    layer_forwards: int
-    train_s: float
-    standing: Standing
-    score: Score | None = None
-    looking: Looking | None = None
-    reported: float | None = None
-    trouble: str = ""
 
 
 def federate(
