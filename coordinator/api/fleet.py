@@ -11,13 +11,15 @@ from coordinator.operator.told import (
     by_name,
     device_told,
     membership_told,
+    misses_of,
     round_told,
     run_told,
 )
+from coordinator.rounds.state import State
 from coordinator.storage.figures import rows
 from coordinator.storage.rows.devices import Device, devices
-from coordinator.storage.rows.memberships import members, memberships_of
-from coordinator.storage.rows.reports import newest_of_device
+from coordinator.storage.rows.memberships import Member, members, memberships_of
+from coordinator.storage.rows.reports import newest_of_device, newest_of_each
 from coordinator.storage.runs import config_of
 from coordinator.storage.status import state_of
 from coordinator.storage.store import Run, Store, StoreError
@@ -59,15 +61,50 @@ def is_here(device: Device, now_s: float) -> bool:
 
 def devices_told(store: Store, now_s: float) -> list[Told]:
     """Devices of a store, by name."""
-    names = _names(store)
+    names, runs = _names(store), _Runs(store)
     fleet = sorted(devices(store.database), key=lambda device: by_name(device.name))
-    return [_device_told(store, device, names, now_s) for device in fleet]
+    return [_device_told(store, device, names, runs, now_s) for device in fleet]
 
 
-def _device_told(store: Store, device: Device, names: Mapping[str, str], now_s: float) -> Told:
-    found = memberships_of(store.database, device.device_id)
-    runs = [membership_told(key, names[key], found[key]) for key in names if key in found]
-    return device_told(device, is_here(device, now_s), runs)
+def _device_told(
+    store: Store, device: Device, names: Mapping[str, str], runs: "_Runs", now_s: float
+) -> Told:
+    key, found = device.device_id, memberships_of(store.database, device.device_id)
+    told = [
+        membership_told(run_id, names[run_id], member, runs.misses(run_id, key, member))
+        | {"is_slow": runs.is_slow(run_id, key, member)}
+        for run_id in names
+        if (member := found.get(run_id)) is not None
+    ]
+    return device_told(device, is_here(device, now_s), told)
+
+
+class _Runs:
+    """Who misses steps of which run; a journal is read where a device may miss one, and once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._runs = store, {run.run_id: run for run in store.runs()}
+        self._states: dict[str, State] = {}
+        self._late: dict[str, set[str]] = {}
+
+    def _state(self, run_id: str) -> State:
+        if run_id not in self._states:
+            self._states[run_id] = state_of(self._store, self._runs[run_id])
+        return self._states[run_id]
+
+    def misses(self, run_id: str, device_id: str, member: Member) -> int:
+        """Steps in a row that a device missed; of a run that it is in."""
+        return misses_of(self._state(run_id), device_id) if member.is_joined else 0
+
+    def is_slow(self, run_id: str, device_id: str, member: Member) -> bool:
+        """Whether a device that misses steps does answer, but too late."""
+        if not self.misses(run_id, device_id, member):
+            return False
+        if run_id not in self._late:
+            silent = self._state(run_id).silences.keys()
+            newest = newest_of_each(self._store.database, run_id, silent)
+            self._late[run_id] = {key for key, row in newest.items() if row["is_late"]}
+        return device_id in self._late[run_id]
 
 
 def device_detail_told(store: Store, device: Device, now_s: float) -> Told:
@@ -75,7 +112,7 @@ def device_detail_told(store: Store, device: Device, now_s: float) -> Told:
     names = _names(store)
     newest = newest_of_device(store.database, device.device_id, MOST_ANSWERS)
     answers = [answer_told(row, names[row["run_id"]], device.name) for row in newest]
-    return _device_told(store, device, names, now_s) | {"answers": answers}
+    return _device_told(store, device, names, _Runs(store), now_s) | {"answers": answers}
 
 
 def _names(store: Store) -> dict[str, str]:

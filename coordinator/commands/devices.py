@@ -5,7 +5,7 @@ What is changed here holds at once, also while the store is served.
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Annotated, Any
 
@@ -30,6 +30,13 @@ COLUMNS = (
     Column("board", "text", optional=4),
     Column("version", "word", optional=3),
 )
+TROUBLES = {
+    "two lives": "two lives: two clients ran with copies of its state folder and key; keep one of "
+    "them, and start the other with a folder and a token of its own",
+    "silent": "silent: so many steps in a row closed without an answer; it is asked less often "
+    "until it answers",
+    "slow": "slow: the same, but an answer came too late to count",
+}
 ANSWERS = (
     Column("run", "text"),
     Column("round"),
@@ -70,9 +77,37 @@ def list_devices(
         print("no device has these tags" if wanted else "no device has enrolled yet")
         return
     notes = ["last seen: to within a minute; runs: that it joined, and those it declined"]
+    troubles = " ".join(map(_trouble, found))
+    notes += [note for word, note in TROUBLES.items() if word in troubles]
     if len(found) > MOST:
         notes.append(f"and {len(found) - MOST} more devices; see --json")
-    show(Table(COLUMNS, [_row(one, now_s) for one in found[:MOST]], notes=notes))
+    show(_table(found[:MOST], now_s, notes))
+
+
+def _table(found: Sequence[Mapping[str, Any]], now_s: float, notes: Sequence[str]) -> Table:
+    """The devices; what is wrong with some of them has a column where there is such a device."""
+    columns, rows = [*COLUMNS], [_row(one, now_s) for one in found]
+    if any(map(_trouble, found)):
+        columns.insert(2, Column("trouble", "text"))
+        for row, one in zip(rows, found, strict=True):
+            row.insert(2, _trouble(one) or "-")
+    return Table(columns, rows, notes=notes)
+
+
+def _trouble(one: Mapping[str, Any]) -> str:
+    """What to look at: two clients of one key, and runs in which a device misses steps."""
+    if one["revoked_at_s"] is not None:
+        return ""
+    twice = ["two lives"] if one["cloned_at_s"] is not None else []
+    missed = [f"{text} in {run['run_name']}" for run in one["runs"] if (text := _missed(run))]
+    return "; ".join([*twice, *missed])
+
+
+def _missed(run: Mapping[str, Any]) -> str:
+    """Whether a device misses steps of a run, as `status` says it too; empty where it answers."""
+    if not run["misses"]:
+        return ""
+    return f"{'slow' if run['is_slow'] else 'silent'} {run['misses']}"
 
 
 def _row(one: Mapping[str, Any], now_s: float) -> list[str]:
@@ -92,8 +127,7 @@ def _seen(one: Mapping[str, Any], now_s: float) -> str:
     if one["revoked_at_s"] is not None:
         return "revoked"
     seen_s = one["last_seen_s"]
-    twice = ", two lives" if one["cloned_at_s"] is not None else ""
-    return "never" if seen_s is None else f"{span(now_s - seen_s)} ago{twice}"
+    return "never" if seen_s is None else f"{span(now_s - seen_s)} ago"
 
 
 def _stands(run: Mapping[str, Any]) -> str:
@@ -142,13 +176,14 @@ def _cloned(told: Mapping[str, Any], now_s: float) -> list[list[str]]:
     if told["cloned_at_s"] is None:
         return []
     when = f"{span(now_s - told['cloned_at_s'])} ago"
-    return [["two lives", f"{when}, two clients ran with copies of its state folder"]]
+    return [["two lives", f"{when}, two clients ran with copies of its state folder; keep one"]]
 
 
 def _said(run: Mapping[str, Any]) -> str:
     why = f": {SAID[run['failure']]}" if run["failure"] else ""
     plan = f", plan {size(run['peak_bytes'])}" if run["peak_bytes"] is not None else ""
-    return f"{run['state']}{why}{plan}"
+    missed = f", {text}" if (text := _missed(run)) else ""
+    return f"{run['state']}{why}{plan}{missed}"
 
 
 def _answer_row(one: Mapping[str, Any]) -> list[str]:

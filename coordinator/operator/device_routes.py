@@ -9,7 +9,14 @@ from fastapi.concurrency import run_in_threadpool
 from coordinator.operator.asking import After, Limit, page
 from coordinator.operator.device_schemas import Device, DeviceDetail, Devices, Tags
 from coordinator.operator.run_routes import with_contact
-from coordinator.operator.told import Told, answer_told, by_name, device_told, membership_told
+from coordinator.operator.told import (
+    Told,
+    answer_told,
+    by_name,
+    device_told,
+    membership_told,
+    misses_of,
+)
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.polls import Bells
 from coordinator.serving.service import Service
@@ -39,7 +46,10 @@ def add_device_routes(
         here = service.presence.is_here(device.device_id, service.now_s())
         found = memberships_of(service.store.database, device.device_id)
         runs = [
-            membership_told(live.run.run_id, live.config.name, found[live.run.run_id])
+            membership_told(
+                *(live.run.run_id, live.config.name, found[live.run.run_id]),
+                misses_of(live.state, device.device_id),
+            )
             for live in service.runs()[::-1]
             if live.run.run_id in found
         ]

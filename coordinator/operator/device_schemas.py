@@ -15,6 +15,7 @@ MEMBERSHIP = {
     "failure": None,
     "peak_bytes": 180000000,
     "at_s": 1789990100.0,
+    "misses": 0,
 }
 
 
@@ -28,6 +29,7 @@ class Membership(Model):
         failure: Why it declined.
         peak_bytes: Memory that its plan predicts.
         at_s: When it said so.
+        misses: Steps of the run in a row that closed without it; it is asked less often for that.
     """
 
     model_config = example(MEMBERSHIP)
@@ -38,6 +40,7 @@ class Membership(Model):
     failure: Failure | None
     peak_bytes: int | None
     at_s: float
+    misses: int
 
 
 FACTS: dict[str, Any] = {

@@ -207,7 +207,6 @@ def members_told(
         is_here: Whether a device was heard of lately.
     """
     step, left = standing.state.step, standing.state.left
-    silences = standing.state.silences
     asked = {device_id: work_id for work_id, device_id in step.members.items()} if step else {}
     is_half_in = step is not None and 2 * len(step.answers) >= len(step.members)
     found = []
@@ -227,11 +226,17 @@ def members_told(
                 "is_revoked": device.revoked_at_s is not None,
                 "now": answer.outcome if answer else waits,
                 "left": left.get(device_id),
-                "misses": silences[device_id].misses if device_id in silences else 0,
+                "misses": misses_of(standing.state, device_id),
                 "last": newest.get(device_id),
             }
         )
     return sorted(found, key=lambda one: by_name(one["name"]))
+
+
+def misses_of(state: State, device_id: str) -> int:
+    """Steps in a row that a device missed: each closed without its answer."""
+    silence = state.silences.get(device_id)
+    return silence.misses if silence is not None else 0
 
 
 def device_told(device: Device, is_here: bool, runs: Iterable[Told]) -> Told:
@@ -259,9 +264,9 @@ def device_told(device: Device, is_here: bool, runs: Iterable[Told]) -> Told:
     }
 
 
-def membership_told(run_id: str, run_name: str, member: Member) -> Told:
-    """How a device stands to a run, by its own word."""
-    told = {"run_id": run_id, "run_name": run_name, "at_s": member.at_s}
+def membership_told(run_id: str, run_name: str, member: Member, misses: int) -> Told:
+    """How a device stands to a run, by its own word, and how many steps in a row it missed."""
+    told = {"run_id": run_id, "run_name": run_name, "at_s": member.at_s, "misses": misses}
     return told | asdict(member.membership)
 
 

@@ -16,6 +16,7 @@ from coordinator.operator.told import (
     Told,
     device_told,
     membership_told,
+    misses_of,
     round_told,
     run_told,
 )
@@ -196,10 +197,19 @@ class Board:
         member = self._service.members.get(live.run.run_id, device_id)
         if member is None:
             return None
-        told = membership_told(live.run.run_id, live.config.name, member)
+        misses = misses_of(live.state, device_id)
+        told = membership_told(live.run.run_id, live.config.name, member, misses)
         failure = member.membership.failure
         said = f"takes no part: {SAID[failure]}" if failure else MEMBERSHIPS[told["state"]]
-        return told | {"said": said}
+        return told | {"said": said + (missed_text(misses) if member.is_joined else "")}
+
+
+def missed_text(misses: int) -> str:
+    """That a device misses steps, and what follows from it; empty where it answers."""
+    if not misses:
+        return ""
+    steps = "the last step" if misses == 1 else f"the last {misses} steps"
+    return f", but did not answer in {steps} it was asked in; it is asked less often"
 
 
 def _newest(trouble: dict[int, list[Trouble]]) -> dict[int, list[Trouble]]:

@@ -9,7 +9,7 @@ from coordinator.rounds.events import Event, StepClosed, StepOpened
 from coordinator.rounds.machine import bounded, decide
 from coordinator.rounds.state import State, Step
 from coordinator.serving.ledger import Ledger, Live
-from coordinator.serving.telling import step_text
+from coordinator.serving.telling import pace_texts, step_text
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
 from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter
@@ -46,7 +46,9 @@ def proceed(
         if written := _written(store, ledger, live, event):
             if text := step_text(live, written, names_of):
                 told = about(live.config.name, round_index=_round_of(live, written))
-                LOG.info("%s", text, extra=told)
+                after = ledger.run(run_id) or live
+                for line in (text, *pace_texts(live, written, after.state, names_of)):
+                    LOG.info("%s", line, extra=told)
             return written
         # An answer came in between: what was decided no longer holds.
     return None

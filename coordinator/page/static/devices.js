@@ -66,7 +66,7 @@ function update(line, device, now_s, isOperator) {
   const silent = device.last_seen_s === null ? "never" : ago(now_s - device.last_seen_s);
   const twice = device.cloned_at_s === null ? "" : ", two lives";
   say(seen, isGone(device) ? "revoked" : silent + twice);
-  seen.title = twice && `Two clients ran with copies of its state folder, ${ago(now_s - device.cloned_at_s)}.`;
+  seen.title = twice && `Two clients ran with copies of its state folder, ${ago(now_s - device.cloned_at_s)}: keep one of them.`;
   keep(joined, device.runs, (one) => one.run_id, () => make("div"), (item, one) => {
     const plan = one.peak_bytes ? `, plan ${memory(one.peak_bytes)}` : "";
     say(item, `${one.run_name}: ${one.said}${plan}`);

@@ -24,6 +24,12 @@ class Silence:
     rests_until: int
 
 
+def rest_after(misses: int) -> int:
+    """Steps that a device rests which has missed so many in a row, one or more."""
+    rest: int = 2 ** min(misses - 1, 30)
+    return min(rest, LONGEST_REST)
+
+
 def after_step(
     silences: Mapping[str, Silence],
     asked: Collection[str],
@@ -50,8 +56,7 @@ def after_step(
         del found[name]
     for name in missing:
         misses = found[name].misses + 1 if name in found else 1
-        rest = min(2 ** min(misses - 1, 30), LONGEST_REST)
-        found[name] = Silence(misses, step_number + 1 + rest)
+        found[name] = Silence(misses, step_number + 1 + rest_after(misses))
     return found
 
 

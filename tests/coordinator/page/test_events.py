@@ -88,6 +88,19 @@ def test_a_stream_tells_all_there_is_and_then_what_changes(start: Start) -> None
         assert page.rounds[first_round]["failed"] == 1
 
 
+def test_a_device_that_misses_steps_is_named(start: Start) -> None:
+    served = start(deadline_s=0.5)
+    good, _ = served.join("kitchen", "hall")
+    good.do(good.work())
+    with served.http.stream("GET", EVENTS, headers=served.bearer(served.viewer)) as answer:
+        page = Page(answer)
+        page.read_until(
+            lambda page: page.devices and "less often" in page.devices["hall"]["runs"][0]["said"]
+        )
+    said = page.devices["hall"]["runs"][0]["said"]
+    assert said.startswith("takes part, but did not answer in the last")
+
+
 def test_a_device_that_declines_says_why(start: Start) -> None:
     served = start()
     device = served.enrol("small")

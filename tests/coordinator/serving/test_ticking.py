@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import sqlalchemy as sql
@@ -101,6 +102,40 @@ def test_updates_of_an_attempt_that_failed_are_removed_at_once(
     step = service.run("r").state.step
     assert step is not None and step.opened.attempt == 2
     assert update not in names(tmp_path)
+
+
+def test_a_device_that_rests_and_is_asked_again_is_told_once_each(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="coordinator")
+    config = RunConfig("mail", TASK, rounds=9, min_clients=2, deadline_s=9.0, norm_bound=0.0)
+    store.add_run(
+        Run("r", 0.0, encode(config).decode(), "b", "b", "bert", store.put(b"adapter"), "s")
+    )
+    service = Service(store, 0.0)
+    ids = {name: enrolled(service, name).device_id for name in ("a", "b")}
+    for name in ids:
+        service.membership(service.device_of(key_of(name)), "r", Membership("joined"), 0.0)
+    asked_of_b = []
+    for second in range(0, 100, 10):  # b answers nothing before its third piece of work
+        for device_id in ids.values():
+            service.presence.saw(device_id, float(second))
+        service.tick(float(second))
+        step = service.run("r").state.step
+        assert step is not None
+        asked_of_b += [second] if ids["b"] in step.members.values() else []
+        for work_id, device_id in step.members.items():
+            if device_id == ids["a"] or len(asked_of_b) >= 3:
+                is_trained = step.opened.kind == "train"
+                outcome: Literal["done", "failed"] = "failed" if is_trained else "done"
+                service._ledger.answer("r", Answered(work_id, outcome, None, 4))
+    told = [text for text in caplog.messages if text.startswith("mail: b: ")]
+    assert told == [
+        "mail: b: no answer in time; asked again after a rest of 1 step",
+        "mail: b: asked again after 1 step without an answer",
+        "mail: b: asked again after 2 steps without an answer",
+        "mail: b: answered again; asked as often as others",
+    ]
 
 
 def test_what_could_not_be_written_of_who_is_there_is_written_later(store: Store) -> None:

@@ -1,0 +1,75 @@
+"""What `devices` says of a real coordinator's devices: who misses steps, and which live twice."""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coordinator.storage.rows.devices import note_cloned
+from edge_client.wire.messages import Report
+from tests.command_line import shown, smidgen
+from tests.coordinator.conftest import Live
+from tests.coordinator.devices import Device, enrol, wait_for
+
+Start = Callable[..., Live]
+LONG = "raspberry-pi-of-the-hall"
+
+
+def listed(folder: Path, *options: str) -> str:
+    done = smidgen("coordinator", "devices", *options, "--store", str(folder / "store"))
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
+
+
+def round_closed(live: Live, index: int) -> bool:
+    return live.service.run(live.run_id).state.evaluated >= index
+
+
+def one_misses(start: Start) -> tuple[Live, Device, str]:
+    """Two devices, one of which has not answered the first evaluation; it, and its work."""
+    live = start(deadline_s=0.6, rounds=4)
+    tags = {"site": "ground floor of the house", "lamp": "on"}
+    late, good = (enrol(live.http, live.token, name, tags=tags) for name in (LONG, "kitchen"))
+    late.join()
+    good.join()
+    work = late.work()
+    good.do(good.work())
+    wait_for(lambda: round_closed(live, 0))
+    return live, late, work.work_id
+
+
+def test_a_list_names_who_misses_steps_and_who_lives_twice(start: Start, tmp_path: Path) -> None:
+    live, late, work_id = one_misses(start)
+    said = listed(tmp_path, "list")
+    assert "trouble" in said and re.search(r"silent \d in mail", said)
+    late.report(Report(work_id, "done", 4, accuracy=0.5))
+    note_cloned(live.store.database, late.device_id, time.time())
+    said = listed(tmp_path, "list")
+    assert re.search(r"two lives; slow \d in mail", said) and "too late to count" in said
+    assert "two clients ran with copies of its state folder" in said
+    assert re.search(r"joined, slow \d", listed(tmp_path, "show", LONG))
+    (told, _) = sorted(
+        json.loads(listed(tmp_path, "list", "--json"))["devices"],
+        key=lambda one: one["name"] != LONG,
+    )
+    assert [(run["misses"] > 0, run["is_slow"]) for run in told["runs"]] == [(True, True)]
+
+
+def test_a_list_with_all_of_it_fits_80_columns(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, late, _ = one_misses(start)
+    note_cloned(live.store.database, late.device_id, time.time())
+    monkeypatch.setenv("COLUMNS", "80")
+    said = shown("coordinator", "devices", "list", "--store", str(tmp_path / "store"))
+    assert max(map(len, said.splitlines())) <= 80
+    head = said.splitlines()[0].split()
+    assert head[:5] == ["device", "last", "seen", "trouble", "runs"] and "two lives" in said
+
+
+def test_nobody_in_trouble_takes_no_column(start: Start, tmp_path: Path) -> None:
+    start().join("kitchen")
+    assert "trouble" not in listed(tmp_path, "list")
