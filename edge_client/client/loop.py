@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from functools import partial
 
+from edge_client.client.adapters import Adapters, take_home
 from edge_client.client.enrolment import check_protocol, enrol, identity_of
 from edge_client.client.failures import (
     MOST_IN_A_ROW,
@@ -25,13 +26,11 @@ from edge_client.client.failures import (
     is_lasting,
     not_known,
 )
-from edge_client.client.finished import take_home
 from edge_client.client.outbox import Barriers, deliver, deliver_all, keep
 from edge_client.client.settings import Settings, Summary
 from edge_client.client.state import Answer, ClientState, Identity
 from edge_client.client.telling import Teller, begun, called
 from edge_client.client.transport import (
-    MOST_ADAPTER_BYTES,
     Coordinator,
     Refused,
     TransportError,
@@ -72,7 +71,7 @@ class Client:
         self._said: set[tuple[str, str]] = set()  # how it stands to runs
         self._homeless: dict[str, int] = {}  # how often an adapter was tried in vain
         self._barriers = Barriers()
-        self._held: dict[str, bytes] = {}  # an adapter that the disk has no room for
+        self._adapters = Adapters(state)
         self._adapter = ""  # folder of the last one's
         self._works = self._failures = 0
         self._returns = 0  # how often it had to enrol again
@@ -246,7 +245,8 @@ class Client:
         try:
             if terms is None:
                 raise Refused(404, "its terms are not here any more")
-            body = self._fetched(coordinator, over.adapter_sha256, WorkMeter(), PARTING_S)
+            fetch = partial(coordinator.adapter, over.adapter_sha256, WorkMeter())
+            body = self._adapters.body(over.adapter_sha256, fetch, len(self._runs), PARTING_S)
             self._adapter = take_home(self._state, terms, self._settings, over, body)
         except (Failed, WrongInput, OSError) as error:  # TransportError and WireError are Failed
             self._adapter = ""
@@ -282,27 +282,6 @@ class Client:
             return False  # it is there for the next life
         time.sleep(min(0.25 * 2.0 ** min(tries, 16), LONGEST_PAUSE_S))
         return True
-
-    def _fetched(
-        self,
-        coordinator: Coordinator,
-        sha256: str,
-        meter: WorkMeter,
-        patience_s: float = math.inf,
-        most_bytes: int = MOST_ADAPTER_BYTES,
-    ) -> bytes:
-        """An adapter, from the state folder where it is there."""
-        body = self._state.adapter(sha256)
-        if body is None:
-            fetch = partial(coordinator.adapter, sha256, meter, most_bytes)
-            body = self._held.pop(sha256, None) or patiently(fetch, patience_s)
-            self._held = {sha256: body}  # on a full disk it is not fetched again
-            try:
-                self._state.keep_adapter(sha256, body, max(1, len(self._runs)))
-                self._held = {}
-            except OSError as error:  # a full disk costs memory, not the work
-                log.warning("adapter %s is not kept: %s", sha256[:12], error)
-        return body
 
     def _work(self, coordinator: Coordinator, work: Work, meter: WorkMeter) -> None:
         """Do one piece of work and answer it.
@@ -358,8 +337,9 @@ class Client:
     ) -> Answer:
         base_name = standing.terms.base_name if standing.terms else "of that run"
         with meter.phase("download"):
-            most_bytes = work.adapter_bytes
-            body = self._fetched(coordinator, work.adapter_sha256, meter, most_bytes=most_bytes)
+            sha256 = work.adapter_sha256
+            fetch = partial(coordinator.adapter, sha256, meter, work.adapter_bytes)
+            body = self._adapters.body(sha256, fetch, len(self._runs))
         return self._worker.do(work, base_name, self._me.device_id, body, meter)
 
     def _count(

@@ -1,10 +1,17 @@
-"""Finished runs' adapters as folders on the device, for `smidgen client predict`."""
+"""Adapters on the device: those that work needs, and those of finished runs.
+
+The first are fetched once and kept in the state folder; the second become folders for
+`smidgen client predict`.
+"""
 
 import logging
+import math
+from collections.abc import Callable
 from datetime import date
 
 from edge_client.adapters.card import Card, licence_of
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
+from edge_client.client.retries import patiently
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState
 from edge_client.errors import Failed, WrongInput
@@ -14,6 +21,40 @@ from edge_client.wire.messages import Over
 KEPT = 16  # adapters of finished runs; the newest lies in `adapter`, too
 
 log = logging.getLogger(__name__)
+
+
+class Adapters:
+    """Adapters by digest, from the state folder where they are there.
+
+    Args:
+        state: The device's.
+    """
+
+    def __init__(self, state: ClientState) -> None:
+        self._state = state
+        self._held: dict[str, bytes] = {}  # one that the disk has no room for
+
+    def body(
+        self, sha256: str, fetch: Callable[[], bytes], runs: int, patience_s: float = math.inf
+    ) -> bytes:
+        """An adapter's bytes.
+
+        Args:
+            sha256: Its digest.
+            fetch: Asks the coordinator for it.
+            runs: How many runs go on, each of which needs one.
+            patience_s: For how long a coordinator is waited for that cannot be reached.
+        """
+        body = self._state.adapter(sha256)
+        if body is None:
+            body = self._held.pop(sha256, None) or patiently(fetch, patience_s)
+            self._held = {sha256: body}  # on a full disk it is not fetched again
+            try:
+                self._state.keep_adapter(sha256, body, max(1, runs))
+                self._held = {}
+            except OSError as error:  # a full disk costs memory, not the work
+                log.warning("adapter %s is not kept: %s", sha256[:12], error)
+        return body
 
 
 def take_home(state: ClientState, terms: Terms, settings: Settings, over: Over, body: bytes) -> str:
