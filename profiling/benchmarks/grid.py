@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from profiling.benchmarks.conditions import conditions
 from profiling.benchmarks.training import Benchmark, Settings
 from profiling.benchmarks.training_run import measured_peak
 from profiling.instruments.bases import BenchmarkError, find_base, is_shape
 from profiling.instruments.child import DONE
+from profiling.instruments.conditions import conditions
 from profiling.instruments.machine import this_machine, versions
 from profiling.records.file import append, read_records
 from profiling.records.record import Figure, Record, RecordError, new_session

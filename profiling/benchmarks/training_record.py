@@ -1,8 +1,8 @@
 """A training run as a record: what `smidgen profile train --out` keeps, one for each process."""
 
-from profiling.benchmarks.conditions import conditions
 from profiling.benchmarks.training import PEERS, Settings
 from profiling.benchmarks.training_run import TrainingRun
+from profiling.instruments.conditions import conditions
 from profiling.records.record import Figure, Plain, Record
 
 TRAIN_FILE = "train.jsonl"

@@ -94,8 +94,8 @@ def measure(load: Load, say: Callable[[str], None]) -> FleetRun:
         running(Path(name) / "logs") as processes,
     ):
         folder = Path(name)
-        token = _create(folder, load)
-        url = _serve(processes, folder / "store")
+        token = create(folder, load)
+        url = serve(processes, folder / "store")
         with Watch(processes.running[COORDINATOR].pid, folder / "store") as watch:
             time.sleep(2 * POLL_S)  # what it takes before anybody is there
             names = _start_devices(processes, folder, load, url, token)
@@ -104,7 +104,7 @@ def measure(load: Load, say: Callable[[str], None]) -> FleetRun:
     return _run(load, url, outcome, met, watch.samples, load_1m)
 
 
-def _create(folder: Path, load: Load) -> str:
+def create(folder: Path, load: Load) -> str:
     """Make the store, its certificates and a run; the run's enrolment token."""
     (folder / "run.toml").write_text(run_file(load))
     store = ["--store", str(folder / "store")]
@@ -131,7 +131,8 @@ def _smidgen(command: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def _serve(processes: Processes, store: Path) -> str:
+def serve(processes: Processes, store: Path) -> str:
+    """Start a coordinator; its address."""
     line = [COORDINATOR, "serve", "--store", str(store), "--host", "127.0.0.1", "--port", "0"]
     processes.start(COORDINATOR, [sys.executable, "-m", "smidgen", *line], {})
     processes.wait(lambda: bool(processes.said(COORDINATOR, LISTENING)), START_S, "it to listen")

@@ -1,15 +1,15 @@
 """Fleets as tables, one column per fleet, and as records."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
 from edge_client.tables import Column, Table, seconds, size
 from profiling.fleet.run import LATE, SETTLED, FleetRun
 from profiling.fleet.timings import ROUTES
-from profiling.instruments.machine import this_machine, versions
-from profiling.records.record import Conditions, Figure, Record
+from profiling.instruments.conditions import conditions
+from profiling.records.record import Figure, Record
 
 SAID = {
     "connect": "connecting, TLS included",
@@ -48,11 +48,11 @@ def fleet_table(runs: Sequence[FleetRun]) -> Table:
         ("its RSS with all enrolled", lambda run: size(run.rss_bytes[1])),
         ("its RSS at the end", lambda run: size(run.rss_bytes[2])),
         ("its RSS, highest", lambda run: size(run.peak_rss_bytes)),
-        ("its RSS, growth in a round", lambda run: _growth(run.rss_slope_bytes)),
-        (f"... in the last {LATE} rounds", lambda run: _growth(run.late_rss_slope_bytes)),
+        ("its RSS, growth in a round", lambda run: size(run.rss_slope_bytes)),
+        (f"... in the last {LATE} rounds", lambda run: size(run.late_rss_slope_bytes)),
         ("its store on disk at the end", lambda run: size(run.disk_bytes)),
         ("its store, highest", lambda run: size(run.peak_disk_bytes)),
-        ("its store, growth in a round", lambda run: _growth(run.disk_slope_bytes)),
+        ("its store, growth in a round", lambda run: size(run.disk_slope_bytes)),
         ("its open files, most", lambda run: str(run.most_files)),
         ("devices' processor time, all", lambda run: seconds(run.devices_cpu_s)),
         ("devices' lag", lambda run: seconds(run.devices_lag_s)),
@@ -91,17 +91,8 @@ def _per_round(run: FleetRun, value: float | None) -> float | None:
     return None if value is None else value / len(run.rounds_s)
 
 
-def _growth(value: float | None) -> str:
-    """Bytes per round; a store or a process may shrink."""
-    if value is None:
-        return "-"
-    return f"-{size(-value)}" if value < 0 else size(value)
-
-
 def to_record(run: FleetRun, base_id: str, session: str) -> Record:
     """A fleet as it is kept."""
-    machine = asdict(this_machine())
-    machine.pop("load_1m")
     return Record(
         kind="fleet",
         subject={
@@ -112,7 +103,7 @@ def to_record(run: FleetRun, base_id: str, session: str) -> Record:
             "is_tls": run.is_tls,
         },
         figures=_figures(run),
-        conditions=Conditions(machine, versions(), base_id, load_1m=run.load_1m),
+        conditions=replace(conditions(base_id), load_1m=run.load_1m),
         outcome=run.outcome,
         session=session,
         details={

@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from profiling.benchmarks.conditions import conditions
 from profiling.estimates.rates import identity
 from profiling.instruments.bases import BenchmarkError, find_base
+from profiling.instruments.conditions import conditions
 from profiling.models.cell import Cell, from_record, to_record
 from profiling.models.measure import Asked, measure
 from profiling.models.rows import is_random

@@ -1,12 +1,12 @@
 """A soak as a table, one column per process, and as a record."""
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from edge_client.tables import Column, Table, seconds, size
-from profiling.instruments.machine import this_machine, versions
-from profiling.records.record import Conditions, Figure, Record
+from profiling.instruments.conditions import conditions
+from profiling.records.record import Figure, Record
 from profiling.soak.measure import from_start
 from profiling.soak.run import MOST_GROWTH_BYTES, Side, SoakRun, settled
 
@@ -19,10 +19,10 @@ def soak_table(run: SoakRun) -> Table:
         ("RSS at first", lambda one: size(one.samples[0].rss_bytes)),
         ("RSS at the end", lambda one: size(one.samples[-1].rss_bytes)),
         ("RSS, highest", lambda one: size(one.peak_rss_bytes)),
-        ("RSS, growth in a round", lambda one: _growth(one.rss_slope_bytes)),
+        ("RSS, growth in a round", lambda one: size(one.rss_slope_bytes)),
         ("folder at the end", lambda one: size(one.samples[-1].disk_bytes)),
         ("folder, highest", lambda one: size(one.peak_disk_bytes)),
-        ("folder, growth in a round", lambda one: _growth(one.disk_slope_bytes)),
+        ("folder, growth in a round", lambda one: size(one.disk_slope_bytes)),
         ("open files, most", lambda one: str(one.most_files)),
         ("processor time in a round", lambda one: seconds(_cpu_s(one, run))),
     ]
@@ -43,17 +43,8 @@ def _cpu_s(one: Side, run: SoakRun) -> float:
     return (one.samples[-1].cpu_s - one.samples[0].cpu_s) / run.rounds
 
 
-def _growth(value: float | None) -> str:
-    """Bytes per round; a folder or a process may shrink."""
-    if value is None:
-        return "-"
-    return f"-{size(-value)}" if value < 0 else size(value)
-
-
 def to_record(run: SoakRun, base_id: str, session: str) -> Record:
     """A soak as it is kept."""
-    machine = asdict(this_machine())
-    machine.pop("load_1m")
     figures = {"round_s": Figure((run.round_s,), "clock")}
     for which, one in (("coordinator", run.sides[0]), ("client", run.sides[1])):
         found = {
@@ -74,7 +65,7 @@ def to_record(run: SoakRun, base_id: str, session: str) -> Record:
             "update_bytes": run.update_bytes,
         },
         figures=figures,
-        conditions=Conditions(machine, versions(), base_id, load_1m=run.load_1m),
+        conditions=replace(conditions(base_id), load_1m=run.load_1m),
         session=session,
         details={one.name: [asdict(look) for look in from_start(one.samples)] for one in run.sides},
     )

@@ -1,13 +1,14 @@
 """The rounds as a table, one column per run, and as records."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
 from edge_client.tables import Column, Table, seconds, size
-from profiling.instruments.machine import this_machine, versions
-from profiling.records.record import Conditions, Figure, Record
+from profiling.instruments.conditions import conditions
+from profiling.instruments.machine import versions
+from profiling.records.record import Figure, Record
 from profiling.wire.ours import WHO
 from profiling.wire.run import WireRun
 
@@ -68,9 +69,7 @@ def _share(value: float) -> str:
 
 def to_record(run: WireRun, base_id: str, session: str) -> Record:
     """A run as it is kept."""
-    machine = asdict(this_machine())
-    machine.pop("load_1m")
-    found = versions() | {run.who: run.version or None}
+    libraries = versions() | {run.who: run.version or None}
     return Record(
         kind="wire",
         subject={
@@ -81,7 +80,7 @@ def to_record(run: WireRun, base_id: str, session: str) -> Record:
             "payload_bytes": run.payload_bytes,
         },
         figures=_figures(run),
-        conditions=Conditions(machine, found, base_id, load_1m=run.load_1m),
+        conditions=replace(conditions(base_id, libraries=libraries), load_1m=run.load_1m),
         session=session,
         is_peer=run.who != WHO,
         details=asdict(run),

@@ -24,7 +24,7 @@ pytest.importorskip("fastapi")
 from edge_client.bases.base import EMBEDDED
 from profiling.fleet.device import Book, Device
 from profiling.fleet.http import Connection
-from profiling.fleet.measure import COORDINATOR, Load, _create, _serve
+from profiling.fleet.measure import COORDINATOR, Load, create, serve
 from profiling.fleet.timings import Timings, latency
 from profiling.fleet.watch import Watch
 from profiling.instruments.bases import find_base
@@ -85,10 +85,10 @@ async def honest(url: str, ca: Path, token: str, base_id: str, crowd: object) ->
 def test_no_honest_request_fails_beside_five_thousand_slow_connections(tmp_path: Path) -> None:
     base = find_base(EMBEDDED, False, None, 0)
     load = Load(base, "lora:2", DEVICES, 50, 100_000, 900.0)
-    token = _create(tmp_path, load)
+    token = create(tmp_path, load)
     store = tmp_path / "store"
     with running(tmp_path / "logs") as processes:
-        url = _serve(processes, store)
+        url = serve(processes, store)
         port = urlsplit(url).port
         log = processes.log(COORDINATOR)
         quiet_bytes = 0

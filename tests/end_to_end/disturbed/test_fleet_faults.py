@@ -101,6 +101,17 @@ def check_journal(scene: Scene, acknowledged: set[str]) -> None:
     assert set(counted.values()) == {1} and len(counted) == ROUNDS * len(CLIENTS)
 
 
+def kill_one(scene: Scene, url: str, port: int, chance: random.Random) -> str:
+    """Kill a process and start it again; which."""
+    victim = chance.choice(["coordinator", *CLIENTS])
+    scene.kill(victim)
+    if victim == "coordinator":
+        restart_coordinator(scene, port)
+    else:
+        start(scene, victim, url)
+    return victim
+
+
 def kill_at_random(scene: Scene, url: str, port: int, chance: random.Random) -> Counter[str]:
     """Kill processes at random moments, and start each again at once; how often which.
 
@@ -115,13 +126,7 @@ def kill_at_random(scene: Scene, url: str, port: int, chance: random.Random) -> 
         scene.fleet.check()
         ended = scene.fleet.processes["coordinator"].poll()
         assert ended is None, f"the run was over after {kills}: it needs more rounds"
-        victim = chance.choice(["coordinator", *CLIENTS])
-        kills[victim] += 1
-        scene.kill(victim)
-        if victim == "coordinator":
-            restart_coordinator(scene, port)
-        else:
-            start(scene, victim, url)
+        kills[kill_one(scene, url, port, chance)] += 1
     return kills
 
 
@@ -227,13 +232,7 @@ def kill_until_late(scene: Scene, url: str, chance: random.Random, most: int) ->
     while sum(kills.values()) < most and LATE_ENOUGH not in scene.log("coordinator"):
         time.sleep(chance.uniform(0.0, LONGEST_PAUSE_S))
         scene.fleet.check()
-        victim = chance.choice(["coordinator", *CLIENTS])
-        kills[victim] += 1
-        scene.kill(victim)
-        if victim == "coordinator":
-            restart_coordinator(scene, port)
-        else:
-            start(scene, victim, url)
+        kills[kill_one(scene, url, port, chance)] += 1
     return kills
 
 

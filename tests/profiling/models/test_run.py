@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.bases.base import Base
-from profiling.benchmarks.conditions import conditions
+from profiling.instruments.conditions import conditions
 from profiling.models.cell import GIB, Cell, to_record
 from profiling.models.measure import Asked, measure
 from profiling.models.run import (
