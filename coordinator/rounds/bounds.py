@@ -27,10 +27,12 @@ from edge_client.wire.training import Training
 NORM_FACTOR = 3.0  # times the median norm of the last rounds
 EXAMPLES_FACTOR = 3.0  # times the median weight of the last rounds
 PULL_FACTOR = 3.0  # times the product of the two medians
+LEAST_SHARE = 0.05  # of the wide bound: no answers, however short, make a bound less than this
 WIDE_FACTOR = 2.0  # times the longest update of the median device, before any round is closed
 STEP_FACTOR = 10.0  # times the median norm of the last rounds: a longer step of a run is not taken
 LARGEST = 1e18  # what is larger in an adapter leaves float32's range when it is squared
 REMEMBERED = 5  # closed rounds whose medians are known
+FEWEST = 3  # updates whose median is no single device's word
 UNTOLD_STEPS = 16  # optimizer steps of a pass over the texts, where nobody said how many it has
 
 
@@ -74,13 +76,15 @@ class Medians:
     examples: tuple[float, ...] = ()
 
     def after(self, opened: StepOpened, done: Iterable[Answered]) -> "Medians":
-        """With a round that is closed now.
+        """With a round that is closed now; one of few updates says nothing.
 
         Args:
             opened: Its step.
             done: Answers that brought an update.
         """
         bounds, answers = bounds_of(opened), list(done)
+        if len(answers) < FEWEST:
+            return self
         norms = [one.norm for one in answers if one.norm is not None]
         norms = [norm * bounds.share(norm) for norm in norms]
         weights = [
@@ -112,9 +116,12 @@ def norm_of(delta: AdapterState) -> float:
     return math.sqrt(math.fsum(squares))
 
 
-def next_norm_bound(norms: Sequence[float]) -> float:
-    """The bound after rounds whose medians are known."""
-    return NORM_FACTOR * median(norms)
+def next_norm_bound(norms: Sequence[float], wide: float) -> float:
+    """The bound after rounds whose medians are known; the wide one where none is.
+
+    A floor that no device has a say in keeps empty updates of a few from stopping all others.
+    """
+    return max(NORM_FACTOR * median(norms), LEAST_SHARE * wide) if norms else wide
 
 
 def next_most_examples(told: Sequence[float]) -> int:
@@ -148,17 +155,21 @@ def wide_bound(training: Training, told: Sequence[float], parameters: int) -> fl
     return WIDE_FACTOR * one_way
 
 
-def lack_of(adapter: AdapterState, mean: AdapterState, norms: Sequence[float]) -> str:
+def lack_of(
+    adapter: AdapterState, mean: AdapterState, norms: Sequence[float], bound: float | None
+) -> str:
     """Why a new adapter must not be handed out; empty where it may.
 
     Args:
         adapter: The new one.
         mean: What was added to the one before.
         norms: Medians of the rounds before.
+        bound: The round's bound on an update's length, if it has one.
     """
     if not all(is_computable(tensor) for tensor in adapter.values()):
         return "the new adapter holds numbers that no device can compute with"
     usual, step = median(norms) if norms else 0.0, norm_of(mean)
+    usual = max(usual, (bound or 0.0) / NORM_FACTOR)
     if usual and step > STEP_FACTOR * usual:
         return f"its step is {step / usual:.3g} times as long as updates of the rounds before"
     return ""

@@ -102,7 +102,7 @@ def bounded(
         opened: What `decide` said.
         config: The run.
         state: The state that it was decided on.
-        adapter: Reads what the step starts from; called where no round has been closed yet.
+        adapter: Reads what the step starts from.
     """
     if opened.kind != "train":
         return opened
@@ -112,11 +112,9 @@ def bounded(
     if most == "adaptive":
         most = next_most_examples(state.medians.examples or told)
     bound = config.norm_bound or None
-    if bound == "adaptive" and state.medians.norms:
-        bound = next_norm_bound(state.medians.norms)
-    elif bound == "adaptive":
+    if bound == "adaptive":
         parameters = sum(tensor.size for tensor in adapter().values())
-        bound = wide_bound(config.training, told, parameters)
+        bound = next_norm_bound(state.medians.norms, wide_bound(config.training, told, parameters))
     is_told = config.norm_bound == config.max_examples == "adaptive"
     pull = pull_bound(bound or 0.0, most) if is_told else None
     return replace(opened, norm_bound=bound, most_examples=most, most_pull=pull)

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from coordinator.rounds.bounds import next_most_examples
+from coordinator.rounds.bounds import FEWEST, next_most_examples
 from coordinator.rounds.events import Answered, StepOpened
 
 FAR = 0.15  # of all texts; an honest run's accuracy falls by less from one round to the next
+FAR_NATS = 5.0  # honest devices whose texts are of other labels differ by less
 SURE_OF_COLLAPSE = 3.0  # standard errors
 SURE = 2.0  # standard errors; what is apart by more is by chance in about 1 of 20 cases
 
@@ -62,6 +63,31 @@ def bounded(told: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     """
     most = next_most_examples([texts for _, texts in told if texts])
     return [(one * most / many, most) if many > most else (one, many) for one, many in told]
+
+
+def prior_of(asked: Iterable[Answered]) -> tuple[float, ...]:
+    """Mean log-probability of each label over all texts of devices that said theirs.
+
+    A device counts for no more than a few median ones, and its word for no more than a few nats to
+    either side of the median device's: labelling takes the prior off every text.
+    """
+    answers = list(asked)
+    weighed = bounded([(0.0, one.num_examples) for one in answers])
+    pairs = zip((one.mean_log_probabilities for one in answers), weighed, strict=True)
+    told = [(row, weight) for row, (_, weight) in pairs if row and weight]
+    weights, total = [weight for _, weight in told], sum(weight for _, weight in told)
+    columns = list(zip(*(row for row, _ in told), strict=True))
+    if len(told) >= FEWEST:
+        columns = [_near_median(column) for column in columns]
+    return tuple(
+        sum(value * weight for value, weight in zip(column, weights, strict=True)) / total
+        for column in columns
+    )
+
+
+def _near_median(values: Sequence[float]) -> tuple[float, ...]:
+    middle = median(values)
+    return tuple(min(max(value, middle - FAR_NATS), middle + FAR_NATS) for value in values)
 
 
 def is_collapsed(newer: Score, best: Score, chance: float = 0.0) -> bool:

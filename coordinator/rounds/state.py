@@ -24,7 +24,7 @@ from coordinator.rounds.events import (
 )
 from coordinator.rounds.pace.deadlines import Times, after_answers
 from coordinator.rounds.pace.silence import Silence, after_step
-from coordinator.rounds.scoring import Score, bounded, has_tests, is_below, scored
+from coordinator.rounds.scoring import Score, has_tests, is_below, prior_of, scored
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.failures import Failure
 
@@ -252,6 +252,9 @@ def _unpaused(state: State, now_s: float) -> State:
 
 def _left(state: State, event: Left) -> State:
     state = replace(state, left={**state.left, event.device_id: event.failure})
+    if event.failure == "revoked" and event.device_id in state.confidences:
+        others = {name: one for name, one in state.confidences.items() if name != event.device_id}
+        state = replace(state, confidences=others)
     for work_id, device_id in state.step.members.items() if state.step else ():
         if device_id == event.device_id:
             failed = Answered(work_id, "failed", None, 0, failure=event.failure)
@@ -326,9 +329,7 @@ def _closed(state: State, step: Step, adapter_sha256: str, refused: str) -> Stat
         return replace(state, step=None, labelled=round_index, confidences=merged)
     done = [answer for _, answer in step.updates()]
     asked = [answer for answer in done if has_tests(answer)]
-    weights = [texts for _, texts in bounded([(0.0, one.num_examples) for one in asked])]
-    means = [one.mean_log_probabilities for one in asked]
-    prior = _mean(list(zip(means, weights, strict=True)))
+    prior = prior_of(asked)
     score = scored(step.opened, done)
     good = Good(round_index, step.opened.adapter_sha256, score, prior)
     is_best = score.texts and not (state.good and is_below(score, state.good.score))
@@ -344,18 +345,6 @@ def _closed(state: State, step: Step, adapter_sha256: str, refused: str) -> Stat
         evaluated_sha256=step.opened.adapter_sha256,
         scores={index: one for index, one in scores.items() if index in decides},
         priors={index: one for index, one in priors.items() if index in decides},
-    )
-
-
-def _mean(parts: list[tuple[tuple[float, ...], int]]) -> tuple[float, ...]:
-    """Weighted mean of rows of equal length; of those that say anything."""
-    told = [(row, weight) for row, weight in parts if row and weight]
-    total = sum(weight for _, weight in told)
-    columns = zip(*(row for row, _ in told), strict=True)
-    weights = [weight for _, weight in told]
-    return tuple(
-        sum(value * weight for value, weight in zip(column, weights, strict=True)) / total
-        for column in columns
     )
 
 

@@ -11,8 +11,9 @@ a higher threshold. The curriculum says how many of each class are held; beyond 
 surest class must have as many above `Labelling.confidence`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from coordinator.rounds.bounds import next_most_examples
 from edge_client.wire.confidences import BINS, STARTS, Confidences, as_bin, bin_above
 from edge_client.wire.labelling import Labelling, share_of
 
@@ -26,7 +27,8 @@ def class_thresholds(
     than `keep_first` of them must be backed by as many texts above `confidence` in the class that
     has most there. A class's threshold is the highest bin above which it has its quota; where it
     has fewer, `class_floor` (or its `confidence`, if that is lower still). With `class_floor`
-    equal to `confidence` no class falls below `confidence`.
+    equal to `confidence` no class falls below `confidence`. A device that tells of more texts than
+    three median ones counts as three.
 
     Args:
         told: What each device said last.
@@ -40,7 +42,7 @@ def class_thresholds(
     """
     least = [as_bin(labelling.least(label)) for label in labels]
     texts, total = 0, [[0] * BINS for _ in labels]
-    for device in told:
+    for device in _bounded(list(told)):
         texts += device.texts
         for row, counts in zip(total, device.counts, strict=True):
             for index, count in enumerate(counts):
@@ -56,6 +58,18 @@ def class_thresholds(
         _threshold(row, quota, min(as_bin(labelling.class_floor), one))
         for row, one in zip(total, least, strict=True)
     )
+
+
+def _bounded(told: Sequence[Confidences]) -> Iterator[Confidences]:
+    """What devices told, none counted for more texts than three median ones."""
+    sizes = [max(one.texts, sum(map(sum, one.counts))) for one in told]
+    most = next_most_examples([size for size in sizes if size])
+    for one, size in zip(told, sizes, strict=True):
+        if size <= most:
+            yield one
+        else:
+            rows = (tuple(count * most // size for count in row) for row in one.counts)
+            yield Confidences(one.texts * most // size, tuple(rows))
 
 
 def _threshold(counts: Sequence[int], quota: int, floor: float) -> float:

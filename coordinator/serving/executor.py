@@ -84,6 +84,6 @@ def aggregate(store: Store, state: State, step: Step, now_s: float) -> StepClose
     )
     mean = bounded_mean(updates, bounds_of(step.opened))
     adapter = apply_delta(decode_adapter(store.read(step.opened.adapter_sha256)), mean)
-    if lack := lack_of(adapter, mean, state.medians.norms):
+    if lack := lack_of(adapter, mean, state.medians.norms, step.opened.norm_bound):
         return StepClosed(step.opened.adapter_sha256, now_s, lack)
     return StepClosed(store.put(encode_adapter(adapter)), now_s)

@@ -222,7 +222,7 @@ class _Run:
             mean = bounded_mean(updates(), bounds_of(opened))
             after = apply_delta(reference, mean)
             known = self._state.medians.norms
-            lack = lack_of(after, mean, known) if schedule.is_guarded else ""
+            lack = lack_of(after, mean, known, opened.norm_bound) if schedule.is_guarded else ""
         except TooFew as error:
             if self._hostile is None:
                 raise

@@ -10,6 +10,7 @@ from coordinator.config import RunConfig
 from coordinator.rounds.aggregation import bounded_mean, weighted_mean
 from coordinator.rounds.bounds import (
     EXAMPLES_FACTOR,
+    LEAST_SHARE,
     NORM_FACTOR,
     REMEMBERED,
     Bounds,
@@ -144,6 +145,17 @@ def test_a_run_file_says_its_own_bounds_or_none() -> None:
     assert (own.norm_bound, own.most_examples) == (0.5, 7)
     off = replace(CONFIG, norm_bound=0)
     assert [one.norm_bound for one in openings(played(off, [[9.0] * 5] * 2)[1])] == [None, None]
+
+
+@pytest.mark.parametrize("short", [0.0, 1e-30])
+@pytest.mark.parametrize("cohort", [1, 5])
+def test_updates_that_are_empty_do_not_stop_those_that_are_not(short: float, cohort: int) -> None:
+    hostile = [short] * 3 + [1.0] * 2  # of a small cohort, or the majority of one round's answers
+    config = replace(CONFIG, max_cohort=cohort, rounds=5)
+    _, log = played(config, [hostile[:cohort], *[[0.1] * cohort] * 4])
+    first, *later = (one.norm_bound or 0.0 for one in openings(log))
+    assert min(later) >= LEAST_SHARE * first > 0.0
+    assert later[-1] >= 0.1 and (cohort > 1 or later[0] == first)
 
 
 @given(st.data())

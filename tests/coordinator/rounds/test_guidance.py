@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rounds.admission import FLOAT32_MAX
-from coordinator.rounds.events import Answered, Event, Kind, StepClosed, StepOpened
+from coordinator.rounds.bounds import FEWEST
+from coordinator.rounds.events import Answered, Event, Kind, Left, StepClosed, StepOpened
 from coordinator.rounds.guidance import Guidance, guidance_of, most_of_a_class
 from coordinator.rounds.machine import thresholds_before
-from coordinator.rounds.scoring import Score, bounded
+from coordinator.rounds.scoring import FAR_NATS, Score, bounded, prior_of
 from coordinator.rounds.state import State, evolve
 from coordinator.rounds.thresholds import class_thresholds
-from edge_client.wire.confidences import STARTS, Confidences, as_bin
+from edge_client.wire.confidences import BINS, STARTS, Confidences, as_bin
 from edge_client.wire.labelling import Labelling, keep_in
 from tests.coordinator.rounds.test_label_steps import (
     FEWER,
@@ -105,6 +106,9 @@ def test_the_prior_is_the_mean_over_all_texts_evaluated(
         return
     rows, weights = zip(*counts, strict=True)
     counted = [texts for _, texts in bounded([(0.0, texts) for texts in weights])]
+    if len(rows) >= FEWEST:
+        middle = np.median(rows, axis=0)
+        rows = np.clip(rows, middle - FAR_NATS, middle + FAR_NATS)
     assert after.priors[2] == pytest.approx(np.average(rows, axis=0, weights=counted))
 
 
@@ -114,6 +118,37 @@ def test_no_mean_that_is_let_in_makes_a_prior_that_cannot_be_sent(mean: float) -
     most = replace(most, mean_log_probabilities=(mean, -mean))
     prior = told(asked("evaluate"), a=most, b=most, c=most).priors[1]
     assert prior == pytest.approx((mean, -mean))
+
+
+def test_one_false_prior_is_one_voice() -> None:
+    honest = replace(answered("", "a"), right=1, mean_log_probabilities=(-0.7, -0.9, -1.6))
+    prior = prior_of([honest] * 19)
+    assert prior == pytest.approx(honest.mean_log_probabilities)
+    false = replace(honest, num_examples=10**9, mean_log_probabilities=(-3.4e38, 0.0, 3.4e38))
+    assert prior_of([honest] * 19 + [false]) == pytest.approx(prior, abs=3 * FAR_NATS / 22 + 1e-9)
+
+
+@given(st.lists(TOLD, min_size=3, max_size=6))
+def test_a_false_count_of_sure_texts_is_worth_three_devices(told: list[Confidences]) -> None:
+    labelling, usual = PACED.labelling, sorted(one.texts for one in told)
+    assert labelling is not None
+    counts = [[0] * BINS for _ in PACED.labels]
+    counts[0][-1] = 2**52
+    most = 3 * usual[len(usual) // 2]  # the lower median, with one more
+    false, bounded_to = (
+        class_thresholds([*told, Confidences(texts, rows)], labelling, PACED.labels, 0.5)
+        for texts, rows in (
+            (2**52, tuple(map(tuple, counts))),
+            (most, ((*[0] * (BINS - 1), most), *map(tuple, counts[1:]))),
+        )
+    )
+    assert false == bounded_to
+
+
+def test_what_a_revoked_device_was_sure_of_is_forgotten() -> None:
+    before = replace(State("first"), confidences={"a": SURE, "b": UNSURE})
+    assert evolve(before, Left("a", "revoked", 1.0)).confidences == {"b": UNSURE}
+    assert evolve(before, Left("a", "texts", 1.0)).confidences == before.confidences
 
 
 def test_who_keeps_no_texts_for_it_does_not_move_the_prior() -> None:

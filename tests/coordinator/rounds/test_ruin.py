@@ -165,7 +165,7 @@ ADAPTER = {"a": np.ones(4, np.float32)}
 def test_an_adapter_that_came_to_harm_is_told_from_a_sound_one(
     adapter: dict[str, np.ndarray], step: float, said: str
 ) -> None:
-    found = lack_of(adapter, {"a": np.array([step], np.float32)}, [1.0])
+    found = lack_of(adapter, {"a": np.array([step], np.float32)}, [1.0], None)
     assert said in found and bool(found) == bool(said)
 
 
