@@ -35,6 +35,7 @@ from coordinator.storage.rows.devices import Device, note_cloned
 from coordinator.storage.rows.memberships import members
 from coordinator.storage.store import Store, StoreError
 from coordinator.upkeep.caretaker import Caretaker
+from coordinator.upkeep.database_file import DatabaseFile
 from coordinator.upkeep.limits import Limits
 from coordinator.upkeep.room import Usage
 from coordinator.watch.logs import about
@@ -80,6 +81,7 @@ class Service:
         self.store = store
         self.clock = Clock(now_s)
         self._ledger = Ledger(store, now_s, limits.keep_rounds, self.clock)
+        self._file = DatabaseFile(store.database)
         self.caretaker = Caretaker(store, self._ledger.kept, limits, usage)
         self.fleet = Fleet(store)
         self.lives = Lives()
@@ -298,6 +300,8 @@ class Service:
         """
         woken: set[str] = set()
         with self._ticking:
+            with self._trying("the database"):
+                self._file.look()
             with self._trying("the store"):
                 if self.caretaker.look():
                     self.caretaker.tidy()  # what comes next needs room

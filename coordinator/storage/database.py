@@ -40,10 +40,14 @@ class Database:
 
     Args:
         url: SQLAlchemy's.
+
+    Attributes:
+        lack: Why it must not be used now, as `upkeep.database_file` has found; empty: nothing.
     """
 
     def __init__(self, url: str) -> None:
         self.engine = sql.create_engine(url)
+        self.lack = ""
         self._writing: AbstractContextManager[Any] = nullcontext()
         if self.engine.dialect.name == "sqlite":
             sql.event.listen(self.engine, "connect", _prepare_sqlite)
@@ -62,7 +66,9 @@ class Database:
         """
         # SQLite lets one write at a time and has others sleep and look again; its lock wakes them.
         with self._writing, _told(), self.engine.begin() as connection:
+            self._check()
             yield connection
+            self._check()  # rather than say of what is lost that it is on disk
 
     @contextmanager
     def reading(self) -> Iterator[sql.Connection]:
@@ -71,8 +77,13 @@ class Database:
         Raises:
             DatabaseDamaged: It cannot be read.
         """
+        self._check()
         with _told(), self.engine.connect() as connection:
             yield connection
+
+    def _check(self) -> None:
+        if self.lack:
+            raise DatabaseDamaged(self.lack)
 
     def write(self, *statements: sql.Executable) -> int:
         """Carry out statements in one transaction; the rows that the last one touched."""

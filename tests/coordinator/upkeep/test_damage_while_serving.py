@@ -1,8 +1,10 @@
 """Files that are damaged under a coordinator that serves: told once, and no device fails for it."""
 
 import logging
+import shutil
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -49,7 +51,7 @@ def test_a_database_that_is_overwritten_gives_no_traceback_per_request(
         path = live.store.folder / name
         with path.open("r+b") as file:
             file.write(b"\xa5" * path.stat().st_size)
-    damaged = [f"a{n}" for n in range(200)]  # until it reads what it does not know by heart
+    damaged = [f"a{n}" for n in range(200)]  # until it is looked at
 
     told = []
 
@@ -59,9 +61,9 @@ def test_a_database_that_is_overwritten_gives_no_traceback_per_request(
         return told[-1].status_code == 503
 
     wait_for(is_noticed)
-    told += [ask_to_enrol(live.http, live.token, f"b{n}", key_of(f"b{n}")) for n in range(8)]
-    # A connection of the database notices when it reads a page that it does not hold.
-    assert {answer.status_code for answer in told} <= {200, 503}
+    wait_for(lambda: bool(said(caplog, "the database: stands still")))
+    told = [ask_to_enrol(live.http, live.token, f"b{n}", key_of(f"b{n}")) for n in range(8)]
+    assert {answer.status_code for answer in told} == {503}
     assert {one.json()["detail"] for one in told if one.status_code == 503} == {
         "the coordinator's store is damaged; try again once its operator has restored it"
     }
@@ -71,3 +73,34 @@ def test_a_database_that_is_overwritten_gives_no_traceback_per_request(
         ask_to_enrol(live.http, live.token, f"c{n}", key_of(f"c{n}"))
     time.sleep(1.5)
     assert len(caplog.records) - before <= 3  # what other parts of a tick had yet to say
+
+
+def replaced(database: Path) -> None:
+    copy = database.with_name("copy")
+    shutil.copy(database, copy)
+    copy.replace(database)
+
+
+def cut(database: Path) -> None:
+    with database.open("r+b") as file:
+        file.truncate(database.stat().st_size // 2)
+
+
+def without_its_log(database: Path) -> None:
+    database.with_name(f"{database.name}-wal").unlink()
+
+
+@pytest.mark.parametrize("damage", [replaced, cut, without_its_log, Path.unlink])
+def test_a_database_that_is_not_the_file_it_was_is_noticed_without_being_read(
+    start: Callable[..., Live],
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path], None],
+) -> None:
+    live = start(min_clients=1)
+    live.join("a")
+    damage(live.store.folder / DATABASE)
+    wait_for(lambda: bool(said(caplog, "the database: stands still")))
+    answer = ask_to_enrol(live.http, live.token, "b", key_of("b"))
+    assert answer.status_code == 503 and "damaged" in answer.json()["detail"]
+    time.sleep(1.5)  # several ticks
+    assert len(said(caplog, "the database: stands still")) == 1
