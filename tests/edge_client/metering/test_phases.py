@@ -29,13 +29,14 @@ def burn(seconds: float) -> None:
 
 
 def test_a_phase_inside_another_counts_for_itself_alone() -> None:
-    clock = PhaseClock()
+    clock, began_s = PhaseClock(), time.process_time()
     with clock.phase("train"):
         burn(0.02)
         with phase("tokenize"):
             burn(0.03)
-    assert clock.cpu_s["tokenize"] == pytest.approx(0.03, abs=0.01)
-    assert clock.cpu_s["train"] == pytest.approx(0.02, abs=0.01)
+    spent_s = time.process_time() - began_s
+    assert clock.cpu_s["tokenize"] >= 0.03 - 1e-9 and clock.cpu_s["train"] >= 0.02 - 1e-9
+    assert sum(clock.cpu_s.values()) <= spent_s + 1e-9  # nothing is counted twice
 
 
 def test_without_a_clock_a_phase_is_nothing() -> None:

@@ -36,7 +36,7 @@ def test_of_two_clients_on_copies_of_a_folder_the_older_ends_and_the_newer_goes_
     time.sleep(1)  # it waits for the other device
     shutil.copytree(scene.folder / "state" / "a", scene.folder / "state" / "copy")
     scene.client("copy", url)
-    wait_for(lambda: COPIED in scene.log("a"), within_s=60)
+    wait_for(lambda: COPIED in scene.log("a"), within_s=180)
     original = scene.fleet.processes.pop("a")
     assert original.wait(120) == 2  # a supervisor that spares what was set up wrongly lets it be
     assert scene.log("a").strip().splitlines()[-1].count(COPIED) == 1
