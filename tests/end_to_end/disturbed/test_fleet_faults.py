@@ -23,7 +23,7 @@ from simulation.demo.processes import fleet
 from tests.end_to_end.conftest import ANY_DISK, Scene, wait_for
 from tests.end_to_end.disturbed.faults import FOREIGN, Faults, FaultyRelay
 
-pytestmark = [pytest.mark.slow, pytest.mark.fault]
+pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.timeout(1200)]
 
 CLIENTS = ("a", "b", "c")
 ROUNDS, EPOCHS = 16, 20
@@ -185,7 +185,7 @@ def test_kills_on_such_a_network_change_no_byte(
         check_journal(scene, relay.seen.acknowledged)
 
 
-@pytest.mark.timeout(300 + 5 * KILLS)
+@pytest.mark.timeout(1200 + 5 * KILLS)
 def test_kills_cuts_and_answers_of_something_in_between_change_no_byte(
     tmp_path: Path,
     tiny_base: Base,
