@@ -32,6 +32,9 @@ class DatabaseFile:
         self._database, self._path = database, Path(url.database or "") if is_file else None
         self._place: tuple[int, int] | None = None
         self._size_bytes, self._has_log = 0, False
+        # Never closed: that would take away every lock of this process on the file, SQLite's too,
+        # and the next process that leaves the database would take itself for the last one.
+        self._handle: int | None = None
 
     def look(self) -> None:
         """Make sure that it is the file that it was; until it is, nobody reads or writes it.
@@ -59,11 +62,13 @@ class DatabaseFile:
     def _lacks(self, path: Path) -> Iterator[str]:
         how = "restore the store from a backup, `smidgen coordinator verify` says what is wrong"
         try:
-            with path.open("rb") as file:
-                found, magic = os.fstat(file.fileno()), file.read(len(MAGIC))
+            found = path.stat()
+            if self._handle is None:
+                self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             yield f"the store's file {path.name} is gone; {how}"
             return
+        magic = os.pread(self._handle, len(MAGIC), 0)
         log, wal = path.with_name(f"{path.name}-wal"), b""
         try:
             with log.open("rb") as file:

@@ -2,6 +2,8 @@
 
 import logging
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -104,3 +106,21 @@ def test_a_database_that_is_not_the_file_it_was_is_noticed_without_being_read(
     assert answer.status_code == 503 and "damaged" in answer.json()["detail"]
     time.sleep(1.5)  # several ticks
     assert len(said(caplog, "the database: stands still")) == 1
+
+
+def test_looking_takes_no_lock_from_the_database(
+    start: Callable[..., Live], caplog: pytest.LogCaptureFixture
+) -> None:
+    live = start(min_clients=1)
+    live.join("a")
+    time.sleep(1.5)  # it has been looked at
+    log = live.store.folder / f"{DATABASE}-wal"
+    before = log.stat().st_ino
+    # The last process that leaves a database deletes its log; this one is not the last.
+    visit = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT count(*) "
+    visit += "FROM devices').fetchall(); c.close()"
+    database = str(live.store.folder / DATABASE)
+    subprocess.run([sys.executable, "-c", visit, database], check=True, timeout=60)
+    assert log.stat().st_ino == before
+    time.sleep(1.5)
+    assert not said(caplog, "stands still")
