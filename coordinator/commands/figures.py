@@ -12,16 +12,25 @@ from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, NewestOption, StoreOption
 from coordinator.commands.status import COHORT
 from coordinator.rounds.history import history_of
-from coordinator.storage.figures import accuracies, errors, means, pseudo_labels, rows, write_jsonl
+from coordinator.storage.figures import (
+    accuracies,
+    errors,
+    means,
+    medians,
+    pseudo_labels,
+    rows,
+    write_jsonl,
+)
 from coordinator.storage.runs import find_run
 from edge_client.errors import demand
 from edge_client.outputs import OutputError, check_out_file
-from edge_client.tables import Column, Table, share_within, show, sizes
+from edge_client.tables import Column, Table, share, share_within, show, sizes
 from edge_client.wire.figures import Row, by_round, traffic_of
 
 NOTES = (
     "round: 0 is the first adapter, before any training; accuracy: over all devices' test texts; "
-    "loss: of training; labels: texts that devices labelled themselves",
+    "median: the median device's; loss: of training; labels: texts that devices labelled "
+    "themselves",
     "answers: of devices, to train, label and evaluate; failed: those among them that say so",
 )
 
@@ -42,7 +51,8 @@ def figures(
     with closing(open_store(store)) as opened:
         chosen = find_run(opened, run)
         table = rows(opened, chosen.run_id)
-        wrong = errors(history_of(chosen.adapter_sha256, opened.journal(chosen.run_id)).scores)
+        scores = history_of(chosen.adapter_sha256, opened.journal(chosen.run_id)).scores
+        wrong, middle = errors(scores), medians(scores)
         if out is not None:
             write_jsonl(table, out)
     if as_json:
@@ -52,6 +62,7 @@ def figures(
             "out": str(out) if out else None,
             "accuracy_by_round": accuracies(table),
             "accuracy_error_by_round": wrong,
+            "accuracy_median_by_round": middle,
             "pseudo_labels_by_round": pseudo_labels(table),
         }
         print(json.dumps(plain, sort_keys=True))
@@ -59,17 +70,20 @@ def figures(
     if not table:
         print(f"no device of run {chosen.run_id} has answered yet")
         return
-    show(figures_table(table, wrong))
+    show(figures_table(table, wrong, middle))
     if out is not None:
         print(f"written  {out}")
 
 
-def figures_table(table: list[Row], wrong: Mapping[int, float | None]) -> Table:
+def figures_table(
+    table: list[Row], wrong: Mapping[int, float | None], middle: Mapping[int, float | None]
+) -> Table:
     """One row per round.
 
     Args:
         table: The run's answers.
         wrong: Standard errors of accuracies by round; of rounds without one nothing.
+        middle: The median device's accuracy by round.
     """
     accuracy, loss, labels = accuracies(table), means(table, "train", "loss"), pseudo_labels(table)
     found = by_round(table)
@@ -82,6 +96,7 @@ def figures_table(table: list[Row], wrong: Mapping[int, float | None]) -> Table:
         [
             str(index),
             share_within(accuracy.get(index), wrong.get(index, 0.0)),
+            share(middle.get(index)),
             f"{loss[index]:.3f}" if index in loss else "-",
             str(labels[index]) if index in labels else "-",
             str(len(mine)),
@@ -93,5 +108,6 @@ def figures_table(table: list[Row], wrong: Mapping[int, float | None]) -> Table:
     ]
     drawn = [COHORT] if wrong else []
     notes = (*NOTES, *drawn, f"sent, received: by all devices, {moved.note}")
-    names = ("round", "accuracy", "loss", "labels", "answers", "failed", "sent", "received")
-    return Table([Column(name) for name in names], lines, notes=notes, more="--out FILE")
+    names = ("loss", "labels", "answers", "failed", "sent", "received")
+    first = (Column("round"), Column("accuracy"), Column("median", optional=1))
+    return Table([*first, *map(Column, names)], lines, notes=notes, more="--out FILE")

@@ -31,6 +31,8 @@ class RoundCost:
     Attributes:
         round_index: 1-based; 0 is the evaluation before any training.
         accuracy: Mean over clients weighted by test texts, or None where none was evaluated.
+        accuracy_median: The median client's accuracy: one client's word, however false, moves it
+            little.
         loss: Mean training loss over clients weighted by labelled texts, in nats, or None.
         clients: Clients whose update counted; a late one's costs are still in the medians.
         labellers: Clients that labelled before the round; a late one's costs still count.
@@ -58,6 +60,7 @@ class RoundCost:
     peak_rss_bytes: int
     failed: int
     is_by_kernel: bool = True
+    accuracy_median: float | None = None
 
 
 def read_figures(path: Path) -> list[Row]:
@@ -119,7 +122,18 @@ def _cost(figures: Sequence[Row], round_index: int, moved: Moved) -> RoundCost:
         peak_rss_bytes=max((f["cost"]["peak_rss_bytes"] or 0 for f in figures), default=0),
         failed=len(figures) - len(done),
         is_by_kernel=moved.is_by_kernel,
+        accuracy_median=_median_accuracy(counted(figures, "evaluate")),
     )
+
+
+def _median_accuracy(evaluated: Sequence[Row]) -> float | None:
+    """Of clients that hold test texts."""
+    shares = [
+        row["accuracy"]
+        for row in evaluated
+        if row.get("accuracy") is not None and row["num_examples"] > 0
+    ]
+    return median(shares) if shares else None
 
 
 def _median_by_device(figures: Sequence[Row], count: Callable[[Row], int]) -> int:

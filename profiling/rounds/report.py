@@ -8,6 +8,7 @@ from profiling.rounds.costs import RoundCost
 
 NOTES = (
     "round: 0 is the first adapter, before any training; accuracy: on the devices' test texts; "
+    "median: the median device's; "
     "trained: devices whose update counted; failed: tasks that a device could not do, of any kind",
     "training: seconds of training alone; training, sent, received: medians over devices; peak: "
     "highest resident memory of a device",
@@ -25,6 +26,7 @@ def rounds_table(costs: Sequence[RoundCost]) -> Table:
         [
             str(cost.round_index),
             share(cost.accuracy),
+            share(cost.accuracy_median),
             "-" if cost.loss is None else f"{cost.loss:.3f}",
             str(cost.clients),
             str(cost.failed),
@@ -34,7 +36,8 @@ def rounds_table(costs: Sequence[RoundCost]) -> Table:
         ]
         for cost, *here in zip(costs, sent, received, peaks, strict=True)
     ]
-    columns = [Column(name) for name in ("round", "accuracy", "loss", "trained", "failed")]
+    columns = [Column("round"), Column("accuracy"), Column("median", optional=1)]
+    columns += [Column(name) for name in ("loss", "trained", "failed")]
     columns += [Column("training"), Column("sent", optional=1), Column("received", optional=1)]
     columns += [Column("peak", optional=2)]
     columns += [Column("labels"), Column("labelling", optional=3)] if is_labelled else []

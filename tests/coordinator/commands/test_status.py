@@ -164,7 +164,7 @@ def test_a_screen_of_a_whole_run_fits(start: Start, tmp_path: Path) -> None:
     screen, figures = on_80_columns(tmp_path, "status"), on_80_columns(tmp_path, "figures")
     assert max(map(len, (screen + figures).splitlines())) <= 80
     assert f"{live.run_id}  mail  finished  2 of 2" in screen and "50.0 %" in screen
-    assert re.search(r"^    2    50\.0 %  1\.000 +- +4 +0 +200 B +0 B$", figures, re.M)
+    assert re.search(r"^    2    50\.0 %  50\.0 %  1\.000 +- +4 +0 +200 B +0 B$", figures, re.M)
     file = tmp_path / "rounds.jsonl"
     assert (
         "written"

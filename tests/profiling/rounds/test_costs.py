@@ -28,6 +28,17 @@ def test_accuracy_is_weighted_by_test_texts() -> None:
     assert cost_by_round(figures)[0].accuracy == pytest.approx(0.6)
 
 
+def test_the_median_client_stands_beside_the_mean() -> None:
+    figures = [
+        figure(0, "evaluate", "a", num_examples=1000, accuracy=1.0),
+        figure(0, "evaluate", "b", accuracy=0.4),
+        figure(0, "evaluate", "c", accuracy=0.2),
+        figure(0, "evaluate", "d", num_examples=0, accuracy=0.0),
+    ]
+    assert cost_by_round(figures)[0].accuracy_median == 0.4
+    assert cost_by_round(figures[3:])[0].accuracy_median is None
+
+
 def test_a_round_is_its_clients_median_and_peak() -> None:
     figures = [
         figure(1, "train", name, bytes_up=size, phases_s={"train": size / 10}, peak_rss_bytes=size)

@@ -38,15 +38,15 @@ def test_label_columns_are_there_where_devices_labelled() -> None:
     costs = cost_by_round([figure(0, "evaluate", "a", accuracy=0.5)])
     labelled = cost_by_round([figure(1, "label", "a", pseudo_labels=7)])
     assert len(rounds_table(costs).rows) == 1
-    assert [len(rounds_table(found).columns) for found in (costs, labelled)] == [9, 11]
+    assert [len(rounds_table(found).columns) for found in (costs, labelled)] == [10, 12]
 
 
 def test_a_failed_task_is_not_counted_as_a_device(tmp_path: Path) -> None:
     said = smidgen("profile", "rounds", written(tmp_path, RUN)).stdout
     head = said.splitlines()[1].split()
     row = re.search(r"^ +1 .*$", said, re.M)
-    assert row is not None and head[3:5] == ["trained", "failed"]
-    assert row[0].split()[3:5] == ["1", "3"] and "12.3 s" in row[0]
+    assert row is not None and head[4:6] == ["trained", "failed"]
+    assert row[0].split()[4:6] == ["1", "3"] and "12.3 s" in row[0]
     assert "24.2 KiB" in row[0] and "379.0 MiB" in row[0]
 
 
