@@ -106,7 +106,8 @@ def _round_of(store: Store, history: History, asked: int | str) -> int:
     there = [index for index, name in history.adapters.items() if store.blob_path(name).is_file()]
     kept = f"adapters are there of rounds {ranges(there)}"
     index = named[asked] if isinstance(asked, str) and asked in named else int(asked)
-    demand(index in history.adapters, f"--round {asked}: no such round has closed; {kept}")
+    is_closed = index <= history.state.round_index
+    demand(is_closed, f"--round {asked}: no such round has closed; {kept}")
     demand(index in there, f"--round {asked}: its adapter was pruned; {kept}")
     return index
 

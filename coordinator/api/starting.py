@@ -49,11 +49,11 @@ def _of_run(store: Store, named: str, run_name: str, said: str) -> Start:
     adapters, last = history.adapters, max(history.adapters)
     best = history.best if said == "best" else None
     index = best if best is not None else int(said) if said.isdecimal() else last
-    if index not in adapters:
+    if index > last:
         raise StoreError(f"--from {named}: run {run_name} has closed {last} rounds so far")
     try:
         body = store.read(adapters[index])
-    except FileNotFoundError as error:
+    except (FileNotFoundError, KeyError) as error:
         raise StoreError(
             f"--from {named}: the adapter of round {index} is no longer kept; see --keep-rounds"
         ) from error

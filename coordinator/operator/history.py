@@ -8,6 +8,7 @@ An answer counts for the open step and the two before it; older rounds are as th
 from threading import Lock
 
 from coordinator.operator.told import Told, round_told
+from coordinator.rounds.history import KNOWN_ROUNDS
 from coordinator.serving.ledger import Live
 from coordinator.storage.figures import rows_of_round
 from coordinator.storage.store import Store
@@ -28,7 +29,7 @@ class History:
         self._rounds: dict[str, dict[int, Told]] = {}
 
     def of(self, live: Live) -> list[Told]:
-        """A run's rounds that somebody has answered in, oldest first.
+        """A run's rounds that somebody has answered in, oldest first; the newest of very many.
 
         Args:
             live: The run, as it stands now or did a moment ago.
@@ -37,7 +38,9 @@ class History:
         with self._lock:
             known = self._rounds.setdefault(run_id, {})
             since = min(max(known, default=0), state.round_index) - OPEN
-            for index in range(max(0, since), state.round_index + 2):
+            last = state.round_index + 1
+            for index in range(max(0, since, last - KNOWN_ROUNDS), last + 1):
                 if table := rows_of_round(self._store, run_id, index):
-                    known[index] = round_told(index, table, live.scores.get(index))
+                    known[index] = round_told(index, table, live.past.scores.get(index))
+                    known.pop(index - KNOWN_ROUNDS, None)
             return [known[index] for index in sorted(known)]

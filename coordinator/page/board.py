@@ -21,6 +21,7 @@ from coordinator.operator.told import (
     run_told,
 )
 from coordinator.page.trouble import Trouble, trouble_of
+from coordinator.rounds.history import KNOWN_ROUNDS
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import Step
 from coordinator.serving.ledger import Live
@@ -57,6 +58,10 @@ class Versions:
     def put(self, key: str, value: Told, version: int) -> None:
         if key not in self._known or self._known[key][1] != value:
             self._known[key] = (version, value)
+
+    def forget(self, key: str) -> None:
+        """Tell of it no more; whoever was told keeps it."""
+        self._known.pop(key, None)
 
     def since(self, version: int) -> list[Told]:
         """What has changed after a version."""
@@ -120,15 +125,17 @@ class Board:
     def _read_rounds(self, live: Live, version: int) -> None:
         """Read what was answered since the last look; of a long history a part at each."""
         run_id, history = live.run.run_id, self._histories.setdefault(live.run.run_id, History())
-        found = self._service.answers.count(run_id), live.scores
+        found = self._service.answers.count(run_id), live.past.scores
         if found == history.known:
             return
         last = live.state.round_index + 1
         known, read, number = self._rounds.setdefault(run_id, Versions()), history.read, 0
-        for index in range(max(0, read - LATEST), last + 1):
+        for index in range(max(0, read - LATEST, last - KNOWN_ROUNDS), last + 1):
             if table := rows_of_round(self._service.store, run_id, index):
-                history.rounds[index] = round_told(index, table, live.scores.get(index))
+                history.rounds[index] = round_told(index, table, live.past.scores.get(index))
+                history.rounds.pop(index - KNOWN_ROUNDS, None)
                 known.put(str(index), history.rounds[index], version)
+                known.forget(str(index - KNOWN_ROUNDS))
                 history.trouble = _newest(history.trouble | {index: trouble_of(table)})
             history.read, number = max(read, index), number + len(table)
             if number > MOST_READ and read < index < last:

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -195,6 +195,31 @@ class Finished:
     is_stopped: bool = False
 
 
+@dataclass(frozen=True)
+class Folded:
+    """All events before it, which are gone: what they gave, in the first line of a journal.
+
+    Attributes:
+        events: How many they were; its own place in the journal.
+        state: The run's state, `rounds.state.State`, as plain JSON.
+        past: What is still known of its rounds, `rounds.history.Past`, as plain JSON.
+        shelf: Its adapters that somebody may still want, `upkeep.retention.Shelf`.
+        steps: The newest steps, whose answers may still come.
+        counted: Work ids of those steps whose answers counted.
+        run_link: What the journal's chain begins with; the store fills it in.
+        link: The link of the event before it; the store fills it in.
+    """
+
+    events: int
+    state: dict[str, Any]
+    past: dict[str, Any]
+    shelf: dict[str, Any]
+    steps: tuple[StepOpened, ...] = ()
+    counted: tuple[str, ...] = ()
+    run_link: str = ""
+    link: str = ""
+
+
 Event = (
     StepOpened
     | Answered
@@ -207,6 +232,7 @@ Event = (
     | Unpaused
     | Extended
     | Finished
+    | Folded
 )
 
 

@@ -1,25 +1,56 @@
 """What a run's journal tells of its rounds: each one's adapter, and how right it was."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from coordinator.rounds.events import Event, RolledBack, StepClosed
+import msgspec
+
+from coordinator.rounds.events import Event, Folded, RolledBack, StepClosed
 from coordinator.rounds.scoring import Score, is_below
 from coordinator.rounds.state import State, evolve
 
+KNOWN_ROUNDS = 1000  # of the newest, of which a folded journal still tells
+
 
 @dataclass(frozen=True)
-class History:
-    """A run's rounds.
+class Past:
+    """What is known of a run's rounds.
 
     Attributes:
-        state: Where it stands now.
         adapters: SHA-256 by round; 0 is the one it started from. After the round from which a run
             went back, the adapter that it went back to.
         scores: By round, evaluated on somebody's texts; of one evaluated again the newest.
         best: The round whose adapter was right most often when it was evaluated, of equals the
-            newest: the one that is kept (`upkeep.retention`). None of no evaluation.
+            newest: the one that is kept (`upkeep.retention`); and how right. None of no evaluation.
     """
+
+    adapters: Mapping[int, str] = field(default_factory=dict)
+    scores: Mapping[int, Score] = field(default_factory=dict)
+    best: tuple[int, Score] | None = None
+
+    def plus(self, news: "Past") -> "Past":
+        """With what an event added, as `news_of` tells it."""
+        scores = {**self.scores, **news.scores} if news.scores else self.scores
+        adapters = {**self.adapters, **news.adapters} if news.adapters else self.adapters
+        return Past(adapters, scores, better(self.best, news.best))
+
+    def newest(self, most: int) -> "Past":
+        """Of so many of the newest rounds, of the first adapter, and of the best one."""
+        if len(self.adapters) <= most:
+            return self
+        last = max(self.adapters)
+        kept = {0, self.best[0] if self.best else 0, *range(last - most + 1, last + 1)}
+        adapters = {index: one for index, one in self.adapters.items() if index in kept}
+        scores = {index: one for index, one in self.scores.items() if index in kept}
+        return Past(adapters, scores, self.best)
+
+
+NOTHING = Past()
+
+
+@dataclass(frozen=True)
+class History:
+    """A run's rounds, as far back as its journal goes; see `Past`."""
 
     state: State
     adapters: dict[int, str]
@@ -32,21 +63,52 @@ def is_as_good(newer: Score, older: Score) -> bool:
     return not is_below(newer, older)
 
 
+def better(
+    known: tuple[int, Score] | None, newer: tuple[int, Score] | None
+) -> tuple[int, Score] | None:
+    """The better one of two rounds, of equals the newer."""
+    if known is None or newer is None:
+        return newer or known
+    return newer if is_as_good(newer[1], known[1]) else known
+
+
+def news_of(before: State, event: Event, after: State) -> Past:
+    """What an event adds to what is known of the rounds; `NOTHING` where it adds nothing.
+
+    Args:
+        before: The run's state before the event.
+        event: What happened; not what stands for others.
+        after: The run's state after it.
+    """
+    if isinstance(event, RolledBack):
+        return Past({after.round_index: event.adapter_sha256})
+    if not isinstance(event, StepClosed) or before.step is None:
+        return NOTHING
+    kind, index = before.step.opened.kind, before.step.opened.round_index
+    if kind == "train":
+        return Past({index: after.adapter_sha256})
+    if kind == "evaluate" and index in after.scores:
+        score = after.scores[index]
+        return Past({}, {index: score}, (index, score))
+    return NOTHING
+
+
+def past_of(event: Folded) -> Past:
+    """What a journal that was folded still knows of its rounds."""
+    return msgspec.convert(event.past, Past, str_keys=True)
+
+
 def history_of(adapter_sha256: str, events: Iterable[Event]) -> History:
     """The rounds of a run that started from an adapter."""
-    state = State(adapter_sha256)
+    state, best = State(adapter_sha256), None
     adapters, scores = {0: adapter_sha256}, dict[int, Score]()
-    best: tuple[int, Score] | None = None
     for event in events:
-        step = state.step
-        state = evolve(state, event)
-        if isinstance(event, RolledBack):
-            adapters[state.round_index] = event.adapter_sha256
-        if isinstance(event, StepClosed) and step is not None:
-            index = step.opened.round_index
-            if step.opened.kind == "train":
-                adapters[index] = state.adapter_sha256
-            elif step.opened.kind == "evaluate" and index in state.scores:
-                score = scores[index] = state.scores[index]
-                best = (index, score) if best is None or is_as_good(score, best[1]) else best
+        before, state = state, evolve(state, event)
+        if isinstance(event, Folded):
+            past = past_of(event)
+            adapters, scores, best = dict(past.adapters), dict(past.scores), past.best
+        elif (news := news_of(before, event, state)) is not NOTHING:
+            adapters |= news.adapters
+            scores |= news.scores
+            best = better(best, news.best)
     return History(state, adapters, scores, best[0] if best else None)

@@ -8,12 +8,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
+import msgspec
+
 from coordinator.rounds.bounds import Medians
 from coordinator.rounds.events import (
     Answered,
     Event,
     Extended,
     Finished,
+    Folded,
     Left,
     Paused,
     Resumed,
@@ -24,6 +27,7 @@ from coordinator.rounds.events import (
 )
 from coordinator.rounds.pace.deadlines import Times, after_answers
 from coordinator.rounds.pace.silence import Silence, after_step
+from coordinator.rounds.past.answers import Answers
 from coordinator.rounds.scoring import Score, has_tests, is_below, prior_of, scored
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.failures import Failure
@@ -165,7 +169,8 @@ class State:
 def evolve(state: State, event: Event) -> State:
     """Fold one event into the state.
 
-    An answer to work that is not open, or that is answered already, changes nothing.
+    An answer to work that is not open, or that is answered already, changes nothing. What stands
+    for the events before it gives what they gave, whatever the state was.
 
     Raises:
         ValueError: A step is closed that is not open, or without the adapter after it.
@@ -209,6 +214,8 @@ def evolve(state: State, event: Event) -> State:
         return replace(_unpaused(state, event.unpaused_at_s), failed=0, rollbacks=0, trouble="")
     if isinstance(event, RolledBack):
         return _rolled_back(state, event)
+    if isinstance(event, Folded):
+        return msgspec.convert(event.state, State, str_keys=True)
     if state.step is None or event.adapter_sha256 is None:
         raise ValueError("StepClosed needs an open step and the adapter after it")
     closed = _left_alone(state, event.closed_at_s)
@@ -282,8 +289,8 @@ def _answered(state: State, answer: Answered) -> State:
     has_evaluated = step.opened.kind == "evaluate" and answer.outcome == "done"
     if has_evaluated and (not has_tests(answer)) != (name in without):
         without = without ^ {name}
-    answers = {**step.answers, answer.work_id: answer}
-    step = replace(step, answers=answers)
+    known = step.answers if isinstance(step.answers, Answers) else Answers(step.answers)
+    step = replace(step, answers=known.plus(answer))
     return replace(state, step=step, texts=texts, without_tests=without)
 
 

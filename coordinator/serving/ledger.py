@@ -12,9 +12,10 @@ from threading import RLock
 
 from coordinator.config import RunConfig
 from coordinator.fleet.clock import Clock
-from coordinator.rounds.events import Answered, Event, Resumed, RolledBack, StepOpened
+from coordinator.rounds.events import Answered, Event, Folded, Resumed, RolledBack, StepOpened
+from coordinator.rounds.history import KNOWN_ROUNDS, NOTHING, Past, news_of, past_of
 from coordinator.rounds.machine import rounds_of
-from coordinator.rounds.scoring import Score
+from coordinator.rounds.past.folding import folded_from, is_long, to_plain
 from coordinator.rounds.state import State, evolve
 from coordinator.storage.database import Statement
 from coordinator.storage.runs import config_of
@@ -41,19 +42,21 @@ class Live:
         run: Its row.
         config: The same as `run.config`, read.
         state: What its journal gives.
-        seq: How long its journal is.
+        seq: How long its journal is, with what was folded away.
+        first: Where it begins: the place of the event that stands for those before it.
         works: The open step's work, by device id.
         shelf: Its adapters that somebody may still want.
-        scores: How right its rounds were, of those that were evaluated.
+        past: What is known of its rounds.
     """
 
     run: Run
     config: RunConfig
     state: State
     seq: int = 0
+    first: int = 0
     works: Mapping[str, str] = field(default_factory=dict)
     shelf: Shelf = field(default_factory=Shelf)
-    scores: Mapping[int, Score] = field(default_factory=dict)
+    past: Past = NOTHING
 
     @property
     def rounds(self) -> int:
@@ -79,8 +82,8 @@ class Asked:
 class Ledger:
     """All runs of one store; safe to use from several threads, one process per store.
 
-    Of each run it knows the work of the open step and of the last two, so what it holds does not
-    grow with the rounds.
+    Of each run it knows the work of the open step and of the last two, and the last rounds, so what
+    it holds does not grow with the rounds; nor does what it writes (`shorten`).
 
     Args:
         store: Holds the journals.
@@ -116,7 +119,8 @@ class Ledger:
             for run in self._store.runs():
                 if run.run_id not in self._live:
                     state = State(run.adapter_sha256)
-                    live = Live(run, config_of(run), state, shelf=self._shelf)
+                    past = Past({0: run.adapter_sha256})
+                    live = Live(run, config_of(run), state, shelf=self._shelf, past=past)
                     for event in self._store.journal(run.run_id):
                         live = self._folded(live, event)
                     self._adapters[run.run_id] = adapters_kept(live.shelf, live.state)
@@ -167,6 +171,26 @@ class Ledger:
             self._live[run_id] = self._folded(live, event)
             return True
 
+    def shorten(self, run_id: str) -> bool:
+        """Fold a journal that has grown long into one event; whether it had.
+
+        Raises:
+            StoreError: It could not be written; the journal is as it was.
+            OSError: The same.
+        """
+        with self._lock:
+            live, steps = self._live[run_id], tuple(self._steps.get(run_id, ()))
+            if not is_long(live.seq - live.first, steps):
+                return False
+            counted = [key for one in steps for key, _ in one.members if key in self._counted]
+            known = live.state, live.past, to_plain(live.shelf)
+            event = folded_from(live.seq, *known, steps, counted)
+            again = self._recalled(live, event)
+            assert again == replace(live, seq=again.seq, first=live.seq)  # else it is kept whole
+            self._store.fold(run_id, event)
+            self._live[run_id] = again
+            return True
+
     def answer(self, run_id: str, answer: Answered) -> Receipt:
         """Append an answer to open work; the same answer twice counts once."""
         return self._answering((run_id, answer))
@@ -215,6 +239,11 @@ class Ledger:
 
     def _folded(self, live: Live, event: Event) -> Live:
         works, run_id = live.works, live.run.run_id
+        if isinstance(event, Folded):
+            for opened in event.steps:
+                self._note(run_id, opened)
+            self._counted.update(event.counted)
+            return self._recalled(live, event)
         if isinstance(event, StepOpened):
             works = {device_id: work_id for work_id, device_id in event.members}
             self._note(run_id, event)
@@ -226,11 +255,24 @@ class Ledger:
         if (is_back or shelf is not live.shelf) and run_id in self._live:
             self._adapters[run_id] = adapters_kept(shelf, state)
         works = works if state.step is not None else {}
-        told, scores = state.scores, live.scores
-        # Going back changes what the run goes by, not what its rounds were found to be.
-        scores = scores if is_back or told is live.state.scores else {**scores, **told}
-        seq = live.seq + 1
-        return replace(live, state=state, seq=seq, works=works, shelf=shelf, scores=scores)
+        news, past, seq = news_of(live.state, event, state), live.past, live.seq + 1
+        if news is not NOTHING:
+            past = past.plus(news).newest(max(KNOWN_ROUNDS, shelf.keep_rounds))
+        return replace(live, state=state, seq=seq, works=works, shelf=shelf, past=past)
+
+    def _recalled(self, live: Live, event: Folded) -> Live:
+        """A run by the event that stands for all before it."""
+        state = evolve(live.state, event)
+        members = state.step.members.items() if state.step is not None else ()
+        return replace(
+            live,
+            state=state,
+            seq=event.events + 1,
+            first=event.events,
+            works={device_id: work_id for work_id, device_id in members},
+            shelf=shelved(live.shelf, live.state, event, state),
+            past=past_of(event),
+        )
 
     def _note(self, run_id: str, opened: StepOpened) -> None:
         """Remember the work of a step, and forget that of the oldest one."""

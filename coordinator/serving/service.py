@@ -10,7 +10,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from threading import Lock
 
@@ -21,8 +20,14 @@ from coordinator.fleet.lives import Lives
 from coordinator.fleet.members import Members
 from coordinator.fleet.presence import Presence
 from coordinator.rounds.admission import Refusal
-from coordinator.rounds.events import Event, Extended, Finished, RolledBack, StepOpened
-from coordinator.rounds.history import history_of
+from coordinator.rounds.events import (
+    Event,
+    Extended,
+    Finished,
+    RolledBack,
+    StepClosed,
+    StepOpened,
+)
 from coordinator.serving.answers import Answers
 from coordinator.serving.executor import proceed
 from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_invitation
@@ -203,9 +208,8 @@ class Service:
         with self._summing:
             seq, over = self._overs.get(run_id, (-1, None))
             if over is None or seq != live.seq:
-                journal = islice(self.store.journal(run_id), live.seq)
-                scores = history_of(live.run.adapter_sha256, journal).scores
-                told = {index: one.accuracy for index, one in sorted(scores.items())}
+                scores = sorted(live.past.scores.items())
+                told = {index: one.accuracy for index, one in scores}
                 over = over_of(live, self._number_in(live), told)
                 self._overs[run_id] = live.seq, over
             return over
@@ -367,6 +371,9 @@ class Service:
                 woken |= {device_id for _, device_id in event.members}
             if not isinstance(event, StepOpened) or event.attempt > 1:
                 self.caretaker.is_due = True  # a step is over, with its updates
+            if isinstance(event, StepClosed):
+                with self._trying("making a journal short"):
+                    self._ledger.shorten(run_id)
             if isinstance(event, Finished):
                 self.members.settle(run_id)
                 woken |= alive

@@ -69,10 +69,18 @@ class Heads:
         self._places = {run_id: place for place, run_id in enumerate(known, start=1)}
         self._file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
 
-    def note(self, run_id: str, head: Head) -> None:
-        """Write down an event that the database has; what cannot be written is left as it was."""
+    def note(self, run_id: str, head: Head, is_safe: bool = False) -> None:
+        """Write down an event that the database has; what cannot be written is left as it was.
+
+        Args:
+            run_id: The run.
+            head: The event.
+            is_safe: Whether to wait until it is on disk.
+        """
         place = self._places.setdefault(run_id, len(self._places) + 1)
         os.pwrite(self._file, _of(run_id, head), place * LINE_BYTES)
+        if is_safe:
+            os.fsync(self._file)
 
     def close(self) -> None:
         """Leave the file, written through to the disk."""

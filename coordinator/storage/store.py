@@ -1,7 +1,7 @@
 """What the coordinator knows, on disk: runs, their journals, reports and blobs.
 
 SQLite in WAL mode with every commit synced; another database by URL. Nothing here decides
-anything. Secrets are stored as hashes; the journal only grows. Devices, tokens and memberships
+anything. Secrets are stored as hashes. Devices, tokens and memberships
 have modules of their own over the same database.
 """
 
@@ -17,11 +17,11 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from coordinator.rounds.events import Event, decode_event, encode_event
+from coordinator.rounds.events import Event, Folded
 from coordinator.storage.blobs import Checked, keep_blob, put_blob, read_blob
-from coordinator.storage.chain import first_link, next_link
 from coordinator.storage.database import Database, Statement
 from coordinator.storage.heads import Head, Heads
+from coordinator.storage.journal import JournalError, chained, forget_before, link_of, read
 from coordinator.storage.migrations.upgrade import HEAD, KNOWN, keep_copy, revision_of, upgrade
 from coordinator.storage.schema import DEVICES, EVENTS, METADATA, REPORTS, RUNS, STORE, VERSION
 from edge_client.errors import WrongInput
@@ -31,7 +31,6 @@ DATABASE = "coordinator.db"
 LOCK = "serve.lock"  # held by the process that serves
 LOCK_S = 2.0  # commands hold it for an instant, to see whether somebody serves
 CLAIMS = "blobs.lock"  # shared by who writes blobs
-EVENTS_AT_ONCE = 500  # of a journal that are held in memory
 LOG = logging.getLogger(__name__)
 
 
@@ -227,18 +226,35 @@ class Store:
         """
         try:
             with self.database.transaction() as connection:
-                rows = self._chained(connection, events)
+                rows = chained(connection, events)
                 connection.execute(sql.insert(EVENTS), rows)
                 for statement in statements:
                     connection.execute(statement)
         except IntegrityError as error:
             runs = ", ".join(sorted({run_id for run_id, _, _ in events}))
             raise StoreError(f"another process writes the journal of run {runs}") from error
+        except JournalError as error:
+            raise StoreError(str(error)) from error
         if self._heads is not None:
             ends = {row["run_id"]: Head(row["seq"], row["chain"]) for row in rows}
             with suppress(OSError):  # it lags behind then, which is no harm
                 for run_id, head in ends.items():
                     self._heads.note(run_id, head)
+
+    def fold(self, run_id: str, event: Folded) -> None:
+        """Put an event in the place of all before it; durable when this returns.
+
+        The end that is noted beside the database is on disk before those events are gone, so it
+        can be compared whatever comes.
+
+        Raises:
+            StoreError: Somebody else wrote its place.
+            OSError: The end could not be noted; nothing has changed.
+        """
+        end = self.ends()[run_id]
+        if self._heads is not None:
+            self._heads.note(run_id, end, is_safe=True)
+        self.append_all([(run_id, event.events, event)], forget_before(run_id, event.events))
 
     @contextmanager
     def noting(self, heads: Heads) -> Iterator[None]:
@@ -260,50 +276,24 @@ class Store:
         return {row["run_id"]: Head(row["seq"], row["chain"]) for row in found}
 
     def link(self, run_id: str, seq: int) -> str | None:
-        """The link of an event; before the first one, of the run's row; None if there is none."""
+        """The link of an event, as `journal.link_of` finds it."""
         with self.database.reading() as connection:
-            return _link(connection, run_id, seq)
-
-    def _chained(
-        self, connection: sql.Connection, events: Sequence[tuple[str, int, Event]]
-    ) -> list[dict[str, Any]]:
-        """Rows of events, each with its link."""
-        rows: list[dict[str, Any]] = []
-        links: dict[str, str] = {}
-        for run_id, seq, event in events:
-            payload = encode_event(event)
-            before = links.get(run_id) or _link(connection, run_id, seq - 1)
-            if before is None:
-                raise StoreError(f"the journal of run {run_id} has no event {seq - 1}")
-            links[run_id] = next_link(before, payload)
-            rows.append({"run_id": run_id, "seq": seq, "payload": payload, "chain": links[run_id]})
-        return rows
+            return link_of(connection, run_id, seq)
 
     def events(self, run_id: str) -> list[Event]:
         """A run's whole journal."""
         return list(self.journal(run_id))
 
     def journal(self, run_id: str, first: int = 0) -> Iterator[Event]:
-        """A run's journal from an event on, of which few are held at once.
+        """A run's journal from an event on, of which few are held at once; see `journal.read`.
 
         Raises:
             StoreError: An event is not the one that was appended.
         """
-        link = self.link(run_id, first - 1) or ""
-        mine = sql.select(EVENTS).where(EVENTS.c.run_id == run_id).order_by(EVENTS.c.seq)
-        while True:
-            some = self.database.rows(mine.where(EVENTS.c.seq >= first).limit(EVENTS_AT_ONCE))
-            for row in some:
-                link = next_link(link, row["payload"])
-                if row["chain"] != link:
-                    raise StoreError(
-                        f"the journal of run {run_id} was changed: event {row['seq']} does not "
-                        "follow from those before it; restore the store from a backup"
-                    )
-                yield decode_event(row["payload"])
-            if len(some) < EVENTS_AT_ONCE:
-                return
-            first = some[-1]["seq"] + 1
+        try:
+            yield from read(self.database, run_id, first)
+        except JournalError as error:
+            raise StoreError(str(error)) from error
 
     def watch(self) -> None:
         """Note that heads lie beside the database from now on."""
@@ -356,15 +346,6 @@ def serving_alone(folder: Path) -> Iterator[None]:
                     raise StoreError(f"another coordinator serves the store {folder}") from error
             time.sleep(0.05)
         yield
-
-
-def _link(connection: sql.Connection, run_id: str, seq: int) -> str | None:
-    if seq < 0:
-        chosen = sql.select(RUNS).where(RUNS.c.run_id == run_id)
-        run = connection.execute(chosen).mappings().one_or_none()
-        return None if run is None else first_link(dict(run))
-    here = (EVENTS.c.run_id == run_id) & (EVENTS.c.seq == seq)
-    return connection.scalar(sql.select(EVENTS.c.chain).where(here))
 
 
 def _first_line(error: Exception) -> str:

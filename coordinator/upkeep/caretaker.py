@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from coordinator.rounds.history import KNOWN_ROUNDS
 from coordinator.storage.rows.reports import forget_old
 from coordinator.storage.store import Store
 from coordinator.upkeep.limits import Limits
@@ -12,7 +13,7 @@ from coordinator.upkeep.room import Room, Usage
 from edge_client.planning.allocator import trim
 from edge_client.tables import size
 
-KEEP_REPORTS = 1000  # rounds of a run; the journal keeps all accuracies
+KEEP_REPORTS = KNOWN_ROUNDS  # of a run; as many as its journal tells of
 REPORTS_AT_ONCE = 50  # rounds whose reports go together, each as many steps
 LOG = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from coordinator.rounds.events import Answered, Event, StepClosed
+from coordinator.rounds.events import Answered, Event, Folded, StepClosed
+from coordinator.rounds.history import past_of
 from coordinator.rounds.state import State
 from coordinator.storage.store import Run, Store
 from coordinator.upkeep.retention import (
@@ -40,8 +41,8 @@ class Book:
         shelf: Its adapters that somebody may still want.
         state: Where it stands.
         seq: Events read.
-        adapters: SHA-256 of all it ever had.
-        updates: SHA-256 of all it ever took.
+        adapters: SHA-256 of all that the journal tells of.
+        updates: SHA-256 of all that it tells of.
     """
 
     run: Run
@@ -57,7 +58,9 @@ class Book:
 
     def _noted(self, store: Store) -> Iterator[Event]:
         for event in store.journal(self.run.run_id, self.seq):
-            self.seq += 1
+            self.seq = event.events + 1 if isinstance(event, Folded) else self.seq + 1
+            if isinstance(event, Folded):
+                self.adapters.update(past_of(event).adapters.values())
             if isinstance(event, Answered) and event.update_sha256:
                 self.updates.add(event.update_sha256)
             if isinstance(event, StepClosed) and event.adapter_sha256:

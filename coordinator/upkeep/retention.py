@@ -9,7 +9,9 @@ its size does not grow with the run.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from coordinator.rounds.events import Event, StepClosed, StepOpened
+import msgspec
+
+from coordinator.rounds.events import Event, Folded, StepClosed, StepOpened
 from coordinator.rounds.history import is_as_good
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State, evolve
@@ -46,6 +48,10 @@ def shelved(shelf: Shelf, before: State, event: Event, after: State) -> Shelf:
         event: What happened.
         after: The run's state after it.
     """
+    if isinstance(event, Folded):
+        known, most = msgspec.convert(event.shelf, Shelf), shelf.keep_rounds
+        recent = known.recent[max(0, len(known.recent) - most) :]
+        return replace(known, keep_rounds=most, recent=recent)
     if isinstance(event, StepOpened):
         asked = (*shelf.asked, event.adapter_sha256)[-STEPS_ON_THEIR_WAY:]
         return replace(shelf, asked=asked)

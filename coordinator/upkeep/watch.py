@@ -14,6 +14,8 @@ from coordinator.storage.heads import FILE, Heads, HeadsError, read_heads
 from coordinator.storage.store import Store, StoreError
 from coordinator.upkeep.retention import updates_kept
 
+LOOKS = 3  # at a journal that seems to be another one
+
 
 @contextmanager
 def watched(store: Store) -> Iterator[None]:
@@ -50,7 +52,18 @@ def damages(store: Store) -> list[str]:
 
 
 def behind(store: Store) -> list[str]:
-    """Where the database lags behind the heads beside it, or differs from them, in words."""
+    """Where the database lags behind the heads beside it, or differs from them, in words.
+
+    Looked at again where they differ: a journal may be folded between a look at its head and one at
+    itself, and then that head's event is gone, but there is a newer head.
+    """
+    for _ in range(LOOKS - 1):
+        if not _behind(store):
+            return []
+    return _behind(store)
+
+
+def _behind(store: Store) -> list[str]:
     try:
         heads = read_heads(store.folder / FILE)  # before the database, which only grows
     except FileNotFoundError:
