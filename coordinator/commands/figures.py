@@ -107,7 +107,9 @@ def figures_table(
         for (index, mine), up, down in zip(found.items(), sent, received, strict=True)
     ]
     drawn = [COHORT] if wrong else []
-    notes = (*NOTES, *drawn, f"sent, received: by all devices, {moved.note}")
+    oldest = min(found, default=0)
+    lost = [f"rounds before {oldest} are no longer known"] if oldest > 1 else []
+    notes = (*NOTES, *drawn, *lost, f"sent, received: by all devices, {moved.note}")
     names = ("loss", "labels", "answers", "failed", "sent", "received")
     first = (Column("round"), Column("accuracy"), Column("median", optional=1))
     return Table([*first, *map(Column, names)], lines, notes=notes, more="--out FILE")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sql
 
+from coordinator.api.starting import start_of
 from coordinator.rounds.events import (
     Answered,
     Event,
@@ -29,6 +30,7 @@ from coordinator.storage.store import Store, StoreError
 from coordinator.upkeep.retention import Shelf
 from coordinator.upkeep.verifying import look
 from coordinator.upkeep.watch import behind, note, watched
+from tests.command_line import smidgen
 from tests.coordinator.upkeep.stores import filled
 
 
@@ -186,3 +188,26 @@ def test_a_journal_of_many_rounds_stays_short(store: Store, short: None) -> None
         most = max(most, len(store.events(run_id)))
     assert most <= folding.LONG
     assert not look(store).lines
+
+
+@pytest.mark.parametrize("command", ["export", "rollback", "status", "figures", "from"])
+def test_a_round_that_was_folded_away_is_told_in_one_line(
+    store: Store, tmp_path: Path, command: str
+) -> None:
+    run = filled(store, "one", 3, 2, open_updates=1)
+    known = Past({0: run.adapters[0], 3: run.adapters[3]})
+    store.fold(run.run_id, replace(stand_in(store, run.run_id), past=to_plain(known)))
+    if command == "from":
+        with pytest.raises(StoreError, match="round 1 is no longer kept"):
+            start_of(store, "one@1")
+        return
+    more = {
+        "export": ["--round", "1", "--out", str(tmp_path / "out")],
+        "rollback": ["--round", "1"],
+    }
+    asked = ["coordinator", command, "--store", str(store.folder), *more.get(command, [])]
+    done = smidgen(*asked)
+    if command in more:
+        assert done.exit_code == 2 and done.stderr.count("\n") == 1 and "0, 3" in done.stderr
+    else:
+        assert done.exit_code == 0, done.stderr
