@@ -1,7 +1,7 @@
 """One database of a store: reading rows, and writes that are on disk when they return."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from threading import Lock
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -80,6 +80,18 @@ class Database:
         self._check()
         with _told(), self.engine.connect() as connection:
             yield connection
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A connection that has read: as long as there is one, SQLite keeps its log.
+
+        Whatever it meets, whoever wants something from the database will say so.
+        """
+        with ExitStack() as stack:
+            with suppress(DatabaseError):
+                connection = stack.enter_context(self.engine.connect())
+                connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1").all()
+            yield
 
     def _check(self) -> None:
         if self.lack:

@@ -8,10 +8,7 @@ it reads it, and `coordinator verify`.
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-
-from sqlalchemy.exc import DatabaseError
 
 from coordinator.storage.database import Database, DatabaseDamaged
 
@@ -44,20 +41,11 @@ class DatabaseFile:
         """
         if self._path is None:
             return
-        with self._reading():
+        with self._database.held():
             lack = next(self._lacks(self._path), "")
         self._database.lack = lack
         if lack:
             raise DatabaseDamaged(lack)
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Have a connection that has read: as long as there is one, SQLite keeps its log."""
-        with ExitStack() as stack:
-            with suppress(DatabaseError):  # whoever wants something from it will say so
-                connection = stack.enter_context(self._database.engine.connect())
-                connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1").all()
-            yield
 
     def _lacks(self, path: Path) -> Iterator[str]:
         how = "restore the store from a backup, `smidgen coordinator verify` says what is wrong"
