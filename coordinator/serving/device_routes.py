@@ -160,7 +160,7 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         service.store.check(name)
         return path
 
-    uploads = Uploads(service.store.uploads)
+    uploads = Uploads(service.store.uploads, bells.aside)
     add_transfer_routes(app, device_of, judge_of, adapter_of, uploads, bells.changed)
 
     @app.post(

@@ -17,7 +17,13 @@ import math
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,6 +40,7 @@ from edge_client.wire.messages import Receipt
 
 PIECE_BYTES = 64 << 10  # gathered before a thread writes them: at most this is held of a body
 AT_ONCE = 4  # whole bodies that are in memory while they are looked at
+ASKED_AGAIN_S = 1
 GRACE_S = 0.5  # in which a connection that was cut is noticed
 SILENCE_S = 60.0  # in which a body must go on
 OLDEST_S = 3600.0  # that a part of a body is kept without another byte
@@ -71,6 +78,7 @@ class _Place:
         quiet: Rung when the last one that may have written is over.
         writers: Those that send a body.
         users: Requests that are under way, `writers` among them.
+        is_asked: Whether somebody asks how much is here.
         touched_s: When something last arrived, monotonic.
     """
 
@@ -81,6 +89,7 @@ class _Place:
     quiet: asyncio.Event = field(default_factory=asyncio.Event)
     writers: int = 0
     users: int = 0
+    is_asked: bool = False
     touched_s: float = field(default_factory=time.monotonic)
 
     @contextmanager
@@ -101,10 +110,13 @@ class Uploads:
 
     Args:
         folder: Where their files lie, on the blobs' disk; made. What is too old goes at once.
+        aside: Entered while a request only waits for another one: nothing is done for it.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: Path, aside: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
+        self._folder, self._aside = folder, aside
         self._places: dict[str, _Place] = {}
         self._judging = asyncio.Semaphore(AT_ONCE)
         self._swept_s = time.monotonic()
@@ -125,12 +137,15 @@ class Uploads:
 
         Whoever asks goes on from there: a request that is under way gets a moment to put down what
         has come of a connection that was cut, and may write no more after that.
+
+        Raises:
+            Refusal: 429, somebody asks the same already.
         """
-        with self._place(work_id) as place:
+        with self._place(work_id) as place, _asking(place):
             if place.writers:
-                with suppress(asyncio.TimeoutError):
+                with self._aside(), suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(place.quiet.wait(), GRACE_S)
-            async with place.lock:
+            async with self._locked(place):
                 place.turn += 1
                 if await run_in_threadpool(judge.known, name) is not None:
                     return None
@@ -175,17 +190,26 @@ class Uploads:
     ) -> Receipt | int:
         first, whole = _span(content_range)
         with self._place(work_id) as place, place.writing():
-            async with place.lock:
+            async with self._locked(place):
                 place.turn += 1
                 turn = place.turn
                 begin = partial(self._begin, place, work_id, name, (first, whole), judge)
                 if (wanted := await run_in_threadpool(begin)) is not None:
                     return wanted
             is_ours = await self._stream(pieces, place, turn, judge)
-            async with place.lock:
+            async with self._locked(place):
                 if not is_ours or place.turn != turn or place.partial is None:
                     return place.partial.size if place.partial else 0
                 return await self._finish(place, place.partial, judge)
+
+    @asynccontextmanager
+    async def _locked(self, place: _Place) -> AsyncIterator[None]:
+        with self._aside():
+            await place.lock.acquire()
+        try:
+            yield
+        finally:
+            place.lock.release()
 
     @contextmanager
     def _place(self, work_id: str) -> Iterator[_Place]:
@@ -245,7 +269,7 @@ class Uploads:
         return await self._write(place, turn, gathered, judge)
 
     async def _write(self, place: _Place, turn: int, piece: bytearray, judge: Judge) -> bool:
-        async with place.lock:
+        async with self._locked(place):
             if place.turn != turn or place.partial is None:
                 return False
             if place.partial.size + len(piece) > judge.most_bytes:
@@ -284,6 +308,17 @@ class Uploads:
                 if place.partial is not None:
                     place.partial.discard()
                 del self._places[stem]
+
+
+@contextmanager
+def _asking(place: _Place) -> Iterator[None]:
+    if place.is_asked:
+        raise Refusal(429, "another request asks the same; try again", ASKED_AGAIN_S)
+    place.is_asked = True
+    try:
+        yield
+    finally:
+        place.is_asked = False
 
 
 def _modified_s(path: Path) -> float:

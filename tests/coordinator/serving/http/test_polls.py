@@ -1,11 +1,15 @@
 """Devices that wait are called one after another, as fast as what is under way lets them."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
+from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.polls import AT_ONCE, POLLS, Bells, UnderWay
+from coordinator.serving.http.uploads import Judge, Uploads, _Place, _stem
+from edge_client.wire.messages import Receipt
 
 CROWD = 60
 
@@ -187,3 +191,33 @@ def test_a_poll_that_runs_out_in_line_is_called_at_its_turn() -> None:
         return called
 
     assert asyncio.run(story()) == list(range(20))
+
+
+def test_asking_for_an_upload_counts_not_while_it_waits_and_only_one_waits(tmp_path: Path) -> None:
+    async def story() -> None:
+        bells = Bells()
+        uploads = Uploads(tmp_path / "uploads", bells.aside)
+        judge = Judge(10, lambda _: None, lambda *_: Receipt(True))
+        place = uploads._places.setdefault(_stem("w"), _Place())
+        calling = asyncio.create_task(bells.call())
+
+        async def ask() -> int | None:
+            with bells.request():
+                return await uploads.arrived("w", "a" * 64, judge)
+
+        with place.writing(), bells.bell("honest") as bell:
+            asking = [asyncio.create_task(ask()) for _ in range(2 * AT_ONCE)]
+            await asyncio.sleep(0)
+            with bells.request():
+                assert bells._under_way <= 2
+            bells.ring(["honest"])
+            await asyncio.wait_for(bell.wait(), 5)
+            said = await asyncio.gather(*asking, return_exceptions=True)
+        assert said[0] == 0
+        assert [one.status for one in said[1:] if isinstance(one, Refusal)] == [429] * (
+            2 * AT_ONCE - 1
+        )
+        bells.stop()
+        await calling
+
+    asyncio.run(story())
