@@ -218,7 +218,8 @@ class Coordinator:
                 is_said = 200 <= response.status_code < 300
                 return _offset(response.headers, whole) if is_said else 0
         except Unreachable as error:
-            if error.status in (405, 501):  # something in between knows no HEAD
+            is_final = 400 <= error.status < 500 and error.status not in PASSING
+            if is_final or error.status == 501:  # something in between lets no HEAD through
                 return 0
             raise
 
