@@ -96,6 +96,8 @@ def rows_of(
                 yield from _checked(rows, encoding)
     except TooMuch as error:
         raise DataError(f"{path} holds {error}, or split it among devices") from error
+    except LongLine as error:
+        raise DataError(f"{path}, line 1: {error}") from error
     except UnicodeDecodeError as error:
         raise _not_in(str(path), encoding, error) from error
     except (OSError, EOFError, zlib.error) as error:
@@ -166,6 +168,8 @@ def _csv_rows(
     lines: Lines, ending: str, dialect: Dialect, labelled: bool | None, notes: list[str]
 ) -> Rows:
     is_any, header, usual = False, lines.first(), "\t" if ending == ".tsv" else ","
+    if lines.is_first_long:
+        raise LongLine(f"longer than {LONGEST_LINE:,} characters, and it names the columns")
     delimiter = dialect.separator or usual
     if labelled is not None:
         delimiter = dialect.delimiter_of(header, usual, labelled)
