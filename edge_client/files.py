@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -76,17 +76,23 @@ def open_to_others(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def close_to_others(folder: Path) -> tuple[int, list[Path]]:
+def told_of(closed: Sequence[Path]) -> str:
+    """What was open, in words: the first by its name, and how many more."""
+    more = f" and {len(closed) - 1} more" if len(closed) > 1 else ""
+    return f"{closed[0]}{more} {'were' if more else 'was'} open to others; closed now"
+
+
+def close_to_others(folder: Path) -> tuple[list[Path], list[Path]]:
     """Take a folder and what lies in it from all but its owner.
 
     Returns:
-        How many files and folders were open, and those that are still: somebody else's.
+        Files and folders that were open, and those that are still: somebody else's.
     """
-    closed, left = 0, []
+    closed, left = list[Path](), list[Path]()
     for path in open_to_others(folder):
         try:
             path.chmod(stat.S_IMODE(path.lstat().st_mode) & ~OTHERS)
-            closed += 1
+            closed.append(path)
         except FileNotFoundError:
             continue
         except OSError:

@@ -274,6 +274,11 @@ def span(value_s: float) -> str:
     return f"{round(value_s / 86400)} d"
 
 
+def some(number: int, noun: str) -> str:
+    """So many of something whose plural ends in s: `1 run`, `2 runs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def size(value: int | float | None) -> str:
     """Bytes in the unit that suits them; `-` where they are not known."""
     if value is None:

@@ -6,12 +6,12 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from coordinator.api.stores import Place, open_store
+from coordinator.api.stores import Place, holds_store, open_store
 from coordinator.storage.blobs import BlobDamaged
-from coordinator.storage.store import DATABASE, Store, StoreError, serving_alone
+from coordinator.storage.store import Store, StoreError, serving_alone
 from coordinator.upkeep.copying import copy_store
 from coordinator.upkeep.verifying import Found, look
-from coordinator.upkeep.watch import note
+from coordinator.upkeep.watch import TLS, note
 from edge_client.errors import Failed, demand
 from edge_client.files import sync_folder
 from edge_client.outputs import check_out_parent
@@ -22,13 +22,13 @@ def verify(store: Place, *, accept: bool = False) -> Found:
 
     Args:
         store: Folder of a store that `create_run` made.
-        accept: Take the journals as they are for whole, where nothing else is wrong: after a backup
-            was put back by hand.
+        accept: Take the journals as they are for whole, and certificates that are gone for gone,
+            where nothing else is wrong: after a backup was put back by hand.
 
     Raises:
         WrongInput: There is no such store; with `accept`, one that is served.
     """
-    demand((Path(store) / DATABASE).is_file(), f"no store at {store}; name it with --store")
+    demand(holds_store(Path(store)), f"no store at {store}; name it with --store")
     try:
         with closing(open_store(store)) as opened:
             found = look(opened)
@@ -45,6 +45,7 @@ def verify(store: Place, *, accept: bool = False) -> Found:
 def _accept(store: Store) -> None:
     with serving_alone(store.folder):
         note(store).close()
+        store.secure((store.folder / TLS).is_dir())
 
 
 def backup(store: Place, out: Place) -> Found:

@@ -20,11 +20,11 @@ from coordinator.api.create import NewRun, RunStatus, add_run, runs
 from coordinator.api.stores import Place, open_store
 from coordinator.config import RunConfig, read_run_config
 from coordinator.storage.runs import config_of
-from coordinator.storage.store import Store
+from coordinator.storage.store import Store, StoreError
 from coordinator.upkeep.limits import KEEP_ROUNDS, LEAST_FREE, limits_of, note
-from coordinator.upkeep.watch import check_needed
+from coordinator.upkeep.watch import check_needed, unsecured
 from edge_client.errors import Failed, demand
-from edge_client.files import close_to_others
+from edge_client.files import close_to_others, told_of
 
 if TYPE_CHECKING:
     from coordinator.serving.app import Part
@@ -96,6 +96,7 @@ def ready(
         listen(host, port) as bound,
         sole_server(folder, opened),
     ):
+        _check_secured(opened, plain_http, tls)
         _close(folder)
         created = None if config is None else _created_if_new(opened, config)
         note(folder, limits)
@@ -157,6 +158,21 @@ def _check_plain(folder: Path, host: str, is_plain: bool) -> None:
     )
 
 
+def _check_secured(store: Store, plain_http: bool, tls: "Secured | None") -> None:
+    """Refuse to serve in plain HTTP what had certificates, unless somebody asked for it.
+
+    Raises:
+        StoreError: Says what to do.
+    """
+    if tls is not None:
+        store.secure(True)
+    elif not plain_http and (lacks := unsecured(store)):
+        raise StoreError(
+            f"store {store.folder}: {lacks[0]}; restore it from a backup, or make another CA with "
+            f"`smidgen coordinator init --store {store.folder}`; --plain-http serves without TLS"
+        )
+
+
 def _opened(folder: Path, is_there: bool) -> Store:
     """The store, brought up to date if an older smidgen wrote it."""
     return open_store(folder, is_upgrading=True) if is_there else Store(folder, is_upgrading=True)
@@ -166,7 +182,7 @@ def _close(folder: Path) -> None:
     """Take a store from all but its owner, whoever made its files and when."""
     closed, left = close_to_others(folder)
     if closed:
-        LOG.info("the store %s was open to others in %d places; it is closed now", folder, closed)
+        LOG.info("%s", told_of(closed))
     if left:
         LOG.warning("others may read %s, which is not ours to close; its owner can chmod", left[0])
 

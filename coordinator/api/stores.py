@@ -27,6 +27,11 @@ def open_store(folder: Place, is_upgrading: bool = False) -> Store:
     return Store(place, is_upgrading=is_upgrading)
 
 
+def holds_store(folder: Path) -> bool:
+    """Whether a folder holds a store, or what is left of one."""
+    return (folder / DATABASE).is_file() or _holds_blobs(folder)
+
+
 def _holds_blobs(folder: Path) -> bool:
     try:
         return any((folder / "blobs").iterdir())

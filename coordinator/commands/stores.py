@@ -12,7 +12,7 @@ from coordinator.api.prune import prune as prune_store
 from coordinator.commands.console import EveryOption, JsonOption, StoreOption, answer
 from coordinator.upkeep.verifying import Found
 from edge_client.errors import Failed
-from edge_client.tables import size
+from edge_client.tables import size, some
 
 KEEP_ROUNDS = (
     "Newest rounds whose adapter stays, of finished runs too; by default as `serve` was told, and "
@@ -71,7 +71,8 @@ def verify(
     plain = plain_of(found) | {"is_sound": not found.lines, "wrong": found.lines}
     answer("\n".join([*found.lines, held(found)]), plain, as_json)
     if found.lines:
-        raise Failed(f"{len(found.lines)} things are wrong with the store {store}")
+        things = "1 thing is" if len(found.lines) == 1 else f"{len(found.lines)} things are"
+        raise Failed(f"{things} wrong with the store {store}")
 
 
 def backup(
@@ -89,8 +90,8 @@ def backup(
 
 def held(found: Found) -> str:
     """What a store holds, in a line."""
-    blobs = f"{found.blobs} blobs ({size(found.blob_bytes)})"
-    return f"{found.runs} runs, {found.events} events, {blobs}"
+    blobs = f"{some(found.blobs, 'blob')} ({size(found.blob_bytes)})"
+    return f"{some(found.runs, 'run')}, {some(found.events, 'event')}, {blobs}"
 
 
 def plain_of(found: Found) -> dict[str, object]:

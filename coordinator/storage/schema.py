@@ -8,8 +8,13 @@ METADATA = sql.MetaData()
 VERSION = sql.Table(
     "alembic_version", METADATA, sql.Column("version_num", sql.String(32), primary_key=True)
 )
-# One row: whether the ends of the journals are kept beside the database.
-STORE = sql.Table("store", METADATA, sql.Column("is_watched", sql.Boolean, nullable=False))
+# One row: whether the ends of the journals, and certificates, are kept beside the database.
+STORE = sql.Table(
+    "store",
+    METADATA,
+    sql.Column("is_watched", sql.Boolean, nullable=False),
+    sql.Column("is_secured", sql.Boolean, nullable=False, server_default=sql.false()),
+)
 
 
 def _run_column(**options: Any) -> sql.Column[str]:

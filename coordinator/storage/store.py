@@ -106,7 +106,7 @@ class Store:
             )
         METADATA.create_all(self.database.engine)
         self.database.write(
-            sql.insert(STORE).values(is_watched=False),
+            sql.insert(STORE).values(is_watched=False, is_secured=False),
             sql.insert(VERSION).values(version_num=HEAD),
         )
 
@@ -302,6 +302,15 @@ class Store:
     def is_watched(self) -> bool:
         """Whether heads have to lie beside the database."""
         return any(row["is_watched"] for row in self.database.rows(sql.select(STORE)))
+
+    def secure(self, is_secured: bool) -> None:
+        """Note whether certificates lie beside the database from now on."""
+        if self.is_secured() != is_secured:
+            self.database.write(sql.update(STORE).values(is_secured=is_secured))
+
+    def is_secured(self) -> bool:
+        """Whether certificates have to lie beside the database."""
+        return any(row["is_secured"] for row in self.database.rows(sql.select(STORE)))
 
     def add_report(self, row: Mapping[str, Any]) -> bool:
         """Add a report's row; False if its work has one, which is left as it is."""

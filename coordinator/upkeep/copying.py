@@ -14,10 +14,10 @@ from coordinator.storage.store import DATABASE, Store, StoreError
 from coordinator.upkeep import limits
 from coordinator.upkeep.pruning import Books, present
 from coordinator.upkeep.verifying import Found, look
-from coordinator.upkeep.watch import note
+from coordinator.upkeep.watch import TLS, note
 from edge_client.files import sync_folder
 
-BESIDE = ("tls",)  # folders that go with it as they are
+BESIDE = (TLS,)  # folders that go with it as they are
 
 
 def copy_store(store: Store, place: Path) -> Found:

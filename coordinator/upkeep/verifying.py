@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordinator.storage.blobs import BlobDamaged
+from coordinator.storage.blobs import RESTORE, BlobDamaged
 from coordinator.storage.database import DatabaseDamaged
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import DATABASE, Store, StoreError
 from coordinator.upkeep.pruning import Books, present
-from coordinator.upkeep.watch import behind, damages
+from coordinator.upkeep.watch import behind, damages, unsecured
 from edge_client.files import open_to_others
 
 
@@ -21,7 +21,8 @@ class Found:
 
     Attributes:
         wrong: What is wrong with its content, a line each.
-        behind: Where its database is not as far as it was, or another one than it was.
+        behind: Where its database is not as far as it was, or another one than it was, and what is
+            gone beside it.
         open: Files and folders that others may read.
         runs: How many there are.
         events: In their journals.
@@ -50,13 +51,17 @@ def look(store: Store) -> Found:
     with store.claiming():
         try:
             found.wrong += damages(store)
-            found.behind += behind(store)
+            found.behind += [*behind(store), *map(_advised, unsecured(store))]
             found.wrong += _journals(store, found)
             found.wrong += _blobs(store, found)
-        except DatabaseDamaged as error:
-            found.wrong.append(str(error))
+        except DatabaseDamaged:
+            found.wrong = found.wrong or [f"{DATABASE} cannot be read; {RESTORE}"]
     found.open += open_to_others(store.folder)
     return found
+
+
+def _advised(lack: str) -> str:
+    return f"{lack}; restore it from a backup, or take the store as it is with --accept"
 
 
 def _journals(store: Store, found: Found) -> Iterator[str]:

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from coordinator.rounds.state import State
-from coordinator.storage.blobs import BlobDamaged
+from coordinator.storage.blobs import RESTORE, BlobDamaged
 from coordinator.storage.heads import FILE, Heads, HeadsError, read_heads
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import DATABASE, Store, StoreError
 from coordinator.upkeep.retention import updates_kept
 
 LOOKS = 3  # at a journal that seems to be another one
+TLS = "tls"  # the store's folder of certificates; see `coordinator.trust.folder`
 
 
 @contextmanager
@@ -26,7 +27,9 @@ def watched(store: Store) -> Iterator[None]:
     Raises:
         StoreError: Says what differs, and what to do.
     """
-    if lacks := [*damages(store), *behind(store)]:
+    for damage in damages(store):
+        raise StoreError(f"store {store.folder}: {damage}")
+    if lacks := behind(store):
         raise StoreError(
             f"store {store.folder}: {lacks[0]}; restore its newest backup, or take it as it is "
             f"with `smidgen coordinator verify --store {store.folder} --accept`"
@@ -43,12 +46,16 @@ def note(store: Store) -> Heads:
 
 
 def damages(store: Store) -> list[str]:
-    """What SQLite finds wrong with the database, in words."""
+    """What SQLite finds wrong with the database: at most one line, with what to do."""
     if store.database.engine.dialect.name != "sqlite":
         return []
     with store.database.reading() as connection:
         found = connection.exec_driver_sql("PRAGMA quick_check(5)").scalars().all()
-    return [f"its database is damaged ({line})" for line in found if line != "ok"]
+    lines = [line for one in found for line in one.splitlines() if not line.startswith("***")]
+    if lines in ([], ["ok"]):
+        return []
+    more = f"; {len(lines) - 1} more" if len(lines) > 1 else ""
+    return [f"{DATABASE} is damaged ({lines[0][:80]}{more}); {RESTORE}"]
 
 
 def behind(store: Store) -> list[str]:
@@ -82,6 +89,13 @@ def _behind(store: Store) -> list[str]:
         elif store.link(run_id, head.seq) != head.link:
             found.append(f"the journal of run {run_id} is another one than it was")
     return found
+
+
+def unsecured(store: Store) -> list[str]:
+    """That the store's certificates are gone, in words; nothing where it never had any."""
+    if (store.folder / TLS).is_dir() or not store.is_secured():
+        return []
+    return [f"its folder {TLS}/, with the CA that devices believe, is missing"]
 
 
 def check_needed(store: Store, name: str, state: State) -> None:

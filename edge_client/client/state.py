@@ -30,7 +30,7 @@ from typing import Any
 import msgspec
 
 from edge_client.errors import WrongInput
-from edge_client.files import PRIVATE, close_to_others, private, write_atomically
+from edge_client.files import PRIVATE, close_to_others, private, told_of, write_atomically
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import Report, WireError, decode, encode
 from edge_client.wire.tensors import sha256
@@ -128,8 +128,7 @@ class ClientState:
         """Take what an older smidgen let others read from all but its owner."""
         closed, left = close_to_others(self.folder)
         if closed:
-            told = "state folder %s was open to others in %d places; it is closed now"
-            log.info(told, self.folder, closed)
+            log.info("%s", told_of(closed))
         if left:
             told = "others may read %s, which is not ours to close; its owner can chmod"
             log.warning(told, left[0])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.api.init import init
 from coordinator.api.serve import serve
 from coordinator.rounds.events import Paused
 from coordinator.storage.heads import FILE, LINE_BYTES, Head, HeadsError, read_heads
@@ -67,7 +68,7 @@ def test_a_killed_coordinators_store_is_sound_and_is_served(killed: tuple[Path, 
     assert verify(folder).exit_code == 0
     with serve(folder, port=0) as server:
         assert [one.phase for one in server.runs()] == ["train"]
-    assert "1 runs" in verify(folder).stdout
+    assert "1 run, " in verify(folder).stdout
 
 
 @pytest.mark.parametrize("left", [0.0, 0.5])
@@ -193,6 +194,63 @@ def test_a_damaged_database_is_one_line_to_every_command(
     one_line(folder, "export", "--out", str(folder.with_name("out")))
     done = verify(folder)
     assert done.exit_code in (1, 2) and done.stderr.count("\n") == 1
+
+
+def test_a_damaged_page_is_one_line_with_what_to_do(killed: tuple[Path, Filled]) -> None:
+    folder, _ = killed
+    with closing(sqlite3.connect(folder / DATABASE)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        name = "name = 'ix_reports_device_id'"
+        root = database.execute(f"SELECT rootpage FROM sqlite_master WHERE {name}").fetchone()[0]
+    with (folder / DATABASE).open("r+b") as file:
+        file.seek((root - 1) * 4096 + 3)
+        file.write(b"\0\x40")  # so many cells, of which there are none
+    done = verify(folder)
+    assert done.exit_code == 1 and done.stdout.count("\n") == 2, done.output
+    told = "coordinator.db is damaged ("
+    assert done.stdout.startswith(told) and "restore it from a backup" in done.stdout
+    assert told in (said := refused(folder)) and "--accept" not in said
+
+
+def test_what_is_left_of_a_store_is_named_by_verify(killed: tuple[Path, Filled]) -> None:
+    folder, _ = killed
+    for path in folder.glob(f"{DATABASE}*"):
+        path.unlink()
+    done = verify(folder)
+    assert done.exit_code == 1, done.output
+    assert "holds adapters, but no coordinator.db; restore it from a backup" in done.stdout
+    assert done.stderr == f"smidgen coordinator: 1 thing is wrong with the store {folder}\n"
+
+
+def test_a_store_that_lost_its_certificates_is_not_served_in_plain_http(
+    killed: tuple[Path, Filled],
+) -> None:
+    folder, _ = killed
+    init(folder, ["pi.example"])
+    assert verify(folder).exit_code == 0
+    (folder / "tls").rename(folder.with_name("lost"))
+    done = verify(folder)
+    assert done.exit_code == 1 and "folder tls/, with the CA that devices believe" in done.stdout
+    said = refused(folder)
+    assert "is missing; restore it from a backup" in said and "--plain-http" in said
+    with serve(folder, port=0, plain_http=True) as server:
+        assert server.url.startswith("http://")
+    assert "is missing" in refused(folder)  # still
+    assert verify(folder, "--accept").exit_code == 0
+    with serve(folder, port=0) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+
+
+def test_certificates_that_an_older_smidgen_made_are_remembered_once_served(
+    tmp_path: Path,
+) -> None:
+    init(tmp_path, ["pi.example"])
+    with closing(Store(tmp_path)) as store:
+        store.secure(False)
+    with serve(tmp_path, port=0):
+        pass
+    (tmp_path / "tls").rename(tmp_path.with_name("lost"))
+    assert "is missing" in refused(tmp_path)
 
 
 def test_a_damaged_adapter_is_refused_at_a_start(killed: tuple[Path, Filled]) -> None:
