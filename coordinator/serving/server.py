@@ -23,7 +23,7 @@ import uvicorn
 
 from coordinator.serving.app import Part, create_app
 from coordinator.serving.http.guests import Door, Guests, Network, Room, room_within
-from coordinator.serving.http.heads import BoundedHttp
+from coordinator.serving.http.heads import UVICORNS, BoundedHttp
 from coordinator.serving.service import Service
 from coordinator.storage.blobs import sweep
 from coordinator.storage.store import Store, serving_alone
@@ -131,7 +131,9 @@ def serve(
     # Clients drop mid-request all the time; cut the connection after 5 s.
     config = uvicorn.Config(
         app,
+        log_config=None,  # its lines go where ours go, which has a bound
         log_level="warning",
+        server_header=False,
         access_log=False,
         http=cast("Any", partial(BoundedHttp, guests=guests)),
         proxy_headers=bool(trusted),
@@ -182,9 +184,10 @@ def serve(
 def is_told(record: logging.LogRecord) -> bool:
     """Whether a line of uvicorn's is worth reading: not of a stop that cut no request short.
 
-    It waits for connections, too: a device at work does not hear that its idle one is closed.
+    It waits for connections, too: a device at work does not hear that its idle one is closed. Nor
+    of what is not HTTP, which `BoundedHttp` tells with its address.
     """
-    return (record.msg, record.args) != NONE_CANCELLED
+    return (record.msg, record.args) != NONE_CANCELLED and record.msg != UVICORNS
 
 
 def allow_files(most: int = MOST_FILES) -> int:

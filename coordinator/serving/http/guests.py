@@ -19,8 +19,11 @@ from typing import Any, TypeAlias
 
 from starlette.types import Scope
 
+from coordinator.serving.http.paces import Paces
+
 OWN_FILES = 128  # of this process beside connections: database, blobs, uploads
 EACH = 8  # connections of one device or person that count as let in
+COMPLAINTS = 5  # lines a minute of what is not HTTP, whoever says it
 A_TURN = 8  # connections that are taken before whoever is connected has a turn
 FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 GUEST = "smidgen.guest"  # of a request's scope
@@ -121,6 +124,7 @@ class Guests:
         self._known = 0
         self._swept_s = 0.0
         self.cut = 0
+        self._complaints, self._unsaid = Paces(COMPLAINTS, COMPLAINTS / 60), 0
 
     def __len__(self) -> int:
         return len(self._strangers) + self._known
@@ -179,6 +183,15 @@ class Guests:
     def make_room(self) -> None:
         """Cut the oldest stranger."""
         self._cut_first(self._strangers, math.inf)
+
+    def complain(self, address: str) -> None:
+        """Log that somebody said something else than requests; a few times a minute."""
+        if self._complaints.take("", time.monotonic()):
+            self._unsaid += 1
+            return
+        more = f" (and {self._unsaid} times more before)" if self._unsaid else ""
+        LOG.warning("%s said what is not HTTP/1.1 and was refused%s", address, more)
+        self._unsaid = 0
 
     def look(self) -> None:
         """Cut who stands still; looks twice a second at most."""

@@ -9,12 +9,16 @@ import math
 import time
 from typing import Any, cast
 
+from starlette.responses import JSONResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from coordinator.serving.http.guests import GUEST, Guest, Guests, Patience
+from coordinator.serving.http.handlers import SIGNED
 
 MOST_BYTES = 64 << 10
 TOO_LONG = f"a request's line and headers end within {MOST_BYTES} bytes"
+UVICORNS = "Invalid HTTP request received."
+NO_HTTP = "a request of HTTP/1.1 is expected"
 LEAST_RATE = 1024.0  # bytes a second of a stranger's long body
 CLOSING_S = 1.0  # an answer is on its way, and then the other side may say that it has ended too
 
@@ -57,6 +61,16 @@ class BoundedHttp(HttpToolsProtocol):
             self.send_400_response(TOO_LONG)
         if self.guest is not None and self.guest.due_s == math.inf and self._is_idle():
             self._due(self._patience.head_s, whoever=True)  # the head of the next request has begun
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not a request as everything is answered here, and end the connection."""
+        body = JSONResponse({"detail": NO_HTTP if msg == UVICORNS else msg}, 400)
+        headers = [*body.raw_headers, SIGNED, (b"connection", b"close")]
+        lines = [b"HTTP/1.1 400 Bad Request", *(b": ".join(pair) for pair in headers)]
+        self.transport.write(b"\r\n".join([*lines, b"", bytes(body.body)]))
+        self.transport.close()
+        if self._guests is not None:
+            self._guests.complain(str(self.client[0]) if self.client else "nowhere")
 
     def on_message_begin(self) -> None:
         """A request begins."""

@@ -1,5 +1,6 @@
 """What is said before a body ends, or the connection does."""
 
+import json
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -78,3 +79,23 @@ def test_what_is_long_and_ends_is_answered_request_after_request(
         while not answer.endswith(b'{"status":"ok"}'):
             answer += connection.recv(65536)
         assert answer.startswith(b"HTTP/1.1 200")
+
+
+def test_what_is_not_http_is_answered_by_the_coordinator_and_told_seldom(
+    start: Callable[..., Live], caplog: pytest.LogCaptureFixture
+) -> None:
+    live = start()
+    url = live.http.base_url
+    answers = []
+    for _ in range(9):
+        with socket.create_connection((url.host, url.port or 0), 30) as connection:
+            connection.sendall(b"\x16\x03\x01 garbage \x1b[2J\r\n\r\n")
+            answers.append(b"".join(iter(lambda: connection.recv(4096), b"")))
+    for answer in answers:
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n") and b"uvicorn" not in answer
+        assert b"\r\nsmidgen-protocol: " in head and b"\r\nconnection: close" in head
+        assert json.loads(body) == {"detail": "a request of HTTP/1.1 is expected"}
+    assert "server" not in live.http.get("/healthz").headers
+    told = [line for line in caplog.messages if "HTTP" in line]
+    assert told == ["127.0.0.1 said what is not HTTP/1.1 and was refused"] * 5
