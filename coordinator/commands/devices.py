@@ -14,6 +14,7 @@ import typer
 from coordinator.api.fleet import device_detail_told, devices_told, find_device
 from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, StoreOption, answer, tags_of
+from coordinator.commands.status import seen_ago
 from coordinator.fleet.clock import now_of
 from coordinator.storage.rows import devices as device_rows
 from edge_client.errors import demand
@@ -127,7 +128,7 @@ def _seen(one: Mapping[str, Any], now_s: float) -> str:
     if one["revoked_at_s"] is not None:
         return "revoked"
     seen_s = one["last_seen_s"]
-    return "never" if seen_s is None else f"{span(now_s - seen_s)} ago"
+    return "never" if seen_s is None else seen_ago(now_s - seen_s)
 
 
 def _stands(run: Mapping[str, Any]) -> str:

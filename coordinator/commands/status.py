@@ -13,6 +13,7 @@ from coordinator.fleet.clock import now_of
 from coordinator.fleet.presence import ALIVE_S
 from coordinator.storage.runs import find_run
 from coordinator.storage.status import status_of
+from coordinator.storage.store import LOCK
 from coordinator.upkeep.limits import noted
 from coordinator.upkeep.room import Room
 from edge_client.tables import Column, Table, share_within, show, size, span, tell
@@ -36,6 +37,11 @@ NOTES = (
     "labelling",
 )
 COHORT = "+-: standard error, where a cohort of devices evaluates for all of them"
+WAITED = {  # by how a device is called that was asked and has not answered
+    "working": "working: was asked, was there then, and is within the time that such work takes",
+    "silent": "silent: has not answered within that time, or was not there when it was asked",
+    "late": "late: has not answered, and the step was to close by now",
+}
 DEVICES = (
     Column("device", "word"),
     Column("now", "word"),
@@ -84,10 +90,12 @@ def lack_of_room(folder: Path) -> list[str]:
 def is_served(folder: Path) -> bool:
     """Whether a coordinator holds the store; one that never was served is not."""
     try:
-        with (folder / "serve.lock").open("a") as file:
+        with (folder / LOCK).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except FileNotFoundError:
+        return False
     return False
 
 
@@ -187,17 +195,13 @@ def _is_here(item: Mapping[str, Any], now_s: float) -> bool:
 
 def devices_table(one: Status, now_s: float) -> Table:
     """One row per device, those that the run waits for first."""
-    is_over = one["step"] is not None and now_s > one["step"]["closes_at_s"]
     order = {"missing": 0, "failed": 1, "done": 2, None: 3}
     devices = sorted(one["devices"], key=lambda item: order[item["open_work"]])
-    words = {"missing": "late" if is_over else "missing", "done": "answered", None: "-"}
     rows = [
         [
             item["name"],
-            f"{_gone(item)} ({item['left']})"
-            if item["left"]
-            else words.get(item["open_work"], item["open_work"]) + _missed(item),
-            "never" if (seen := item["last_seen_s"]) is None else f"{span(now_s - seen)} ago",
+            f"{_gone(item)} ({item['left']})" if item["left"] else _now(item, one["step"], now_s),
+            "never" if (seen := item["last_seen_s"]) is None else seen_ago(now_s - seen),
             _last(item["last"]),
         ]
         for item in devices[:MOST]
@@ -206,6 +210,7 @@ def devices_table(one: Status, now_s: float) -> Table:
     notes = ["last seen: to within a minute"]
     if more:
         notes.append(f"and {more} more devices; see --json")
+    notes += [note for word, note in WAITED.items() if any(row[1].startswith(word) for row in rows)]
     if any(map(_missed, devices)):
         notes.append("slow, silent: missed so many steps in a row, and is asked less often")
     gone = {_gone(item) for item in devices if item["left"]}
@@ -215,6 +220,26 @@ def devices_table(one: Status, now_s: float) -> Table:
     codes |= {item["left"] for item in devices if item["left"]}
     notes += [f"{code}: {SAID[code]}" for code in sorted(codes)]
     return Table(DEVICES, rows, notes=notes)
+
+
+def seen_ago(silent_s: float) -> str:
+    """When a device was last seen, which is only known to within a minute."""
+    return "under a minute ago" if silent_s < 60 else f"{span(silent_s)} ago"
+
+
+def _now(item: Mapping[str, Any], step: Mapping[str, Any] | None, now_s: float) -> str:
+    """What a device does now, and whether it missed steps."""
+    missed = _missed(item)
+    if item["open_work"] != "missing" or step is None:
+        words = {"done": "answered", None: "-"}
+        return f"{words.get(item['open_work'], item['open_work'])}{missed}"
+    if now_s > step["closes_at_s"]:
+        return f"late{missed}"
+    seen_s = item["last_seen_s"]
+    is_usual = now_s - step["opened_at_s"] <= step["usual_s"]
+    if is_usual and seen_s is not None and seen_s >= step["opened_at_s"] - ALIVE_S:
+        return f"working{missed}"
+    return missed.removeprefix(", ") if missed.startswith(", silent") else f"silent{missed}"
 
 
 def _gone(item: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from coordinator.commands.status import devices_table
 from coordinator.storage.orders import add_order
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Report
@@ -54,8 +55,22 @@ def test_an_open_step_says_who_has_answered_and_who_is_missing(
     opened(live)
     said = status(tmp_path)
     assert re.search(r"evaluate, round 0, opened \d+ s ago, closes in 10 min at the latest", said)
-    assert re.search(r"hall +missing +\d+ s ago +-\n", said)
-    assert re.search(r"kitchen +answered +\d+ s ago +evaluate, round 0: done", said)
+    assert re.search(r"hall +working +under a minute ago +-\n", said)
+    assert re.search(r"kitchen +answered +under a minute ago +evaluate, round 0: done", said)
+
+
+def test_who_is_over_its_usual_time_or_was_not_there_is_silent() -> None:
+    step = {"opened_at_s": 1000.0, "closes_at_s": 1600.0, "usual_s": 90.0, "kind": "train"}
+    one = {"name": "hall", "open_work": "missing", "left": None, "misses": 0, "last": None}
+
+    def said(now_s: float, seen_s: float | None, misses: int = 0) -> str:
+        item = one | {"last_seen_s": seen_s, "misses": misses}
+        return devices_table({"devices": [item], "step": step}, now_s).rows[0][1]
+
+    assert said(1080.0, 1001.0) == "working"  # computes, and says nothing meanwhile
+    assert said(1080.0, 990.0) == "working"  # its poll began before the step opened
+    assert said(1095.0, 1001.0) == "silent" == said(1080.0, None) == said(1080.0, 800.0)
+    assert said(1095.0, 1001.0, misses=2) == "silent 2" and said(1601.0, 1001.0) == "late"
 
 
 def test_json_tells_every_device_in_unix_time(start: Start, tmp_path: Path) -> None:
@@ -138,7 +153,7 @@ def test_a_device_that_declines_says_why(start: Start, tmp_path: Path) -> None:
     assert device.next().terms is not None
     device.tell(live.run_id, Membership("declined", "base"))
     said = status(tmp_path)
-    assert re.search(r"hall +declined \(base\) +\d+ s ago", said)
+    assert re.search(r"hall +declined \(base\) +under a minute ago", said)
     assert "base: the device holds another base" in said
     assert "declined: takes no part until it is started again" in said
 
