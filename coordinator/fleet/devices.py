@@ -3,6 +3,7 @@
 Commands change the same rows while a coordinator serves them; `refresh` reads what has changed.
 """
 
+import logging
 from collections.abc import Iterable
 from threading import Lock
 
@@ -11,6 +12,9 @@ from coordinator.rounds.choice import is_chosen
 from coordinator.storage.keys import hash_secret
 from coordinator.storage.rows.devices import Device, devices
 from coordinator.storage.store import Store
+from coordinator.watch.logs import about
+
+LOG = logging.getLogger(__name__)
 
 
 class Fleet:
@@ -44,6 +48,9 @@ class Fleet:
         known = self._by_id.get(device.device_id)
         if known is not None and known.revision >= device.revision:
             return False
+        if known is not None and known.revoked_at_s is None and device.revoked_at_s is not None:
+            told = "device %s was revoked; it is let in no more"
+            LOG.info(told, device.name, extra=about(device=device.name))
         self._by_id[device.device_id] = self._by_key[device.key_sha256] = device
         return True
 

@@ -132,7 +132,11 @@ def _refusal(settings: Settings, error: Refused) -> ClientError:
         return not_known(settings.url, error)
     hint = ""
     if error.status == 401 and "token" in str(error):
-        hint = "; check --token" if settings.token else "; give --token to enrol this device again"
+        hint = (
+            "; check --token, --token-file or SMIDGEN_TOKEN"
+            if settings.token
+            else "; give --token to enrol this device again"
+        )
     return ClientError(f"{settings.url} refused to enrol: {error}{hint}")
 
 

@@ -38,7 +38,7 @@ class Teller:
 def waiting_text(waiting: Waiting) -> str:
     """What a device waits for, in words."""
     if waiting.phase == "idle":
-        return "no run wants this device now; waiting for one"
+        return "no run wants this device now (finished runs take nobody in); waiting for one"
     said = _waiting_text(waiting)
     return f"{waiting.run_name}: {said}" if waiting.run_name else said
 

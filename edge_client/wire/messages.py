@@ -278,4 +278,5 @@ def decode(body: bytes, kind: type[Message]) -> Message:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
-        raise WireError(f"not a {kind.__name__} of protocol {PROTOCOL}: {error}") from error
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise WireError(f"not {article} {kind.__name__} of protocol {PROTOCOL}: {error}") from error

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import sqlalchemy as sql
 
 from coordinator.serving.device_routes import LONGEST_POLL_S
@@ -149,6 +150,19 @@ def test_of_two_runs_the_step_that_is_open_longer_comes_first(start: Start) -> N
     assert device.work() == first == device.work()
     device.do(first)
     wait_for(lambda: device.work().run_id == second)  # its step is older than the next one here
+
+
+def test_a_revoked_device_is_named_in_the_log_once(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    live = start()
+    (device,) = live.enrol("hall")
+    for _ in range(2):
+        revoke(live.store.database, device.device_id, time.time())
+    wait_for(lambda: "device hall was revoked; it is let in no more" in caplog.messages)
+    tag(live.store.database, device.device_id, {"room": "hall"})
+    assert sum("was revoked" in line for line in caplog.messages) == 1
 
 
 def test_a_revoked_device_hears_so_within_one_poll(start: Start) -> None:

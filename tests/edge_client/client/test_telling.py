@@ -19,7 +19,10 @@ def work(hub_task: Task) -> Work:
 @pytest.mark.parametrize(
     ("waiting", "said"),
     [
-        (Waiting("idle"), "no run wants this device now; waiting for one"),
+        (
+            Waiting("idle"),
+            "no run wants this device now (finished runs take nobody in); waiting for one",
+        ),
         (Waiting("full"), "the coordinator's disk is full"),
         (Waiting("paused", "mail", 2, 9), "mail: paused by its operator, round 2 of 9"),
         (
