@@ -30,6 +30,7 @@ from coordinator.rounds.events import (
 )
 from coordinator.serving.answers import Answers
 from coordinator.serving.executor import proceed
+from coordinator.serving.http.paces import Paces
 from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_invitation
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.orders import carry_out
@@ -48,6 +49,8 @@ from edge_client.wire.fleet import CLONED, REVOKED, Enrol, Enrolled, Membership
 from edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, Work
 
 SILENCE_S = 2.0  # between two lines on what a run waits for
+RETURNS_AT_ONCE = 4  # of a device to a run that it had left
+RETURN_EVERY_S = 60  # and then one
 FAREWELL_S = 60.0  # twice the longest pause of a client that waits for the coordinator
 AGE = 100.0  # of who is there, as devices are told: times as long as it takes to find
 QUICK_S = 0.0005
@@ -95,6 +98,7 @@ class Service:
             self.members.load(live.run.run_id, live.state.is_finished)
         self.presence = Presence(store, now_s)
         self.answers = Answers(store, self._ledger, self.fleet, self.members)
+        self._returns = Paces(RETURNS_AT_ONCE, 1 / RETURN_EVERY_S)
         self._ticking, self._summing = Lock(), Lock()
         self._overs: dict[str, tuple[int, Over]] = {}  # and how long the journal was then
         self._failed: dict[str, str] = {}  # what a tick could not do -> why, as it was last said
@@ -224,9 +228,14 @@ class Service:
         """Take in how a device stands to a run.
 
         Raises:
-            Refusal: 404 no such run, 403 one that does not ask this device.
+            Refusal: 404 no such run, 403 one that does not ask this device, 429 one that the device
+                leaves and comes back to all the time, which a journal would have to hold.
         """
-        return answer_invitation(self._ledger, self.members, self.run(run_id), device, told, now_s)
+        live, who = self.run(run_id), f"{run_id} {device.device_id}"
+        is_back = told.state == "joined" and device.device_id in live.state.left
+        if is_back and (again_s := self._returns.take(who, time.monotonic())):
+            raise Refusal(429, "left and back again too often of late; try again", again_s)
+        return answer_invitation(self._ledger, self.members, live, device, told, now_s)
 
     # Adapters
 

@@ -1,6 +1,7 @@
 """Devices that outlive runs, over real sockets: invitations, several runs, leaving, revoking."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -8,8 +9,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
+from coordinator.rounds.events import Left, Returned
 from coordinator.serving.device_routes import LONGEST_POLL_S
-from coordinator.serving.service import Service
+from coordinator.serving.service import RETURN_EVERY_S, RETURNS_AT_ONCE, Service
 from coordinator.storage.rows.devices import devices, revoke, tag
 from coordinator.storage.runs import create_run
 from coordinator.storage.schema import DEVICES
@@ -101,6 +103,22 @@ def test_who_declines_is_not_waited_for_and_may_come_in_its_next_life(start: Sta
     assert live.service.run(live.run_id).state.left == {}  # it never was in it
     live.join("a")
     assert device.work().kind == "evaluate"
+
+
+def test_who_leaves_and_comes_back_all_the_time_fills_no_journal(start: Start) -> None:
+    live = start()
+    device, other = live.join("a", "b")
+    told = [
+        device.tell(live.run_id, one)
+        for _ in range(20)
+        for one in (Membership("declined", "texts"), JOINED)
+    ]
+    refused = [response for response in told if response.status_code == 429]
+    assert len(refused) == 20 - RETURNS_AT_ONCE
+    assert {response.headers["retry-after"] for response in refused} == {f"{RETURN_EVERY_S}"}
+    events = Counter(type(event) for event in live.store.events(live.run_id))
+    assert events[Returned] == RETURNS_AT_ONCE and events[Left] == RETURNS_AT_ONCE + 1
+    assert other.tell(live.run_id, JOINED).json()["accepted"]  # nobody else waits for it
 
 
 def test_a_decline_of_one_that_was_in_the_run_frees_its_step(start: Start) -> None:

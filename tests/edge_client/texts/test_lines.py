@@ -137,5 +137,5 @@ def test_two_gigabytes_of_anything_end_with_one_line(
 def test_a_csv_whose_header_is_too_long_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "b.csv"
     path.write_text("text," + "x" * (LONGEST_LINE + 10) + "\nfirst,a\nsecond,b\n")
-    with pytest.raises(DataError, match="line 1: longer than .* names the columns"):
+    with pytest.raises(DataError, match=r"line 1: longer than .* names the columns"):
         list(rows_of(path))
