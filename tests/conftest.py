@@ -29,6 +29,8 @@ settings.register_profile("any-machine", deadline=None, max_examples=25)
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("any-machine")
 STARTED_S = time.monotonic()
+UMASK = os.umask(0o022)
+os.umask(UMASK)
 # What tests of random faults draw from; the processes of pytest-xdist inherit it.
 SEED = int(os.environ.setdefault("SMIDGEN_FAULT_SEED", str(random.SystemRandom().randrange(10**6))))
 HUB_WORDS = ("security", "mail", "power", "weather", "family", "health")
@@ -45,6 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    os.umask(UMASK)  # a command of a test before may have kept what it wrote from others
     within_s = item.config.getoption("--start-within")
     if time.monotonic() - STARTED_S > within_s:
         pytest.skip(f"not run: the {within_s:g} seconds of --start-within are over")
