@@ -13,7 +13,7 @@ surest class must have as many above `Labelling.confidence`.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from coordinator.rounds.bounds import next_most_examples
+from coordinator.rounds.bounds import FEWEST, next_most_examples
 from edge_client.wire.confidences import BINS, STARTS, Confidences, as_bin, bin_above
 from edge_client.wire.labelling import Labelling, share_of
 
@@ -27,8 +27,8 @@ def class_thresholds(
     than `keep_first` of them must be backed by as many texts above `confidence` in the class that
     has most there. A class's threshold is the highest bin above which it has its quota; where it
     has fewer, `class_floor` (or its `confidence`, if that is lower still). With `class_floor`
-    equal to `confidence` no class falls below `confidence`. A device that tells of more texts than
-    three median ones counts as three.
+    equal to `confidence` no class falls below `confidence`. Of three devices or more, one that
+    tells of more texts than three median ones counts as three.
 
     Args:
         told: What each device said last.
@@ -61,9 +61,10 @@ def class_thresholds(
 
 
 def _bounded(told: Sequence[Confidences]) -> Iterator[Confidences]:
-    """What devices told, none counted for more texts than three median ones."""
+    """What devices told, none of three or more counted for more texts than three median ones."""
     sizes = [max(one.texts, sum(map(sum, one.counts))) for one in told]
-    most = next_most_examples([size for size in sizes if size])
+    held = [size for size in sizes if size]
+    most = next_most_examples(held) if len(held) >= FEWEST else max(sizes, default=0)
     for one, size in zip(told, sizes, strict=True):
         if size <= most:
             yield one
