@@ -9,7 +9,7 @@ from coordinator.rounds.bounds import FEWEST, next_most_examples
 from coordinator.rounds.events import Answered, StepOpened
 
 FAR = 0.15  # of all texts; an honest run's accuracy falls by less from one round to the next
-FAR_NATS = 5.0  # honest devices whose texts are of other labels differ by less
+FAR_NATS = 5.0  # a factor of 148 in the odds; devices that hold other labels do differ
 SURE_OF_COLLAPSE = 3.0  # standard errors
 SURE = 2.0  # standard errors; what is apart by more is by chance in about 1 of 20 cases
 
