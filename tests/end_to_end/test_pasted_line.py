@@ -1,6 +1,7 @@
 """`coordinator init`, `serve`, and the line that `init` prints, pasted on real devices."""
 
 import shlex
+import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from coordinator.trust.network import own_address
 from edge_client.wire.pins import pin_of
 from tests.end_to_end.conftest import Scene, wait_for
+
+WITHIN_S = 120.0
 
 
 def paste(scene: Scene, line: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +31,7 @@ def own(scene: Scene, name: str) -> list[str]:
 def test_three_devices_serve_a_run_by_the_pasted_line(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    start = time.monotonic()
     made = scene.coordinator_json("init", "--host", own_address() or "127.0.0.1")
     scene.create(1, 3, 1)
     url = scene.serve()
@@ -43,6 +47,7 @@ def test_three_devices_serve_a_run_by_the_pasted_line(
     )
     paste(scene, line, "c", monkeypatch)
     scene.finish()
+    assert time.monotonic() - start < WITHIN_S
     assert "round 1 of 1, training" in scene.log("coordinator")
     for name in ("a", "b", "c"):
         kept = scene.folder / "state" / name / "ca.pem"

@@ -63,7 +63,7 @@ def test_a_revoked_device_hears_401_within_its_poll_and_nobody_waits_for_it(star
     thread.start()
     person(live.http, live.store).post(f"/devices/{goes.device_id}/revoke")
     thread.join(2 * LONGEST_POLL_S)
-    assert heard[0][0] == 401 and heard[0][1] < LONGEST_POLL_S  # before the poll's own end
+    assert heard[0][0] == 401 and heard[0][1] < 20
     assert stays.work().kind == "train"  # the evaluation closed without it
     state = live.service.run(live.run_id).state
     assert state.left == {goes.device_id: "revoked"}

@@ -79,13 +79,13 @@ def test_an_answer_does_not_wait_for_an_acknowledgement(start: Start) -> None:
         began = time.perf_counter()
         live.http.get("/healthz")
         times.append(time.perf_counter() - began)
-    assert min(times[10:]) < 0.03  # a busy machine delays some of them, Nagle's algorithm all
+    assert median(times) < 0.03
 
 
 def test_a_long_poll_hears_of_work_at_once(start: Start) -> None:
     """In the median of five: a busy machine may take any one of them off its processor."""
     first, second = start(rounds=3).join("a", "b")
-    assert median(heard_after_s(first, second) for _ in range(5)) < LONGEST_POLL_S / 10
+    assert median(heard_after_s(first, second) for _ in range(5)) < 1.0
 
 
 def heard_after_s(first: Device, second: Device) -> float:
@@ -128,7 +128,7 @@ def test_a_poll_without_work_ends_after_its_wait(start: Start) -> None:
         began = time.monotonic()
         assert device.next(0.4).waiting
         spent_s.append(time.monotonic() - began)
-    assert min(spent_s) >= 0.4 and median(spent_s) < LONGEST_POLL_S / 4
+    assert min(spent_s) >= 0.4 and median(spent_s) < 2.0
     assert device.next(-5).waiting
     assert device.next(float("nan")).waiting
 

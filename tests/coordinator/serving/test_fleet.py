@@ -190,7 +190,7 @@ def test_a_revoked_device_hears_so_within_one_poll(start: Start) -> None:
     began = time.monotonic()
     response = device.poll(LONGEST_POLL_S)
     assert response.status_code == 401 and "has revoked this device" in response.json()["detail"]
-    assert time.monotonic() - began < LONGEST_POLL_S
+    assert time.monotonic() - began < 20.0
     assert ask_to_enrol(live.http, live.token, "a", device.key).status_code == 401
     assert device.tell(live.run_id, JOINED).status_code == 401
     assert live.service.alive(live.run_id, time.time()) == set()

@@ -87,4 +87,4 @@ def test_patience_ends_with_the_last_failure_after_one_more_try() -> None:
     start = time.monotonic()
     with pytest.raises(Unreachable, match="try 2"):
         patiently(call, 0.3)
-    assert time.monotonic() - start < 60.0  # of the 600 that were asked for
+    assert time.monotonic() - start < 5.0
