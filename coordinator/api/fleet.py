@@ -44,7 +44,7 @@ def _run_told(store: Store, run: Run, fleet: Mapping[str, Device], now_s: float)
         if told[key].is_joined
         and key not in state.left
         and is_here(fleet[key], now_s)
-        and wants(config, fleet[key])
+        and wants(config, run.secret, fleet[key])
     ]
     newest = by_round(rows(store, run.run_id, max(0, state.round_index - 1)))
     losses = [round_told(index, table)["loss"] for index, table in newest.items()]

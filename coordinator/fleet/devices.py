@@ -74,15 +74,14 @@ class Fleet:
         with self._lock:
             return list(self._by_id.values())
 
-    def is_wanted(self, config: RunConfig, device_id: str) -> bool:
+    def is_wanted(self, config: RunConfig, secret: str, device_id: str) -> bool:
         """Whether a run may ask a device: chosen by the run, and not revoked."""
         device = self._by_id.get(device_id)
-        return device is not None and wants(config, device)
+        return device is not None and wants(config, secret, device)
 
 
-def wants(config: RunConfig, device: Device) -> bool:
-    """Whether a run may ask a device."""
-    choice, seed = config.devices, config.seed
+def wants(config: RunConfig, secret: str, device: Device) -> bool:
+    """Whether a run, by its configuration and its secret, may ask a device."""
     return device.revoked_at_s is None and is_chosen(
-        choice, seed, device.device_id, device.all_tags, device.facts
+        config.devices, secret, device.device_id, device.all_tags, device.facts
     )

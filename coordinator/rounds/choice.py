@@ -20,7 +20,7 @@ class DeviceChoice:
         engine: What it must compute with; empty for either.
         is_on_mains: Whether it must be known to run from the mains.
         share: Share of the devices that fit otherwise, above 0 and at most 1; drawn by hashing
-            the run's seed with the device's id, so a device stays in or out.
+            the run's secret with the device's id, so a device stays in or out.
     """
 
     tags: dict[str, str] = field(default_factory=dict)
@@ -36,13 +36,13 @@ class DeviceChoice:
 
 
 def is_chosen(
-    choice: DeviceChoice, seed: int, device_id: str, tags: Mapping[str, str], facts: DeviceFacts
+    choice: DeviceChoice, secret: str, device_id: str, tags: Mapping[str, str], facts: DeviceFacts
 ) -> bool:
     """Whether a run wants a device.
 
     Args:
         choice: The run's.
-        seed: The run's root seed.
+        secret: The run's, that no device knows.
         device_id: The device.
         tags: Its tags, those of its owner and of the operator.
         facts: What it said of itself.
@@ -53,7 +53,9 @@ def is_chosen(
         and memory >= choice.least_memory_bytes
         and choice.engine in ("", facts.engine)
         and (not choice.is_on_mains or facts.is_on_mains is True)
-        and (choice.share == 1.0 or derive_seed(seed, "devices", device_id) < choice.share * 2**63)
+        and (
+            choice.share == 1.0 or derive_seed(secret, "devices", device_id) < choice.share * 2**63
+        )
     )
 
 

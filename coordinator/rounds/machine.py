@@ -32,6 +32,7 @@ from edge_client.wire.labelling import Labelling, keep_in
 from edge_client.wire.tensors import AdapterState
 
 MOST_FAILURES = 6  # attempts at a round in a row in which every device fails; about two minutes
+MANY_DEVICES = 20  # that failed stand for all: no run needs to ask thousands to know that it fails
 MOST_ROLLBACKS = 3  # by itself, until its operator orders something: a run comes to its end
 MOST_TRIES = 3  # at an evaluation that nobody answers
 ASK_AGAIN_S = 60.0  # between two questions whether anybody has texts to train on by now
@@ -46,7 +47,7 @@ def decide(
         config: The run.
         state: The run's state.
         alive: Ids of the devices that are there.
-        secret: What unguessable work ids are derived from.
+        secret: What draws and work ids, which nobody must guess, are derived from.
         now_s: Unix time.
     """
     if state.is_finished or state.is_paused:
@@ -68,11 +69,26 @@ def decide(
     pause_s = min(config.deadline_s, 2.0 ** min(opened.attempt, 30))
     if is_overdue or (step.is_answered and now_s >= opened.opened_at_s + pause_s):
         again = _train(config, state, alive, secret, now_s, opened.attempt + 1)
-        if again is not None and step.is_failed and state.failed + 1 >= MOST_FAILURES:
-            said = f"every device failed at round {opened.round_index}, {MOST_FAILURES} times"
+        if again is not None and _is_hopeless(config, state, step, alive):
+            said = f"every device failed at round {opened.round_index}, {state.failed + 1} times"
             return Paused(now_s, said)
         return again
     return None
+
+
+def _is_hopeless(config: Schedule, state: State, step: Step, alive: Collection[str]) -> bool:
+    """Whether a run may stop asking: everybody who could train has failed, again and again.
+
+    Devices that only some cohorts hold are not everybody; else one that fails on purpose would end
+    a run whenever it is asked alone.
+    """
+    if not step.is_failed or state.failed + 1 < MOST_FAILURES:
+        return False
+    failing = state.failing | set(step.members.values())
+    there = awake(alive, state.silences, state.steps + 1) or alive
+    least = thresholds_before(config, state, step.opened.round_index)
+    able = set(candidates(there, state.texts, state.confidences, least))
+    return len(failing) >= MANY_DEVICES or able <= failing
 
 
 def _back(config: Schedule, state: State, now_s: float) -> RolledBack | None:
@@ -167,7 +183,7 @@ def _next_step(
     is_labelled = state.labelled > state.round_index
     if labelling and not is_labelled and state.round_index % labelling.infer_every == 0:
         there = awake(alive, state.silences, state.steps + 1) or alive
-        chosen = labellers(there, labelling.infer_clients, config.seed, state.round_index + 1)
+        chosen = labellers(there, labelling.infer_clients, secret, state.round_index + 1)
         sha256 = labels_with(labelling, state)[0]
         index, attempt = state.round_index + 1, state.dropped + 1
         labels = _open(sha256, "label", index, attempt, chosen, secret, now_s)
@@ -191,7 +207,7 @@ def _evaluate(
 ) -> StepOpened:
     index, size = state.round_index, config.evaluate_cohort
     there = awake(alive, state.silences, state.steps + 1) or alive
-    chosen, population = evaluators(there, state.without_tests, size, config.seed, index, attempt)
+    chosen, population = evaluators(there, state.without_tests, size, secret, index, attempt)
     opened = _open(state.adapter_sha256, "evaluate", index, attempt, chosen, secret, now_s)
     return _timed(config, state, replace(opened, population=population))
 
@@ -246,10 +262,10 @@ def _train(
 ) -> StepOpened | None:
     round_index = state.round_index + 1
     least = thresholds_before(config, state, round_index)
-    seed, most, sha256 = config.seed, config.max_cohort, state.adapter_sha256
+    most, sha256 = config.max_cohort, state.adapter_sha256
     for there in (awake(alive, state.silences, state.steps + 1), alive):
         names = candidates(there, state.texts, state.confidences, least)
-        chosen = cohort(names, config.fraction, seed, round_index, attempt, most)
+        chosen = cohort(names, config.fraction, secret, round_index, attempt, most)
         if len(chosen) >= config.min_updates:
             opened = _open(sha256, "train", round_index, attempt, chosen, secret, now_s)
             return _timed(config, state, opened)

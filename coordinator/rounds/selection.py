@@ -1,4 +1,8 @@
-"""Which devices are asked: to train a fraction, to label or evaluate a number, each once."""
+"""Which devices are asked: to train a fraction, to label or evaluate a number, each once.
+
+Draws go by the run's secret, not by its seed, which devices are told: else whoever holds a token
+could draw keys until its device is in the cohorts it wants.
+"""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +20,7 @@ def cohort_size(fraction: float, population: int) -> int:
 def cohort(
     device_ids: Collection[str],
     fraction: float,
-    seed: int,
+    secret: str,
     round_index: int,
     attempt: int,
     max_cohort: int = 0,
@@ -30,7 +34,7 @@ def cohort(
     Args:
         device_ids: Who is there; all different.
         fraction: C, above 0 and at most 1.
-        seed: The run's root seed.
+        secret: The run's, that no device knows.
         round_index: 1-based.
         attempt: 1-based; another attempt at a round draws anew.
         max_cohort: Most devices that are chosen; 0 for no cap.
@@ -40,7 +44,7 @@ def cohort(
     """
     size = cohort_size(fraction, len(device_ids))
     size = min(size, max_cohort) if max_cohort else size
-    return _drawn(device_ids, size, seed, "cohort", round_index, attempt)
+    return _drawn(device_ids, size, secret, "cohort", round_index, attempt)
 
 
 def candidates(
@@ -86,7 +90,7 @@ def evaluators(
     device_ids: Collection[str],
     without_tests: Collection[str],
     evaluate_cohort: int,
-    seed: int,
+    secret: str,
     round_index: int,
     attempt: int,
 ) -> tuple[tuple[str, ...], int]:
@@ -99,7 +103,7 @@ def evaluators(
         device_ids: Who is there; all different.
         without_tests: Who said that it holds no text to evaluate on.
         evaluate_cohort: How many are asked; 0 for all.
-        seed: The run's root seed.
+        secret: The run's, that no device knows.
         round_index: The round whose adapter is evaluated; 0 before any training.
         attempt: 1-based; another evaluation of the same adapter draws anew.
 
@@ -111,33 +115,33 @@ def evaluators(
     purpose = ("evaluate", round_index, attempt)
     able = [name for name in device_ids if name not in without_tests]
     others = [name for name in device_ids if name in without_tests]
-    chosen = _drawn(able, size, seed, *purpose)
-    chosen += _drawn(others, size - len(chosen), seed, *purpose)
+    chosen = _drawn(able, size, secret, *purpose)
+    chosen += _drawn(others, size - len(chosen), secret, *purpose)
     return tuple(sorted(chosen)), max(len(able), len(chosen))
 
 
 def labellers(
-    device_ids: Collection[str], infer_clients: int, seed: int, round_index: int
+    device_ids: Collection[str], infer_clients: int, secret: str, round_index: int
 ) -> tuple[str, ...]:
     """Draw the devices that label before a round, by the law of `cohort`.
 
     Args:
         device_ids: Who is there; all different.
         infer_clients: n, how many; 0 for all.
-        seed: The run's root seed.
+        secret: The run's, that no device knows.
         round_index: The training round that follows.
 
     Returns:
         The chosen ids in sorted order; empty only if nobody is there.
     """
     size = infer_clients or len(device_ids)
-    return _drawn(device_ids, size, seed, "label", round_index)
+    return _drawn(device_ids, size, secret, "label", round_index)
 
 
 def _drawn(
-    device_ids: Collection[str], size: int, seed: int, *purpose: str | int
+    device_ids: Collection[str], size: int, secret: str, *purpose: str | int
 ) -> tuple[str, ...]:
     def draw(device_id: str) -> tuple[int, str]:
-        return derive_seed(seed, *purpose, device_id), device_id
+        return derive_seed(secret, *purpose, device_id), device_id
 
     return tuple(sorted(sorted(device_ids, key=draw)[:size]))

@@ -115,6 +115,7 @@ class State:
         dropped: Highest attempt of a step of the next round that was given up; its work ids are
             spent.
         failed: Attempts at the open round before this one in which every device failed.
+        failing: The devices that were asked in those.
         trouble: What last went wrong with the run, in words; empty of nothing.
     """
 
@@ -144,6 +145,7 @@ class State:
     asked: int = 0
     dropped: int = 0
     failed: int = 0
+    failing: frozenset[str] = frozenset()
     trouble: str = ""
     steps: int = 0
     silences: Mapping[str, Silence] = field(default_factory=dict)
@@ -177,10 +179,10 @@ def evolve(state: State, event: Event) -> State:
     """
     if isinstance(event, StepOpened):
         before = state.step
-        failed = state.failed + 1 if before is not None and before.is_failed else 0
         state = replace(_left_alone(state, event.opened_at_s), steps=state.steps + 1)
+        state = _failed(state, before) if before and before.is_failed else _unfailed(state)
         opened = Step(event, dict(event.members))
-        return replace(state, step=opened, is_gathering=False, failed=failed, asked=event.attempt)
+        return replace(state, step=opened, is_gathering=False, asked=event.attempt)
     if isinstance(event, Answered):
         return _answered(state, event)
     if isinstance(event, Left):
@@ -211,7 +213,7 @@ def evolve(state: State, event: Event) -> State:
         trouble = event.reason or state.trouble
         return replace(state, paused_at_s=event.paused_at_s, trouble=trouble)
     if isinstance(event, Unpaused):
-        return replace(_unpaused(state, event.unpaused_at_s), failed=0, rollbacks=0, trouble="")
+        return replace(_unfailed(_unpaused(state, event.unpaused_at_s)), rollbacks=0, trouble="")
     if isinstance(event, RolledBack):
         return _rolled_back(state, event)
     if isinstance(event, Folded):
@@ -225,6 +227,16 @@ def evolve(state: State, event: Event) -> State:
         times = after_answers(state.times, state.step.opened.kind, answers)
         closed = replace(closed, times=times)
     return _closed(closed, state.step, event.adapter_sha256, event.refused)
+
+
+def _failed(state: State, step: Step) -> State:
+    """Everybody who was asked in the step failed."""
+    failing = state.failing | set(step.members.values())
+    return replace(state, failed=state.failed + 1, failing=failing)
+
+
+def _unfailed(state: State) -> State:
+    return replace(state, failed=0, failing=frozenset())
 
 
 def _left_alone(state: State, now_s: float) -> State:
@@ -305,7 +317,7 @@ def _rolled_back(state: State, event: RolledBack) -> State:
         scores[index] = known.score
         priors |= {index: known.prior} if known.prior else {}
     return replace(
-        moved,
+        _unfailed(moved),
         step=None,
         adapter_sha256=event.adapter_sha256,
         evaluated_sha256=event.adapter_sha256,
@@ -316,7 +328,6 @@ def _rolled_back(state: State, event: RolledBack) -> State:
         asked=0,
         dropped=max(state.dropped, state.asked),
         rollbacks=0 if event.is_ordered else state.rollbacks + 1,
-        failed=0,
         trouble=f"back to round {event.round_index}: {event.reason}",
     )
 
@@ -324,7 +335,7 @@ def _rolled_back(state: State, event: RolledBack) -> State:
 def _closed(state: State, step: Step, adapter_sha256: str, refused: str) -> State:
     round_index = step.opened.round_index
     if step.opened.kind == "train":
-        closed = replace(state, step=None, round_index=round_index, dropped=0, failed=0)
+        closed = replace(_unfailed(state), step=None, round_index=round_index, dropped=0)
         if refused:
             return replace(closed, trouble=f"round {round_index} was not taken: {refused}")
         medians = state.medians.after(step.opened, [answer for _, answer in step.updates()])

@@ -26,7 +26,7 @@ def due_invitation(ledger: Ledger, members: Members, device: Device) -> Live | N
         is_told = member is not None and member.at_s >= device.started_at_s
         # One that went home is asked again where the run was extended since then.
         is_home = member is not None and member.membership.state == "home"
-        if (is_home or not is_told) and wants(live.config, device):
+        if (is_home or not is_told) and wants(live.config, live.run.secret, device):
             return live
     return None
 
@@ -48,7 +48,7 @@ def answer_invitation(
         if is_joined and live.state.is_finished:
             members.put(run_id, device_id, told, at_s)
         return Receipt(live.state.is_finished, "" if live.state.is_finished else "it is not over")
-    if known is None and not wants(live.config, device):
+    if known is None and not wants(live.config, live.run.secret, device):
         raise Refusal(403, f"run {live.config.name} does not ask this device")
     has_declined = known is not None and known.membership.state == "declined"
     if told.state == "joined" and has_declined and live.state.is_finished:

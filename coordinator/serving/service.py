@@ -272,11 +272,12 @@ class Service:
 
     def alive(self, run_id: str, now_s: float) -> set[str]:
         """Devices that count for a run: heard of lately, joined, and still wanted by it."""
-        config = self.run(run_id).config
+        live = self.run(run_id)
+        asks = live.config, live.run.secret
         return {
             device_id
             for device_id in self.members.joined(run_id)
-            if self.presence.is_here(device_id, now_s) and self.fleet.is_wanted(config, device_id)
+            if self.presence.is_here(device_id, now_s) and self.fleet.is_wanted(*asks, device_id)
         }
 
     def _alive_of_late(self, run_id: str, now_s: float) -> set[str]:
@@ -324,7 +325,8 @@ class Service:
                 woken |= {device.device_id for device in self.fleet.refresh()}
                 for live in self._ledger.load_new_runs():
                     self.members.load(live.run.run_id, live.state.is_finished)
-                    woken |= {one.device_id for one in self.fleet.all() if wants(live.config, one)}
+                    asks = live.config, live.run.secret
+                    woken |= {one.device_id for one in self.fleet.all() if wants(*asks, one)}
                 dismiss_revoked(self._ledger, self.members, self.fleet, now_s)
             with self._trying("what operators ordered"):
                 for live, event in carry_out(self.store, self._ledger, now_s):

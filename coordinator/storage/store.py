@@ -50,7 +50,7 @@ class Run:
         base_reference: What `from_pretrained` takes for it: an absolute folder or a hub name.
         architecture: The base's `model_type`.
         adapter_sha256: The adapter it starts from.
-        secret: What its work ids are derived from.
+        secret: What its work ids and its draws are derived from.
     """
 
     run_id: str

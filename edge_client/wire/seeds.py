@@ -3,11 +3,11 @@
 import hashlib
 
 
-def derive_seed(root: int, *purpose: str | int) -> int:
+def derive_seed(root: int | str, *purpose: str | int) -> int:
     """Hash a root seed and a purpose into a 63-bit seed.
 
     Args:
-        root: The run's seed.
+        root: The run's seed; of what devices must not foresee, its secret.
         purpose: What the seed is for, for instance `("train", "hub-01", 3)`.
     """
     text = "\x1f".join(str(part) for part in (root, *purpose))

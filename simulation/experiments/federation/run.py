@@ -148,7 +148,8 @@ class _Run:
 
     def next_event(self, names: Collection[str]) -> Event | None:
         """What is due, folded into the state."""
-        event = decide(self._schedule, self._state, names, "", 0.0)
+        # Nobody foresees anything here: draws go by the seed, so that they can be repeated.
+        event = decide(self._schedule, self._state, names, str(self._schedule.seed), 0.0)
         if event is None:
             raise SimulationError(
                 f"round {self._state.round_index + 1} needs {self._schedule.min_updates} or more "

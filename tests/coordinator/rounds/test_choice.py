@@ -15,7 +15,7 @@ FACTS = DeviceFacts("aarch64", 4, 4 << 30, "3.11", "0", engine="onnx", is_on_mai
 
 
 def fits(tags: dict[str, str] | None = None, facts: DeviceFacts = FACTS, **choice: Any) -> bool:
-    return is_chosen(DeviceChoice(**choice), 0, "d1", tags or {}, facts)
+    return is_chosen(DeviceChoice(**choice), "s", "d1", tags or {}, facts)
 
 
 def test_by_default_every_device_is_wanted() -> None:
@@ -24,9 +24,9 @@ def test_by_default_every_device_is_wanted() -> None:
 
 def test_all_tags_must_match() -> None:
     asked = {"site": "hall", "language": "en"}
-    assert is_chosen(DeviceChoice(asked), 0, "d1", {**asked, "more": "x"}, FACTS)
+    assert is_chosen(DeviceChoice(asked), "s", "d1", {**asked, "more": "x"}, FACTS)
     for found in ({}, {"site": "hall"}, {"site": "attic", "language": "en"}):
-        assert not is_chosen(DeviceChoice(asked), 0, "d1", found, FACTS)
+        assert not is_chosen(DeviceChoice(asked), "s", "d1", found, FACTS)
 
 
 def test_the_budget_counts_where_a_device_names_one() -> None:
@@ -43,16 +43,25 @@ def test_the_engine_and_the_mains() -> None:
         assert not fits(None, replace(FACTS, is_on_mains=known), is_on_mains=True)
 
 
-@given(st.integers(0, 2**63 - 1), st.floats(0.05, 1.0))
-def test_a_larger_share_keeps_whom_a_smaller_one_has(seed: int, share: float) -> None:
+@given(st.text(), st.floats(0.05, 1.0))
+def test_a_larger_share_keeps_whom_a_smaller_one_has(secret: str, share: float) -> None:
     names = [f"d{number}" for number in range(200)]
 
     def drawn(share: float) -> set[str]:
         choice = DeviceChoice(share=share)
-        return {name for name in names if is_chosen(choice, seed, name, {}, FACTS)}
+        return {name for name in names if is_chosen(choice, secret, name, {}, FACTS)}
 
     assert drawn(share / 2) <= drawn(share) <= drawn(1.0) == set(names)
     assert abs(len(drawn(share)) - 200 * share) < 60  # eight standard deviations
+
+
+def test_another_secret_takes_another_share() -> None:
+    half = DeviceChoice(share=0.5)
+    shares = {
+        tuple(is_chosen(half, secret, f"d{number}", {}, FACTS) for number in range(40))
+        for secret in ("one", "another", "a third")
+    }
+    assert len(shares) == 3
 
 
 @pytest.mark.parametrize(

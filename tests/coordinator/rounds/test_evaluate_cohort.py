@@ -29,8 +29,8 @@ TENTH = replace(CONFIG, rounds=20, evaluate_cohort=4)
 @given(IDS, st.integers(0, 40), st.randoms())
 def test_a_number_in_any_order(ids, evaluate_cohort, random) -> None:  # type: ignore[no-untyped-def]
     shuffled = random.sample(ids, len(ids))
-    chosen, population = evaluators(ids, (), evaluate_cohort, 7, 3, 1)
-    assert (chosen, population) == evaluators(shuffled, (), evaluate_cohort, 7, 3, 1)
+    chosen, population = evaluators(ids, (), evaluate_cohort, "7", 3, 1)
+    assert (chosen, population) == evaluators(shuffled, (), evaluate_cohort, "7", 3, 1)
     assert len(set(chosen)) == min(evaluate_cohort or len(ids), len(ids)) and set(chosen) <= set(
         ids
     )
@@ -40,16 +40,16 @@ def test_a_number_in_any_order(ids, evaluate_cohort, random) -> None:  # type: i
 @given(IDS, st.sets(st.integers(0, 29)), st.integers(1, 40))
 def test_who_holds_no_tests_is_asked_last(ids: list[str], places: set[int], size: int) -> None:
     without = {name for place, name in enumerate(ids) if place in places}
-    chosen, population = evaluators(ids, without, size, 7, 3, 1)
+    chosen, population = evaluators(ids, without, size, "7", 3, 1)
     able = len(ids) - len(without)
     assert sum(name not in without for name in chosen) == min(size, able)
     assert len(chosen) == min(size, len(ids)) and population == max(able, len(chosen))
 
 
 def test_rounds_draw_anew_and_not_as_the_cohort_that_trains() -> None:
-    draws = {evaluators(FLEET, (), 10, 0, index, 1)[0] for index in range(1, 6)}
-    draws |= {evaluators(FLEET, (), 10, 0, 1, 2)[0]}
-    draws |= {cohort(FLEET, 0.25, 0, index, 1) for index in range(1, 6)}
+    draws = {evaluators(FLEET, (), 10, "0", index, 1)[0] for index in range(1, 6)}
+    draws |= {evaluators(FLEET, (), 10, "0", 1, 2)[0]}
+    draws |= {cohort(FLEET, 0.25, "0", index, 1) for index in range(1, 6)}
     assert len(draws) == 11
 
 

@@ -1,6 +1,6 @@
 """What a run does about an adapter that came to harm, and about devices that all fail."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from coordinator.rounds.events import (
     encode_event,
 )
 from coordinator.rounds.history import history_of
-from coordinator.rounds.machine import MOST_FAILURES, MOST_ROLLBACKS, decide
+from coordinator.rounds.machine import MANY_DEVICES, MOST_FAILURES, MOST_ROLLBACKS, decide
 from coordinator.rounds.orders import OrderError, event_of
 from coordinator.rounds.scoring import Score, bounded, is_collapsed, scored
 from coordinator.rounds.state import State, evolve, replay
@@ -47,13 +47,9 @@ def right_of(by_round: dict[int, int], texts: int = 100) -> Answers:
 class Run:
     """A run in the hands of a test: its state, its journal, and a clock."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self.config, self.state, self.log, self.now_s = (
-            config,
-            State("adapter-0"),
-            list[Event](),
-            0.0,
-        )
+    def __init__(self, config: RunConfig, devices: Sequence[str] = DEVICES) -> None:
+        self.config, self.state, self.devices = config, State("adapter-0"), devices
+        self.log, self.now_s = list[Event](), 0.0
 
     def take(self, event: Event) -> None:
         self.log.append(event)
@@ -61,7 +57,7 @@ class Run:
 
     def decided(self) -> Event | None:
         """What was due, carried out."""
-        event = decide(self.config, self.state, DEVICES, "secret", self.now_s)
+        event = decide(self.config, self.state, self.devices, "secret", self.now_s)
         if isinstance(event, StepClosed) and event.adapter_sha256 is None:
             assert self.state.step is not None
             after = f"adapter-{self.state.step.opened.round_index}"
@@ -192,6 +188,44 @@ def test_a_run_whose_every_device_fails_stops_asking_and_says_so() -> None:
     assert attempts == [1, *range(1, MOST_FAILURES + 1)]
     run.take(Unpaused(run.now_s))
     assert run.state.trouble == "" and run.play(right_of({})).state.is_finished
+
+
+def failing_alone(*hostile: str) -> Answers:
+    """Devices of which some fail whatever they are asked to train."""
+
+    def answer(opened: StepOpened, work_id: str, device_id: str) -> Answered:
+        fails = opened.kind == "train" and device_id in hostile
+        return (failing if fails else right_of({}))(opened, work_id, device_id)
+
+    return answer
+
+
+@pytest.mark.parametrize("hostile", DEVICES)
+def test_one_device_that_fails_whenever_it_is_asked_alone_stops_no_run(hostile: str) -> None:
+    config = replace(CONFIG, fraction=0.2, rounds=30)
+    assert Run(config).play(failing_alone(hostile)).state.is_finished
+
+
+def test_all_but_one_that_fail_stop_no_run() -> None:
+    config = replace(CONFIG, fraction=0.2, rounds=5)
+    assert Run(config).play(failing_alone(*"abde")).state.is_finished
+
+
+def test_a_run_asks_one_by_one_until_everybody_has_failed() -> None:
+    run = Run(replace(CONFIG, fraction=0.2)).play(failing)
+    asked = {name for one in run.log if isinstance(one, StepOpened) for _, name in one.members}
+    assert run.state.is_paused and asked == set(DEVICES)
+    said = run.state.trouble
+    assert said.startswith("every device failed at round 1, ")
+    assert int(said.split()[-2]) >= MOST_FAILURES
+
+
+def test_of_a_large_fleet_many_that_failed_stand_for_all() -> None:
+    fleet = [f"d{number}" for number in range(500)]
+    run = Run(replace(CONFIG, fraction=0.006), fleet).play(failing)
+    trained = [one for one in run.log if isinstance(one, StepOpened) and one.kind == "train"]
+    failed = {name for one in trained for _, name in one.members}
+    assert run.state.is_paused and MANY_DEVICES <= len(failed) < MANY_DEVICES + 3
 
 
 def test_one_device_that_can_train_keeps_a_run_going() -> None:

@@ -99,7 +99,7 @@ def test_whole_numbers_are_numbers() -> None:
 def test_as_many_are_asked_as_the_cohort_says_or_all_there_are(able: int, asked: int) -> None:
     schedule = schedule_of(Experiment("a", "ag_news", cohort=asked), able)
     names = [f"client-{number}" for number in range(able)]
-    found = cohort(names, schedule.fraction, schedule.seed, 1, 1)
+    found = cohort(names, schedule.fraction, str(schedule.seed), 1, 1)
     assert len(found) == (min(asked, able) if asked else able)
 
 
