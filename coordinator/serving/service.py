@@ -8,8 +8,7 @@ nothing that a device believes to be safe. Safe to use from several threads; one
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 
@@ -35,11 +34,10 @@ from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.orders import carry_out
 from coordinator.serving.telling import lack_text, over_of, run_text, terms_of, waiting_of, work_of
-from coordinator.storage.blobs import BlobDamaged
-from coordinator.storage.database import DatabaseDamaged
+from coordinator.serving.troubles import Troubles
 from coordinator.storage.rows.devices import Device, note_cloned
 from coordinator.storage.rows.memberships import members
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 from coordinator.upkeep.caretaker import Caretaker
 from coordinator.upkeep.database_file import DatabaseFile
 from coordinator.upkeep.limits import Limits
@@ -55,7 +53,6 @@ FAREWELL_S = 60.0  # twice the longest pause of a client that waits for the coor
 AGE = 100.0  # of who is there, as devices are told: times as long as it takes to find
 QUICK_S = 0.0005
 DEFAULTS = Limits()
-DAMAGES = (BlobDamaged, DatabaseDamaged, StoreError)  # which say all of it in a line
 LOG = logging.getLogger(__name__)
 
 
@@ -101,7 +98,7 @@ class Service:
         self._returns = Paces(RETURNS_AT_ONCE, 1 / RETURN_EVERY_S)
         self._ticking, self._summing = Lock(), Lock()
         self._overs: dict[str, tuple[int, Over]] = {}  # and how long the journal was then
-        self._failed: dict[str, str] = {}  # what a tick could not do -> why, as it was last said
+        self._troubles = Troubles()  # of ticks
         self._lacks: dict[str, tuple[str, float]] = {}  # what runs were last said to wait for
         self._alive: dict[str, tuple[set[str], float, float]] = {}  # of late, since when, how long
         self._over_since_s: float | None = None
@@ -314,12 +311,12 @@ class Service:
         """
         woken: set[str] = set()
         with self._ticking:
-            with self._trying("the database"):
+            with self._troubles.trying("the database"):
                 self._file.look()
-            with self._trying("the store"):
+            with self._troubles.trying("the store"):
                 if self.caretaker.look():
                     self.caretaker.tidy()  # what comes next needs room
-            with self._trying("the fleet"):
+            with self._troubles.trying("the fleet"):
                 for device_id, at_s in self.lives.cloned().items():
                     note_cloned(self.store.database, device_id, at_s)
                 woken |= {device.device_id for device in self.fleet.refresh()}
@@ -328,34 +325,17 @@ class Service:
                     asks = live.config, live.run.secret
                     woken |= {one.device_id for one in self.fleet.all() if wants(*asks, one)}
                 dismiss_revoked(self._ledger, self.members, self.fleet, now_s)
-            with self._trying("what operators ordered"):
+            with self._troubles.trying("what operators ordered"):
                 for live, event in carry_out(self.store, self._ledger, now_s):
                     woken |= self._ordered(live.run.run_id, event)
             for live in self._ledger.open():
-                with self._trying(live.config.name):
+                with self._troubles.trying(live.config.name):
                     self._proceed(live.run.run_id, now_s, woken)
-            with self._trying("who is there"):
+            with self._troubles.trying("who is there"):
                 self.presence.save(now_s)
-            with self._trying("what is no longer needed"):
+            with self._troubles.trying("what is no longer needed"):
                 self.caretaker.tidy()
         return woken
-
-    @contextmanager
-    def _trying(self, what: str) -> Iterator[None]:
-        """Go on after a failure; the log says why once, until it is another or all is well."""
-        try:
-            yield
-        except Exception as error:  # the edge: a full disk or a damaged blob is for its owner
-            said = (str(error).splitlines() or [""])[0]  # a database adds what it was to write
-            if self._failed.get(what) != said:
-                why = f": {said}" if isinstance(error, DAMAGES) else ""
-                LOG.log(
-                    *(logging.ERROR, "%s: stands still; trying again each second%s", what, why),
-                    exc_info=not why,
-                )
-            self._failed[what] = said
-        else:
-            self._failed.pop(what, None)
 
     def _ordered(self, run_id: str, event: Event) -> set[str]:
         """What follows from an order that was carried out; the devices to wake."""
@@ -383,7 +363,7 @@ class Service:
             if not isinstance(event, StepOpened) or event.attempt > 1:
                 self.caretaker.is_due = True  # a step is over, with its updates
             if isinstance(event, StepClosed):
-                with self._trying("making a journal short"):
+                with self._troubles.trying("making a journal short"):
                     self._ledger.shorten(run_id)
             if isinstance(event, Finished):
                 self.members.settle(run_id)

@@ -13,8 +13,6 @@ import asyncio
 import errno
 import hashlib
 import logging
-import math
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import (
@@ -28,13 +26,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from anyio import fail_after
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.handlers import DRAIN_BYTES, FULL_AGAIN_S
+from coordinator.serving.http.bodies import drain, pieces_of, span_of
+from coordinator.serving.http.handlers import FULL_AGAIN_S
 from coordinator.storage.blobs import Partial
 from edge_client.wire.messages import Receipt
 
@@ -42,7 +40,6 @@ PIECE_BYTES = 64 << 10  # gathered before a thread writes them: at most this is 
 AT_ONCE = 4  # whole bodies that are in memory while they are looked at
 ASKED_AGAIN_S = 1
 GRACE_S = 0.5  # in which a connection that was cut is noticed
-SILENCE_S = 60.0  # in which a body must go on
 OLDEST_S = 3600.0  # that a part of a body is kept without another byte
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 LOG = logging.getLogger(__name__)
@@ -171,13 +168,13 @@ class Uploads:
                 full; what the judge says.
             ClientDisconnect: It was cut; what has come is kept.
         """
-        pieces = _pieces(request)
+        pieces = pieces_of(request)
         try:
             taken = await self._take(pieces, work_id, name, content_range, judge)
         except Refusal:
-            await _drain(pieces)
+            await drain(pieces)
             raise
-        await _drain(pieces)
+        await drain(pieces)
         return taken
 
     async def _take(
@@ -188,7 +185,7 @@ class Uploads:
         content_range: str | None,
         judge: Judge,
     ) -> Receipt | int:
-        first, whole = _span(content_range)
+        first, whole = span_of(content_range)
         with self._place(work_id) as place, place.writing():
             async with self._locked(place):
                 place.turn += 1
@@ -343,50 +340,6 @@ def _size(place: _Place, name: str) -> int:
             place.partial = None
             return 0
     return place.partial.size
-
-
-def _span(content_range: str | None) -> tuple[int, float]:
-    """Where the bytes that are sent begin, and how many the whole has; of a whole nobody says.
-
-    Raises:
-        Refusal: 400, they do not go to the end.
-    """
-    if content_range is None:
-        return 0, math.inf
-    found = re.fullmatch(r"bytes (?:(\d{1,15})-(\d{1,15})|\*)/(\d{1,15})", content_range.strip())
-    if found is None or (found[1] and not int(found[1]) <= int(found[2]) == int(found[3]) - 1):
-        raise Refusal(400, "Content-Range: `bytes FIRST-LAST/ALL` up to the end, or `bytes */ALL`")
-    return int(found[1] or found[3]), int(found[3])
-
-
-async def _pieces(request: Request) -> AsyncIterator[bytes]:
-    """A body as it comes.
-
-    Raises:
-        Refusal: 408, nothing has come for a while.
-        ClientDisconnect: It was cut.
-    """
-    stream = request.stream()
-    while True:
-        try:
-            with fail_after(SILENCE_S):
-                piece = await anext(stream)
-        except StopAsyncIteration:
-            return
-        except TimeoutError as error:
-            said = f"nothing of the body came for {SILENCE_S:g} s; what has arrived is kept"
-            raise Refusal(408, said) from error
-        yield piece
-
-
-async def _drain(pieces: AsyncIterator[bytes]) -> None:
-    """Read on for a while where a body was not wanted, so that its sender gets to read why."""
-    length = 0
-    with suppress(Refusal, ClientDisconnect):
-        async for piece in pieces:
-            length += len(piece)
-            if length > DRAIN_BYTES:
-                return
 
 
 @contextmanager
