@@ -75,6 +75,7 @@ def federate(
     arm: str = "",
     texts: Mapping[str, int] | None = None,
     forgers: frozenset[str] = frozenset(),
+    secret: str = "",
 ) -> Standing:
     """Run all rounds that are left.
 
@@ -91,12 +92,15 @@ def federate(
         arm: The client that trains for itself and is judged by its own texts; empty for nobody.
         texts: How many labelled texts each of the clients holds; needed with labelling.
         forgers: Clients that answer as `schedule.hostile` says.
+        secret: What a coordinator draws by; the schedule's seed where it is not said, for nobody
+            foresees anything here.
 
     Raises:
         SimulationError: Fewer clients than the schedule needs, or a round in which too few could
             train; quotes the first error.
     """
-    run = _Run(schedule, template, devices, start, arm, texts or {}, forgers)
+    drawn_by = secret or str(schedule.seed)
+    run = _Run(schedule, template, devices, start, arm, texts or {}, forgers, drawn_by)
     open_round: Round | None = None
     while (event := run.next_event(names)) is not None:
         if isinstance(event, StepOpened) and event.kind == "evaluate":
@@ -128,8 +132,9 @@ class _Run:
         arm: str,
         texts: Mapping[str, int],
         forgers: frozenset[str],
+        secret: str,
     ) -> None:
-        self._hostile, self._forgers = schedule.hostile, forgers
+        self._hostile, self._forgers, self._secret = schedule.hostile, forgers, secret
         self._schedule, self._template, self._devices = schedule, template, devices
         self._arm, self._first = arm, devices.start().adapter
         self._looking: Looking | None = None
@@ -148,8 +153,7 @@ class _Run:
 
     def next_event(self, names: Collection[str]) -> Event | None:
         """What is due, folded into the state."""
-        # Nobody foresees anything here: draws go by the seed, so that they can be repeated.
-        event = decide(self._schedule, self._state, names, str(self._schedule.seed), 0.0)
+        event = decide(self._schedule, self._state, names, self._secret, 0.0)
         if event is None:
             raise SimulationError(
                 f"round {self._state.round_index + 1} needs {self._schedule.min_updates} or more "

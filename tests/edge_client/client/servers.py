@@ -22,10 +22,12 @@ def http_server(
     tls: ssl.SSLContext | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
+    is_asked: bool = False,
 ) -> Iterator[str]:
     """Serve `answer(method, path, body) -> (status, body)` on loopback; 0: on a free port.
 
-    What it answers is a coordinator's own, unless its body is `Foreign`.
+    What it answers is a coordinator's own, unless its body is `Foreign`. To HEAD it answers 501,
+    as some filters do, unless `is_asked`.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -41,9 +43,12 @@ def http_server(
             if not isinstance(content, Foreign):
                 self.send_header(OWN, str(PROTOCOL))
             self.end_headers()
-            self.wfile.write(content)
+            if self.command != "HEAD":
+                self.wfile.write(content)
 
         do_GET = do_PUT = do_POST = handle_any
+        if is_asked:
+            do_HEAD = handle_any
 
         def log_message(self, format: str, *args: object) -> None:
             pass

@@ -45,12 +45,16 @@ class Between(Script):
     Attributes:
         said: Answers to uploads that are not the coordinator's, as they come.
         tried: Work whose update came as far as that.
+        to_heads: Answers to questions how much has arrived, as they come.
     """
 
     said: list[Answer] = field(default_factory=list)
     tried: list[str] = field(default_factory=list)
+    to_heads: list[Answer] = field(default_factory=list)
 
     def answer(self, method: str, path: str, body: bytes) -> Answer:
+        if method == "HEAD" and self.to_heads:
+            return self.to_heads.pop(0)
         if method == "PUT":
             self.tried.append(path.split("/")[3])
             if self.said:
@@ -90,6 +94,17 @@ def test_no_answer_of_something_in_between_loses_an_update(
     script = Between(tiny_base, task, [("train", nothing)], said=[(status, NO), (status, PAGE)])
     assert [one.outcome for one in script.run(tmp_path)] == ["done"]
     assert script.tried == ["work-1"] * 3 and len(script.updates) == 1
+
+
+@pytest.mark.parametrize("status", first_fast([403, 400, 404, 405, 501]))
+def test_a_filter_that_lets_no_head_through_stops_no_update(
+    tiny_base: Base, task: Task, mine: Path, tmp_path: Path, status: int
+) -> None:
+    cut: list[Answer] = [(502, PAGE)]
+    refused: list[Answer] = [(status, PAGE)]
+    script = Between(tiny_base, task, [("train", nothing)], said=cut, to_heads=refused)
+    assert [one.outcome for one in script.run(tmp_path)] == ["done"]
+    assert script.tried == ["work-1"] * 2 and script.to_heads == []
 
 
 def test_an_update_that_does_not_get_through_where_small_messages_do_is_given_up() -> None:

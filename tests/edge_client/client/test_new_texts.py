@@ -67,6 +67,8 @@ class Script:
         self.paths.append(path)
         if known := self.door.answer(path, body):
             return known
+        if method == "HEAD":
+            return 501, b""
         if path.startswith("/v1/adapters"):
             return 200, self.adapter
         if path.startswith("/v1/work?"):
@@ -102,7 +104,7 @@ class Script:
 
     def run(self, folder: Path, budget_bytes: int | None = None) -> list[Report]:
         """Serve one client to its end; what it reported."""
-        with http_server(self.answer) as url:
+        with http_server(self.answer, is_asked=True) as url:
             mine = folder / "mine"
             settings = Settings(
                 *(url, "token", "hub", mine, self.base, "onnx", budget_bytes),

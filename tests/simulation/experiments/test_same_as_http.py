@@ -47,8 +47,8 @@ def key_of_id(device_id: str) -> str:
     return next(key for key in keys if device_id_of(key) == device_id)
 
 
-def over_http(on: Stage, tmp_path: Path) -> tuple[str, dict[int, float]]:
-    """Hash of the last adapter, and accuracy by round, of real clients and a real coordinator."""
+def over_http(on: Stage, tmp_path: Path) -> tuple[str, dict[int, float], str]:
+    """Of a real coordinator: hash of the last adapter, accuracy by round, and the run's secret."""
     asked = on.experiment
     config = RunConfig(
         "small",
@@ -73,9 +73,10 @@ def over_http(on: Stage, tmp_path: Path) -> tuple[str, dict[int, float]]:
             thread.start()
         for thread in threads:
             thread.join(60)
-        last = live.service.run(live.run_id).state
-        assert last.is_finished
-        return last.adapter_sha256, accuracies(rows(store, live.run_id))
+        run = live.service.run(live.run_id)
+        assert run.state.is_finished
+        found = accuracies(rows(store, live.run_id))
+        return run.state.adapter_sha256, found, run.run.secret
 
 
 def client_of(on: Stage, url: object, token: str, name: str, folder: Path) -> Callable[[], object]:
@@ -123,10 +124,10 @@ def test_in_process_gives_the_bytes_that_http_gives(
 ) -> None:
     on, seen = staged(tiny_base, hub_task, engine=kind, dtype="auto", **GUARDED), list[Round]()
     on = as_devices(on)
+    adapter, accuracy, secret = over_http(on, tmp_path)
     devices, names = InProcess(on), [client.name for client in on.population]
-    schedule = schedule_of(on.experiment, len(names))
-    last = federate(schedule, on.template(), devices.start(), names, devices, seen.append)
-    adapter, accuracy = over_http(on, tmp_path)
+    schedule, start = schedule_of(on.experiment, len(names)), devices.start()
+    last = federate(schedule, on.template(), start, names, devices, seen.append, secret=secret)
     assert sha256(last.adapter) == adapter
     found = [closed.score.accuracy for closed in seen if closed.score]
     assert found == pytest.approx(list(accuracy.values()), abs=1e-12)
