@@ -76,7 +76,7 @@ def _device_told(
         for run_id in names
         if (member := found.get(run_id)) is not None
     ]
-    return device_told(device, is_here(device, now_s), told)
+    return device_told(device, is_here(device, now_s), told, now_s)
 
 
 class _Runs:

@@ -13,6 +13,7 @@ from threading import Lock
 from edge_client.wire.fleet import MOST_RETURNS
 
 MOST_REFUSED = 8  # lives of a device that are remembered, the newest
+AGAIN_S = 3600.0  # between two notes that a device still has two lives
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Lives:
         self._lock = Lock()
         self._known: dict[str, Known] = {}
         self._cloned: dict[str, float] = {}  # to be written down
-        self._told: set[str] = set()
+        self._noted_s: dict[str, float] = {}
 
     def began(self, device_id: str, life: str) -> None:
         """A client has enrolled; one that does not say its life changes nothing."""
@@ -63,14 +64,14 @@ class Lives:
             is_cloned = refused.setdefault(life, 0) >= MOST_RETURNS
             for old in list(refused)[:-MOST_REFUSED]:
                 del refused[old]
-            if is_cloned and device_id not in self._told:
-                self._told.add(device_id)
-                self._cloned[device_id] = now_s
-                return True
-        return False
+            noted_s = self._noted_s.get(device_id)
+            if not is_cloned or (noted_s is not None and now_s - noted_s < AGAIN_S):
+                return False
+            self._noted_s[device_id] = self._cloned[device_id] = now_s
+            return noted_s is None
 
     def cloned(self) -> dict[str, float]:
-        """Devices that were found to have two lives, and when; each is told once."""
+        """Devices that were found to have two lives, and when; each once an hour at most."""
         with self._lock:
             found, self._cloned = self._cloned, {}
             return found

@@ -43,7 +43,8 @@ def add_device_routes(
     """
 
     def told_of(device: device_rows.Device) -> Told:
-        here = service.presence.is_here(device.device_id, service.now_s())
+        now_s = service.now_s()
+        here = service.presence.is_here(device.device_id, now_s)
         found = memberships_of(service.store.database, device.device_id)
         runs = [
             membership_told(
@@ -53,7 +54,7 @@ def add_device_routes(
             for live in service.runs()[::-1]
             if live.run.run_id in found
         ]
-        return device_told(with_contact(service, device), here, runs)
+        return device_told(with_contact(service, device), here, runs, now_s)
 
     def find(device_id: str) -> device_rows.Device:
         device = service.fleet.get(device_id)

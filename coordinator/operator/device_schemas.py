@@ -118,7 +118,7 @@ class Device(Model):
         is_here: Whether that was within two minutes.
         revoked_at_s: Since when its key no longer counts; null while it does.
         cloned_at_s: When two clients were last found to run with its key, which a copied state
-            folder holds; null if never.
+            folder holds; null if not in the last day.
         runs: How it stands to the runs that it was invited to.
     """
 

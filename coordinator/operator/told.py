@@ -21,6 +21,7 @@ from coordinator.storage.store import Run
 from edge_client.wire.figures import Row, traffic_of
 
 Told = dict[str, Any]
+CLONED_S = 86_400.0  # for which it is told that a device had two lives
 
 
 @dataclass(frozen=True)
@@ -239,14 +240,17 @@ def misses_of(state: State, device_id: str) -> int:
     return silence.misses if silence is not None else 0
 
 
-def device_told(device: Device, is_here: bool, runs: Iterable[Told]) -> Told:
-    """A device of the coordinator.
+def device_told(device: Device, is_here: bool, runs: Iterable[Told], now_s: float) -> Told:
+    """A device of the coordinator; that it had two lives is told for a day.
 
     Args:
         device: Its row.
         is_here: Whether it was heard of lately.
         runs: Its memberships, as `membership_told` tells them.
+        now_s: Unix time.
     """
+    cloned_at_s = device.cloned_at_s
+    is_cloned = cloned_at_s is not None and now_s - cloned_at_s < CLONED_S
     return {
         "device_id": device.device_id,
         "name": device.name,
@@ -259,7 +263,7 @@ def device_told(device: Device, is_here: bool, runs: Iterable[Told]) -> Told:
         "last_seen_s": device.last_seen_s,
         "is_here": is_here,
         "revoked_at_s": device.revoked_at_s,
-        "cloned_at_s": device.cloned_at_s,
+        "cloned_at_s": cloned_at_s if is_cloned else None,
         "runs": list(runs),
     }
 

@@ -197,7 +197,7 @@ class Board:
         seen_s = self._seen(device.device_id)
         is_here = seen_s is not None and now_s - seen_s < ALIVE_S
         runs = [self._membership(live, device.device_id) for live in lives]
-        told = device_told(device, is_here, [one for one in runs if one is not None])
+        told = device_told(device, is_here, [one for one in runs if one is not None], now_s)
         return told | {"last_seen_s": seen_s}
 
     def _membership(self, live: Live, device_id: str) -> Told | None:

@@ -9,9 +9,11 @@ import httpx
 import pytest
 
 from coordinator.api.fleet import devices_told
+from coordinator.fleet.lives import AGAIN_S, Lives
+from coordinator.operator.told import CLONED_S
 from coordinator.serving.device_routes import LONGEST_POLL_S
 from coordinator.storage.rows.devices import devices
-from edge_client.wire.fleet import CLONED
+from edge_client.wire.fleet import CLONED, MOST_RETURNS
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import ask_to_enrol, enrol, key_of, wait_for
 
@@ -71,7 +73,19 @@ def test_two_that_chase_each_other_are_noted_and_told_once(
     assert said == ["device hub has two lives: two clients run with copies of one state folder"]
     (told,) = devices_told(live.store, time.time())
     assert abs(told["cloned_at_s"] - time.time()) < 60
+    (told_later,) = devices_told(live.store, time.time() + CLONED_S)
+    assert told_later["cloned_at_s"] is None
     wait_for(lambda: live.service.fleet.get(told["device_id"]).cloned_at_s is not None)  # type: ignore[union-attr]
+
+
+def test_two_lives_that_go_on_are_noted_again_and_told_once() -> None:
+    lives = Lives()
+    for life in ("a", *("b", "a") * MOST_RETURNS, "b"):
+        lives.began("d", life)
+        lives.refuse("d", "b" if life == "a" else "a", 0.0)
+    assert lives.cloned() == {"d": 0.0} and lives.cloned() == {}
+    told = [lives.refuse("d", "a", at_s) for at_s in (AGAIN_S - 1, AGAIN_S, AGAIN_S + 1)]
+    assert told == [False] * 3 and lives.cloned() == {"d": AGAIN_S}
 
 
 def test_restarts_and_words_that_come_late_are_no_clone(start: Start) -> None:

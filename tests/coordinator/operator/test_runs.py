@@ -80,6 +80,8 @@ def test_pages_of_a_list_are_the_list(start: Start) -> None:
     for _ in range(4):
         for device in devices:
             device.do(device.work())
+    # Nothing changes any more until somebody answers the last step.
+    wait_for(lambda: live.service.run(live.run_id).state.phase == "evaluate")
     viewer = person(live.http, live.store, "viewer")
     lists = [
         ("/devices", "devices"),
