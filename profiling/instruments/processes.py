@@ -21,6 +21,7 @@ from profiling.instruments.process_tree import ProcessTree, TreeUse
 
 POLL_S = 0.02
 END_S = 5.0  # what a process has for ending by itself
+GONE_S = 1.0  # within which what was killed is gone
 
 
 class ProcessError(Failed):
@@ -145,6 +146,11 @@ class Processes:
         for process in self.running.values():
             _signal(process, signal.SIGKILL)  # what is left of its group, too
             process.wait()
+        end = time.monotonic() + GONE_S
+        while any(_is_left(process) for process in self.running.values()):
+            if time.monotonic() > end:
+                return  # nobody asks after it: it is a name alone
+            time.sleep(0.01)
 
 
 @contextmanager
@@ -177,6 +183,15 @@ def undisturbed() -> Iterator[None]:
             signal.signal(number, handler)
     if held:
         raise KeyboardInterrupt
+
+
+def _is_left(process: "subprocess.Popen[bytes]") -> bool:
+    """Whether anything of its group is there; a kill takes a moment."""
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
