@@ -78,7 +78,8 @@ def run_client(
         coordinator: The coordinator's URL.
         data: Folder with labelled.csv, unlabelled.csv, test.csv ..., or one file.
         token: Enrolment token; needed once.
-        token_file: File with the token instead, which its owner alone may read.
+        token_file: File with the token instead, which its owner alone may read; once the device is
+            enrolled it need not be there.
         until: `finished`: ends when the runs that it joined are over; `stopped`: waits for the
             next run, for ever.
         tags: What its owner says of the device, such as `{"site": "kitchen"}`; runs choose by it.
@@ -120,7 +121,8 @@ def run_client(
     check_tags(own_tags)
     if token_file is not None:
         demand(not token, "--token and --token-file both say the token; give one of them")
-        token = read_token(Path(token_file))
+        if Path(token_file).exists() or not is_enrolled(state_folder(state, name)):
+            token = read_token(Path(token_file))
     engine = ready_engine(engine, device)  # before anybody is asked
     texts, folder = place(data), place_or_none(out)
     if folder is not None:
@@ -152,6 +154,18 @@ def run_client(
     if summary.failures and not summary.works:
         raise NothingDone(summary)
     return summary
+
+
+def is_enrolled(folder: Path) -> bool:
+    """Whether a coordinator has let the device of a state folder in: its token file may be gone.
+
+    Raises:
+        WrongInput: The folder is damaged.
+    """
+    from edge_client.client.state import ClientState
+
+    known = ClientState(folder).identity() if folder.is_dir() else None
+    return known is not None and known.name != ""
 
 
 def check_name(name: str, *, is_folder: bool) -> None:

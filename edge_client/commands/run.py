@@ -50,7 +50,7 @@ def run(
         str, typer.Option(envvar="SMIDGEN_TOKEN", help="Enrolment token; needed once.")
     ] = "",
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the token instead, of mode 0600.")
+        Path | None, typer.Option(help="File with the token instead, of mode 0600; needed once.")
     ] = None,
     until: Annotated[
         str,

@@ -1,0 +1,11 @@
+"""Why an install cannot go on: one line that says what to do."""
+
+
+class Refusal(Exception):
+    """Nothing was changed; the message is for people."""
+
+
+def demand(holds: bool, message: str) -> None:
+    """Refuse with a message where a condition does not hold."""
+    if not holds:
+        raise Refusal(message)

@@ -1,0 +1,145 @@
+"""A wheelhouse folder: what an offline install takes everything from.
+
+wheels/*.whl     all wheels, ours included
+base.lock        pinned and hashed, for `pip install --require-hashes`
+torch.lock       the same for the torch engine, if it is wanted
+cpython.tar.gz   a CPython for boards whose own is too old, or None
+SHA256SUMS       of all of these; what it does not name is refused
+
+Python 3.6 runs this: a board's own is as old as that.
+"""
+
+import hashlib
+import re
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import List, Optional, Set
+
+from refusal import Refusal, demand
+
+SUMS, CPYTHON, LOCKS = "SHA256SUMS", "cpython.tar.gz", ("base.lock", "torch.lock")
+SUM = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
+AGAIN = "build the wheelhouse again, or copy it again"
+
+
+class Wheelhouse:
+    """A checked wheelhouse.
+
+    Args:
+        folder: Where it lies.
+
+    Raises:
+        Refusal: Something is missing, damaged, or not named in SHA256SUMS.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        demand(folder.is_dir(), "{} is not a folder; name the wheelhouse's".format(folder))
+        self.folder = folder
+        for name in (SUMS, LOCKS[0], "wheels"):
+            there = (folder / name).exists()
+            demand(there, "{} has no {}: it is no wheelhouse, or half of one".format(folder, name))
+        self.sums = (folder / SUMS).read_bytes()
+        self._check()
+        self.wheels = sorted((folder / "wheels").glob("*.whl"))
+        own = [wheel for wheel in self.wheels if wheel.name.startswith("smidgen-")]
+        told = "{}/wheels holds {} wheels of smidgen, 1 is expected; {}"
+        demand(len(own) == 1, told.format(folder, len(own), AGAIN))
+        self.own = own[0]
+
+    def _check(self) -> None:
+        named = set()
+        for line in self.sums.decode("utf-8", "replace").splitlines():
+            found = SUM.fullmatch(line)
+            if found is None or ".." in found.group(2) or found.group(2).startswith("/"):
+                raise Refusal("{}/{}: no checksum in {!r}".format(self.folder, SUMS, line[:80]))
+            path = self.folder / found.group(2)
+            demand(path.is_file(), "{} is missing; {}".format(path, AGAIN))
+            told = "{} is damaged: its SHA-256 is not the one in {}; {}"
+            demand(sha256(path) == found.group(1), told.format(path, SUMS, AGAIN))
+            named.add(path)
+        used = [self.folder / name for name in (*LOCKS, CPYTHON)]
+        for path in [*used, *(self.folder / "wheels").glob("*.whl")]:
+            told = "{} is not named in {}; {}".format(path, SUMS, AGAIN)
+            demand(path in named or not path.exists(), told)
+
+    @property
+    def release(self) -> str:
+        """Our version, and eight digits that stand for all that is installed with it."""
+        return "{}-{}".format(
+            self.own.name.split("-")[1], hashlib.sha256(self.sums).hexdigest()[:8]
+        )
+
+    @property
+    def locks(self) -> List[Path]:
+        """The locks that are there."""
+        return [self.folder / name for name in LOCKS if (self.folder / name).exists()]
+
+    @property
+    def cpython(self) -> Optional[Path]:
+        """The CPython that is brought along, or None."""
+        path = self.folder / CPYTHON
+        return path if path.exists() else None
+
+    @property
+    def own_requirement(self) -> str:
+        """Our wheel as a hashed line of requirements; empty where a lock names it."""
+        for lock in self.locks:
+            if re.search(r"^smidgen\s*==", lock.read_text(), re.MULTILINE):
+                return ""
+        version = self.own.name.split("-")[1]
+        return "smidgen=={} --hash=sha256:{}\n".format(version, sha256(self.own))
+
+    @property
+    def platforms(self) -> Set[str]:
+        """Platform tags of the wheels, but `any`."""
+        tags = (wheel.stem.split("-")[-1].split(".") for wheel in self.wheels)
+        return {tag for of_one in tags for tag in of_one} - {"any"}
+
+    @property
+    def machine(self) -> Optional[str]:
+        """What the wheels run on, such as aarch64; None where any machine will do.
+
+        Raises:
+            Refusal: They are for several.
+        """
+        found = {
+            m for m in ("aarch64", "x86_64", "armv7l") for t in self.platforms if t.endswith(m)
+        }
+        told = "{}: wheels for {}; one wheelhouse is for one kind of machine"
+        demand(len(found) < 2, told.format(self.folder, " and ".join(sorted(found))))
+        return found.pop() if found else None
+
+    @property
+    def python(self) -> Optional[str]:
+        """The CPython that the wheels are for, such as 3.11; None where several will do."""
+        found = set()
+        for wheel in self.wheels:
+            python, abi = wheel.stem.split("-")[-3:-1]
+            if re.fullmatch(r"cp3\d+", python) and abi == python:
+                found.add("3." + python[3:])
+        told = "{}: wheels for CPython {}; one is expected"
+        demand(len(found) < 2, told.format(self.folder, " and ".join(sorted(found))))
+        return found.pop() if found else None
+
+    def unpacked_bytes(self) -> int:
+        """Disk that a release takes: what is in the wheels and the tarball, compiled code too."""
+        total = 0
+        for wheel in self.wheels:
+            with zipfile.ZipFile(str(wheel)) as archive:
+                for info in archive.infolist():
+                    # Compiled code is about as long as its source
+                    total += info.file_size * (2 if info.filename.endswith(".py") else 1) + 4096
+        if self.cpython is not None:
+            with tarfile.open(str(self.cpython)) as archive:
+                total += sum(member.size + 4096 for member in archive)
+        return total
+
+
+def sha256(path: Path) -> str:
+    """Hex SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
