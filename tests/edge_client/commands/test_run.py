@@ -127,6 +127,21 @@ def test_a_token_may_lie_in_a_file_of_its_owners_alone(tiny_base: Base, tmp_path
     assert done.exit_code == 2 and "both say the token" in done.output and not names
 
 
+def test_the_file_of_a_token_that_was_used_need_not_be_there(
+    tiny_base: Base, tmp_path: Path
+) -> None:
+    (tmp_path / "labelled.csv").write_text("text,label\nrain,weather\n")
+    state = ("--state", str(tmp_path / "state"), "--name", "hall")
+    given = ("--data", str(tmp_path), "--base", str(tiny_base.folder), *state)
+    gone = ("--token-file", str(tmp_path / "gone"), "--coordinator", "http://127.0.0.1:9")
+    done = smidgen("client", "run", *given, *gone)
+    assert done.exit_code == 2 and "cannot be read: No such file" in done.output
+    done, _names = run(tiny_base, tmp_path, *state)
+    assert done.exit_code == 0, done.output
+    done = smidgen("client", "run", *given, *gone[:2], "--coordinator", "ftp://host")
+    assert done.exit_code == 2 and "gone" not in done.output, done.output
+
+
 @pytest.mark.parametrize("body", [b"", b"two words", b"\xff\xfe\n", b"a\nb\n"])
 def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, body: bytes) -> None:
     file = tmp_path / "token"
