@@ -31,6 +31,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("bases",),
         ("adapters",),
         ("planning",),
+        ("guest",),
         ("engine",),
         ("labelling",),
         ("client",),
@@ -80,7 +81,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 BELOW_LABELLING = {
     *("errors", "files", "outputs", "tables", "texts", "wire", "bases", "adapters", "planning"),
-    *("engine", "metering"),
+    *("guest", "engine", "metering"),
 }
 EVERY_ROOM = {room for line in ORDER["edge_client"] for room in line}
 # package -> other package -> the rooms of it that it sees

@@ -151,7 +151,7 @@ def run_client(
     with client_state.locked():
         verify = trusted(settings.url, ca, client_state.folder, patience, plain_http)
         summary = Client(replace(settings, verify=verify), client_state).run()
-    if summary.failures and not summary.works:
+    if summary.failures and not summary.works and not summary.is_stopped:
         raise NothingDone(summary)
     return summary
 

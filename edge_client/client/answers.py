@@ -13,6 +13,7 @@ import numpy as np
 from edge_client.client.state import Answer
 from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import evaluate, train
+from edge_client.guest.steps import Keeper
 from edge_client.labelling.book import Notes, TrainingDone
 from edge_client.labelling.label_work import label, pseudo_texts, training_forwards
 from edge_client.labelling.own_texts import OwnTexts
@@ -24,7 +25,14 @@ from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import Update, encode_update
 
 
-def answer(engine: Engine, own: OwnTexts, work: Work, device_id: str, notes: Notes) -> Answer:
+def answer(
+    engine: Engine,
+    own: OwnTexts,
+    work: Work,
+    device_id: str,
+    notes: Notes,
+    keeper: Keeper | None = None,
+) -> Answer:
     """Do a piece of work; its report, costs of time and traffic not filled in, and its update.
 
     Args:
@@ -33,22 +41,30 @@ def answer(engine: Engine, own: OwnTexts, work: Work, device_id: str, notes: Not
         work: What is asked.
         device_id: The device.
         notes: What it knows of its unlabelled texts.
+        keeper: Knows where training was left; None: it never is.
 
     Raises:
         TrainingError: No texts to train on, or the loss is no longer finite.
     """
     before = engine.layer_forwards
     if work.kind == "train":
-        finished = _train(engine, own, work, device_id, notes)
+        finished = _train(engine, own, work, device_id, notes, keeper)
     elif work.kind == "label":
         finished = _label(engine, own, work, notes)
     else:
         finished = _evaluate(engine, own.data, work)
-    spent = engine.layer_forwards - before
+    spent = finished.report.layer_forwards + engine.layer_forwards - before
     return replace(finished, report=replace(finished.report, layer_forwards=spent))
 
 
-def _train(engine: Engine, own: OwnTexts, work: Work, device_id: str, notes: Notes) -> Answer:
+def _train(
+    engine: Engine,
+    own: OwnTexts,
+    work: Work,
+    device_id: str,
+    notes: Notes,
+    keeper: Keeper | None,
+) -> Answer:
     """Train on the labelled texts, and on those with a pseudo-label; gold labels come first."""
     seed = derive_seed(work.seed, "train", device_id, work.round_index)
     gold, terms = own.data.labelled, None if work.labelling is None else terms_of(work)
@@ -61,12 +77,18 @@ def _train(engine: Engine, own: OwnTexts, work: Work, device_id: str, notes: Not
         work.training,
         seed,
         [weighed[row] for row in rows] if pseudo else None,
+        keeper,
     )
     if terms is not None:
         notes.add(TrainingDone(work.work_id, training_forwards(engine, terms, len(rows))))
     update = Update(work.work_id, trained.num_examples, trained.delta)
     report = Report(
-        work.work_id, "done", trained.num_examples, trained.loss, pseudo_labels=len(pseudo)
+        work.work_id,
+        "done",
+        trained.num_examples,
+        trained.loss,
+        pseudo_labels=len(pseudo),
+        layer_forwards=trained.earlier_forwards,
     )
     with phase("encode"):
         body = encode_update(update)

@@ -39,6 +39,7 @@ from edge_client.client.transport import (
 )
 from edge_client.client.worker import Worker
 from edge_client.errors import Failed, WrongInput
+from edge_client.guest.stopping import Ended, cuttable, look, nap, working
 from edge_client.metering.work import WorkMeter
 from edge_client.wire.failures import Failure
 from edge_client.wire.fleet import MOST_RETURNS, Membership, Terms, draw_life
@@ -87,22 +88,27 @@ class Client:
             TransportError: Nobody answered at the start.
         """
         known = identity_of(self._settings, self._state)
-        verify, life = self._settings.verify, draw_life()
+        verify, life, is_stopped = self._settings.verify, draw_life(), False
         coordinator = Coordinator(self._settings.url, known.key, verify=verify, life=life)
         try:
             self._me = enrol(coordinator, known, self._settings)
             self._state.keep_identity(self._me)
             deliver_all(coordinator, self._state)
             self._serve(coordinator)
+        except Ended:
+            is_stopped = True
+            log.info("told to end; what was done is kept in %s", self._state.folder)
         finally:
             coordinator.close()
             self._worker.close()
         me, runs = self._me, tuple(self._finished.values())
-        return Summary(me.device_id, me.name, self._works, self._failures, runs, self._adapter)
+        done = self._works, self._failures
+        return Summary(me.device_id, me.name, *done, runs, self._adapter, is_stopped)
 
     def _serve(self, coordinator: Coordinator) -> None:
         wait_s = 0.0  # at first, to say what is waited for
         while True:
+            look()
             meter = WorkMeter(coordinator.traffic)
             try:
                 with meter.phase("wait"):
@@ -301,23 +307,25 @@ class Client:
         standing = self._runs[run_id]
         log.info("%s", begun(work, standing.terms))
         error: Exception | None = None
-        try:
-            with meter.working():
-                finished = self._done(coordinator, work, standing, meter)
-        except Refused as refused:
-            if refused.status == 401:
-                raise not_known(self._settings.url, refused) from refused
-            log.warning("%s: its adapter is not to be had: %s", work.work_id, refused)
-            time.sleep(SAID_AGAIN_S)  # its step is closed; what is next is another one
-            return
-        except ERRORS as found:
-            if isinstance(found, TransportError):
-                raise
-            error, finished = found, self._failed(work, standing, found)
-        finally:
-            self._worker.rest()
-        finished = replace(finished, report=replace(finished.report, cost=meter.cost()))
-        keep(self._state, finished)
+        with working():  # until it is in the outbox
+            try:
+                with meter.working():
+                    finished = self._done(coordinator, work, standing, meter)
+            except Refused as refused:
+                if refused.status == 401:
+                    raise not_known(self._settings.url, refused) from refused
+                log.warning("%s: its adapter is not to be had: %s", work.work_id, refused)
+                nap(SAID_AGAIN_S)  # its step is closed; what is next is another one
+                return
+            except ERRORS as found:
+                if isinstance(found, TransportError):
+                    raise
+                error, finished = found, self._failed(work, standing, found)
+            finally:
+                self._worker.rest()
+            finished = replace(finished, report=replace(finished.report, cost=meter.cost()))
+            keep(self._state, finished)
+            self._state.forget_steps(work.work_id)
         taken = deliver(coordinator, self._state, work, finished, meter)
         if taken is not None and taken.report.outcome != finished.report.outcome:
             self._barriers.met(run_id, taken.report)  # that is no fault of this device
@@ -336,7 +344,7 @@ class Client:
         self, coordinator: Coordinator, work: Work, standing: Standing, meter: WorkMeter
     ) -> Answer:
         base_name = standing.terms.base_name if standing.terms else "of that run"
-        with meter.phase("download"):
+        with meter.phase("download"), cuttable():
             sha256 = work.adapter_sha256
             fetch = partial(coordinator.adapter, sha256, meter, work.adapter_bytes)
             body = self._adapters.body(sha256, fetch, len(self._runs))

@@ -73,6 +73,7 @@ class Summary:
         failures: Pieces of work that failed.
         runs: Names of the runs that were finished meanwhile.
         adapter: Folder of the last one's adapter; empty where there is none.
+        is_stopped: Whether it was told to end, by SIGTERM or Ctrl-C.
     """
 
     device_id: str
@@ -81,3 +82,4 @@ class Summary:
     failures: int
     runs: tuple[str, ...] = ()
     adapter: str = ""
+    is_stopped: bool = False

@@ -7,6 +7,7 @@ adapters/SHA.st        adapters last received, one per run, so that none is fetc
 adapter/               the adapter of the run finished last, for `smidgen client predict`
 finished/RUN/          the same for each finished run by its name, the last sixteen
 outbox/WORK.json, .st  a finished report and update until the coordinator has acknowledged them
+steps/WORK.st          where unfinished training stands, see `edge_client.guest.steps`
 labels-RUN.jsonl       what it has read of its unlabelled texts, see `edge_client.labelling.book`
 corrections.json       measured peaks of memory, which correct predictions
 activations/           what frozen layers gave, see `edge_client.engine.activation_cache`
@@ -38,6 +39,7 @@ from edge_client.wire.tensors import sha256
 ROOM_BYTES = 64 << 10
 DRAWN = "device.new.json"
 KEPT_LABELS, KEPT_TERMS = 16, 64  # of runs, the newest
+KEPT_STEPS = 4  # pieces of unfinished training, the newest: of as many runs at a time
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 log = logging.getLogger(__name__)
@@ -92,7 +94,7 @@ class ClientState:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._adapters, self._outbox = folder / "adapters", folder / "outbox"
-        self._runs = folder / "runs"
+        self._runs, self._steps = folder / "runs", folder / "steps"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the texts
             for part in (self._adapters, self._outbox, self._runs):
@@ -117,7 +119,7 @@ class ClientState:
                     f"another client runs on state folder {self.folder}; stop it, or give "
                     "another --name or --state"
                 ) from error
-            for folder in (self.folder, self._adapters, self._outbox, self._runs):
+            for folder in (self.folder, self._adapters, self._outbox, self._runs, self._steps):
                 for part in folder.glob(".*.part"):
                     part.unlink(missing_ok=True)
             self._sweep()
@@ -218,7 +220,7 @@ class ClientState:
             if before is not None and before.key != identity.key:
                 for finished in self.finished():
                     self.forget_finished(finished.report.work_id)
-                for path in self._runs.glob("*.json"):
+                for path in (*self._runs.glob("*.json"), *self._steps.glob("*.st")):
                     path.unlink()
             if before != identity:
                 self._write_identity(identity)
@@ -269,6 +271,23 @@ class ClientState:
         )
         for path in found[: max(0, len(found) - most)]:
             shutil.rmtree(path)
+
+    def steps(self, work_id: str) -> Path:
+        """The file of where a piece of training stands; of others the newest are kept.
+
+        Where no folder can be made for it, the file cannot be written either.
+        """
+        with suppress(OSError):
+            self._steps.mkdir(mode=0o700, exist_ok=True)
+        own = self._steps / f"{sha256(work_id.encode())}.st"
+        others = [path for path in self._steps.glob("*.st") if path != own]
+        for path in _but_newest(others, KEPT_STEPS - 1):
+            path.unlink(missing_ok=True)
+        return own
+
+    def forget_steps(self, work_id: str) -> None:
+        """Drop where a piece of training stood, for it is finished."""
+        (self._steps / f"{sha256(work_id.encode())}.st").unlink(missing_ok=True)
 
     def adapter(self, digest: str) -> bytes | None:
         """The adapter of this hash, if it was kept whole."""

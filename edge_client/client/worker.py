@@ -5,6 +5,7 @@ work are read again; those that cannot be read leave what was read before in use
 """
 
 import logging
+from collections.abc import Callable
 
 from edge_client.adapters.spec import frozen_layers, parse_adapter
 from edge_client.client.answers import answer
@@ -16,6 +17,9 @@ from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
 from edge_client.engine.limits import Watched
+from edge_client.engine.opening import engine_name
+from edge_client.guest.steps import Keeper, StepFile
+from edge_client.guest.stopping import cuttable, look
 from edge_client.labelling.book import FileNotes
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.metering.work import WorkMeter
@@ -75,23 +79,39 @@ class Worker:
         Raises:
             OverLimits: It is more than the device's owner allows.
             OutOfTime: It took longer.
+            Ended: This process is to end; what was done of it is kept.
         """
         check_base(self._settings, work.base_id, base_name)
         limits = self._settings.limits
         limits.check(work.training)
         with meter.phase("load"):
-            engine, own = self._ready(work)
+            with cuttable():
+                engine, own = self._ready(work)
             engine.load_adapter(decode_adapter(body))
             notes = self._known(own, work)
             progress = Progress(work, texts_in(work, own.data))
             engine.on_texts = Watched(limits.seconds, progress)
+            if work.kind != "train":  # training is left where its keeper says
+                engine.on_texts = left_after(engine.on_texts)
         with meter.phase(work.kind):
-            finished = answer(engine, own, work, device_id, notes)
+            finished = answer(engine, own, work, device_id, notes, self._keeper(work))
             if work.kind == "train":
                 engine.end_round()
         peak = engine.device_peak()
         meter.accelerator_peak_bytes = peak.allocated_bytes if peak else None
         return finished
+
+    def _keeper(self, work: Work) -> Keeper:
+        settings = self._settings
+        how = (engine_name(settings.engine, settings.device), settings.device, settings.version)
+        bound = {
+            "work": work.work_id,
+            "adapter": work.adapter_sha256,
+            "base": work.base_id,
+            "form of adapter": work.adapter_spec,
+            "engine or version": " ".join(how),
+        }
+        return StepFile(self._state.steps(work.work_id), bound, look)
 
     def rest(self) -> None:
         """Hold little until there is more work, which may be in an hour."""
@@ -164,3 +184,13 @@ class Worker:
                 log.warning("unlabelled texts that are not read: %s", told)
             self._is_told = True
         return notes
+
+
+def left_after(on_texts: Callable[[int], None]) -> Callable[[int], None]:
+    """Hear of texts that were read, and look whether to end."""
+
+    def heard(texts: int) -> None:
+        on_texts(texts)
+        look()
+
+    return heard

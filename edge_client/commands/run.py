@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +35,7 @@ from edge_client.commands.console import (
 from edge_client.engine.limits import Limits, limits_in_words
 from edge_client.errors import demand
 from edge_client.files import OTHERS
+from edge_client.guest.stopping import Ended, asked, listening
 from edge_client.log_lines import PlainLines
 from edge_client.metering.memory import PeakSpan
 from edge_client.planning.cuda.accelerator import CPU
@@ -109,6 +111,9 @@ def run(
 ) -> None:
     """Serve a coordinator's runs, one after the other; their adapters then lie on this device.
 
+    SIGTERM and Ctrl-C end it within seconds; unfinished training goes on where it was, when the
+    client is started again.
+
     Exit code 1 where nothing could be done, or where work failed three times in a row.
     """
     handler = logging.StreamHandler(sys.stderr)
@@ -117,34 +122,43 @@ def run(
     logging.getLogger("httpx").setLevel(logging.WARNING)
     os.umask(OTHERS)  # what it keeps of the texts is its owner's
     failed: NothingDone | None = None
+    summary: Summary | None = None
     span = PeakSpan(is_fresh=False)  # work resets the kernel's peak
-    try:
-        summary = run_client(
-            coordinator,
-            data,
-            token,
-            token_file=token_file,
-            until=until,
-            tags=tags_of(tag or []),
-            ca=ca,
-            plain_http=plain_http,
-            base=base,
-            engine=engine,
-            device=device,
-            memory_budget=memory_budget,
-            limits=limits,
-            state=state,
-            name=name,
-            cache_size=cache_size,
-            patience=patience,
-            out=out,
-            text_column=text_column,
-            label_column=label_column,
-            delimiter=delimiter,
-            encoding=encoding,
-        )
-    except NothingDone as error:
-        summary, failed = error.summary, error
+    with listening():
+        try:
+            summary = run_client(
+                coordinator,
+                data,
+                token,
+                token_file=token_file,
+                until=until,
+                tags=tags_of(tag or []),
+                ca=ca,
+                plain_http=plain_http,
+                base=base,
+                engine=engine,
+                device=device,
+                memory_budget=memory_budget,
+                limits=limits,
+                state=state,
+                name=name,
+                cache_size=cache_size,
+                patience=patience,
+                out=out,
+                text_column=text_column,
+                label_column=label_column,
+                delimiter=delimiter,
+                encoding=encoding,
+            )
+        except NothingDone as error:
+            summary, failed = error.summary, error
+        except Ended:  # before it had a name
+            pass
+        is_interrupted = asked() == signal.SIGINT
+    if is_interrupted:
+        raise KeyboardInterrupt
+    if summary is None:
+        return
     if json_output:
         print(json.dumps(asdict(summary) | {"peak_rss_bytes": span.peak_bytes()}))
     else:
@@ -173,5 +187,7 @@ def _in_words(summary: "Summary") -> str:
     failures = f", {summary.failures} failed" if summary.failures else ""
     runs = len(summary.runs)
     finished = "run finished" if runs == 1 else f"{runs} runs finished"
+    if summary.is_stopped:
+        finished = f"stopped, {finished}" if runs else "stopped"
     adapter = f"\nfinished adapter: {summary.adapter}" if summary.adapter else ""
     return f"{summary.name}: {finished}, {works}{failures}{adapter}"

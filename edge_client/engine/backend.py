@@ -7,6 +7,7 @@ import numpy as np
 
 from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.watch import Watch
+from edge_client.guest.steps import Moments
 from edge_client.planning.plan import Plan
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
@@ -37,7 +38,8 @@ class Backend(Protocol):
     def step(self, batch: Batch, plan: Plan) -> float:
         """One AdamW step on the adapter; the batch's mean loss in nats, before the step.
 
-        A step that fails for want of memory leaves adapter and optimizer as they were.
+        A step that fails for want of memory, or that is cut because the process is to end, leaves
+        adapter and optimizer as they were.
         """
 
     def read(
@@ -57,6 +59,19 @@ class Backend(Protocol):
     def adapter(self) -> AdapterState: ...
 
     def load_adapter(self, state: AdapterState) -> None: ...
+
+    def moments(self) -> Moments:
+        """A copy of the optimizer's state."""
+
+    def load_moments(self, moments: Moments) -> None:
+        """Let the optimizer go on from there; the adapter of that moment is loaded before.
+
+        Law: after `load_adapter(adapter)` and `load_moments(moments)`, both taken between two
+        steps, every further step gives the same bytes.
+
+        Raises:
+            WireError: Names or shapes are not this adapter's.
+        """
 
     def rest(self) -> None:
         """Give back what only computing needs; the next step takes it again."""

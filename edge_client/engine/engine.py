@@ -25,6 +25,7 @@ from edge_client.engine.ensemble import averaged
 from edge_client.engine.frozen_prefix import open_prefix
 from edge_client.engine.watch import BatchWatch, Watch
 from edge_client.errors import WrongInput
+from edge_client.guest.steps import Moments, Steps
 from edge_client.metering.phases import phase
 from edge_client.planning.allocator import trim
 from edge_client.planning.budget import Budget
@@ -205,6 +206,28 @@ class Engine:
         self._backend.load_adapter(state)
         if self.budget is not None:
             self.budget.restart()
+
+    def moments(self) -> Moments:
+        """A copy of the optimizer's state."""
+        return self._backend.moments()
+
+    def go_on(self, steps: Steps) -> bool:
+        """Take up training where it was left: further steps give the bytes that they would have.
+
+        Returns:
+            False where that cannot be: the plan that they were computed by is none for this work,
+            or does not fit the budget any more. Then nothing has changed.
+
+        Raises:
+            WireError: Names or shapes are not this adapter's.
+        """
+        if self.budget is not None and not self.budget.has(steps.plan):
+            return False
+        if steps.plan != self.plan:
+            self.use(steps.plan)
+        self._backend.load_adapter(steps.adapter)
+        self._backend.load_moments(steps.moments)
+        return True
 
     # Reading
 

@@ -66,6 +66,17 @@ class Budget:
             raise ValueError(f"{plan} is not a plan for this work")
         return option
 
+    def has(self, plan: Plan) -> bool:
+        """Whether a plan is one for this work, and predicted to fit; the one in use always does."""
+        return any(
+            option.plan == plan
+            and (
+                option.plan == self.option.plan
+                or option.predicted_peak_bytes <= self.guard.budget_bytes
+            )
+            for option in self._found
+        )
+
     def begin(self, option: Option) -> None:
         """Measure an option from here on; memory that is free goes back first."""
         self.option, self._is_cornered = option, False

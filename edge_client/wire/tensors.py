@@ -89,6 +89,17 @@ def decode_adapter(body: bytes) -> AdapterState:
     return state
 
 
+def header_of(body: bytes) -> bytes:
+    """The header that `encode_adapter` was given; empty without one.
+
+    Args:
+        body: A safetensors file that `decode_adapter` reads.
+    """
+    header_bytes = int.from_bytes(body[:8], "little")
+    metadata = json.loads(body[8 : 8 + header_bytes]).get("__metadata__") or {}
+    return str(metadata.get("smidgen", "")).encode()
+
+
 def encode_update(update: Update) -> bytes:
     """Encode an update: the delta's tensors, its header in the file's metadata."""
     header = UpdateHeader(PROTOCOL, update.work_id, update.num_examples)
@@ -102,9 +113,7 @@ def decode_update(body: bytes) -> Update:
         WireError: Not safetensors, no header, another protocol, or no examples.
     """
     delta = decode_adapter(body)
-    header_bytes = int.from_bytes(body[:8], "little")
-    metadata = json.loads(body[8 : 8 + header_bytes]).get("__metadata__") or {}
-    header = decode(metadata.get("smidgen", "").encode(), UpdateHeader)
+    header = decode(header_of(body), UpdateHeader)
     if not UPDATES_SINCE <= header.protocol <= PROTOCOL:
         raise WireError(f"update of protocol {header.protocol}, {PROTOCOL} expected")
     return Update(header.work_id, header.num_examples, delta)

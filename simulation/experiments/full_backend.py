@@ -22,6 +22,7 @@ from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.opening import unplanned
 from edge_client.engine.torch_backend.adamw import AdamW
 from edge_client.engine.watch import Watch
+from edge_client.guest.steps import Moments
 from edge_client.planning.plan import Plan
 from edge_client.texts.batches import Batch, Encoder
 from edge_client.texts.examples import Example
@@ -176,6 +177,12 @@ class FullBackend:
             for name, tensor in self._tensors.items():
                 tensor.copy_(torch.from_numpy(state[name]))
         self._start_optimizer()
+
+    def moments(self) -> Moments:
+        return self._optimizer.moments()
+
+    def load_moments(self, moments: Moments) -> None:
+        self._optimizer.load(moments)
 
     def rest(self) -> None:
         """Nothing to give back."""

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from edge_client.wire.tensors import AdapterState
+from edge_client.guest.steps import Moments
+from edge_client.wire.tensors import AdapterState, check_same_parameters
 
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8  # torch.optim.AdamW's defaults
 
@@ -53,3 +54,24 @@ class AdamW:
         np.divide(mean, scale, out=gradient)
         gradient *= np.float32(self._lr / (1 - BETA_1**step))
         tensor -= gradient
+
+    def moments(self) -> Moments:
+        """A copy of its state."""
+        means = {name: tensor.copy() for name, tensor in self._means.items()}
+        squares = {name: tensor.copy() for name, tensor in self._squares.items()}
+        return Moments(means, squares, dict(self._steps))
+
+    def load(self, moments: Moments) -> None:
+        """Go on from there.
+
+        Raises:
+            WireError: Names or shapes are others.
+        """
+        shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
+        counts = {name: np.empty(()) for name in moments.counts}
+        check_same_parameters(counts, dict.fromkeys(shapes, ()))
+        for own, state in ((self._means, moments.means), (self._squares, moments.squares)):
+            check_same_parameters(state, shapes)
+            for name, tensor in own.items():
+                np.copyto(tensor, state[name])
+        self._steps = dict(moments.counts)

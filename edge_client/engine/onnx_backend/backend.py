@@ -19,6 +19,8 @@ from edge_client.engine.onnx_backend.head import log_softmax
 from edge_client.engine.onnx_backend.network import Network
 from edge_client.engine.onnx_backend.quick_inference import QuickInference, is_worth
 from edge_client.engine.watch import Watch
+from edge_client.guest.steps import Moments
+from edge_client.guest.stopping import cuttable
 from edge_client.planning.plan import Plan
 from edge_client.planning.resources import flags_here, usable_cores
 from edge_client.texts.batches import Batch
@@ -61,7 +63,8 @@ class OnnxBackend:
         self.network.prefix = prefix
 
     def step(self, batch: Batch, plan: Plan) -> float:
-        loss, gradients = self.network.backward(batch, plan)
+        with cuttable():
+            loss, gradients = self.network.backward(batch, plan)
         self._optimizer.step(gradients)
         return loss
 
@@ -69,7 +72,8 @@ class OnnxBackend:
         self, batch: Batch, plan: Plan, watch: Watch | None, is_quick: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rows that went all the way, and their log-probabilities; always float32 or int8."""
-        left, logits = self.network.read(batch, is_quick, watch)
+        with cuttable():
+            left, logits = self.network.read(batch, is_quick, watch)
         return left, log_softmax(logits) if len(left) else logits
 
     def predict(self, examples: Sequence[Example], answer: AnswerTexts) -> np.ndarray:
@@ -97,6 +101,12 @@ class OnnxBackend:
         for name, tensor in adapter.items():
             np.copyto(tensor, np.asarray(state[name], np.float32))
         self._start_optimizer()
+
+    def moments(self) -> Moments:
+        return self._optimizer.moments()
+
+    def load_moments(self, moments: Moments) -> None:
+        self._optimizer.load(moments)
 
     def rest(self) -> None:
         self.network.rest()

@@ -1,7 +1,11 @@
 """AdamW in few tensors."""
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from edge_client.guest.steps import Moments
+from edge_client.wire.tensors import AdapterState, check_same_parameters
 
 BETAS, EPS = (0.9, 0.999), 1e-8  # torch.optim.AdamW's defaults
 
@@ -18,7 +22,7 @@ class AdamW:
     """
 
     def __init__(self, tensors: dict[str, Tensor], lr: float, weight_decay: float) -> None:
-        self._tensors = list(tensors.values())
+        self._names, self._tensors = list(tensors), list(tensors.values())
         self._lr, self._weight_decay = lr, weight_decay
         self._means = [torch.zeros_like(tensor) for tensor in self._tensors]
         self._squares = [torch.zeros_like(tensor) for tensor in self._tensors]
@@ -50,3 +54,33 @@ class AdamW:
             amsgrad=False,
             maximize=False,
         )
+
+    def moments(self) -> Moments:
+        """A copy of its state."""
+        counts = [int(count.item()) for count in self._steps]
+        return Moments(
+            self._named(self._means),
+            self._named(self._squares),
+            dict(zip(self._names, counts, strict=True)),
+        )
+
+    def _named(self, tensors: list[Tensor]) -> AdapterState:
+        copies = [tensor.detach().cpu().numpy().copy() for tensor in tensors]
+        return dict(zip(self._names, copies, strict=True))
+
+    @torch.no_grad()
+    def load(self, moments: Moments) -> None:
+        """Go on from there.
+
+        Raises:
+            WireError: Names or shapes are others.
+        """
+        shapes = dict(zip(self._names, (tuple(t.shape) for t in self._tensors), strict=True))
+        counts = {name: np.empty(()) for name in moments.counts}
+        check_same_parameters(counts, dict.fromkeys(shapes, ()))
+        for own, state in ((self._means, moments.means), (self._squares, moments.squares)):
+            check_same_parameters(state, shapes)
+            for name, tensor in zip(self._names, own, strict=True):
+                tensor.copy_(torch.from_numpy(state[name]))
+        for name, count in zip(self._names, self._steps, strict=True):
+            count.fill_(moments.counts[name])

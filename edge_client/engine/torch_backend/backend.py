@@ -19,6 +19,8 @@ from edge_client.engine.torch_backend.adamw import AdamW
 from edge_client.engine.torch_backend.card import finish, give_back
 from edge_client.engine.torch_backend.network import Network
 from edge_client.engine.watch import Watch
+from edge_client.guest.steps import Moments
+from edge_client.guest.stopping import cuttable
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.plan import Plan
 from edge_client.texts.batches import Batch
@@ -60,10 +62,12 @@ class TorchBackend:
         self.network.prefix = prefix
 
     def step(self, batch: Batch, plan: Plan) -> float:
+        """See `Backend`; what is cut leaves gradients behind, which the next step drops."""
         self.network.stream(plan.is_streamed)
         for tensor in self.network.adapter.values():
             tensor.grad = None
-        loss = self.network.backward(batch, plan)
+        with cuttable():
+            loss = self.network.backward(batch, plan)
         self._optimizer.step()
         if self._is_on_card:
             finish(self._ceiling_bytes)  # a step is over when it is computed
@@ -74,7 +78,8 @@ class TorchBackend:
     ) -> tuple[np.ndarray, np.ndarray]:
         """The rows that passed all layers, and their log-probabilities; never in int8."""
         self.network.stream(plan.is_streamed)
-        left, logits = self.network.read(batch, plan.dtype, watch)
+        with cuttable():
+            left, logits = self.network.read(batch, plan.dtype, watch)
         return left, torch.log_softmax(logits, dim=-1).cpu().numpy()
 
     def predict(self, examples: Sequence[Example], answer: AnswerTexts) -> np.ndarray:
@@ -103,6 +108,12 @@ class TorchBackend:
             for name, tensor in self.network.adapter.items():
                 tensor.copy_(torch.from_numpy(np.asarray(state[name], np.float32)))
         self._start_optimizer()
+
+    def moments(self) -> Moments:
+        return self._optimizer.moments()
+
+    def load_moments(self, moments: Moments) -> None:
+        self._optimizer.load(moments)
 
     def rest(self) -> None:
         self.network.rest()

@@ -1,0 +1,147 @@
+"""How this process is told to end, by SIGTERM or Ctrl-C, and where it may be left.
+
+    with listening():                 # in the command, once
+        with working():               # what is done here ends between two steps ...
+            with cuttable():          # ... or, where a step takes long, inside one
+                loss = backward(batch)
+            look()
+
+Where the process only waits, `Ended` is raised at once, which ends a long poll, too. While it works
+a flag is set that `look` turns into `Ended`. What takes longer than `CUT_S` after the signal is cut
+where that changes nothing: in `cuttable` blocks, whose results nobody has seen yet. Without
+`listening` all of it does nothing.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+CUT_S = 4.0  # after the signal: a step that is over by then is whole
+CLOSER_S = 0.2  # between two tries to cut
+NAP_S = 0.5
+
+
+class Ended(BaseException):
+    """This process is to end; not an Exception, so that nobody who copes with failures stops it."""
+
+
+class _Process:
+    """What this process has been told, and what it does."""
+
+    def __init__(self, cut_s: float = CUT_S) -> None:
+        self._cut_s = cut_s
+        self.asked: int | None = None  # the signal
+        self.is_late = self.is_ending = False
+        self.works = self.cuts = 0  # blocks that it is in
+
+    def end(self) -> None:
+        self.is_ending = True
+        raise Ended
+
+    def heard(self, number: int, _frame: FrameType | None) -> None:
+        if self.asked is not None:
+            if number == signal.SIGINT:  # pressed twice: at once, as ever
+                raise KeyboardInterrupt
+            return
+        self.asked = number
+        if not self.works:
+            self.end()
+        signal.signal(signal.SIGALRM, self.late)
+        signal.setitimer(signal.ITIMER_REAL, self._cut_s, CLOSER_S)
+
+    def late(self, _number: int, _frame: FrameType | None) -> None:
+        self.is_late = True
+        if self.cuts and not self.is_ending:
+            self.end()
+
+
+_process = _Process()
+
+
+@contextmanager
+def listening(cut_s: float = CUT_S) -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C end what is done inside; in the main thread, which signals reach.
+
+    Args:
+        cut_s: How long after a signal a step may still take, above 0.
+    """
+    global _process
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, _process = _process, _Process(cut_s)
+    own = _process
+    alarm = signal.getsignal(signal.SIGALRM)
+    handlers = {number: signal.signal(number, own.heard) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if own.asked is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, alarm)
+        _process = before
+
+
+def asked() -> int | None:
+    """The signal that this process was told to end by; None: it goes on."""
+    return _process.asked
+
+
+def look() -> None:
+    """Look whether to end.
+
+    Raises:
+        Ended: Yes; once, for what is left behind then is put in order undisturbed.
+    """
+    if _process.asked is not None and not _process.is_ending:
+        _process.end()
+
+
+@contextmanager
+def working() -> Iterator[None]:
+    """Be told to end by `look` alone, and at the block's end.
+
+    Raises:
+        Ended: The signal came inside.
+    """
+    _process.works += 1
+    try:
+        yield
+    finally:
+        _process.works -= 1
+    look()
+
+
+@contextmanager
+def cuttable() -> Iterator[None]:
+    """Do something that may be left anywhere: until it is over, nothing has changed.
+
+    Raises:
+        Ended: The signal came more than `CUT_S` ago.
+    """
+    _process.cuts += 1
+    try:
+        if _process.is_late:
+            look()
+        yield
+    finally:
+        _process.cuts -= 1
+
+
+def nap(seconds: float) -> None:
+    """Sleep, unless this process is to end.
+
+    Raises:
+        Ended: It is.
+    """
+    end_s = time.monotonic() + seconds
+    look()
+    while (left_s := end_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, NAP_S))
+        look()

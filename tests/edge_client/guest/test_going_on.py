@@ -1,0 +1,266 @@
+"""Training that is left after any step and gone on with ends in the bytes of never having left."""
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import Base
+from edge_client.engine.budgeted import open_within
+from edge_client.engine.engine import Engine
+from edge_client.engine.opening import open_engine
+from edge_client.engine.trainer import Trained, train
+from edge_client.files import PRIVATE
+from edge_client.guest.steps import KEEP_EVERY_S, Paused, StepFile
+from edge_client.guest.stopping import Ended, listening, working
+from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Task
+from edge_client.wire.tensors import AdapterState
+from edge_client.wire.training import Training
+from tests.breadth import covering
+from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS
+
+TRAINING = Training(lr=0.01, tokens=48, batch=4, epochs=3, weight_decay=0.01)
+STEPS = 6  # two batches in each of three epochs
+WEIGHTS = [1.0, 0.5, 2.0, 0.25, 1.0, 0.75]
+BOUND = {"work": "w1"}
+each_kind = pytest.mark.parametrize("kind", KINDS)
+TURNS = 3
+
+
+class Leaving:
+    """Says to leave after chosen numbers of steps; a step file calls it between two steps."""
+
+    def __init__(self, *after: int) -> None:
+        self._left, self.steps = list(after), 0
+
+    def __call__(self) -> None:
+        self.steps += 1
+        if self._left and self.steps == self._left[0]:
+            self._left.pop(0)
+            raise Paused
+
+
+def started(kind: str, base: Base, task: Task, name: str) -> tuple[Engine, AdapterState]:
+    spec = parse_adapter(name)
+    engine = open_engine(kind, base, task, spec, TRAINING)
+    start = initial_adapter(spec, base, len(task.labels), seed=3)
+    engine.load_adapter(start)
+    return engine, start
+
+
+def straight(kind: str, base: Base, task: Task, name: str) -> Trained:
+    engine, _ = started(kind, base, task, name)
+    return train(engine, TEXTS, TRAINING, 5, WEIGHTS)
+
+
+def one_life(engine: Engine, path: Path, between: Callable[[], None]) -> Trained | None:
+    try:
+        return train(engine, TEXTS, TRAINING, 5, WEIGHTS, StepFile(path, BOUND, between))
+    except Paused:
+        return None
+
+
+def same(trained: Trained, expected: Trained) -> bool:
+    pairs = [(trained.delta[name], tensor) for name, tensor in expected.delta.items()]
+    is_loss = trained.loss == expected.loss and trained.num_examples == expected.num_examples
+    return is_loss and all(a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+@pytest.mark.parametrize(("kind", "name"), covering(KINDS, SPECS))
+def test_left_at_random_steps_it_ends_in_the_same_bytes(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str, name: str, seed: int
+) -> None:
+    expected = straight(kind, tiny_base, hub_task, name)
+    for turn in range(TURNS):
+        drawn = np.random.default_rng(seed + turn)
+        lives, trained, path = 0, None, tmp_path / f"{turn}.st"
+        while trained is None:
+            engine, _ = started(kind, tiny_base, hub_task, name)  # another process, in all but name
+            trained = one_life(engine, path, Leaving(int(drawn.integers(1, STEPS))))
+            lives += 1
+        assert same(trained, expected), f"SMIDGEN_FAULT_SEED={seed}, turn {turn}, life {lives}"
+
+
+@each_kind
+def test_an_engine_that_stays_open_goes_on_in_the_same_bytes(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+) -> None:
+    expected = straight(kind, tiny_base, hub_task, "lora:4")
+    engine, start = started(kind, tiny_base, hub_task, "lora:4")
+    before = engine.layer_forwards
+    assert one_life(engine, tmp_path / "w.st", Leaving(3)) is None
+    in_first_life = engine.layer_forwards - before
+    engine.rest()
+    engine.load_adapter(start)
+    trained = one_life(engine, tmp_path / "w.st", Leaving())
+    assert trained is not None and same(trained, expected)
+    assert trained.earlier_forwards == in_first_life > 0
+
+
+@each_kind
+def test_a_step_that_is_cut_changes_nothing(
+    tiny_base: Base, hub_task: Task, kind: str, seed: int
+) -> None:
+    engine, _ = started(kind, tiny_base, hub_task, "lora:4")
+    batch = engine.encoder.batch(engine.encoder.prompts(TEXTS), engine.encoder.labels(TEXTS))
+    began_s = time.monotonic()
+    engine.train_step(batch)
+    step_s = time.monotonic() - began_s
+    drawn, cuts = np.random.default_rng(seed), 0
+    for _ in range(20):
+        adapter, moments = engine.adapter(), engine.moments()
+        is_cut = False
+        try:
+            with listening(cut_s=drawn.uniform(1e-5, 1.5 * step_s)), working():
+                os.kill(os.getpid(), signal.SIGTERM)
+                try:
+                    engine.train_step(batch)
+                except Ended:
+                    is_cut = True
+                    raise
+        except Ended:
+            cuts += is_cut
+        now = engine.moments()
+        is_same = all((now.means[name] == mean).all() for name, mean in moments.means.items())
+        is_same &= now.counts == moments.counts
+        is_same &= all((engine.adapter()[n] == tensor).all() for n, tensor in adapter.items())
+        assert is_same == is_cut, f"seed {seed}"
+    assert cuts
+
+
+@each_kind
+def test_moments_that_are_loaded_give_the_same_next_step(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    engine, _ = started(kind, tiny_base, hub_task, "lora:2+head")
+    batch = engine.encoder.batch(engine.encoder.prompts(TEXTS), engine.encoder.labels(TEXTS))
+    engine.train_step(batch)
+    adapter, moments = engine.adapter(), engine.moments()
+    engine.train_step(batch)
+    expected = engine.adapter()
+    engine.load_adapter(adapter)
+    engine._backend.load_moments(moments)
+    engine.train_step(batch)
+    after = engine.adapter()
+    assert all(after[name].tobytes() == tensor.tobytes() for name, tensor in expected.items())
+
+
+# What does not fit
+
+
+def left(tmp_path: Path, base: Base, task: Task) -> Path:
+    """A file of training that was left after three steps."""
+    engine, _ = started(KINDS[0], base, task, "lora:4")
+    assert one_life(engine, tmp_path / "w.st", Leaving(3)) is None
+    return tmp_path / "w.st"
+
+
+def steps_taken(
+    path: Path, base: Base, task: Task, texts: list[Example] = TEXTS, **how: object
+) -> int:
+    """How many steps a training makes that finds this file."""
+    engine, _ = started(KINDS[0], base, task, "lora:4")
+    between, bound = Leaving(), {"work": how.pop("work", "w1")}
+    seed, training = how.pop("seed", 5), replace(TRAINING, **how)  # type: ignore[arg-type]
+    file = StepFile(path, bound, between)  # type: ignore[arg-type]
+    train(engine, texts, training, seed, WEIGHTS, file)  # type: ignore[arg-type]
+    return between.steps
+
+
+def test_what_fits_is_gone_on_with(tiny_base: Base, hub_task: Task, tmp_path: Path) -> None:
+    path = left(tmp_path, tiny_base, hub_task)
+    assert path.stat().st_mode & 0o777 == PRIVATE
+    assert steps_taken(path, tiny_base, hub_task) == STEPS - 3
+
+
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [
+        ("texts", {"texts": [*TEXTS[:-1], Example("another", label="mail")]}),
+        ("work", {"work": "w2"}),
+        ("training terms", {"lr": 0.02}),
+        ("seed", {"seed": 6}),
+    ],
+)
+def test_of_something_else_it_is_dropped_in_one_line(
+    tiny_base: Base,
+    hub_task: Task,
+    tmp_path: Path,
+    what: str,
+    how: dict[str, object],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = left(tmp_path, tiny_base, hub_task)
+    assert steps_taken(path, tiny_base, hub_task, **how) == STEPS  # type: ignore[arg-type]
+    (said,) = [line for line in caplog.messages if "does not fit" in line]
+    assert f"other {what}" in said and not path.exists()
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_damaged_file_is_dropped_in_one_line(
+    tiny_base: Base,
+    hub_task: Task,
+    tmp_path: Path,
+    place: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = left(tmp_path, tiny_base, hub_task)
+    body = bytearray(path.read_bytes())
+    body[[0, 70, len(body) // 2, -1][place]] ^= 1
+    path.write_bytes(bytes(body))
+    with caplog.at_level(logging.WARNING):
+        assert steps_taken(path, tiny_base, hub_task) == STEPS
+    (said,) = caplog.messages
+    assert "the file is damaged" in said
+
+
+@each_kind
+def test_a_plan_that_does_not_fit_any_more_begins_anew(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = parse_adapter("lora:4")
+    engine = open_within(kind, tiny_base, hub_task, spec, TRAINING, 2 << 30)
+    assert engine.budget is not None and engine.budget.has(engine.plan)
+    assert one_life(engine, tmp_path / "w.st", Leaving(3)) is None
+    plan = engine.plan
+    engine.use(min(engine.budget._found, key=lambda o: o.predicted_peak_bytes).plan)
+    assert engine.plan != plan
+    engine.budget.guard.budget_bytes = 1
+    assert not engine.budget.has(plan) and engine.budget.has(engine.plan)
+    trained = one_life(engine, tmp_path / "w.st", between := Leaving())
+    assert trained is not None and between.steps == STEPS
+    assert "of a plan that does not fit" in caplog.text
+
+
+def test_every_five_minutes_it_is_kept_for_a_power_cut(
+    tiny_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
+    engine, _ = started(KINDS[0], tiny_base, hub_task, "lora:4")
+    path, seen, now_s = tmp_path / "w.st", list[bool](), 0.0
+
+    def between() -> None:
+        nonlocal now_s
+        now_s += KEEP_EVERY_S / 2.5
+        seen.append(path.exists())
+
+    file = StepFile(path, BOUND, between, lambda: now_s)
+    train(engine, TEXTS, TRAINING, 5, WEIGHTS, file)
+    assert seen == [False, False, False, True, True, True]
+    assert steps_taken(path, tiny_base, hub_task) < STEPS
+
+
+def test_a_full_disk_costs_the_steps_and_not_the_work(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, _ = started(KINDS[0], tiny_base, hub_task, "lora:4")
+    assert one_life(engine, tmp_path / "none" / "w.st", Leaving(3)) is None
+    assert "are not kept" in caplog.text
