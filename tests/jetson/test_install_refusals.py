@@ -58,9 +58,18 @@ def torn(house: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 
 
-def forged(house: Path) -> None:
-    """Another wheel under the same name, in the checksums as well: the lock knows better."""
+def torn_before_it_was_sealed(house: Path) -> None:
     torn(house)
+    seal(house)
+
+
+def with_a_torn_tarball(house: Path) -> None:
+    (house / "cpython.tar.gz").write_bytes((house / "cpython.tar.gz").read_bytes()[:40])
+    seal(house)
+
+
+def with_no_tarball_but_its_name(house: Path) -> None:
+    (house / "cpython.tar.gz").write_bytes(b"404 not found")
     seal(house)
 
 
@@ -120,6 +129,9 @@ def gone(house: Path) -> None:
 FAULTS: dict[Callable[[Path], None], str] = {
     gone: "is not a folder",
     torn: "tinydep.* is damaged: .*copy it again",
+    torn_before_it_was_sealed: "tinydep.* cannot be unpacked",
+    with_a_torn_tarball: "cpython.tar.gz cannot be unpacked",
+    with_no_tarball_but_its_name: "cpython.tar.gz cannot be unpacked",
     without_a_wheel: "tinydep.* is missing",
     without_a_wheel_and_its_sum: "pip cannot install .*tinydep",
     with_one_more: "more-1.* is not named in SHA256SUMS",

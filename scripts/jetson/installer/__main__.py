@@ -18,6 +18,7 @@ from typing import Optional
 from refusal import Refusal, demand
 from release import CURRENT, HOME, RELEASES, alone, linked, make, roll_back, switch
 from root import COMMAND, ENV, IDENTITY, RULES, STATE, TOKEN, UNIT, WANTED, Root
+from service import forget, restart, stop
 from wheelhouse import Wheelhouse
 
 SOURCES = Path(__file__).resolve().parents[1]
@@ -54,7 +55,7 @@ def act(asked: argparse.Namespace) -> str:
         return uninstall(root, is_purged=asked.purge)
     if asked.rollback:
         with alone(root):
-            return "{} runs again".format(roll_back(root))
+            return "{} is current again{}".format(roll_back(root), restart(root))
     demand(asked.wheelhouse is not None, "name the wheelhouse's folder")
     return install(root, asked.wheelhouse, asked.env, asked.token_file, is_image=asked.image)
 
@@ -79,8 +80,8 @@ def install(
     is_new = not (root.at(RELEASES) / house.release).is_dir()
     if is_new:
         root.check_room(house.unpacked_bytes())
-    before = linked(root, CURRENT)
     with alone(root):
+        before = linked(root, CURRENT)
         make(root, house, SOURCES)
         owner = root.user()
         root.folder_of(STATE, 0o750, owner)
@@ -92,9 +93,28 @@ def install(
         if token is not None:
             root.put(TOKEN, token, 0o600, owner)
         switch(root, house.release)
-    if before == house.release:
-        return "{} is installed already".format(house.release)
-    return "{} is installed{}".format(house.release, "" if before is None else ", after " + before)
+        if not root.is_changed:
+            return "{} is installed already".format(house.release)
+        is_upgrade = before not in (None, house.release)
+        told = ", after {}".format(before) if is_upgrade else ""
+        return "{} is installed{}{}".format(house.release, told, started(root, is_upgrade))
+
+
+def started(root: Root, is_upgrade: bool) -> str:
+    """Start the current release; after an upgrade, one that ends at once gives way to the former.
+
+    Raises:
+        Refusal: It did.
+    """
+    try:
+        return restart(root)
+    except Refusal as error:
+        name = linked(root, CURRENT)
+        if not is_upgrade:
+            raise Refusal("{} is installed, but {}".format(name, error)) from error
+        former = roll_back(root)
+        restart(root)
+        raise Refusal("{} is current again, not {}: {}".format(former, name, error)) from error
 
 
 def read_env(path: Path) -> bytes:
@@ -140,10 +160,12 @@ def is_enrolled(identity: Path) -> bool:
 
 def uninstall(root: Root, is_purged: bool) -> str:
     """Take it away; without `--purge` settings, identity and texts stay for the next install."""
+    stop(root)
     for path in (WANTED, UNIT, RULES, HOME):
         root.remove(path)
     if root.at(COMMAND).is_symlink():
         root.remove(COMMAND)
+    forget(root)
     if is_purged:
         root.remove(ENV)
         root.remove(STATE)

@@ -146,7 +146,7 @@ def _own_python(root: Root, house: Wheelhouse) -> str:
 
 def _unpack(tarball: Path, place: Path) -> None:
     """Unpack a tarball whose one folder is `python/`, and nothing out of it."""
-    with tarfile.open(str(tarball)) as archive:
+    with tarfile.open(str(tarball), "r:gz") as archive:
         for member in archive:
             member.uid = member.gid = 0
             member.uname = member.gname = ""

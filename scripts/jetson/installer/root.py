@@ -30,13 +30,16 @@ class Root:
     Args:
         folder: `/`, or a folder that becomes one.
 
+    Attributes:
+        is_changed: Whether anything was written since.
+
     Raises:
         Refusal: It is not there, or may not be changed.
     """
 
     def __init__(self, folder: Path) -> None:
         demand(folder.is_dir(), "{} is not a folder; name a root file system".format(folder))
-        self.folder = folder.resolve()
+        self.folder, self.is_changed = folder.resolve(), False
         demand(os.geteuid() == 0, "installing needs root's rights; run it with sudo")
         told = "{} may not be written; is it mounted read-only? Use bake.sh on its image"
         demand(os.access(str(self.folder), os.W_OK), told.format(self.folder))
@@ -118,6 +121,7 @@ class Root:
             file.flush()
             os.fsync(file.fileno())
         os.replace(str(part), str(path))
+        self.is_changed = True
 
     def link(self, inside: str, target: str) -> None:
         """Let a symbolic link lead there, changed in one step."""
@@ -130,6 +134,7 @@ class Root:
             part.unlink()
         os.symlink(target, str(part))
         os.replace(str(part), str(path))
+        self.is_changed = True
 
     def folder_of(self, inside: str, mode: int, owner: Tuple[int, int]) -> None:
         """Let a folder be there; one that is, is left as its owner wants it."""

@@ -13,6 +13,7 @@ import hashlib
 import re
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path
 from typing import List, Optional, Set
 
@@ -123,16 +124,24 @@ class Wheelhouse:
         return found.pop() if found else None
 
     def unpacked_bytes(self) -> int:
-        """Disk that a release takes: what is in the wheels and the tarball, compiled code too."""
-        total = 0
-        for wheel in self.wheels:
-            with zipfile.ZipFile(str(wheel)) as archive:
-                for info in archive.infolist():
-                    # Compiled code is about as long as its source
-                    total += info.file_size * (2 if info.filename.endswith(".py") else 1) + 4096
-        if self.cpython is not None:
-            with tarfile.open(str(self.cpython)) as archive:
-                total += sum(member.size + 4096 for member in archive)
+        """Disk that a release takes: what is in the wheels and the tarball, compiled code too.
+
+        Raises:
+            Refusal: One of them is not what its name says.
+        """
+        total, path = 0, self.own
+        try:
+            for path in self.wheels:
+                with zipfile.ZipFile(str(path)) as archive:
+                    for info in archive.infolist():
+                        # Compiled code is about as long as its source
+                        total += info.file_size * (2 if info.filename.endswith(".py") else 1) + 4096
+            if self.cpython is not None:
+                path = self.cpython
+                with tarfile.open(str(path), "r:gz") as tarball:
+                    total += sum(member.size + 4096 for member in tarball)
+        except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
+            raise Refusal("{} cannot be unpacked ({}); {}".format(path, error, AGAIN)) from error
         return total
 
 
