@@ -1,9 +1,11 @@
 """install.sh into a made-up root: twice, an upgrade, one that fails, one that is killed, away."""
 
 import os
+import re
 import signal
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +14,8 @@ import pytest
 from tests.jetson.wheelhouses import (
     JETSON,
     as_root,
+    cpython,
+    digest,
     empty_root,
     install,
     refused,
@@ -189,3 +193,40 @@ def test_a_rebuilt_wheelhouse_of_the_same_version_is_another_release(
     again = wheelhouse(tmp_path / "again")
     (again / "base.lock").write_text("# resolved again\n" + (again / "base.lock").read_text())
     assert "after 1.0.0-" in installed(root, seal(again))
+
+
+@pytest.mark.slow
+def test_our_own_wheels_install_and_start(tmp_path: Path) -> None:
+    """Of an index, and resolved for this machine: what a device needs, and nothing else."""
+    house, root = tmp_path / "house", empty_root(tmp_path / "root")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    pins = str(JETSON.parents[1] / "constraints" / "constraints.txt")
+    line = [*pip, "wheel", "-q", "-c", pins, "-w", str(house / "wheels"), str(JETSON.parents[1])]
+    built = subprocess.run(line, capture_output=True, text=True, check=False)
+    if built.returncode:
+        pytest.skip(f"no index answers: {built.stderr.strip().splitlines()[-1]}")
+    lock = ""
+    for path in sorted((house / "wheels").glob("*.whl")):
+        name, version = path.name.split("-")[:2]
+        if name != "smidgen":
+            lock += f"{name}=={version} --hash=sha256:{digest(path)}\n"
+    (house / "base.lock").write_text(lock)
+    cpython(house)
+    installed(root, seal(house))
+    before = tree(root)
+    installed(root, house)
+    assert tree(root) == before
+    assert re.fullmatch(r"[\d.]+", smidgen_in(root, "--version"))
+    assert "run" in smidgen_in(root, "client", "--help")
+    texts = root / "var/lib/smidgen/data/labelled.csv"
+    texts.write_text("text,label\n" + "the cup final,sports\nthe bank lost money,business\n" * 4)
+    given = (
+        "--data",
+        str(texts.parent),
+        "--out",
+        str(texts.parent / "adapter"),
+        "--task",
+        "agnews",
+    )
+    smidgen_in(root, "client", "train", *given, "--rounds", "1")
+    assert list(texts.parent.glob("adapter/*.safetensors"))

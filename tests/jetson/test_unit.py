@@ -20,7 +20,8 @@ MOST_EXPOSURE = 2.5  # of 10; systemd 237 knows no more of what would lower it
 # Of the man pages of systemd 237: what of them the unit uses.
 KNOWN_TO_237 = """
 After CapabilityBoundingSet CPUWeight Description Environment EnvironmentFile ExecStart
-ExecStartPost IOSchedulingClass LockPersonality MemoryAccounting MemoryMax Nice NoNewPrivileges
+ExecStartPost IOSchedulingClass LimitCORE LockPersonality MemoryAccounting MemoryMax Nice
+NoNewPrivileges
 OOMScoreAdjust PrivateDevices PrivateTmp ProtectControlGroups ProtectHome ProtectKernelModules
 ProtectKernelTunables ProtectSystem RequiresMountsFor Restart RestartPreventExitStatus RestartSec
 RestrictAddressFamilies RestrictNamespaces RestrictRealtime StartLimitIntervalSec StateDirectory

@@ -137,12 +137,13 @@ class Root:
         self.is_changed = True
 
     def folder_of(self, inside: str, mode: int, owner: Tuple[int, int]) -> None:
-        """Let a folder be there; one that is, is left as its owner wants it."""
+        """Let a folder be there; one that is somebody's is left as that wants it."""
         path = self.at(inside)
-        if not path.is_dir():
-            path.mkdir(parents=True)
+        if not path.is_dir() or path.stat().st_uid == 0:
+            path.mkdir(parents=True, exist_ok=True)
             os.chown(str(path), *owner)
             path.chmod(mode)
+            self.is_changed = True
 
     def remove(self, inside: str) -> None:
         """Let nothing be there."""
