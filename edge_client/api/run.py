@@ -3,7 +3,7 @@
 import os
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,8 @@ from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.engine.budgeted import ready_engine
 from edge_client.engine.limits import parse_limits
 from edge_client.errors import Failed, WrongInput, demand
+from edge_client.guest.ceilings import Rules
+from edge_client.guest.windows import parse_window
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size
 from edge_client.texts.dialect import Dialect
@@ -62,6 +64,11 @@ def run_client(
     name: str = "",
     cache_size: str = CACHE_SIZE,
     patience: float = PATIENCE_S,
+    windows: Sequence[str] | None = None,
+    on_mains: bool = False,
+    max_watts: float | None = None,
+    max_celsius: float | None = None,
+    max_load: float | None = None,
     out: Place | None = None,
     text_column: str = "",
     label_column: str = "",
@@ -96,6 +103,11 @@ def run_client(
         name: The device's name; the host's by default.
         cache_size: Disk for what frozen layers give, such as `1G`; `0`: none.
         patience: Seconds the coordinator may be absent at the start.
+        windows: When it may work, in local time, such as `["01:00-05:00"]`; always by default.
+        on_mains: Work on mains or while charging alone.
+        max_watts: Pause while the whole board draws more.
+        max_celsius: Pause while its hottest zone is hotter; slow down just below.
+        max_load: Pause while other programs keep more processors busy.
         out: Folder for a finished run's adapter; the state folder's `adapter` by default.
         text_column: Column with the text, or two of a pair, `a,b`; `text` by default.
         label_column: Column with the label; `label` by default.
@@ -116,6 +128,8 @@ def run_client(
     name = name or socket.gethostname()
     check_name(name, is_folder=state is None)
     demand(patience >= 0, f"--patience {patience}: seconds, 0 or more, are expected")
+    hours = tuple(parse_window(window) for window in windows or ())
+    rules = Rules(hours, on_mains, max_watts, max_celsius, max_load)
     demand(until in UNTIL, f"--until {until!r} is not known; {' or '.join(UNTIL)} is expected")
     own_tags = dict(tags or {})
     check_tags(own_tags)
@@ -145,6 +159,7 @@ def run_client(
         patience_s=patience,
         out=folder,
         tags=own_tags,
+        rules=rules,
         is_until_finished=until == FINISHED,
     )
     client_state = ClientState(state_folder(state, name))

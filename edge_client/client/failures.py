@@ -19,7 +19,7 @@ from edge_client.texts.tasks import TaskError
 from edge_client.texts.tokens import TokenizerError
 from edge_client.wire.failures import Failure
 from edge_client.wire.fleet import REVOKED, Terms
-from edge_client.wire.messages import WireError
+from edge_client.wire.messages import Report, WireError, Work
 
 MOST_IN_A_ROW = 3  # pieces of work that may fail one after the other
 # What may pass by itself; a device leaves if it has not passed within `Settings.grace_s`.
@@ -121,3 +121,30 @@ def is_lasting(error: Exception, budget_bytes: int | None) -> bool:
             return False
         cause = cause.__cause__
     return isinstance(error, WrongInput)
+
+
+def failed(
+    work: Work,
+    standing: Standing,
+    error: Exception,
+    now_s: float,
+    grace_s: float,
+    budget_bytes: int | None,
+) -> Report:
+    """What is said of work that failed; the device leaves where going on would be in vain.
+
+    Args:
+        work: What was asked.
+        standing: How the device stands to its run; notes since when its work fails.
+        error: What went wrong.
+        now_s: Seconds, ever growing.
+        grace_s: How long failures that may pass by themselves are borne.
+        budget_bytes: See `is_lasting`.
+    """
+    code = code_of(error)
+    if not standing.in_a_row:
+        standing.failing_since_s = now_s
+    borne_s = grace_s if code in PASSING else 0.0
+    is_last = standing.in_a_row + 1 >= MOST_IN_A_ROW and now_s - standing.failing_since_s >= borne_s
+    is_leaving = is_last or is_lasting(error, budget_bytes)
+    return Report(work.work_id, "failed", failure=code, is_leaving=is_leaving)

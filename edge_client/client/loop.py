@@ -17,12 +17,12 @@ from edge_client.client.adapters import Adapters, take_home
 from edge_client.client.enrolment import check_protocol, enrol, identity_of
 from edge_client.client.failures import (
     MOST_IN_A_ROW,
-    PASSING,
     Declined,
     GaveUp,
     NotTaken,
     Standing,
     code_of,
+    failed,
     is_lasting,
     not_known,
 )
@@ -39,11 +39,14 @@ from edge_client.client.transport import (
 )
 from edge_client.client.worker import Worker
 from edge_client.errors import Failed, WrongInput
-from edge_client.guest.stopping import Ended, cuttable, look, nap, working
+from edge_client.guest.guest import Guest
+from edge_client.guest.notify import status, tell
+from edge_client.guest.steps import Paused
+from edge_client.guest.stopping import Ended, look, nap, waiting, working
 from edge_client.metering.work import WorkMeter
 from edge_client.wire.failures import Failure
 from edge_client.wire.fleet import MOST_RETURNS, Membership, Terms, draw_life
-from edge_client.wire.messages import Next, Over, Receipt, Report, WireError, Work
+from edge_client.wire.messages import Next, Over, Receipt, WireError, Work
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +66,8 @@ class Client:
 
     def __init__(self, settings: Settings, state: ClientState) -> None:
         self._settings, self._state = settings, state
-        self._worker = Worker(settings, state)
+        self._guest = Guest(settings.rules)
+        self._worker = Worker(settings, state, self._guest)
         self._teller = Teller()
         self._me = Identity(settings.url, "")
         self._runs: dict[str, Standing] = {}  # that go on, by id
@@ -93,12 +97,15 @@ class Client:
         try:
             self._me = enrol(coordinator, known, self._settings)
             self._state.keep_identity(self._me)
+            tell("READY=1", "STATUS=enrolled")
             deliver_all(coordinator, self._state)
+            self._guest.begin()
             self._serve(coordinator)
         except Ended:
             is_stopped = True
             log.info("told to end; what was done is kept in %s", self._state.folder)
         finally:
+            tell("STOPPING=1")
             coordinator.close()
             self._worker.close()
         me, runs = self._me, tuple(self._finished.values())
@@ -109,6 +116,9 @@ class Client:
         wait_s = 0.0  # at first, to say what is waited for
         while True:
             look()
+            if not self._guest.may_work():
+                self._worker.close()  # who pauses holds nothing
+                self._guest.wait()
             meter = WorkMeter(coordinator.traffic)
             try:
                 with meter.phase("wait"):
@@ -116,6 +126,7 @@ class Client:
             except Unreachable:  # it may have ended with its last run
                 return
             wait_s = 0.0
+            self._guest.alive()
             if not self._runs:  # what came before is over, and the next may be another
                 self._worker.close()
             if given.terms is not None:
@@ -124,6 +135,8 @@ class Client:
                 if not self._take_home(coordinator, given.over) and self._is_done():
                     return
             elif given.work is not None:
+                if not self._guest.may_work():  # by now; it is handed out again
+                    continue
                 self._teller.worked()
                 self._work(coordinator, given.work, meter)
                 wait_s = self._settings.wait_s
@@ -305,7 +318,8 @@ class Client:
         if run_id not in self._runs:  # joined in an earlier life
             self._runs[run_id] = Standing(self._state.terms(run_id))
         standing = self._runs[run_id]
-        log.info("%s", begun(work, standing.terms))
+        log.info("%s", said := begun(work, standing.terms))
+        status(said)
         error: Exception | None = None
         with working():  # until it is in the outbox
             try:
@@ -316,6 +330,8 @@ class Client:
                     raise not_known(self._settings.url, refused) from refused
                 log.warning("%s: its adapter is not to be had: %s", work.work_id, refused)
                 nap(SAID_AGAIN_S)  # its step is closed; what is next is another one
+                return
+            except Paused:  # it is handed out again, and goes on where it was
                 return
             except ERRORS as found:
                 if isinstance(found, TransportError):
@@ -344,7 +360,7 @@ class Client:
         self, coordinator: Coordinator, work: Work, standing: Standing, meter: WorkMeter
     ) -> Answer:
         base_name = standing.terms.base_name if standing.terms else "of that run"
-        with meter.phase("download"), cuttable():
+        with meter.phase("download"), waiting():
             sha256 = work.adapter_sha256
             fetch = partial(coordinator.adapter, sha256, meter, work.adapter_bytes)
             body = self._adapters.body(sha256, fetch, len(self._runs))
@@ -379,12 +395,6 @@ class Client:
     def _failed(self, work: Work, standing: Standing, error: Exception) -> Answer:
         if isinstance(error, OSError):
             self._worker.forget_notes()
-        code, now_s = code_of(error), time.monotonic()
-        if not standing.in_a_row:
-            standing.failing_since_s = now_s
-        failing_s = now_s - standing.failing_since_s
-        grace_s = self._settings.grace_s if code in PASSING else 0.0
-        is_last = standing.in_a_row + 1 >= MOST_IN_A_ROW and failing_s >= grace_s
-        is_leaving = is_last or is_lasting(error, self._settings.budget_bytes)
-        report = Report(work.work_id, "failed", failure=code, is_leaving=is_leaving)
+        grace_s, budget_bytes = self._settings.grace_s, self._settings.budget_bytes
+        report = failed(work, standing, error, time.monotonic(), grace_s, budget_bytes)
         return Answer(report, None, f"{type(error).__name__}: {error}")

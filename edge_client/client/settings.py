@@ -7,6 +7,7 @@ from pathlib import Path
 
 from edge_client.bases.base import Base
 from edge_client.engine.limits import Limits
+from edge_client.guest.ceilings import Rules
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.texts.dialect import PLAIN, Dialect
 
@@ -36,6 +37,7 @@ class Settings:
         verify: Whose certificates are believed; None: nobody's, for plain HTTP.
         tags: What its owner says of the device.
         limits: What its owner lets one piece of work take.
+        rules: When it may work, and what it must not disturb.
         is_until_finished: Whether the client ends when the runs it joined are over; it waits for
             the next one else.
     """
@@ -59,6 +61,7 @@ class Settings:
     verify: ssl.SSLContext | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
+    rules: Rules = field(default_factory=Rules)
     is_until_finished: bool = False
 
 

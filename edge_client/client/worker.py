@@ -18,8 +18,9 @@ from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
 from edge_client.engine.limits import Watched
 from edge_client.engine.opening import engine_name
+from edge_client.guest.guest import Guest
 from edge_client.guest.steps import Keeper, StepFile
-from edge_client.guest.stopping import cuttable, look
+from edge_client.guest.stopping import waiting
 from edge_client.labelling.book import FileNotes
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.metering.work import WorkMeter
@@ -38,10 +39,11 @@ class Worker:
     Args:
         settings: What the client was started with.
         state: Its state folder.
+        guest: Says between two steps whether to go on.
     """
 
-    def __init__(self, settings: Settings, state: ClientState) -> None:
-        self._settings, self._state = settings, state
+    def __init__(self, settings: Settings, state: ClientState, guest: Guest) -> None:
+        self._settings, self._state, self._guest = settings, state, guest
         self._engine: Engine | None = None
         self._engine_for: tuple[object, ...] = ()
         self._folders: dict[tuple[str, ...], DataFolder] = {}  # by a run's labels
@@ -80,19 +82,22 @@ class Worker:
             OverLimits: It is more than the device's owner allows.
             OutOfTime: It took longer.
             Ended: This process is to end; what was done of it is kept.
+            Paused: It may not go on now; likewise.
         """
         check_base(self._settings, work.base_id, base_name)
         limits = self._settings.limits
         limits.check(work.training)
         with meter.phase("load"):
-            with cuttable():
+            with waiting():
                 engine, own = self._ready(work)
             engine.load_adapter(decode_adapter(body))
             notes = self._known(own, work)
             progress = Progress(work, texts_in(work, own.data))
             engine.on_texts = Watched(limits.seconds, progress)
             if work.kind != "train":  # training is left where its keeper says
-                engine.on_texts = left_after(engine.on_texts)
+                # what was labelled is on disk; an evaluation would begin anew, so it stays
+                leave = self._guest.between if work.kind == "label" else self._guest.stay
+                engine.on_texts = left_after(engine.on_texts, leave)
         with meter.phase(work.kind):
             finished = answer(engine, own, work, device_id, notes, self._keeper(work))
             if work.kind == "train":
@@ -111,7 +116,7 @@ class Worker:
             "form of adapter": work.adapter_spec,
             "engine or version": " ".join(how),
         }
-        return StepFile(self._state.steps(work.work_id), bound, look)
+        return StepFile(self._state.steps(work.work_id), bound, self._guest.between)
 
     def rest(self) -> None:
         """Hold little until there is more work, which may be in an hour."""
@@ -186,11 +191,11 @@ class Worker:
         return notes
 
 
-def left_after(on_texts: Callable[[int], None]) -> Callable[[int], None]:
-    """Hear of texts that were read, and look whether to end."""
+def left_after(on_texts: Callable[[int], None], leave: Callable[[], None]) -> Callable[[int], None]:
+    """Hear of texts that were read, and leave there if it is said."""
 
     def heard(texts: int) -> None:
         on_texts(texts)
-        look()
+        leave()
 
     return heard

@@ -97,6 +97,26 @@ def run(
     patience: Annotated[
         float, typer.Option(help="Seconds the coordinator may be absent at the start.")
     ] = PATIENCE_S,
+    window: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HH:MM-HH:MM",
+            help="When it may work, in local time, such as 01:00-05:00; may be repeated.",
+        ),
+    ] = None,
+    on_mains: Annotated[
+        bool, typer.Option("--on-mains", help="Work on mains or while charging alone.")
+    ] = False,
+    max_watts: Annotated[
+        float | None, typer.Option(help="Pause while the whole board draws more.")
+    ] = None,
+    max_celsius: Annotated[
+        float | None,
+        typer.Option(help="Pause while its hottest zone is hotter; slow down just below."),
+    ] = None,
+    max_load: Annotated[
+        float | None, typer.Option(help="Pause while other programs keep more processors busy.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -144,6 +164,11 @@ def run(
                 name=name,
                 cache_size=cache_size,
                 patience=patience,
+                windows=window,
+                on_mains=on_mains,
+                max_watts=max_watts,
+                max_celsius=max_celsius,
+                max_load=max_load,
                 out=out,
                 text_column=text_column,
                 label_column=label_column,

@@ -36,7 +36,7 @@ class _Process:
         self._cut_s = cut_s
         self.asked: int | None = None  # the signal
         self.is_late = self.is_ending = False
-        self.works = self.cuts = 0  # blocks that it is in
+        self.works = self.cuts = self.waits = 0  # blocks that it is in
 
     def end(self) -> None:
         self.is_ending = True
@@ -48,7 +48,7 @@ class _Process:
                 raise KeyboardInterrupt
             return
         self.asked = number
-        if not self.works:
+        if self.waits or not self.works:
             self.end()
         signal.signal(signal.SIGALRM, self.late)
         signal.setitimer(signal.ITIMER_REAL, self._cut_s, CLOSER_S)
@@ -132,6 +132,21 @@ def cuttable() -> Iterator[None]:
         yield
     finally:
         _process.cuts -= 1
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Do something inside `working` of which nothing is kept: it may be left at once.
+
+    Raises:
+        Ended: This process is to end.
+    """
+    _process.waits += 1
+    try:
+        look()
+        yield
+    finally:
+        _process.waits -= 1
 
 
 def nap(seconds: float) -> None:

@@ -34,6 +34,7 @@ OTHERWISE = {
     ("create_run", "run"): "file",
     ("simulate", "experiments"): "files",
     ("run_client", "tags"): "tag",
+    ("run_client", "windows"): "window",
     ("serve", "trusted_proxies"): "trusted_proxy",
 }
 # A function that is called returns, a service does not; none is an empty tuple here.

@@ -1,0 +1,129 @@
+"""A client as a guest on its board: when it works, when it pauses, and what it says of it.
+
+    guest = Guest(rules)
+    guest.begin()
+    guest.wait()      # until it may work
+    guest.between()   # between two steps: goes on, slower perhaps, or raises Paused
+
+The rules are in `ceilings` and `windows`; here are the clocks, the instruments and the log.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+from edge_client.guest.ceilings import Gate, Readings, Rules, pressure, unknown
+from edge_client.guest.notify import Alive, status
+from edge_client.guest.sensors import Sensors
+from edge_client.guest.steps import Paused
+from edge_client.guest.stopping import look, nap
+from edge_client.guest.windows import minute_of
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0  # between two readings
+FIRST_S = 1.0  # of the first figures of power and load
+LONGEST_REST_S = 30.0  # between two steps
+
+
+class Guest:
+    """Paces the work of one client.
+
+    Args:
+        rules: The owner's.
+        sensors: What reads; None: this machine's instruments.
+        local: The wall clock's local time.
+        clock: Seconds, ever growing, whatever the wall clock does.
+        sleep: Waits; raises where the process is to end.
+
+    Attributes:
+        alive: Signs of life for the service manager.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        sensors: Sensors | None = None,
+        local: Callable[[], time.struct_time] = time.localtime,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = nap,
+    ) -> None:
+        self.alive = Alive()
+        self._rules, self._gate = rules, Gate(rules)
+        self._sensors = sensors or Sensors(rules)
+        self._local, self._clock, self._sleep = local, clock, sleep
+        self._readings, self._reasons = Readings(), tuple[str, ...]()
+        self._read_s, self._stepped_s = -LOOK_S, clock()
+
+    def begin(self) -> None:
+        """Take the first readings; what nothing here tells is said once."""
+        if self._rules.are_none:
+            return
+        readings = self._sensors.read()
+        if self._sensors.need_time:
+            self._sleep(FIRST_S)
+            readings = self._sensors.read()
+        for option in unknown(self._rules, readings):
+            log.warning("%s is without effect: nothing on this device tells what it needs", option)
+
+    def may_work(self) -> bool:
+        """Whether it may work now; looked at afresh every `LOOK_S`."""
+        if self._rules.are_none:
+            return True
+        now_s = self._clock()
+        if now_s - self._read_s >= LOOK_S:
+            self._read_s, self._readings = now_s, self._sensors.read()
+            minute = minute_of(self._local())
+            self._reasons = self._gate.look(minute, self._readings, now_s)
+        return not self._reasons
+
+    def wait(self) -> None:
+        """Wait until it may work; says why, and when it goes on.
+
+        Raises:
+            Ended: This process is to end.
+        """
+        if self.may_work():
+            return
+        told, began_s = "", self._clock()
+        while not self.may_work():
+            reason = "; ".join(self._reasons)
+            if not told:
+                log.info("paused: %s", reason)
+            if told != reason:
+                status(f"paused: {reason}")
+            told = reason
+            self.alive()  # to look whether it may go on is what it has to do now
+            self._sleep(LOOK_S)
+        log.info("going on after a pause of %.0f s", self._clock() - began_s)
+        status("going on")
+        self._stepped_s = self._clock()
+
+    def between(self) -> None:
+        """Between two steps: go on, after a rest where heat or power near their ceilings.
+
+        Raises:
+            Paused: It may not work now.
+            Ended: This process is to end.
+        """
+        look()
+        self.alive()
+        if self._rules.are_none:
+            return
+        if not self.may_work():
+            raise Paused
+        share, busy_s = pressure(self._rules, self._readings), self._clock() - self._stepped_s
+        if share > 0:
+            self._sleep(min(busy_s * share / (1 - share), LONGEST_REST_S))
+        self._stepped_s = self._clock()
+
+    def stay(self) -> None:
+        """As `between` for work that keeps nothing on disk: it waits where it is.
+
+        Raises:
+            Ended: This process is to end.
+        """
+        try:
+            self.between()
+        except Paused:
+            self.wait()

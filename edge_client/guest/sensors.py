@@ -1,0 +1,83 @@
+"""Readings for the rules of a guest, from the kernel's files: only of what some rule is about."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from edge_client.guest.ceilings import Readings, Rules
+from edge_client.metering.board import is_on_mains
+from edge_client.metering.heat import read_heat
+from edge_client.metering.power import Source, battery, packages, power_rails
+from edge_client.metering.sysfs import text
+
+TICKS = os.sysconf("SC_CLK_TCK")  # of /proc/stat, a second
+IDLE = (3, 4)  # columns of /proc/stat: idle, waiting for disks
+
+
+class Sensors:
+    """Reads instruments; watts and load are those since the last reading, and None at first.
+
+    Args:
+        rules: What is to be known.
+        root: Where `proc` and `sys` lie; another folder in tests.
+        clock: Seconds, ever growing.
+        own_s: Seconds of processors that this process has used.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        root: Path = Path("/"),
+        clock: Callable[[], float] = time.monotonic,
+        own_s: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._rules, self._root, self._clock, self._own_s = rules, root, clock, own_s
+        self._source: Source | None = None
+        if rules.most_watts is not None:
+            self._source = power_rails(root) or packages(root) or battery(root)
+        self._power_s: float | None = None
+        self._busy: tuple[float, float] | None = None  # when, and seconds that others had used
+
+    @property
+    def need_time(self) -> bool:
+        """Whether a first reading tells less than a second one."""
+        return self._rules.most_watts is not None or self._rules.most_load is not None
+
+    def read(self) -> Readings:
+        """What the instruments say; takes about a millisecond."""
+        rules, root = self._rules, self._root
+        return Readings(
+            is_on_mains=is_on_mains(root) if rules.on_mains else None,
+            watts=self._watts(),
+            celsius=read_heat(root).hottest_c if rules.most_celsius is not None else None,
+            load=self._load() if rules.most_load is not None else None,
+        )
+
+    def _watts(self) -> float | None:
+        if self._source is None:
+            return None
+        then_s, now_s = self._power_s, self._clock()
+        try:
+            if then_s is None:
+                self._source.start(now_s)
+                joules = None
+            else:
+                joules = self._source.advance(now_s)
+        except (OSError, ValueError):  # it is gone
+            self._source = None
+            return None
+        self._power_s = now_s
+        return None if then_s is None or joules is None else joules / max(now_s - then_s, 1e-3)
+
+    def _load(self) -> float | None:
+        """What others use: all processors' busy time less this process's own."""
+        columns = text(self._root / "proc/stat").partition("\n")[0].split()[1:9]
+        if len(columns) < 5 or not all(column.isdigit() for column in columns):
+            return None
+        ticks = sum(int(column) for place, column in enumerate(columns) if place not in IDLE)
+        before, now_s = self._busy, self._clock()
+        self._busy = now_s, ticks / TICKS - self._own_s()
+        if before is None:
+            return None
+        return max(0.0, self._busy[1] - before[1]) / max(now_s - before[0], 1e-3)

@@ -1,0 +1,201 @@
+"""A guest over a made-up board and clock; what the service manager hears over a real socket."""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge_client.guest.ceilings import CALM_S, Readings, Rules
+from edge_client.guest.guest import LONGEST_REST_S, LOOK_S, Guest
+from edge_client.guest.notify import Alive, status, tell
+from edge_client.guest.sensors import Sensors
+from edge_client.guest.steps import Paused
+from edge_client.guest.windows import parse_window
+
+
+class Board:
+    """A folder with the kernel's files, and a clock that goes on when somebody sleeps."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.now_s, self.own_s, self.slept = root, 1000.0, 0.0, list[float]()
+        self.ticks, self.at = 0.0, "12:00"
+        self.then: dict[int, Callable[[], None]] = {}  # after so many sleeps
+
+    def write(self, name: str, text: str) -> None:
+        file = self.root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def celsius(self, celsius: float) -> None:
+        self.write("sys/class/thermal/thermal_zone0/type", "CPU")
+        self.write("sys/class/thermal/thermal_zone0/temp", str(round(1000 * celsius)))
+
+    def watts(self, watts: float) -> None:
+        self.write("sys/bus/i2c/devices/1-0040/name", "ina3221x")
+        folder = "sys/bus/i2c/devices/1-0040/iio:device0"
+        self.write(f"{folder}/rail_name_0", "VDD_IN")
+        self.write(f"{folder}/in_power0_input", str(round(1000 * watts)))
+
+    def busy(self, seconds: float) -> None:
+        """All processes together use so much more."""
+        self.ticks += seconds * os.sysconf("SC_CLK_TCK")
+        self.write("proc/stat", f"cpu  {int(self.ticks)} 0 0 12345 99 0 0 0 0 0\ncpu0 1 2\n")
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_s += seconds
+        self.then.pop(len(self.slept), lambda: None)()
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def sensors(self, rules: Rules) -> Sensors:
+        return Sensors(rules, self.root, self.clock, lambda: self.own_s)
+
+    def guest(self, rules: Rules) -> Guest:
+        def local() -> time.struct_time:
+            return time.strptime(self.at, "%H:%M")
+
+        return Guest(rules, self.sensors(rules), local, self.clock, self.sleep)
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Board:
+    return Board(tmp_path)
+
+
+def test_without_rules_nothing_is_read_and_nothing_waits(board: Board) -> None:
+    guest = board.guest(Rules())
+    guest.begin()
+    guest.wait()
+    guest.between()
+    guest.stay()
+    assert not board.slept
+
+
+def test_a_hot_board_pauses_and_goes_on_once_it_is_cool_for_a_while(
+    board: Board, caplog: pytest.LogCaptureFixture
+) -> None:
+    guest = board.guest(Rules(most_celsius=70.0))
+    board.celsius(71.0)
+    with pytest.raises(Paused):
+        guest.between()
+    board.then = {3: lambda: board.celsius(66.0), 6: lambda: board.celsius(64.0)}
+    with caplog.at_level(logging.INFO):
+        guest.wait()
+    assert sum(board.slept) >= 6 * LOOK_S + CALM_S - LOOK_S
+    assert caplog.messages[0] == "paused: 71.0 C, 70 at most"
+    assert caplog.messages[1].startswith("going on after a pause of ")
+    assert len(caplog.messages) == 2
+    guest.between()
+
+
+def test_near_its_ceiling_it_rests_between_steps(board: Board) -> None:
+    guest = board.guest(Rules(most_celsius=70.0))
+    board.celsius(67.5)
+    board.now_s += 8.0  # a step
+    guest.between()
+    assert board.slept == [pytest.approx(8.0)]
+    board.celsius(69.9)
+    board.now_s += 1000.0
+    guest.between()
+    assert board.slept[1] == LONGEST_REST_S
+
+
+def test_its_hours_go_by_the_wall_clock_wherever_that_jumps(board: Board) -> None:
+    guest = board.guest(Rules((parse_window("01:00-05:00"),)))
+    board.at = "04:59"
+    assert guest.may_work()
+    board.at, board.now_s = "05:00", board.now_s + LOOK_S
+    assert not guest.may_work()
+    board.at, board.now_s = "02:00", board.now_s + LOOK_S  # somebody sets the clock
+    assert guest.may_work()
+
+
+def test_an_evaluation_waits_where_it_is(board: Board) -> None:
+    guest = board.guest(Rules((parse_window("01:00-05:00"),)))
+    board.then = {4: lambda: setattr(board, "at", "01:00")}
+    guest.stay()
+    assert board.slept == [LOOK_S] * 4
+
+
+def test_what_nothing_tells_is_said_once_and_forbids_nothing(
+    board: Board, caplog: pytest.LogCaptureFixture
+) -> None:
+    guest = board.guest(Rules(on_mains=True, most_watts=5.0, most_celsius=60.0, most_load=1.0))
+    guest.begin()
+    for _ in range(3):
+        guest.between()
+    assert [line.split()[0] for line in caplog.messages] == [
+        "--on-mains",
+        "--max-watts",
+        "--max-celsius",
+        "--max-load",
+    ]
+
+
+def test_watts_are_those_since_the_last_reading(board: Board) -> None:
+    board.watts(8.0)
+    sensors = board.sensors(Rules(most_watts=10.0))
+    assert sensors.read().watts is None
+    board.now_s += 4.0
+    board.watts(12.0)
+    assert sensors.read().watts == pytest.approx(10.0)
+
+
+def test_load_is_what_others_use(board: Board) -> None:
+    sensors = board.sensors(Rules(most_load=1.0))
+    board.busy(100)
+    assert sensors.read() == Readings()
+    board.now_s, board.own_s = board.now_s + 10.0, 15.0
+    board.busy(20)
+    assert sensors.read().load == pytest.approx(0.5)
+    board.now_s, board.own_s = board.now_s + 10.0, 35.0
+    board.busy(20)
+    assert sensors.read().load == 0
+
+
+def test_this_machine_can_be_read() -> None:
+    rules = Rules((), True, 1e3, 150.0, 1e3)
+    guest = Guest(rules)
+    guest.begin()
+    guest.between() if guest.may_work() else None
+
+
+# The service manager
+
+
+def listening(address: str) -> socket.socket:
+    heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    heard.bind(address)
+    heard.settimeout(5)
+    return heard
+
+
+@pytest.mark.parametrize("is_abstract", [False, True])
+def test_the_service_manager_hears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_abstract: bool
+) -> None:
+    name = f"smidgen-{os.getpid()}-{tmp_path.name}"
+    address = f"\0{name}" if is_abstract else str(tmp_path / "socket")
+    monkeypatch.setenv("NOTIFY_SOCKET", address.replace("\0", "@"))
+    with listening(address) as heard:
+        tell("READY=1", "STATUS=enrolled")
+        assert heard.recv(4096) == b"READY=1\nSTATUS=enrolled"
+        status("two\nlines, " + "long" * 100)
+        assert heard.recv(4096).startswith(b"STATUS=two lines, long")
+        alive = Alive()
+        for _ in range(100):
+            alive()
+        tell("STOPPING=1")
+        assert [heard.recv(4096), heard.recv(4096)] == [b"WATCHDOG=1", b"STOPPING=1"]
+
+
+@pytest.mark.parametrize("value", ["", "/no/such/socket", "@nobody-there", "vsock:2:1", "x"])
+def test_where_nobody_listens_nothing_happens(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", value)
+    tell("READY=1")
