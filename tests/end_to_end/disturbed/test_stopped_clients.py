@@ -5,15 +5,22 @@ What happens when follows from `SMIDGEN_FAULT_SEED`, which a failure names.
 
 import random
 import signal
+import socket
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 
 import pytest
 
 from edge_client.bases.base import Base
+from edge_client.client.state import ClientState, Identity
 from simulation.demo.processes import fleet
 from tests.breadth import first_fast
+from tests.coordinator.devices import key_of
 from tests.end_to_end.conftest import CLIENTS, Scene, wait_for
+from tests.end_to_end.disturbed.wall_clock import WallClock
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(900)]
 WITHIN_S = 10.0  # the promise
@@ -64,6 +71,7 @@ def train_at_length(scene: Scene, engine: str) -> str:
 def undisturbed(
     tmp_path_factory: pytest.TempPathFactory, tiny_base: Base
 ) -> Callable[[str], bytes]:
+    @cache
     def adapter(engine: str) -> bytes:
         folder = tmp_path_factory.mktemp("undisturbed")
         with fleet(folder / "logs", cores_each=1) as processes:
@@ -139,3 +147,81 @@ def test_a_client_that_trains_ends_in_time_and_goes_on(
     took_s = max(took_s, end(scene, "a"))
     with capsys.disabled():
         print(f"\n{engine}: ended while training: {took_s:.2f} s")
+
+
+# Hours
+
+
+def start_by(scene: Scene, clock: WallClock, name: str, url: str, *arguments: str) -> None:
+    """Start a client whose wall clock is ours to set."""
+    folder = scene.folder / "state" / name
+    if ClientState(folder).identity() is None:
+        ClientState(folder).keep_identity(Identity("", key_of(name)))
+    where = ("--coordinator", url, "--token", scene.token, "--data", str(scene.data(name)))
+    what = ("--base", str(scene.base.folder), "--name", name, "--state", str(folder), *LONG)
+    line = [sys.executable, "-m", "smidgen", "client", "run", *where, *what, *arguments]
+    scene.fleet.own.start(name, line, {**clock.environment, "OMP_NUM_THREADS": "1"})
+
+
+def window_in(hours: int) -> str:
+    """A window of three hours, so many after one around this hour."""
+    hour = time.localtime().tm_hour + hours
+    return f"{(hour - 1) % 24:02}:00-{(hour + 2) % 24:02}:00"
+
+
+def told_to(manager: socket.socket) -> list[str]:
+    """What the service manager has heard."""
+    heard = []
+    with suppress(BlockingIOError):
+        while True:
+            heard += manager.recv(4096, socket.MSG_DONTWAIT).decode().splitlines()
+    return heard
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["onnx", "torch"])
+def test_a_client_whose_hours_end_in_its_training_pauses_and_ends_in_the_same_bytes(
+    scene: Scene,
+    undisturbed: Callable[[str], bytes],
+    engine: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    expected, clock = undisturbed(engine), WallClock(scene.folder)
+    url = train_at_length(scene, engine)
+    scene.kill("a")
+    (scene.fleet.logs / "a.log").unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(scene.folder / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(scene.folder / "notify"))
+        window = ("--window", window_in(0), "--engine", engine, "--until", "finished")
+        start_by(scene, clock, "a", url, *window)
+        wait_for(lambda: "round 1 of 1: train" in scene.log("a"), scene.fleet.check)
+        clock.set(6 * 3600)
+        wait_for(lambda: "paused: outside its hours" in scene.log("a"), scene.fleet.check)
+        assert list((scene.folder / "state" / "a" / "steps").glob("*.st"))
+        heard = told_to(manager)
+        time.sleep(12)
+        paused = told_to(manager)
+        clock.set(0)
+        wait_for(lambda: GOING_ON in scene.log("a"), scene.fleet.check)
+        scene.finish()
+        heard_last = told_to(manager)
+    assert scene.adapter() == expected
+    assert "READY=1" in heard and any("STATUS=paused: outside" in one for one in heard)
+    assert "WATCHDOG=1" in heard and set(paused) == {"WATCHDOG=1"}
+    assert heard_last[-1] == "STOPPING=1"
+    with capsys.disabled():
+        print(f"\n{engine}: paused by its hours in its training, same bytes")
+
+
+@pytest.mark.slow
+def test_outside_its_hours_a_client_asks_for_nothing_and_ends_at_once_when_told(
+    scene: Scene,
+) -> None:
+    scene.create(1, 1, 1)
+    scene.client("a", scene.serve(), "--window", window_in(6), "--engine", "onnx")
+    wait_for(lambda: "paused: outside its hours until" in scene.log("a"), scene.fleet.check)
+    time.sleep(1)
+    assert "joined" not in scene.log("a") and "train" not in scene.log("a")
+    assert end(scene, "a") < 2
