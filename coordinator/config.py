@@ -32,6 +32,7 @@ from edge_client.planning.sizes import BudgetError, parse_size
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.tasks import Task, small_text, task_from_mapping
 from edge_client.wire.labelling import Labelling
+from edge_client.wire.packs import MOST_MIRRORS, check_mirror
 from edge_client.wire.training import Training
 
 if sys.version_info >= (3, 11):
@@ -76,6 +77,7 @@ class RunConfig:
             medians, 0 lets in any.
         seed: Root seed of the run.
         tell_names: Whether a waiting device is told the names of those that are waited for.
+        pack_mirrors: https addresses where devices find the base's pack, as `BASE_ID/FILE`.
 
     Raises:
         ConfigError: A value outside its range; names it.
@@ -100,6 +102,7 @@ class RunConfig:
     max_examples: int | Literal["adaptive"] = "adaptive"
     seed: int = 0
     tell_names: bool = False
+    pack_mirrors: tuple[str, ...] = ()
     labelling: Labelling | None = None
     devices: DeviceChoice = field(default_factory=DeviceChoice)
 
@@ -124,6 +127,9 @@ class RunConfig:
             "max_examples: `adaptive`, 1 to 10^9, or 0 for any",
         )
         _demand(0 <= self.seed < 2**63, "seed: 0 to 2^63 - 1")
+        _demand(len(self.pack_mirrors) <= MOST_MIRRORS, f"pack_mirrors: at most {MOST_MIRRORS}")
+        for address in self.pack_mirrors:
+            check_mirror(address)
         for label in sorted(set(self.labelling.confidences if self.labelling else ())):
             known = ", ".join(self.task.labels)
             _demand(

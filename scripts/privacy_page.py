@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from edge_client.client import state  # noqa: E402
-from edge_client.wire import fleet, messages, tensors  # noqa: E402
+from edge_client.wire import fleet, messages, packs, tensors  # noqa: E402
 from edge_client.wire.failures import SAID, Failure  # noqa: E402
 from scripts.privacy_words import (  # noqa: E402
     CHECK,
@@ -258,7 +258,7 @@ def answers(found: list[Route]) -> list[str]:
 
 
 def _messages() -> list[type[Any]]:
-    modules = [messages, fleet]
+    modules = [messages, fleet, packs]
     found = [kind for module in modules for kind in vars(module).values()]
     kinds = dict.fromkeys(kind for kind in found if isinstance(kind, type))
     own = {module.__name__ for module in modules}

@@ -129,6 +129,8 @@ LEARNS: dict[str, str] = {
     **{f"Terms.{name}": "" for name in ("run_id", "run_name", "base_id", "base_name")},
     **{f"Terms.{name}": "" for name in ("adapter_spec", "task", "training", "rounds", "labelling")},
     "Terms.min_clients": "",
+    "Terms.pack": "",
+    "Outdated.minimum": "",
     **{f"Work.{name}": "" for name in ("protocol", "work_id", "kind", "run_id", "round_index")},
     **{f"Work.{name}": "" for name in ("base_id", "adapter_spec", "adapter_bytes", "task")},
     **{f"Work.{name}": "" for name in ("training", "seed", "labelling", "keep")},
@@ -193,6 +195,10 @@ the coordinator gave; name, tags and facts have nothing to do with the texts.
 NOTES = """
 Every request carries `User-Agent: smidgen`, nothing of the system, and as `Authorization` the key
 that the device drew before its first one. The coordinator sees the network address it comes from.
+
+A device whose owner lets it fetch packs (`--packs`) asks the coordinator, or the mirrors that the
+coordinator or the owner names, for the files of a run's base. A mirror learns the device's address
+and which base it lacks, and gets neither its key nor anything else.
 """
 
 REVEALED = """

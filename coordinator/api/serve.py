@@ -69,6 +69,8 @@ def ready(
     keep_rounds: int = KEEP_ROUNDS,
     least_free: str = LEAST_FREE,
     trusted_proxies: Sequence[str] = (),
+    serve_packs: bool = False,
+    minimum_client: str = "",
 ) -> Iterator[Ready]:
     """Open a store and a socket, and create the run of a run file unless its name is there.
 
@@ -78,12 +80,15 @@ def ready(
         PortError: The address cannot be listened on.
         TrustError: Devices would refuse the certificates, or plain HTTP for other machines.
     """
+    from coordinator.fleet.versions import check_minimum
+    from coordinator.serving.packs import Packs
     from coordinator.serving.server import listen, serve, sole_server, url_of
     from coordinator.serving.service import Service
     from coordinator.trust.network import proxy_of
 
     folder = Path(store)
     limits = limits_of(keep_rounds, least_free)
+    check_minimum(minimum_client)
     trusted = [proxy_of("--trusted-proxy", text) for text in trusted_proxies]
     tls = _secured(folder, plain_http)
     told = None if tls is None else tls.trust.address
@@ -100,7 +105,11 @@ def ready(
         _close(folder)
         created = None if config is None else _created_if_new(opened, config)
         note(folder, limits)
-        service = Service(opened, time.time(), limits)
+        service = Service(
+            *(opened, time.time(), limits),
+            minimum_client=minimum_client,
+            packs=Packs(serve_packs),
+        )
         service.clock.note(folder)
         for live in service.runs():
             if not live.state.is_finished:
@@ -287,6 +296,8 @@ def serve(
     keep_rounds: int = KEEP_ROUNDS,
     least_free: str = LEAST_FREE,
     trusted_proxies: Sequence[str] = (),
+    serve_packs: bool = False,
+    minimum_client: str = "",
 ) -> Server:
     """Serve all runs of a store in a thread; connections are taken when this returns.
 
@@ -305,12 +316,14 @@ def serve(
         least_free: Free space of the disk, such as `512M`, below which no step opens and no update
             is taken; `0` for none.
         trusted_proxies: Addresses or networks of proxies whose `X-Forwarded-For` says who asks.
+        serve_packs: Give the packs that runs train on to devices that fetch them.
+        minimum_client: The oldest client that gets work, such as `0.2.0`; by default any.
 
     Raises:
         WrongInput: No store, one that is served already, an address that is taken, or
             certificates that devices would refuse.
     """
     with ExitStack() as stack:
-        told = (plain_http, keep_rounds, least_free, trusted_proxies)
+        told = (plain_http, keep_rounds, least_free, trusted_proxies, serve_packs, minimum_client)
         prepared = stack.enter_context(ready(store, host, port, run, *told))
         return Server(stack.pop_all(), prepared, exit_when_finished)

@@ -28,6 +28,11 @@ TRUSTED_PROXY = (
     "Address or network of a proxy whose X-Forwarded-For says who asks; may be given again. By "
     "default nobody is believed."
 )
+SERVE_PACKS = (
+    "Give the packs that runs train on to devices that fetch them (`client run --packs`); by "
+    "default devices are told of them, and get them elsewhere."
+)
+MINIMUM_CLIENT = "Oldest client that gets work, such as 0.2.0; an older one says what to install."
 LOG_FORMAT = "The log's lines, on stderr: for people, or one JSON object each for a collector."
 
 
@@ -50,6 +55,8 @@ def serve_command(
     trusted_proxy: Annotated[
         list[str] | None, typer.Option(metavar="ADDRESS", help=TRUSTED_PROXY)
     ] = None,
+    serve_packs: Annotated[bool, typer.Option("--serve-packs", help=SERVE_PACKS)] = False,
+    minimum_client: Annotated[str, typer.Option(metavar="VERSION", help=MINIMUM_CLIENT)] = "",
     log_format: Annotated[str, typer.Option(metavar="text|json", help=LOG_FORMAT)] = "text",
     as_json: JsonOption = False,
 ) -> None:
@@ -61,7 +68,8 @@ def serve_command(
     os.umask(OTHERS)
     use_one_arena()
     proxies = trusted_proxy or ()
-    with ready(store, host, port, run, plain_http, keep_rounds, least_free, proxies) as prepared:
+    told = (plain_http, keep_rounds, least_free, proxies, serve_packs, minimum_client)
+    with ready(store, host, port, run, *told) as prepared:
         if prepared.created is not None:
             announce(prepared.created, as_json)
 

@@ -21,7 +21,8 @@ TICK_S = 1.0
 REST = 9.0  # after a tick without news, times as long as it took
 THREADS = 8  # for what touches the disk, which takes one write at a time
 ATTEMPTS, ATTEMPTS_PER_S = 500, 1.0  # of an address with a key or token that lets nobody in
-OF_DEVICES = ("/v1/enrol", "/v1/work", "/v1/runs/", "/v1/adapters/")  # paths of what they ask
+# Paths of what they ask.
+OF_DEVICES = ("/v1/enrol", "/v1/work", "/v1/runs/", "/v1/adapters/", "/v1/packs/")
 Part = Callable[[FastAPI, Service, Bells], None]  # adds routes of a room above this one
 LOG = logging.getLogger(__name__)
 

@@ -39,12 +39,14 @@ from coordinator.serving.http.guests import let_in
 from coordinator.serving.http.handlers import FULL_AGAIN_S, brief_of, json_of, read_body
 from coordinator.serving.http.paces import Paces
 from coordinator.serving.http.polls import POLLS, Bells
+from coordinator.serving.http.ranges import headers_of, past_the_end
 from coordinator.serving.http.uploads import Judge, Uploads
+from coordinator.serving.pack_route import add_pack_route
 from coordinator.serving.service import Service
 from coordinator.storage.rows.devices import Device
 from edge_client.wire.fleet import LONGEST_LIFE, Enrol, Enrolled, Membership
 from edge_client.wire.messages import MAX_JSON_BYTES, Next, Receipt, Report, decode
-from edge_client.wire.tensors import digest_header, digest_in
+from edge_client.wire.tensors import digest_in
 
 Life = Annotated[
     str, Query(max_length=LONGEST_LIFE, description="Drawn by the client at its start.")
@@ -160,6 +162,7 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         service.store.check(name)
         return path
 
+    add_pack_route(app, device_of, service.pack_file)
     uploads = Uploads(service.store.uploads, bells.aside)
     add_transfer_routes(app, device_of, judge_of, adapter_of, uploads, bells.changed)
 
@@ -228,12 +231,9 @@ def add_transfer_routes(
         path = adapter_of(device, name) if re.fullmatch("[0-9a-f]{64}", name) else None
         if path is None:
             raise Refusal(404, f"no adapter {name[:64]!r}")
-        headers = {"ETag": f'"{name}"', "Repr-Digest": digest_header(name)}
-        headers["Cache-Control"] = "immutable"
-        size = path.stat().st_size
-        if wanted is not None and _first(wanted) >= size:
-            detail = {"detail": f"the adapter has {size} bytes"}
-            return JSONResponse(detail, 416, headers | {"Content-Range": f"bytes */{size}"})
+        headers, size = headers_of(name), path.stat().st_size
+        if (past := past_the_end(wanted, size, headers)) is not None:
+            return past
         if wanted is None and size <= SMALL_BYTES:
             headers |= {"Content-Length": str(size), "Accept-Ranges": "bytes"}
             kind = "application/octet-stream"
@@ -286,14 +286,6 @@ def add_transfer_routes(
 async def _in_pieces(body: bytes) -> AsyncIterator[memoryview]:
     for start in range(0, len(body), PIECE_BYTES):
         yield memoryview(body)[start : start + PIECE_BYTES]
-
-
-def _first(header: str) -> int:
-    """Where the part begins that a `Range` asks for."""
-    found = re.fullmatch(r"bytes=(\d{1,15})-(\d{0,15})", header)
-    if found is None or (found[2] and int(found[2]) < int(found[1])):
-        raise Refusal(400, "Range: `bytes=FIRST-` or `bytes=FIRST-LAST` is expected")
-    return int(found[1])
 
 
 def _name(header: str) -> str:

@@ -18,6 +18,7 @@ from coordinator.fleet.enrolment import NO_KEY, enrol
 from coordinator.fleet.lives import Lives
 from coordinator.fleet.members import Members
 from coordinator.fleet.presence import Presence
+from coordinator.fleet.versions import is_too_old
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.events import (
     Event,
@@ -33,6 +34,7 @@ from coordinator.serving.http.paces import Paces
 from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_invitation
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.orders import carry_out
+from coordinator.serving.packs import Packs
 from coordinator.serving.telling import lack_text, over_of, run_text, terms_of, waiting_of, work_of
 from coordinator.serving.troubles import Troubles
 from coordinator.storage.rows.devices import Device, note_cloned
@@ -45,6 +47,7 @@ from coordinator.upkeep.room import Usage
 from coordinator.watch.logs import about
 from edge_client.wire.fleet import CLONED, REVOKED, Enrol, Enrolled, Membership
 from edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, Work
+from edge_client.wire.packs import Outdated, PackFile
 
 SILENCE_S = 2.0  # between two lines on what a run waits for
 RETURNS_AT_ONCE = 4  # of a device to a run that it had left
@@ -64,6 +67,8 @@ class Service:
         now_s: Unix time, as the wall clock says it; what this process goes by goes on from there.
         limits: What the store may hold.
         usage: What `shutil.disk_usage` says.
+        minimum_client: The oldest client that gets work, such as `0.2.0`; empty: any.
+        packs: What runs train on; None: devices are told of packs and get no file from here.
 
     Attributes:
         store: Where all of it lies.
@@ -82,8 +87,10 @@ class Service:
         now_s: float,
         limits: Limits = DEFAULTS,
         usage: Callable[[Path], Usage] = shutil.disk_usage,
+        minimum_client: str = "",
+        packs: Packs | None = None,
     ) -> None:
-        self.store = store
+        self.store, self._packs, self._minimum = store, packs or Packs(), minimum_client
         self.clock = Clock(now_s)
         self._ledger = Ledger(store, now_s, limits.keep_rounds, self.clock)
         self._file = DatabaseFile(store.database)
@@ -167,8 +174,10 @@ class Service:
 
         Work is the same until it is answered, of the step that has been open the longest.
         """
+        if is_too_old(device.facts.smidgen, self._minimum):
+            return Next(outdated=Outdated(self._minimum))
         if live := due_invitation(self._ledger, self.members, device):
-            return Next(terms=terms_of(live))
+            return Next(terms=terms_of(live, self._packs.of(live.run, live.config)))
         runs = [self.run(run_id) for run_id in self.members.runs_of(device.device_id)]
         if work := self._work(runs, device.device_id):
             return Next(work=work)
@@ -246,6 +255,13 @@ class Service:
     def adapter_bytes(self, name: str) -> int:
         return self.adapter_path(name).stat().st_size
 
+    def pack_file(self, device: Device, base_id: str, name: str) -> tuple[Path, PackFile] | None:
+        """A file of a pack, if a run that goes on and wants this device trains on it."""
+        for live in self._ledger.open():
+            if live.run.base_id == base_id and wants(live.config, device):
+                return self._packs.path(live.run, live.config, name)
+        return None
+
     # Runs
 
     def run(self, run_id: str) -> Live:
@@ -274,8 +290,14 @@ class Service:
         return {
             device_id
             for device_id in self.members.joined(run_id)
-            if self.presence.is_here(device_id, now_s) and self.fleet.is_wanted(*asks, device_id)
+            if self.presence.is_here(device_id, now_s)
+            and self.fleet.is_wanted(*asks, device_id)
+            and not self._is_outdated(device_id)
         }
+
+    def _is_outdated(self, device_id: str) -> bool:
+        device = self.fleet.get(device_id) if self._minimum else None
+        return device is not None and is_too_old(device.facts.smidgen, self._minimum)
 
     def _alive_of_late(self, run_id: str, now_s: float) -> set[str]:
         """The same for a thousand that ask: what took long to find is told for a while."""

@@ -15,6 +15,7 @@ from edge_client.tables import size
 from edge_client.wire.failures import SAID
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import DOING, PROTOCOL, Over, Report, Waiting, Work
+from edge_client.wire.packs import Pack
 
 Names = Callable[[Iterable[str]], list[str]]  # of devices, by their ids, in alphabetical order
 
@@ -27,8 +28,13 @@ LOOKED_AT = 64  # of those who have not answered, for their names in alphabetica
 MOST_ROUNDS = 1000  # whose accuracy a device is told; more would not fit a message
 
 
-def terms_of(live: Live) -> Terms:
-    """What a run asks of its devices."""
+def terms_of(live: Live, pack: Pack | None = None) -> Terms:
+    """What a run asks of its devices.
+
+    Args:
+        live: The run.
+        pack: What its base is, where that is known.
+    """
     config = live.config
     return Terms(
         run_id=live.run.run_id,
@@ -41,6 +47,7 @@ def terms_of(live: Live) -> Terms:
         rounds=live.rounds,
         min_clients=config.min_clients,
         labelling=config.labelling,
+        pack=pack,
     )
 
 

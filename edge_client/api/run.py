@@ -4,6 +4,7 @@ import os
 import socket
 import stat
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from edge_client.errors import Failed, WrongInput, demand
 from edge_client.guest.ceilings import Rules
 from edge_client.guest.windows import parse_window
 from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size
+from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size, parse_size
 from edge_client.texts.dialect import Dialect
 from edge_client.texts.examples import check_folder
 from edge_client.wire.fleet import LONGEST_NAME, check_tags
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from edge_client.client.settings import Summary
 
 CACHE_SIZE = "256M"
+PACKS_SIZE = "4G"
 PATIENCE_S = 10.0
 UNTIL = FINISHED, STOPPED = "finished", "stopped"
 MOST_TOKEN_BYTES = 4096  # of its file
@@ -63,6 +65,9 @@ def run_client(
     state: Place | None = None,
     name: str = "",
     cache_size: str = CACHE_SIZE,
+    packs: Place | None = None,
+    packs_size: str = PACKS_SIZE,
+    pack_mirrors: Sequence[Place] = (),
     patience: float = PATIENCE_S,
     windows: Sequence[str] | None = None,
     on_mains: bool = False,
@@ -102,6 +107,11 @@ def run_client(
         state: State folder; `~/.local/state/smidgen/NAME` by default.
         name: The device's name; the host's by default.
         cache_size: Disk for what frozen layers give, such as `1G`; `0`: none.
+        packs: Folder for the packs of runs with another base than `base`, which the device then
+            fetches; None: it takes no part in such runs.
+        packs_size: Disk for all packs there, such as `4G`; those that no open run needs make room.
+        pack_mirrors: Folders or addresses where packs are looked for before the run's own mirrors
+            and the coordinator.
         patience: Seconds the coordinator may be absent at the start.
         windows: When it may work, in local time, such as `["01:00-05:00"]`; always by default.
         on_mains: Work on mains or while charging alone.
@@ -121,6 +131,8 @@ def run_client(
         Failed: Nobody answered at the start, or work failed three times in a row.
     """
     from edge_client.client.loop import Client
+    from edge_client.client.packs.shelf import Shelf
+    from edge_client.client.packs.sources import source_of
     from edge_client.client.settings import Settings
     from edge_client.client.state import ClientState
     from edge_client.client.trust import trusted
@@ -138,6 +150,9 @@ def run_client(
         if Path(token_file).exists() or not is_enrolled(state_folder(state, name)):
             token = read_token(Path(token_file))
     engine = ready_engine(engine, device)  # before anybody is asked
+    packs_bytes, mirrors = parse_size("--packs-size", packs_size), [str(p) for p in pack_mirrors]
+    is_said = packs is not None or not (mirrors or packs_size != PACKS_SIZE)
+    demand(is_said, "--pack-mirror and --packs-size say how to fetch packs; give --packs FOLDER")
     texts, folder = place(data), place_or_none(out)
     if folder is not None:
         check_adapter_folder("--out", folder)
@@ -160,10 +175,15 @@ def run_client(
         out=folder,
         tags=own_tags,
         rules=rules,
+        packs=None if packs is None else Shelf(place(packs), packs_bytes),
+        mirrors=tuple(map(source_of, mirrors)),
         is_until_finished=until == FINISHED,
     )
     client_state = ClientState(state_folder(state, name))
-    with client_state.locked():
+    with (
+        client_state.locked(),
+        nullcontext() if settings.packs is None else settings.packs.locked(),
+    ):
         verify = trusted(settings.url, ca, client_state.folder, patience, plain_http)
         summary = Client(replace(settings, verify=verify), client_state).run()
     if summary.failures and not summary.works and not summary.is_stopped:

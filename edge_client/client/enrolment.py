@@ -171,7 +171,7 @@ def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> int:
         BudgetError: No plan fits its memory budget.
         NoMemoryNow: None fits what is available now.
     """
-    check_base(settings, terms.base_id, terms.base_name)
+    check_base(settings, terms.base_id, terms.base_name, is_offered=terms.pack is not None)
     settings.limits.check(terms.training)
     check_texts(settings, folder.read(), is_labelling=terms.labelling is not None)
     spec, work = parse_adapter(terms.adapter_spec), (terms.training, len(terms.task.labels))
@@ -185,17 +185,26 @@ def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> int:
     return plan.predicted_peak_bytes
 
 
-def check_base(settings: Settings, base_id: str, base_name: str) -> None:
+def check_base(
+    settings: Settings, base_id: str, base_name: str, *, is_offered: bool = False
+) -> None:
     """Refuse to train on another base than the run's.
+
+    Args:
+        settings: What the client was started with.
+        base_id: The run's.
+        base_name: What its owner calls it.
+        is_offered: Whether it can be fetched.
 
     Raises:
         OtherBase: Names both.
     """
     mine = settings.base
+    hint = ", or with `--packs FOLDER` to fetch it" if is_offered and not settings.packs else ""
     if mine.base_id != base_id:
         raise OtherBase(
             f"--base {mine.name} ({mine.base_id[:12]}) is not the run's base {base_name} "
-            f"({base_id[:12]}); {_start_again(mine.name, base_name)}"
+            f"({base_id[:12]}); {_start_again(mine.name, base_name)}{hint}"
         )
 
 

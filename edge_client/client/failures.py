@@ -1,12 +1,16 @@
 """What went wrong on a device, as the code that its coordinator hears."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from edge_client.adapters.spec import AdapterError
 from edge_client.bases.architectures import ArchitectureError
 from edge_client.bases.base import BaseError
 from edge_client.bases.header import WeightsError
 from edge_client.bases.layout import PackError
+from edge_client.client.packs.fetch import NotFetched
+from edge_client.client.packs.fetching import Underway
+from edge_client.client.packs.shelf import NoRoom
 from edge_client.client.retries import Refused
 from edge_client.engine.engine import EngineError
 from edge_client.engine.limits import OutOfTime, OverLimits
@@ -73,6 +77,24 @@ class NoMemoryNow(Failed):
     """No plan fits what is available at the moment."""
 
 
+class TooOld(ClientError):
+    """The coordinator gives work to newer clients alone."""
+
+
+def too_old(version: str, minimum: str, state: Path) -> TooOld:
+    """What to install, and that nothing is lost.
+
+    Args:
+        version: This client's.
+        minimum: The oldest that gets work.
+        state: The state folder.
+    """
+    return TooOld(
+        f"this client is smidgen {version}, its coordinator gives work to {minimum} or newer: "
+        f"install that on this device and start the client again; its state stays in {state}"
+    )
+
+
 class OtherBase(ClientError):
     """The run trains on a base that this device was not started with."""
 
@@ -82,6 +104,9 @@ CODES: tuple[tuple[type[Exception], Failure], ...] = (
     (DataError, "texts"),
     (TaskError, "task"),
     (OtherBase, "base"),
+    (Underway, "fetching"),
+    (NotFetched, "base"),
+    (NoRoom, "disk"),
     (BaseError, "base"),
     (ArchitectureError, "base"),
     (PackError, "base"),

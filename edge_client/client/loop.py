@@ -20,13 +20,17 @@ from edge_client.client.failures import (
     Declined,
     GaveUp,
     NotTaken,
+    OtherBase,
     Standing,
     code_of,
     failed,
     is_lasting,
     not_known,
+    too_old,
 )
 from edge_client.client.outbox import Barriers, deliver, deliver_all, keep
+from edge_client.client.packs.fetching import Fetching, Underway
+from edge_client.client.packs.sources import Served
 from edge_client.client.settings import Settings, Summary
 from edge_client.client.state import Answer, ClientState, Identity
 from edge_client.client.telling import Teller, begun, called
@@ -47,6 +51,7 @@ from edge_client.metering.work import WorkMeter
 from edge_client.wire.failures import Failure
 from edge_client.wire.fleet import MOST_RETURNS, Membership, Terms, draw_life
 from edge_client.wire.messages import Next, Over, Receipt, WireError, Work
+from edge_client.wire.packs import Outdated
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +84,9 @@ class Client:
         self._adapters = Adapters(state)
         self._adapter = ""  # folder of the last one's
         self._works = self._failures = 0
+        self._is_outdated = False  # and has said so
         self._returns = 0  # how often it had to enrol again
+        self._fetching: Fetching  # once it is known who this device is
 
     def run(self) -> Summary:
         """Serve the runs that want this device: for ever, or until those it joined are over.
@@ -94,6 +101,9 @@ class Client:
         known = identity_of(self._settings, self._state)
         verify, life, is_stopped = self._settings.verify, draw_life(), False
         coordinator = Coordinator(self._settings.url, known.key, verify=verify, life=life)
+        served = Served(self._settings.url, known.key, verify)
+        packs, mirrors = self._settings.packs, self._settings.mirrors
+        self._fetching = Fetching(packs, mirrors, served, self._state.base_ids)
         try:
             self._me = enrol(coordinator, known, self._settings)
             self._state.keep_identity(self._me)
@@ -107,6 +117,8 @@ class Client:
         finally:
             tell("STOPPING=1")
             coordinator.close()
+            served.close()
+            self._fetching.close()
             self._worker.close()
         me, runs = self._me, tuple(self._finished.values())
         done = self._works, self._failures
@@ -127,6 +139,9 @@ class Client:
                 return
             wait_s = 0.0
             self._guest.alive()
+            if given.outdated is not None:
+                self._outdated(given.outdated)
+                continue
             if not self._runs:  # what came before is over, and the next may be another
                 self._worker.close()
             if given.terms is not None:
@@ -139,13 +154,15 @@ class Client:
                     continue
                 self._teller.worked()
                 self._work(coordinator, given.work, meter)
-                wait_s = self._settings.wait_s
+                wait_s = 0.0 if self._fetching.is_under_way else self._settings.wait_s
             elif given.waiting is not None:
                 if self._is_done():
                     return
                 self._teller.waiting(given.waiting)
                 self._look_again(coordinator)
-                wait_s = self._settings.wait_s
+                for terms in self._fetching.go_on():
+                    self._invited(coordinator, terms)
+                wait_s = 0.0 if self._fetching.is_under_way else self._settings.wait_s
 
     def _next(self, coordinator: Coordinator, wait_s: float, meter: WorkMeter) -> Next:
         """What the coordinator says; it is waited for while there is anything to come.
@@ -183,13 +200,28 @@ class Client:
         self._me = enrol(coordinator, self._me, self._settings)
         return self._next(coordinator, 0.0, WorkMeter())
 
+    def _outdated(self, outdated: Outdated) -> None:
+        """Say what to install, and wait until it is or the coordinator asks for less.
+
+        Raises:
+            TooOld: This client is to end when there is nothing more to do.
+        """
+        error = too_old(self._settings.version, outdated.minimum, self._state.folder)
+        if self._settings.is_until_finished:
+            raise error
+        if not self._is_outdated:
+            log.error("%s", error)
+        self._is_outdated = True
+        time.sleep(self._settings.parting_s)
+
     def _is_done(self) -> bool:
         """Whether a client that serves until its runs are over has nothing more to come.
 
         Raises:
             Exception: It could take part in none; the first reason.
         """
-        if not self._settings.is_until_finished or self._runs:
+        is_busy = self._runs or self._fetching.is_under_way
+        if not self._settings.is_until_finished or is_busy:
             return False
         if not self._finished and self._declined:
             raise next(iter(self._declined.values())).error
@@ -204,9 +236,12 @@ class Client:
         try:
             peak_bytes = self._worker.look(terms)
             self._state.keep_terms(terms)
-        except ERRORS as error:
+        except ERRORS as found:
+            is_base = isinstance(found, OtherBase)
+            error = self._fetching.instead_of(found, terms) if is_base else found
             before = self._declined.get(run_id)
-            if before is None or code_of(before.error) != code_of(error):
+            is_news = before is None or code_of(before.error) != code_of(error)
+            if is_news and not isinstance(error, Underway):
                 log.error("run %s cannot be joined: %s", called(terms), error)
             self._declined[run_id] = Declined(terms, error, time.monotonic())
             self._runs.pop(run_id, None)
@@ -266,7 +301,8 @@ class Client:
                 raise Refused(404, "its terms are not here any more")
             fetch = partial(coordinator.adapter, over.adapter_sha256, WorkMeter())
             body = self._adapters.body(over.adapter_sha256, fetch, len(self._runs), PARTING_S)
-            self._adapter = take_home(self._state, terms, self._settings, over, body)
+            settings = self._settings.on_base(terms.base_id)
+            self._adapter = take_home(self._state, terms, settings, over, body)
         except (Failed, WrongInput, OSError) as error:  # TransportError and WireError are Failed
             self._adapter = ""
             return self._not_had(coordinator, over, error)

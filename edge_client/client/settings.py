@@ -2,10 +2,12 @@
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edge_client.bases.base import Base
+from edge_client.client.packs.shelf import Shelf
+from edge_client.client.packs.sources import Source
 from edge_client.engine.limits import Limits
 from edge_client.guest.ceilings import Rules
 from edge_client.planning.cuda.accelerator import CPU
@@ -38,6 +40,8 @@ class Settings:
         tags: What its owner says of the device.
         limits: What its owner lets one piece of work take.
         rules: When it may work, and what it must not disturb.
+        packs: Where packs are kept that it fetches for runs; None: it fetches none.
+        mirrors: Where packs are asked for before the run's own mirrors and the coordinator.
         is_until_finished: Whether the client ends when the runs it joined are over; it waits for
             the next one else.
     """
@@ -62,7 +66,16 @@ class Settings:
     tags: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     rules: Rules = field(default_factory=Rules)
+    packs: Shelf | None = None
+    mirrors: tuple[Source, ...] = ()
     is_until_finished: bool = False
+
+    def on_base(self, base_id: str) -> "Settings":
+        """The same with the run's base, where that is a pack that was fetched."""
+        if base_id == self.base.base_id or self.packs is None:
+            return self
+        found = self.packs.base(base_id)
+        return self if found is None else replace(self, base=found)
 
 
 @dataclass(frozen=True)

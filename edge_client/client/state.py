@@ -244,6 +244,11 @@ class ClientState:
         except WireError:
             return None
 
+    def base_ids(self) -> set[str]:
+        """Bases of the runs whose terms are kept."""
+        found = (self.terms(path.stem) for path in self._runs.glob("*.json"))
+        return {terms.base_id for terms in found if terms is not None}
+
     def forget_terms(self, run_id: str) -> None:
         """Drop the terms of a run whose adapter is at home."""
         self._run_file(run_id).unlink(missing_ok=True)

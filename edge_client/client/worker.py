@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from edge_client.adapters.spec import frozen_layers, parse_adapter
+from edge_client.bases.base import Base
 from edge_client.client.answers import answer
 from edge_client.client.enrolment import check_base, check_ready, check_texts
 from edge_client.client.settings import Settings
@@ -58,11 +59,11 @@ class Worker:
             WrongInput: Another base, texts that do not fit, or no plan that fits the budget.
             Failed: There is too little memory now.
         """
-        if self._engine_for != (terms.task, terms.adapter_spec, terms.training):
+        if self._engine_for != (terms.base_id, terms.task, terms.adapter_spec, terms.training):
             self._close_engine()  # its memory is what the plan is to fit in
         labels = terms.task.labels
         folder = self._folders.get(labels) or self._open_folder(labels)
-        peak_bytes = check_ready(self._settings, terms, folder)
+        peak_bytes = check_ready(self._settings.on_base(terms.base_id), terms, folder)
         self._folders[labels] = folder
         return peak_bytes
 
@@ -84,7 +85,7 @@ class Worker:
             Ended: This process is to end; what was done of it is kept.
             Paused: It may not go on now; likewise.
         """
-        check_base(self._settings, work.base_id, base_name)
+        check_base(self._settings.on_base(work.base_id), work.base_id, base_name)
         limits = self._settings.limits
         limits.check(work.training)
         with meter.phase("load"):
@@ -142,7 +143,7 @@ class Worker:
         return DataFolder(self._settings.data, labels, self._settings.dialect)
 
     def _ready(self, work: Work) -> tuple[Engine, OwnTexts]:
-        needed = (work.task, work.adapter_spec, work.training)
+        needed = (work.base_id, work.task, work.adapter_spec, work.training)
         if self._engine is not None and self._engine_for != needed:
             self._close_engine()
         labels = work.task.labels
@@ -155,10 +156,10 @@ class Worker:
         return self._engine, self._own
 
     def _opened(self, work: Work) -> Engine:
-        spec = parse_adapter(work.adapter_spec)
+        spec, base = parse_adapter(work.adapter_spec), self._settings.on_base(work.base_id).base
         engine = open_within(
             self._settings.engine,
-            self._settings.base,
+            base,
             work.task,
             spec,
             work.training,
@@ -167,13 +168,13 @@ class Worker:
             device=self._settings.device,
         )
         if self._settings.cache_bytes and frozen_layers(spec, engine.layers):
-            engine.remember(self._open_cache())
+            engine.remember(self._open_cache(base))
         log.info("plan: %s", plan_in_words(engine.option))
         return engine
 
-    def _open_cache(self) -> ActivationCache:
+    def _open_cache(self, base: Base) -> ActivationCache:
         folder = self._state.folder / "activations"
-        return ActivationCache(folder, self._settings.cache_bytes, self._settings.base.base_id)
+        return ActivationCache(folder, self._settings.cache_bytes, base.base_id)
 
     def _known(self, own: OwnTexts, work: Work) -> FileNotes:
         """What is known of the unlabelled texts; of new ones the log tells which are not read.

@@ -14,6 +14,7 @@ import typer
 from edge_client.api.run import (
     CACHE_SIZE,
     FINISHED,
+    PACKS_SIZE,
     PATIENCE_S,
     STOPPED,
     NothingDone,
@@ -94,6 +95,23 @@ def run(
     cache_size: Annotated[
         str, typer.Option(help="Disk for what frozen layers give, such as 1G; 0: none.")
     ] = CACHE_SIZE,
+    packs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the packs of runs with another base, which are then fetched; without, "
+            "this device takes no part in such runs."
+        ),
+    ] = None,
+    packs_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="Disk for all packs there, such as 4G.")
+    ] = PACKS_SIZE,
+    pack_mirror: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FOLDER|URL",
+            help="Where packs are looked for first; may be repeated.",
+        ),
+    ] = None,
     patience: Annotated[
         float, typer.Option(help="Seconds the coordinator may be absent at the start.")
     ] = PATIENCE_S,
@@ -163,6 +181,9 @@ def run(
                 state=state,
                 name=name,
                 cache_size=cache_size,
+                packs=packs,
+                packs_size=packs_size,
+                pack_mirrors=pack_mirror or (),
                 patience=patience,
                 windows=window,
                 on_mains=on_mains,

@@ -16,6 +16,7 @@ from edge_client.errors import demand
 from edge_client.texts.tasks import Task
 from edge_client.wire.failures import Failure
 from edge_client.wire.labelling import Labelling
+from edge_client.wire.packs import Pack
 from edge_client.wire.training import Training
 
 REVOKED = (
@@ -187,6 +188,7 @@ class Terms:
         rounds: Server steps until the run is finished.
         min_clients: Devices that the first round waits for.
         labelling: How devices find and weigh pseudo-labels; null in a run without.
+        pack: The pack that the base is; null where it is none, or not known to the coordinator.
     """
 
     run_id: str
@@ -199,6 +201,7 @@ class Terms:
     rounds: int
     min_clients: int
     labelling: Labelling | None = None
+    pack: Pack | None = None
 
     def __post_init__(self) -> None:
         check_id("run_id", self.run_id)

@@ -1,4 +1,4 @@
-"""The contract between a device and its coordinator, protocol 6, and its JSON messages.
+"""The contract between a device and its coordinator, protocol 7, and its JSON messages.
 
 Messages are frozen dataclasses that check themselves on both sides; adapters and updates travel as
 safetensors files, never as pickle (`edge_client.wire.tensors`). The device opens every connection:
@@ -7,13 +7,14 @@ safetensors files, never as pickle (`edge_client.wire.tensors`). The device open
     GET  /v1/work?wait_s=25&life=LIFE  Next                  long poll: work, an invitation, an end
     POST /v1/runs/{run_id}/membership  Membership -> Receipt joined, declined, or over and at home
     GET  /v1/adapters/{sha256}         safetensors           by range; skipped if the device has it
+    GET  /v1/packs/{base_id}/{file}    a file                a run's base, by range, where served
     HEAD /v1/work/{work_id}/update     Upload-Offset         how much of a cut upload arrived
     PUT  /v1/work/{work_id}/update     safetensors -> Receipt  whole or from that offset; once
     POST /v1/work/{work_id}/report     Report -> Receipt     figures, or a code of why it failed
 
 All carry `Authorization: Bearer DEVICE_KEY`, which the device drew itself; a body that holds
 tensors carries the SHA-256 of the whole file as `Repr-Digest` (RFC 9530). A 503 or 429 says in
-`Retry-After` when to come again. Every answer carries `Smidgen-Protocol: 6`: one without it is not
+`Retry-After` when to come again. Every answer carries `Smidgen-Protocol: 7`: one without it is not
 the coordinator's, whatever its status says, but that of something in between. What of this leaves a
 device, and what it reveals, is in docs/privacy.md.
 """
@@ -31,9 +32,10 @@ from edge_client.wire.cost import Cost
 from edge_client.wire.failures import Failure
 from edge_client.wire.fleet import LONGEST_GIVEN, Terms, check_id, check_shown
 from edge_client.wire.labelling import Labelling
+from edge_client.wire.packs import Outdated
 from edge_client.wire.training import Training
 
-PROTOCOL = 6
+PROTOCOL = 7
 OWN = "Smidgen-Protocol"  # a header of every answer that is a coordinator's own
 MAX_JSON_BYTES = 256 * 1024
 
@@ -171,16 +173,19 @@ class Next:
         terms: A run wants this device: can it take part? Said once in each life of a client.
         over: A run that this device was in is finished; said until its adapter is at home.
         waiting: Nothing now.
+        outdated: Nothing until a newer client is installed.
     """
 
     work: Work | None = None
     terms: Terms | None = None
     over: Over | None = None
     waiting: Waiting | None = None
+    outdated: Outdated | None = None
 
     def __post_init__(self) -> None:
-        told = (self.work, self.terms, self.over, self.waiting)
-        demand(sum(part is not None for part in told) == 1, "one of work, terms, over, waiting")
+        told = (self.work, self.terms, self.over, self.waiting, self.outdated)
+        is_one = sum(part is not None for part in told) == 1
+        demand(is_one, "one of work, terms, over, waiting, outdated")
 
 
 @dataclass(frozen=True)

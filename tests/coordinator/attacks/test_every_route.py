@@ -65,6 +65,7 @@ EXPECTED: dict[Route, dict[str, int]] = {
     ("GET", "/v1/work"): devices(200, 200),
     ("POST", "/v1/runs/{run_id}/membership"): devices(200, 200),
     ("GET", "/v1/adapters/{name}"): devices(200, 200),
+    ("GET", "/v1/packs/{base_id}/{name}"): devices(404, 404),
     ("HEAD", "/v1/work/{work_id}/update"): devices(204, 403),
     ("PUT", "/v1/work/{work_id}/update"): devices(200, 403),
     ("POST", "/v1/work/{work_id}/report"): devices(200, 403),
@@ -122,6 +123,7 @@ def places(served: Served, there: Scene) -> dict[str, str]:
         "second_run_id": made.json()["run_id"],
         "device_id": spare.device_id,
         "work_id": there.work.work_id,
+        "base_id": there.work.base_id,
         "token_id": tokens[0]["token_id"],
         "operator_id": one_more.operator_id,
     }

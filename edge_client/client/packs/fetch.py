@@ -1,0 +1,352 @@
+"""One pack on its way: file by file, piece by piece, from whichever source has it.
+
+    fetch = Fetch(shelf, base_id, pack, sources)
+    while (base := fetch.go_on(time.monotonic() + 5)) is None: ...
+
+What has arrived stays when the process is killed, and is hashed again before more comes behind it.
+A file is the announced one by its SHA-256, the manifest is the run's by its base id, and only a
+pack that is whole gets its name. So nobody has to be believed, and what is wrong is fetched anew:
+from the same source once where its beginning came from somewhere else, then from the next one.
+"""
+
+import hashlib
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from edge_client.bases.base import Base, BaseError
+from edge_client.bases.layout import PackError
+from edge_client.bases.manifest import KNOWN, NEEDED, read_manifest
+from edge_client.client.packs.shelf import NoRoom, Shelf
+from edge_client.client.packs.sources import NotHere, Source
+from edge_client.client.retries import Unreachable, pause_s
+from edge_client.errors import Failed
+from edge_client.files import PRIVATE
+from edge_client.tables import size
+from edge_client.wire.packs import MANIFEST, Pack, PackFile
+
+log = logging.getLogger(__name__)
+READ_BYTES = 1 << 20
+MOST_ROUNDS = 10  # of all sources, in which no byte comes
+
+
+class NotFetched(Failed):
+    """A pack that nobody gives as it was announced."""
+
+
+class Part:
+    """One file as it arrives, hashed on the way.
+
+    Args:
+        folder: Of the pack that arrives.
+        name: The file's.
+        told: What it is to become.
+
+    Raises:
+        OSError: It cannot be opened.
+
+    Attributes:
+        name: As given.
+        told: As given.
+        size: Bytes that are here.
+    """
+
+    def __init__(self, folder: Path, name: str, told: PackFile) -> None:
+        self.name, self.told, self.size = name, told, 0
+        self._descriptor, self._hash = _opened(folder, name), hashlib.sha256()
+        if os.fstat(self._descriptor).st_size > told.bytes:
+            os.ftruncate(self._descriptor, 0)
+        while block := os.read(self._descriptor, READ_BYTES):
+            self._hash.update(block)
+            self.size += len(block)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether all of it is here, and as it was told."""
+        return self.size == self.told.bytes and self._hash.hexdigest() == self.told.sha256
+
+    def write(self, piece: bytes) -> None:
+        """Add bytes to the end.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        left = memoryview(piece)
+        while left:
+            written = os.pwrite(self._descriptor, left, self.size)
+            self._hash.update(left[:written])
+            self.size, left = self.size + written, left[written:]
+
+    def restart(self) -> None:
+        """Begin again with nothing."""
+        os.ftruncate(self._descriptor, 0)
+        self.size, self._hash = 0, hashlib.sha256()
+
+    def close(self, *, is_done: bool = False) -> None:
+        """Let go of the file; one that is done is on the disk then."""
+        try:
+            if is_done:
+                os.fsync(self._descriptor)
+        finally:
+            os.close(self._descriptor)
+
+
+def _opened(folder: Path, name: str) -> int:
+    """A file of a folder, to be read and written; what is not a plain file of its own is removed.
+
+    Neither the folder nor the file is reached through a link.
+    """
+    inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        try:
+            told = os.stat(name, dir_fd=inside, follow_symlinks=False)
+            if not stat.S_ISREG(told.st_mode) or told.st_nlink > 1:
+                os.unlink(name, dir_fd=inside)
+        except FileNotFoundError:
+            pass
+        descriptor = os.open(name, flags, PRIVATE, dir_fd=inside)
+        os.fchmod(descriptor, PRIVATE)
+        return descriptor
+    finally:
+        os.close(inside)
+
+
+class Fetch:
+    """A pack that is being fetched.
+
+    Args:
+        shelf: Where it will lie; there is room for it.
+        base_id: Its id.
+        pack: What was announced.
+        sources: Where to ask, in this order.
+        clock: Seconds, ever growing.
+        most_rounds: Rounds of all sources without a byte, after which it is given up for now.
+
+    Raises:
+        NotFetched: What was announced is not a pack, or nobody is known who has it.
+        OSError: Its folder cannot be made.
+
+    Attributes:
+        came_bytes: What has come in this life.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        base_id: str,
+        pack: Pack,
+        sources: Sequence[Source],
+        clock: Callable[[], float] = time.monotonic,
+        most_rounds: int = MOST_ROUNDS,
+    ) -> None:
+        check_announced(pack)
+        self._shelf, self._base_id, self._pack, self._clock = shelf, base_id, pack, clock
+        self._sources, self._lacks = list(sources), list[str]()
+        self._most_rounds = most_rounds
+        if not sources:
+            raise NotFetched(
+                "nobody is known who has the pack: the coordinator does not serve it "
+                "(`serve --serve-packs`); give --pack-mirror, or the pack with --base"
+            )
+        self._folder = shelf.partial(base_id)
+        rest = sorted(set(pack.files) - {MANIFEST}, key=lambda name: pack.files[name].bytes)
+        self._left = [MANIFEST, *rest]
+        self._part: Part | None = None
+        self._stream, self._is_asked = ExitStack(), False
+        self._pieces: Iterator[bytes] = iter(())
+        self._began = 0  # at which byte of the file the source's answer did
+        self._failures, self._again_s, self.came_bytes = 0, 0.0, 0
+
+    def go_on(self, until_s: float) -> Base | None:
+        """Fetch until some time; the pack once it is in its place.
+
+        Raises:
+            NotFetched: Nobody gives it; says why.
+            NoRoom: The disk is full; what came is removed.
+        """
+        try:
+            while (now_s := self._clock()) < until_s:
+                if self._part is None and not self._left:
+                    return self._installed()
+                if now_s < self._again_s:
+                    time.sleep(min(self._again_s, until_s) - now_s)
+                else:
+                    self._step()
+        except OSError as error:
+            self.close()
+            self._shelf.discard(self._base_id)
+            raise NoRoom(
+                f"the pack cannot be written to {self._shelf.folder}: {error.strerror}; "
+                f"{size(self._pack.total_bytes)} are needed: free some space, or give another "
+                "--packs"
+            ) from error
+        except NotFetched:
+            self.close()
+            raise
+        return None
+
+    def close(self) -> None:
+        """Let go of file and source; what has arrived stays."""
+        self._hang_up()
+        if self._part is not None:
+            self._part.close()
+            self._part = None
+
+    def _step(self) -> None:
+        """Open a file, ask for it, or take one piece of it."""
+        if self._part is None:
+            name = self._left[0]
+            self._part = Part(self._folder, name, self._pack.files[name])
+            if self._part.size:
+                log.info("%s: %s of it are here already", name, size(self._part.size))
+            self._look()
+            return
+        try:
+            if not self._is_asked:
+                self._ask(self._part)
+            piece = next(self._pieces, None)
+        except Unreachable as error:
+            self._failed(error)
+            return
+        except NotHere as error:
+            self._drop(str(error))
+            return
+        if piece is None:
+            self._ended(self._part)
+        elif self._part.size + len(piece) > self._part.told.bytes:
+            self._wrong(self._part, "is longer")
+        else:
+            self._part.write(piece)
+            self.came_bytes += len(piece)
+            self._failures = 0
+            self._look()
+
+    def _ask(self, part: Part) -> None:
+        opened = self._sources[0].opened(self._base_id, part.name, part.size)
+        first, self._pieces = self._stream.enter_context(opened)
+        if first != part.size:  # the source gives whole files alone
+            part.restart()
+        self._began, self._is_asked = first, True
+
+    def _look(self) -> None:
+        """Go on to the next file where this one is right."""
+        part = self._part
+        if part is None or part.size < part.told.bytes:
+            return
+        if not part.is_right:
+            if self._is_asked:
+                self._wrong(part, "has another SHA-256")
+            else:  # as a power cut left it
+                part.restart()
+            return
+        part.close(is_done=True)
+        self._part = None
+        self._hang_up()
+        self._left.pop(0)
+        if part.name == MANIFEST:
+            self._check_manifest()
+
+    def _ended(self, part: Part) -> None:
+        """The source has no more of a file that is not whole."""
+        name = self._sources[0].name
+        if part.told.bytes == part.size:
+            self._look()
+        else:
+            self._drop(f"{name}: {part.name} is cut short there ({part.size} bytes)")
+
+    def _wrong(self, part: Part, what: str) -> None:
+        """Begin again; a source that gave all of it is asked no more."""
+        name, is_whole = self._sources[0].name, self._began == 0
+        part.restart()
+        self._hang_up()
+        if is_whole:
+            self._drop(f"{name}: {part.name} {what} than the pack's there")
+
+    def _drop(self, why: str) -> None:
+        """Ask a source no more.
+
+        Raises:
+            NotFetched: It was the last one.
+        """
+        self._hang_up()
+        gone = self._sources.pop(0)
+        said = why if gone.name in why else f"{gone.name}: {why}"
+        self._lacks.append(said)
+        if not self._sources:
+            raise NotFetched(
+                f"nobody has the run's pack {self._base_id[:12]} as it is to be: "
+                f"{'; '.join(self._lacks)}; give --pack-mirror with a whole copy, or --base"
+            )
+        log.warning("%s; asking %s", said, self._sources[0].name)
+
+    def _failed(self, error: Unreachable) -> None:
+        """Ask the next source, after a pause once all were asked.
+
+        Raises:
+            NotFetched: Nobody has answered for a while.
+        """
+        self._hang_up()
+        self._failures += 1
+        rounds, place = divmod(self._failures, len(self._sources))
+        if self._failures == 1:
+            log.warning("%s: %s; trying again", self._sources[0].name, error)
+        if rounds >= self._most_rounds:
+            said = "; ".join([*self._lacks, f"{self._sources[0].name}: {error}"])
+            raise NotFetched(
+                f"the run's pack {self._base_id[:12]} cannot be fetched now: {said}; what came is "
+                "kept for the next try"
+            ) from error
+        self._sources.append(self._sources.pop(0))
+        if not place:
+            self._again_s = self._clock() + pause_s(rounds, error.asked_s)
+
+    def _hang_up(self) -> None:
+        self._stream.close()
+        self._stream, self._pieces, self._is_asked = ExitStack(), iter(()), False
+
+    def _check_manifest(self) -> None:
+        """Hold what was announced against the manifest, whose hash is the base id.
+
+        Raises:
+            NotFetched: They differ.
+        """
+        try:
+            manifest = read_manifest(self._folder / MANIFEST)
+        except PackError as error:
+            self._shelf.discard(self._base_id)
+            raise NotFetched(f"the pack that is announced is not one: {error}") from error
+        told = {name: PackFile(one.bytes, one.sha256) for name, one in manifest.files.items()}
+        is_same = told == {
+            name: self._pack.files[name] for name in self._pack.files if name != MANIFEST
+        }
+        is_licence = (manifest.licence or "") == self._pack.licence
+        if manifest.pack_id != self._base_id or not is_same or not is_licence:
+            self._shelf.discard(self._base_id)
+            raise NotFetched(
+                f"the pack that is announced is not the run's base {self._base_id[:12]}; its "
+                "operator has to look after that"
+            )
+
+    def _installed(self) -> Base:
+        try:
+            return self._shelf.install(self._base_id)
+        except BaseError as error:
+            self._shelf.discard(self._base_id)
+            raise NotFetched(f"the pack cannot be used: {error}") from error
+
+
+def check_announced(pack: Pack) -> None:
+    """Refuse what lacks a file of a pack, or lists one that is none.
+
+    Raises:
+        NotFetched: Names the file.
+    """
+    for name in sorted(set(pack.files) - {MANIFEST, *KNOWN}):
+        raise NotFetched(f"the announced pack lists {name!r}, which is not a file of a pack")
+    for name in sorted({MANIFEST, *NEEDED} - set(pack.files)):
+        raise NotFetched(f"the announced pack lacks {name}")

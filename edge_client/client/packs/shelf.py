@@ -1,0 +1,215 @@
+"""The folder in which a device keeps the packs that it fetched, within a limit.
+
+    PACKS/BASE_ID/             a whole pack, checked byte by byte before it got this name
+          .BASE_ID.fetching/   one that arrives; the next life of the client goes on with it
+          lock                 held while a client runs
+
+Only what the owner of the client put there is followed: a link in the place of a folder or a file
+is refused. Packs that nobody needs are removed for the room of one that is needed, the one first
+whose last use was the longest ago.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from edge_client.bases.base import Base, BaseError, open_base
+from edge_client.errors import Failed, WrongInput, demand
+from edge_client.files import OTHERS, private, sync_folder
+from edge_client.tables import size
+from edge_client.wire.packs import SHA_256
+
+RESERVE_BYTES = 64 << 20  # of the disk, left to everybody else
+PARTIAL = re.compile(r"\.([0-9a-f]{64})\.fetching")
+
+
+class NoRoom(Failed):
+    """A pack that does not fit, on the disk or into what its owner allows."""
+
+
+class Shelf:
+    """Packs by base id.
+
+    Args:
+        folder: Made if it is not there; its owner's alone.
+        most_bytes: What all packs may take together.
+        free_bytes: Free space of the disk that a folder lies on.
+
+    Raises:
+        WrongInput: The folder cannot be made, is a link, or others may write to it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        most_bytes: int,
+        free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+    ) -> None:
+        self.folder, self.most_bytes, self._free_bytes = folder, most_bytes, free_bytes
+        self._bases: dict[str, Base] = {}  # that were checked in this life
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mode = folder.stat().st_mode
+        except OSError as error:
+            raise WrongInput(f"--packs {folder} cannot be made: {error.strerror}") from error
+        demand(
+            stat.S_ISDIR(mode) and not mode & OTHERS & 0o022,
+            f"--packs {folder}: a folder that its owner alone may write to is expected",
+        )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder alone: what one client needs another one would remove.
+
+        Raises:
+            WrongInput: Another process holds it.
+        """
+        with open(self.folder / "lock", "w", opener=private) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise WrongInput(
+                    f"another client keeps its packs in {self.folder}; give another --packs"
+                ) from error
+            yield
+
+    def base(self, base_id: str) -> Base | None:
+        """A pack that is here, checked once in each life; one that is damaged is removed."""
+        if base_id in self._bases:
+            return self._bases[base_id]
+        if not SHA_256.fullmatch(base_id) or not _is_folder(self.folder / base_id):
+            return None
+        try:
+            found = open_base(str(self.folder / base_id))
+        except BaseError:
+            self._remove(self.folder / base_id)
+            return None
+        if found.base_id != base_id:
+            self._remove(self.folder / base_id)
+            return None
+        self._bases[base_id] = found
+        self.used(base_id)
+        return found
+
+    def used(self, base_id: str) -> None:
+        """Note that a pack is in use now."""
+        with suppress(OSError):
+            os.utime(self.folder / base_id)
+
+    def partial(self, base_id: str) -> Path:
+        """The folder in which a pack arrives, made; what is not a folder there is removed.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        path = self.folder / f".{base_id}.fetching"
+        if not _is_folder(path):
+            path.unlink(missing_ok=True)  # a link: itself, not what it leads to
+            path.mkdir(mode=0o700)
+        path.chmod(0o700)
+        return path
+
+    def install(self, base_id: str) -> Base:
+        """Check a pack that has arrived whole, and put it into its place.
+
+        Raises:
+            BaseError: It is not a pack, or not this one.
+            OSError: It cannot be put there.
+        """
+        partial, place = self.partial(base_id), self.folder / base_id
+        found = open_base(str(partial))
+        if found.base_id != base_id:
+            raise BaseError(f"the pack that came is {found.base_id[:12]}, not {base_id[:12]}")
+        sync_folder(partial)
+        self._remove(place)
+        partial.rename(place)
+        sync_folder(self.folder)
+        self._bases[base_id] = replace(found, name=str(place), folder=place)
+        return self._bases[base_id]
+
+    def discard(self, base_id: str) -> None:
+        """Remove what has arrived of a pack."""
+        self._remove(self.folder / f".{base_id}.fetching")
+
+    def make_room(self, base_id: str, total_bytes: int, needed: Collection[str]) -> list[str]:
+        """Remove what nobody needs until a pack fits; nothing is removed where that is no use.
+
+        Args:
+            base_id: The pack that is to come.
+            total_bytes: Its size.
+            needed: Ids of packs that stay.
+
+        Returns:
+            Ids of those that were removed.
+
+        Raises:
+            NoRoom: It would not fit; says how much lacks and where.
+        """
+        if total_bytes > self.most_bytes:
+            raise NoRoom(
+                f"the pack has {size(total_bytes)}, --packs-size allows {size(self.most_bytes)}; "
+                "raise it, or give the pack with --base"
+            )
+        sizes = {path: _bytes_in(path) for path in self.folder.iterdir() if _id_of(path)}
+        arrived = sum(taken for path, taken in sizes.items() if _id_of(path) == base_id)
+        stays = {base_id, *needed}
+        old = sorted((path for path in sizes if _id_of(path) not in stays), key=_age)
+        taken = sum(sizes.values()) - arrived + total_bytes
+        lacks = total_bytes - arrived + RESERVE_BYTES - self._free_bytes(self.folder)
+        spare = sum(sizes[path] for path in old)
+        if taken - spare > self.most_bytes:
+            raise NoRoom(
+                f"the pack has {size(total_bytes)}; with those that open runs need it is more "
+                f"than --packs-size {size(self.most_bytes)}; raise that"
+            )
+        if lacks > spare:
+            raise NoRoom(
+                f"the pack has {size(total_bytes)}; {size(lacks - spare)} lack on the disk of "
+                f"{self.folder}: free some space, or give another --packs"
+            )
+        removed = []
+        for path in old:
+            if taken <= self.most_bytes and lacks <= 0:
+                break
+            self._remove(path)
+            removed.append(_id_of(path))
+            taken, lacks = taken - sizes[path], lacks - sizes[path]
+        return removed
+
+    def _remove(self, path: Path) -> None:
+        self._bases.pop(_id_of(path), None)
+        if path.is_symlink() or path.is_file():
+            path.unlink(missing_ok=True)
+        else:  # the manifest goes first: what is cut short here is no pack
+            (path / "manifest.json").unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether a folder is there itself, and not a link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def _id_of(path: Path) -> str:
+    """The base id of a whole pack's folder or of a partial one's; empty for anything else."""
+    if SHA_256.fullmatch(path.name):
+        return path.name
+    found = PARTIAL.fullmatch(path.name)
+    return found[1] if found else ""
+
+
+def _age(path: Path) -> int:
+    return path.lstat().st_mtime_ns
+
+
+def _bytes_in(path: Path) -> int:
+    """What the files of a folder take; nothing of a link."""
+    if not _is_folder(path):
+        return 0
+    return sum(file.lstat().st_size for file in path.iterdir())

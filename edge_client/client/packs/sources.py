@@ -1,0 +1,210 @@
+"""Where a pack's files come from: a folder, an address, or the coordinator; none is believed.
+
+    with source.opened(base_id, "weights.safetensors", 4096) as (first, pieces):
+        ...  # bytes from `first` on, which is 4096 or 0
+
+What cannot be had now raises `Unreachable`, and what will never be had there `NotHere`. An address
+is asked without the device's key, follows no redirect, and unpacks nothing.
+"""
+
+import os
+import ssl
+import stat
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import BinaryIO, Protocol, TypeAlias
+
+import httpx
+
+from edge_client.bases.manifest import is_pack, read_manifest
+from edge_client.client.connection import Connection, http_client, no_answer, nobody, pieces
+from edge_client.client.retries import PASSING, Refused, Unreachable, asked_pause_s
+from edge_client.errors import Failed, WrongInput, demand
+from edge_client.metering.work import WorkMeter
+from edge_client.wire.messages import WireError
+from edge_client.wire.packs import MANIFEST
+
+PIECE_BYTES = 128 << 10
+TIMEOUT_S = 30.0
+WEB = ("https://", "http://")
+Opened: TypeAlias = "AbstractContextManager[tuple[int, Iterator[bytes]]]"
+
+
+class NotHere(Failed):
+    """A source that does not have a file; another one may."""
+
+
+class Source(Protocol):
+    """Where files come from."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    def opened(self, base_id: str, file: str, first: int) -> Opened:
+        """A file from a byte on, or from its beginning where the source cannot do that.
+
+        Raises:
+            Unreachable: Not now.
+            NotHere: Not there.
+        """
+        ...
+
+
+class Folder:
+    """A folder that holds packs: as folders of their ids or of other names, or is one itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.name = folder, str(folder)
+
+    @contextmanager
+    def opened(self, base_id: str, file: str, first: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """See `Source`."""
+        path = self._found(base_id) / file
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for ever
+            with os.fdopen(descriptor, "rb") as opened:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise NotHere(f"{path} is not a file")
+                opened.seek(first)
+                yield first, _read(opened, path)
+        except FileNotFoundError as error:
+            raise NotHere(f"{path} is not there") from error
+        except OSError as error:
+            raise Unreachable(f"{path} cannot be read: {error.strerror}") from error
+
+    def _found(self, base_id: str) -> Path:
+        """The folder of a pack."""
+        by_id = self._folder / base_id
+        if is_pack(by_id):
+            return by_id
+        try:
+            places = [self._folder, *sorted(path for path in self._folder.iterdir())]
+        except OSError as error:
+            raise NotHere(f"--pack-mirror {self._folder}: {error.strerror}") from error
+        for place in places:
+            if is_pack(place) and _id_in(place) == base_id:
+                return place
+        raise NotHere(f"--pack-mirror {self._folder} holds no pack {base_id[:12]}")
+
+
+def _read(opened: BinaryIO, path: Path) -> Iterator[bytes]:
+    try:
+        while piece := opened.read(PIECE_BYTES):
+            yield piece
+    except OSError as error:
+        raise Unreachable(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _id_in(folder: Path) -> str:
+    try:
+        return read_manifest(folder / MANIFEST).pack_id
+    except (WrongInput, OSError):
+        return ""
+
+
+class Web:
+    """An address under which files lie as `BASE_ID/FILE`."""
+
+    def __init__(self, url: str) -> None:
+        self.name, self._context = url.rstrip("/"), nobody()
+        if url.startswith("https://"):
+            self._context = httpx.create_ssl_context()
+        try:
+            self._host = httpx.URL(self.name).host
+        except httpx.InvalidURL as error:
+            raise WrongInput(f"--pack-mirror {url!r} is not a URL: {error}") from error
+        demand(bool(self._host), f"--pack-mirror {url!r}: https://HOST/PATH is expected")
+
+    @contextmanager
+    def opened(self, base_id: str, file: str, first: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """See `Source`."""
+        headers = {"User-Agent": "smidgen", "Accept-Encoding": "identity"}
+        asked = headers | ({"Range": f"bytes={first}-"} if first else {})
+        try:
+            with http_client(self.name, self._context, timeout=TIMEOUT_S) as client:
+                request = client.build_request("GET", f"/{base_id}/{file}", headers=asked)
+                with closing(client.send(request, stream=True)) as response:
+                    yield self._begun(response, first)
+        except httpx.RequestError as error:
+            raise no_answer(self.name, error, is_heard=True) from error
+
+    def _begun(self, response: httpx.Response, first: int) -> tuple[int, Iterator[bytes]]:
+        status = response.status_code
+        if status >= 500 or status in PASSING:
+            now = datetime.now(timezone.utc)
+            again_s = asked_pause_s(response.headers, now)
+            raise Unreachable(f"{self.name} answered {status}", again_s)
+        if 300 <= status < 400:
+            raise NotHere(f"{self.name} leads elsewhere ({status}); give the address it leads to")
+        if status not in (200, 206, 416):
+            raise NotHere(f"{self.name} answered {status}")
+        return _placed(response, first, WorkMeter())
+
+
+class Served:
+    """The coordinator, over a connection of its own, so that it is asked what is next meanwhile.
+
+    Args:
+        url: Its address.
+        key: The device's.
+        verify: Whose certificates are believed; None: nobody's.
+    """
+
+    def __init__(self, url: str, key: str, verify: ssl.SSLContext | None) -> None:
+        self._connection, self.name = Connection(url, key, TIMEOUT_S, verify), url
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextmanager
+    def opened(self, base_id: str, file: str, first: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """See `Source`."""
+        headers = {"Range": f"bytes={first}-"} if first else {}
+        path, meter = f"/v1/packs/{base_id}/{file}", WorkMeter()
+        try:
+            with self._connection.asking("GET", path, meter, None, headers, (416,)) as response:
+                yield _placed(response, first, meter)
+        except Refused as error:
+            raise NotHere(f"{self.name}: {error}") from error
+
+
+def _placed(response: httpx.Response, first: int, meter: WorkMeter) -> tuple[int, Iterator[bytes]]:
+    """Where a body begins, and its bytes.
+
+    Raises:
+        NotHere: The file ends before that, or comes packed.
+    """
+    if response.status_code == 416:
+        raise NotHere("the file there is shorter than what is here of it")
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise NotHere("the file there comes packed, which was not asked for")
+    said = response.headers.get("Content-Range", "")
+    is_part = response.status_code == 206
+    if is_part and not said.startswith(f"bytes {first}-"):
+        raise NotHere("another part of the file came than was asked for")
+    return (first if is_part else 0), _all_of(response, meter)
+
+
+def _all_of(response: httpx.Response, meter: WorkMeter) -> Iterator[bytes]:
+    try:
+        yield from pieces(response, meter, 2**63)
+    except WireError as error:
+        raise NotHere(str(error)) from error
+    except httpx.RequestError as error:
+        raise Unreachable(f"the connection broke: {error or type(error).__name__}") from error
+
+
+def source_of(said: str) -> Source:
+    """A mirror as `--pack-mirror` gives it: an address, or a folder.
+
+    Raises:
+        WrongInput: It is neither.
+    """
+    if said.startswith(WEB):
+        return Web(said)
+    demand("://" not in said, f"--pack-mirror {said!r}: https://HOST/PATH or a folder is expected")
+    return Folder(Path(said))
