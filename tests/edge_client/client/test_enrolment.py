@@ -267,8 +267,8 @@ def test_a_device_that_cannot_take_part_in_one_run_serves_the_other(home: Home) 
 
 
 def test_a_coordinator_of_another_version_is_named(home: Home) -> None:
-    said = encode(replace(enrolled_as("hub"), protocol=7))
-    with pytest.raises(ClientError, match="speaks protocol 7, this client 6"):
+    said = encode(replace(enrolled_as("hub"), protocol=8))
+    with pytest.raises(ClientError, match="speaks protocol 8, this client 7"):
         home.join(Gate(home.terms, refusal=(200, said)))
 
 
