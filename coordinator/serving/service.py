@@ -258,7 +258,7 @@ class Service:
     def pack_file(self, device: Device, base_id: str, name: str) -> tuple[Path, PackFile] | None:
         """A file of a pack, if a run that goes on and wants this device trains on it."""
         for live in self._ledger.open():
-            if live.run.base_id == base_id and wants(live.config, device):
+            if live.run.base_id == base_id and wants(live.config, live.run.secret, device):
                 return self._packs.path(live.run, live.config, name)
         return None
 

@@ -212,7 +212,7 @@ class Client:
         if not self._is_outdated:
             log.error("%s", error)
         self._is_outdated = True
-        time.sleep(self._settings.parting_s)
+        nap(self._settings.parting_s)
 
     def _is_done(self) -> bool:
         """Whether a client that serves until its runs are over has nothing more to come.

@@ -260,6 +260,8 @@ def encode_brief(message: Any) -> bytes:
 
 
 def _brief(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _brief(one) for key, one in value.items()}
     if not is_dataclass(value):
         return value
     told = ((part, getattr(value, part.name)) for part in fields(value))

@@ -26,6 +26,7 @@ from edge_client.client.packs.sources import NotHere, Source
 from edge_client.client.retries import Unreachable, pause_s
 from edge_client.errors import Failed
 from edge_client.files import PRIVATE
+from edge_client.guest.stopping import nap
 from edge_client.tables import size
 from edge_client.wire.packs import MANIFEST, Pack, PackFile
 
@@ -174,7 +175,7 @@ class Fetch:
                 if self._part is None and not self._left:
                     return self._installed()
                 if now_s < self._again_s:
-                    time.sleep(min(self._again_s, until_s) - now_s)
+                    nap(min(self._again_s, until_s) - now_s)
                 else:
                     self._step()
         except OSError as error:

@@ -76,7 +76,7 @@ GOLDEN_REPORT = (
 GOLDEN_TOLD = b'{"counts":[[' + b"0," * 39 + b"1],[2" + b",0" * 39 + b']],"texts":9}'
 GOLDEN_UPDATE = (
     b'\x90\x00\x00\x00\x00\x00\x00\x00{"__metadata__":{"smidgen":"{\\"num_examples\\":3,'
-    b'\\"protocol\\":6,\\"work_id\\":\\"w\\"}"},"x":{"dtype":"F32","shape":[2],'
+    b'\\"protocol\\":7,\\"work_id\\":\\"w\\"}"},"x":{"dtype":"F32","shape":[2],'
     b'"data_offsets":[0,8]}}       \x00\x00\x80\x3f\x00\x00\x00\xc0'
 )
 
