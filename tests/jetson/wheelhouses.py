@@ -83,7 +83,7 @@ def empty_root(folder: Path) -> Path:
     """As much of a root file system as an install looks at."""
     (folder / "etc").mkdir(parents=True)
     (folder / "opt").mkdir()
-    (folder / "etc" / "passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+    (folder / "etc" / "passwd").write_text("root:x:0:0:Jürgen:/root:/bin/sh\n")
     (folder / "etc" / "group").write_text("root:x:0:\n")
     return folder
 

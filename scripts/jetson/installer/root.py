@@ -97,7 +97,7 @@ class Root:
         return ids
 
     def _ids(self) -> Optional[Tuple[int, int]]:
-        users = self.at("etc/passwd").read_text()
+        users = self.at("etc/passwd").read_text("utf-8", "replace")
         found = re.search(r"^{}:[^:]*:(\d+):(\d+):".format(USER), users, re.MULTILINE)
         return None if found is None else (int(found.group(1)), int(found.group(2)))
 

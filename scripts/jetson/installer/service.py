@@ -31,7 +31,9 @@ def restart(root: Root) -> str:
     _ask("systemctl", "daemon-reload")
     _ask("udevadm", "control", "--reload")
     _ask("udevadm", "trigger", *SENSORS)
-    if not re.search(r"^SMIDGEN_COORDINATOR=\S", root.at(ENV).read_text(), re.MULTILINE):
+    if not re.search(
+        r"^SMIDGEN_COORDINATOR=\S", root.at(ENV).read_text("utf-8", "replace"), re.MULTILINE
+    ):
         told = "; write SMIDGEN_COORDINATOR into {}, then `systemctl start smidgen-client`"
         return told.format(root.at(ENV))
     if not _ask("systemctl", "is-enabled", "--quiet", NAME):

@@ -86,7 +86,7 @@ class Wheelhouse:
     def own_requirement(self) -> str:
         """Our wheel as a hashed line of requirements; empty where a lock names it."""
         for lock in self.locks:
-            if re.search(r"^smidgen\s*==", lock.read_text(), re.MULTILINE):
+            if re.search(r"^smidgen\s*==", lock.read_text("utf-8", "replace"), re.MULTILINE):
                 return ""
         version = self.own.name.split("-")[1]
         return "smidgen=={} --hash=sha256:{}\n".format(version, sha256(self.own))
