@@ -7,6 +7,7 @@ gives out lies where the caller wants it.
     runtime.run(("norm", 1e-5), lambda: norm(1e-5), {"x": x, "weight": w, "bias": b}, {"y": out})
 """
 
+import os
 import re
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache
@@ -14,6 +15,10 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+
+# From 1.29 on it looks for its maker's server as soon as it is loaded, unless told before.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
 import onnxruntime
 
 from edge_client.engine.engine import EngineError

@@ -1,5 +1,7 @@
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,6 +34,13 @@ def test_what_a_runtime_cannot_run_is_told_in_one_line() -> None:
     with pytest.raises(EngineError, match=r"cannot run a graph of this engine .*NoSuchOp") as told:
         Runtime(threads=2).open(graph.model())
     assert "\n" not in str(told.value)
+
+
+def test_the_runtime_keeps_nothing_to_report_to_its_maker(tmp_path: Path) -> None:
+    """Newer ones draw an id for the device in `.cache/Microsoft` and ask for their server."""
+    line = [sys.executable, "-c", "import edge_client.engine.onnx_backend.runtime"]
+    subprocess.run(line, check=True, env=os.environ | {"HOME": str(tmp_path)})
+    assert list(tmp_path.rglob("*")) == []
 
 
 FIRST = """
