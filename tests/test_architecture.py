@@ -35,6 +35,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("engine",),
         ("labelling",),
         ("client",),
+        ("doctor",),
         ("api",),
         ("commands",),
         ("cli",),

@@ -79,7 +79,7 @@ def read_facts(
         machine: Processor architecture.
         accelerator: The CUDA device that is to compute, if it is not the processor.
     """
-    memory, groups = _meminfo(root), list(cgroup_memory(root))
+    memory, groups = meminfo(root), list(cgroup_memory(root))
     available = memory.get("MemAvailable", memory.get("MemFree", 0))
     flags = cpu_flags(kernel_text(root / "proc/cpuinfo"))
     return Resources(
@@ -95,7 +95,8 @@ def read_facts(
     )
 
 
-def _meminfo(root: Path) -> dict[str, int]:
+def meminfo(root: Path) -> dict[str, int]:
+    """Bytes by the kernel's names, such as `MemTotal`; empty where it does not say."""
     rows = (line.split() for line in kernel_text(root / "proc/meminfo").splitlines())
     return {row[0].rstrip(":"): 1024 * int(row[1]) for row in rows if len(row) > 1}
 
