@@ -101,8 +101,10 @@ def test_an_upgrade_whose_service_ends_at_once_is_taken_back(
     done = board.install(wheelhouse(tmp_path / "next", "1.1.0"))
     assert done.returncode == 2 and "is current again, not 1.1.0" in done.stderr, done
     assert done.stderr.count("\n") == 1
-    current = (board.root / "opt/smidgen/current").readlink()
-    assert current.name.startswith("1.0.0-")
+    home = board.root / "opt/smidgen"
+    (left,) = (home / "releases").iterdir()
+    assert left.name.startswith("1.0.0-") and (home / "current").readlink().name == left.name
+    assert not (home / "former").is_symlink()
     assert board.asked().count("restart --no-block smidgen-client.service") == 2
 
 

@@ -16,7 +16,19 @@ from pathlib import Path
 from typing import Optional
 
 from refusal import Refusal, demand
-from release import CURRENT, HOME, RELEASES, alone, linked, make, roll_back, switch
+from release import (
+    CURRENT,
+    FORMER,
+    HOME,
+    RELEASES,
+    alone,
+    linked,
+    make,
+    roll_back,
+    sweep,
+    switch,
+    take_back,
+)
 from root import COMMAND, ENV, IDENTITY, RULES, STATE, TOKEN, UNIT, WANTED, Root
 from service import forget, restart, stop
 from wheelhouse import Wheelhouse
@@ -81,7 +93,7 @@ def install(
     if is_new:
         root.check_room(house.unpacked_bytes())
     with alone(root):
-        before = linked(root, CURRENT)
+        before, former = linked(root, CURRENT), linked(root, FORMER)
         make(root, house, SOURCES)
         owner = root.user()
         root.folder_of(STATE, 0o750, owner)
@@ -93,28 +105,22 @@ def install(
         if token is not None:
             root.put(TOKEN, token, 0o600, owner)
         switch(root, house.release)
-        if not root.is_changed:
-            return "{} is installed already".format(house.release)
         is_upgrade = before not in (None, house.release)
-        told = ", after {}".format(before) if is_upgrade else ""
-        return "{} is installed{}{}".format(house.release, told, started(root, is_upgrade))
-
-
-def started(root: Root, is_upgrade: bool) -> str:
-    """Start the current release; after an upgrade, one that ends at once gives way to the former.
-
-    Raises:
-        Refusal: It did.
-    """
-    try:
-        return restart(root)
-    except Refusal as error:
-        name = linked(root, CURRENT)
-        if not is_upgrade:
-            raise Refusal("{} is installed, but {}".format(name, error)) from error
-        former = roll_back(root)
-        restart(root)
-        raise Refusal("{} is current again, not {}: {}".format(former, name, error)) from error
+        try:
+            told = restart(root) if root.is_changed else ""
+        except Refusal as error:
+            if before is None or not is_upgrade:
+                raise Refusal("{} is installed, but {}".format(house.release, error)) from error
+            take_back(root, before, former)
+            restart(root)
+            told = "{} is current again, not {}: {}".format(before, house.release, error)
+            raise Refusal(told) from error
+        finally:
+            sweep(root)
+    if not root.is_changed:
+        return "{} is installed already".format(house.release)
+    after = ", after {}".format(before) if is_upgrade else ""
+    return "{} is installed{}{}".format(house.release, after, told)
 
 
 def read_env(path: Path) -> bytes:

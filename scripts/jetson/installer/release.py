@@ -108,7 +108,7 @@ def make(root: Root, house: Wheelhouse, sources: Path) -> None:
 
 
 def switch(root: Root, name: str) -> None:
-    """Let a release be the one that runs; the one before becomes `former`, older ones go."""
+    """Let a release be the one that runs; the one before becomes `former`."""
     before = linked(root, CURRENT)
     if before is None:
         root.link(WANTED, "/" + UNIT)  # enabled once: an owner may disable it
@@ -119,8 +119,22 @@ def switch(root: Root, name: str) -> None:
         body = (root.at(RELEASES) / name / "system" / source).read_bytes()
         root.put(place, body, 0o644)
     root.link(COMMAND, "/" + CURRENT + "/bin/smidgen")
+
+
+def take_back(root: Root, before: str, former: Optional[str]) -> None:
+    """Let `current` and `former` be what they were before a switch."""
+    switch(root, before)
+    if former is None:
+        root.remove(FORMER)
+    else:
+        root.link(FORMER, "releases/" + former)
+
+
+def sweep(root: Root) -> None:
+    """Delete releases that neither `current` nor `former` leads to."""
+    kept = linked(root, CURRENT), linked(root, FORMER)
     for old in root.at(RELEASES).iterdir():
-        if old.name not in (name, linked(root, FORMER)):
+        if old.name not in kept:
             shutil.rmtree(str(old))
 
 
