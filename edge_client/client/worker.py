@@ -47,6 +47,7 @@ class Worker:
         self._settings, self._state, self._guest = settings, state, guest
         self._engine: Engine | None = None
         self._engine_for: tuple[object, ...] = ()
+        self._is_squeezed = False  # by a plan for short memory
         self._folders: dict[tuple[str, ...], DataFolder] = {}  # by a run's labels
         self._own: OwnTexts | None = None
         self._is_told = False  # which of these texts are not read
@@ -144,18 +145,22 @@ class Worker:
 
     def _ready(self, work: Work) -> tuple[Engine, OwnTexts]:
         needed = (work.base_id, work.task, work.adapter_spec, work.training)
-        if self._engine is not None and self._engine_for != needed:
-            self._close_engine()
+        is_squeezed = self._guest.is_squeezed
+        if self._engine is not None and (
+            self._engine_for != needed or self._is_squeezed != is_squeezed
+        ):
+            self._close_engine()  # of another work, or planned when memory was otherwise
         labels = work.task.labels
         data = self._folders.setdefault(labels, self._open_folder(labels)).read()
         if self._engine is None:
             check_texts(self._settings, data, is_labelling=work.labelling is not None)
-            self._engine, self._engine_for = self._opened(work), needed
+            self._engine, self._engine_for = self._opened(work, is_squeezed), needed
+            self._is_squeezed = is_squeezed
         if self._own is None or self._own.data is not data:
             self._own, self._is_told = OwnTexts(data, self._engine.encoder.unknown_share), False
         return self._engine, self._own
 
-    def _opened(self, work: Work) -> Engine:
+    def _opened(self, work: Work, is_squeezed: bool) -> Engine:
         spec, base = parse_adapter(work.adapter_spec), self._settings.on_base(work.base_id).base
         engine = open_within(
             self._settings.engine,
@@ -166,10 +171,12 @@ class Worker:
             self._settings.budget_bytes,
             self._state.folder,
             device=self._settings.device,
+            is_squeezed=is_squeezed,
         )
         if self._settings.cache_bytes and frozen_layers(spec, engine.layers):
             engine.remember(self._open_cache(base))
-        log.info("plan: %s", plan_in_words(engine.option))
+        short = ", for memory was short" if is_squeezed else ""
+        log.info("plan: %s%s", plan_in_words(engine.option), short)
         return engine
 
     def _open_cache(self, base: Base) -> ActivationCache:

@@ -42,6 +42,8 @@ def open_within(
     state: Path | None = None,
     dtypes: Collection[str] | None = None,
     device: str = CPU,
+    *,
+    is_squeezed: bool = False,
 ) -> Engine:
     """Plan for this device as it is now, and open an engine by that plan.
 
@@ -56,6 +58,8 @@ def open_within(
         state: Folder in which measured peaks are remembered.
         dtypes: What may be computed in; None: whatever is fast here.
         device: What it computes on: `cpu` or `cuda`.
+        is_squeezed: Whether memory is short here: no more than `auto` would take now is used of
+            the budget, or the smallest plan.
 
     Raises:
         BudgetError: No plan fits.
@@ -70,6 +74,9 @@ def open_within(
     correct = [corrections.corrector(*key)] if corrections else []
     every = options(work, facts.runtime_bytes, facts.nominal, *correct)
     found = [option for option in every if dtypes is None or option.plan.dtype in dtypes]
+    if is_squeezed:
+        smallest = min((option.predicted_peak_bytes for option in found), default=allowed)
+        allowed = min(allowed, max(auto_budget(facts.budgeted_bytes), smallest))
     guard = open_guard(facts.accelerator, allowed)
     budget = Budget(found, choose(found, allowed), guard, corrections, base.base_id)
     return open_engine(kind, base, task, spec, training, budget.option.plan, budget, device)

@@ -215,16 +215,17 @@ class Engine:
         """Take up training where it was left: further steps give the bytes that they would have.
 
         Returns:
-            False where that cannot be: the plan that they were computed by is none for this work,
-            or does not fit the budget any more. Then nothing has changed.
+            False where that cannot be: neither the plan that they were computed by nor another that
+            gives the same bytes fits the budget any more. Then nothing has changed.
 
         Raises:
             WireError: Names or shapes are not this adapter's.
         """
-        if self.budget is not None and not self.budget.has(steps.plan):
+        plan = steps.plan if self.budget is None else self.budget.like(steps.plan)
+        if plan is None:
             return False
-        if steps.plan != self.plan:
-            self.use(steps.plan)
+        if plan != self.plan:
+            self.use(plan)
         self._backend.load_adapter(steps.adapter)
         self._backend.load_moments(steps.moments)
         return True

@@ -17,7 +17,9 @@ from edge_client.guest.notify import Alive, status
 from edge_client.guest.sensors import Sensors
 from edge_client.guest.steps import Paused
 from edge_client.guest.stopping import look, nap
+from edge_client.guest.watermark import Watermark
 from edge_client.guest.windows import minute_of
+from edge_client.planning.sizes import size_text
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class Guest:
         self._sensors = sensors or Sensors(rules)
         self._local, self._clock, self._sleep = local, clock, sleep
         self._readings, self._reasons = Readings(), tuple[str, ...]()
+        self._watermark = Watermark(self._sensors.memory()[0])
         self._read_s, self._stepped_s = -LOOK_S, clock()
 
     def begin(self) -> None:
@@ -66,15 +69,21 @@ class Guest:
         for option in unknown(self._rules, readings):
             log.warning("%s is without effect: nothing on this device tells what it needs", option)
 
+    @property
+    def is_squeezed(self) -> bool:
+        """Whether memory was short lately: then less than allowed is to be taken."""
+        return self._watermark.is_squeezed
+
     def may_work(self) -> bool:
         """Whether it may work now; looked at afresh every `LOOK_S`."""
-        if self._rules.are_none:
-            return True
         now_s = self._clock()
         if now_s - self._read_s >= LOOK_S:
             self._read_s, self._readings = now_s, self._sensors.read()
             minute = minute_of(self._local())
             self._reasons = self._gate.look(minute, self._readings, now_s)
+            if self._watermark.look(self._sensors.memory()[1], now_s):
+                least = size_text(self._watermark.least_bytes)
+                self._reasons += (f"memory is short, {least} of the machine's are left alone",)
         return not self._reasons
 
     def wait(self) -> None:
@@ -108,8 +117,6 @@ class Guest:
         """
         look()
         self.alive()
-        if self._rules.are_none:
-            return
         if not self.may_work():
             raise Paused
         share, busy_s = pressure(self._rules, self._readings), self._clock() - self._stepped_s

@@ -10,6 +10,7 @@ from edge_client.metering.board import is_on_mains
 from edge_client.metering.heat import read_heat
 from edge_client.metering.power import Source, battery, packages, power_rails
 from edge_client.metering.sysfs import text
+from edge_client.planning.resources import machine_memory
 
 TICKS = os.sysconf("SC_CLK_TCK")  # of /proc/stat, a second
 IDLE = (3, 4)  # columns of /proc/stat: idle, waiting for disks
@@ -53,6 +54,10 @@ class Sensors:
             celsius=read_heat(root).hottest_c if rules.most_celsius is not None else None,
             load=self._load() if rules.most_load is not None else None,
         )
+
+    def memory(self) -> tuple[int | None, int | None]:
+        """The machine's bytes, and those available now."""
+        return machine_memory(self._root)
 
     def _watts(self) -> float | None:
         if self._source is None:

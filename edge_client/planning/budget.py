@@ -15,7 +15,7 @@ from edge_client.errors import Failed
 from edge_client.planning.allocator import trim
 from edge_client.planning.corrections import Corrections, Key
 from edge_client.planning.guard import PeakGuard
-from edge_client.planning.plan import Plan
+from edge_client.planning.plan import Plan, give_same_bytes
 from edge_client.planning.planner import Option, estimate, next_smaller
 from edge_client.planning.sizes import size_text
 from edge_client.planning.words import plan_in_words
@@ -66,16 +66,18 @@ class Budget:
             raise ValueError(f"{plan} is not a plan for this work")
         return option
 
-    def has(self, plan: Plan) -> bool:
-        """Whether a plan is one for this work, and predicted to fit; the one in use always does."""
-        return any(
-            option.plan == plan
-            and (
-                option.plan == self.option.plan
-                or option.predicted_peak_bytes <= self.guard.budget_bytes
-            )
-            for option in self._found
-        )
+    def like(self, plan: Plan) -> Plan | None:
+        """A plan that fits and gives the same bytes as one of before: that one, or the preferred.
+
+        Returns:
+            None where there is none.
+        """
+        budget_bytes = self.guard.budget_bytes
+        same = [option for option in self._found if give_same_bytes(option.plan, plan)]
+        fitting = [o.plan for o in same if o.predicted_peak_bytes <= budget_bytes]
+        if self.option in same:  # the one in use, whatever is predicted of it
+            fitting.append(self.option.plan)
+        return plan if plan in fitting else next(iter(fitting), None)
 
     def begin(self, option: Option) -> None:
         """Measure an option from here on; memory that is free goes back first."""

@@ -1,6 +1,6 @@
 """What is to be trained, and how a step of it is computed: what planner and engines speak of."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edge_client.adapters.spec import AdapterError, AdapterSpec, check_top
 from edge_client.bases.architectures import Shape
@@ -32,6 +32,17 @@ class Plan:
     tokens: int
     is_kept_in_half: bool = False
     is_streamed: bool = False
+
+
+def give_same_bytes(plan: Plan, other: Plan) -> bool:
+    """Whether training by either ends in the same bytes, with either engine.
+
+    What is recomputed gives what was kept; so plans may differ in that, unless layers' inputs wait
+    in float16. Other parts of a plan round otherwise.
+    """
+    if plan.is_kept_in_half:
+        return plan == other
+    return replace(plan, recompute=other.recompute) == other
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,12 @@ def read_facts(
     )
 
 
+def machine_memory(root: Path = Path("/")) -> tuple[int | None, int | None]:
+    """Physical bytes, and those that could be had without swapping; None: the kernel is silent."""
+    memory = meminfo(root)
+    return memory.get("MemTotal"), memory.get("MemAvailable", memory.get("MemFree"))
+
+
 def meminfo(root: Path) -> dict[str, int]:
     """Bytes by the kernel's names, such as `MemTotal`; empty where it does not say."""
     rows = (line.split() for line in kernel_text(root / "proc/meminfo").splitlines())

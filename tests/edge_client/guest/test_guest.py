@@ -8,7 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from edge_client.guest import watermark
 from edge_client.guest.ceilings import CALM_S, Readings, Rules
 from edge_client.guest.guest import LONGEST_REST_S, LOOK_S, Guest
 from edge_client.guest.notify import Alive, status, tell
@@ -33,6 +36,10 @@ class Board:
     def celsius(self, celsius: float) -> None:
         self.write("sys/class/thermal/thermal_zone0/type", "CPU")
         self.write("sys/class/thermal/thermal_zone0/temp", str(round(1000 * celsius)))
+
+    def memory(self, available_mib: int) -> None:
+        kib = f"{available_mib << 10} kB"
+        self.write("proc/meminfo", f"MemTotal: {4 << 20} kB\nMemAvailable: {kib}\n")
 
     def watts(self, watts: float) -> None:
         self.write("sys/bus/i2c/devices/1-0040/name", "ina3221x")
@@ -164,6 +171,50 @@ def test_this_machine_can_be_read() -> None:
     guest = Guest(rules)
     guest.begin()
     guest.between() if guest.may_work() else None
+
+
+# Memory
+
+
+def test_where_memory_runs_short_it_lets_go_and_takes_less_for_a_while(
+    board: Board, caplog: pytest.LogCaptureFixture
+) -> None:
+    board.memory(3000)
+    guest = board.guest(Rules())
+    guest.between()
+    board.now_s += LOOK_S
+    board.memory(150)
+    with pytest.raises(Paused):
+        guest.between()
+    board.then = {2: lambda: board.memory(300), 4: lambda: board.memory(2000)}
+    with caplog.at_level(logging.INFO):
+        guest.wait()
+    assert sum(board.slept) >= 4 * LOOK_S + watermark.CALM_S - LOOK_S
+    assert caplog.messages[0] == ("paused: memory is short, 205M of the machine's are left alone")
+    assert guest.is_squeezed
+    board.now_s += watermark.UP_AGAIN_S
+    assert guest.may_work() and not guest.is_squeezed
+
+
+@given(st.lists(st.tuples(st.none() | st.integers(0, 1 << 32), st.floats(0.1, 500)), max_size=30))
+def test_memory_is_short_below_the_mark_and_never_flaps(
+    looks: list[tuple[int | None, float]],
+) -> None:
+    mark, now_s, scarce_s = watermark.Watermark(4 << 30), 0.0, 0.0
+    for available, step_s in looks:
+        was, now_s = mark.is_short, now_s + step_s
+        mark.look(available, now_s)
+        if available is not None and available < watermark.PLENTY * mark.least_bytes:
+            scarce_s = now_s
+        assert mark.is_short or available is None or available >= mark.least_bytes
+        assert mark.is_squeezed or not mark.is_short
+        if was and not mark.is_short:
+            assert now_s - scarce_s >= watermark.CALM_S
+
+
+def test_memory_that_nobody_tells_is_never_short() -> None:
+    mark = watermark.Watermark(None)
+    assert not mark.look(None, 0.0) and not mark.look(0, 1.0)
 
 
 # The service manager

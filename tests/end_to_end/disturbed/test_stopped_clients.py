@@ -6,7 +6,6 @@ What happens when follows from `SMIDGEN_FAULT_SEED`, which a failure names.
 import random
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,16 +14,14 @@ from functools import cache
 import pytest
 
 from edge_client.bases.base import Base
-from edge_client.client.state import ClientState, Identity
+from edge_client.guest.windows import minute_of
 from simulation.demo.processes import fleet
 from tests.breadth import first_fast
-from tests.coordinator.devices import key_of
 from tests.end_to_end.conftest import CLIENTS, Scene, wait_for
-from tests.end_to_end.disturbed.wall_clock import WallClock
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(900)]
 WITHIN_S = 10.0  # the promise
-EPOCHS, ENDINGS = 1500, 6  # training long enough to be left several times
+EPOCHS, ENDINGS = 4000, 6  # training long enough to be left several times
 GOING_ON = "going on with epoch"
 LONG = ("--limits", "epochs=10000")
 
@@ -152,21 +149,14 @@ def test_a_client_that_trains_ends_in_time_and_goes_on(
 # Hours
 
 
-def start_by(scene: Scene, clock: WallClock, name: str, url: str, *arguments: str) -> None:
-    """Start a client whose wall clock is ours to set."""
-    folder = scene.folder / "state" / name
-    if ClientState(folder).identity() is None:
-        ClientState(folder).keep_identity(Identity("", key_of(name)))
-    where = ("--coordinator", url, "--token", scene.token, "--data", str(scene.data(name)))
-    what = ("--base", str(scene.base.folder), "--name", name, "--state", str(folder), *LONG)
-    line = [sys.executable, "-m", "smidgen", "client", "run", *where, *what, *arguments]
-    scene.fleet.own.start(name, line, {**clock.environment, "OMP_NUM_THREADS": "1"})
+def window(minute: int, other: int) -> tuple[str, str]:
+    """An option for the hours between two minutes of a day."""
+    opens, closes = (f"{m % 1440 // 60:02}:{m % 60:02}" for m in (minute, other))
+    return "--window", f"{opens}-{closes}"
 
 
-def window_in(hours: int) -> str:
-    """A window of three hours, so many after one around this hour."""
-    hour = time.localtime().tm_hour + hours
-    return f"{(hour - 1) % 24:02}:00-{(hour + 2) % 24:02}:00"
+def minute_now() -> int:
+    return minute_of(time.localtime())
 
 
 def told_to(manager: socket.socket) -> list[str]:
@@ -187,23 +177,23 @@ def test_a_client_whose_hours_end_in_its_training_pauses_and_ends_in_the_same_by
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    expected, clock = undisturbed(engine), WallClock(scene.folder)
+    expected = undisturbed(engine)
     url = train_at_length(scene, engine)
     scene.kill("a")
     (scene.fleet.logs / "a.log").unlink()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(scene.folder / "notify"))
         monkeypatch.setenv("NOTIFY_SOCKET", str(scene.folder / "notify"))
-        window = ("--window", window_in(0), "--engine", engine, "--until", "finished")
-        start_by(scene, clock, "a", url, *window)
-        wait_for(lambda: "round 1 of 1: train" in scene.log("a"), scene.fleet.check)
-        clock.set(6 * 3600)
+        time.sleep((40 - time.localtime().tm_sec) % 60)
+        now = minute_now()  # its hours end with this minute, and go on a minute later
+        hours = *window(now - 9, now + 1), *window(now + 2, now + 99)
+        scene.client("a", url, "--engine", engine, *LONG, *hours)
         wait_for(lambda: "paused: outside its hours" in scene.log("a"), scene.fleet.check)
+        assert "round 1 of 1: train" in scene.log("a"), "it paused before it had begun"
         assert list((scene.folder / "state" / "a" / "steps").glob("*.st"))
         heard = told_to(manager)
         time.sleep(12)
         paused = told_to(manager)
-        clock.set(0)
         wait_for(lambda: GOING_ON in scene.log("a"), scene.fleet.check)
         scene.finish()
         heard_last = told_to(manager)
@@ -220,7 +210,8 @@ def test_outside_its_hours_a_client_asks_for_nothing_and_ends_at_once_when_told(
     scene: Scene,
 ) -> None:
     scene.create(1, 1, 1)
-    scene.client("a", scene.serve(), "--window", window_in(6), "--engine", "onnx")
+    hours = window(minute_now() + 360, minute_now() + 480)
+    scene.client("a", scene.serve(), *hours, "--engine", "onnx")
     wait_for(lambda: "paused: outside its hours until" in scene.log("a"), scene.fleet.check)
     time.sleep(1)
     assert "joined" not in scene.log("a") and "train" not in scene.log("a")
