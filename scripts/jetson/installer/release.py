@@ -215,13 +215,14 @@ def _install(house: Wheelhouse, part: Path, native: Optional[str]) -> None:
 
 
 def _pip(python: str, house: Wheelhouse) -> List[str]:
-    """How pip is started: the interpreter's own, or the wheelhouse's, which runs from its wheel."""
-    wheels = [wheel for wheel in house.wheels if wheel.name.startswith("pip-")]
-    start = [python, "-m", "pip"] if not wheels else [python, str(wheels[0]) + "/pip"]
-    found = subprocess.run([*start, "--version"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    """How pip is started: from the wheelhouse's wheel, or where that does not run, Python's own."""
+    wheels = [str(wheel) + "/pip" for wheel in house.wheels if wheel.name.startswith("pip-")]
+    for start in [*([python, wheel] for wheel in wheels), [python, "-m", "pip"]]:
+        line = [*start, "--version"]
+        if not subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE).returncode:
+            return [*start, "--isolated", "--disable-pip-version-check", "--no-input"]
     told = "{} has no pip; apt-get install python3-pip, or put its wheel into the wheelhouse"
-    demand(found.returncode == 0, told.format(python))
-    return [*start, "--isolated", "--disable-pip-version-check", "--no-input"]
+    raise Refusal(told.format(python))
 
 
 def _run(line: List[str], problem: str) -> None:
