@@ -1,0 +1,136 @@
+"""Packs that a coordinator tells devices of, gives them, and clients that are too old for it."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from coordinator.config import ConfigError, RunConfig
+from coordinator.fleet.versions import check_minimum, is_too_old
+from coordinator.serving.packs import Packs
+from coordinator.storage.store import Store
+from edge_client.errors import WrongInput
+from edge_client.wire.messages import Next, decode
+from edge_client.wire.packs import Outdated
+from tests.coordinator.conftest import Live, serving
+from tests.coordinator.devices import Device
+from tests.edge_client.client.packs.packs import announced, make_pack
+
+WEIGHTS = "weights.safetensors"
+MIRROR = "https://mirror.example/packs"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    return make_pack(tmp_path_factory.mktemp("made"))
+
+
+@contextmanager
+def live(folder: Path, config: RunConfig, **told: Any) -> Iterator[Live]:
+    with (
+        closing(Store(folder / "store")) as store,
+        serving(store, config, **told) as served,
+    ):
+        yield served
+
+
+def ask(served: Live, device: Device, path: str, **headers: str) -> Any:
+    return served.http.get(f"/v1/packs/{path}", headers=device.headers | headers)
+
+
+def test_a_device_is_told_of_a_run_s_pack_and_gets_its_files_where_they_are_served(
+    made: tuple[str, Path], config: RunConfig, tmp_path: Path
+) -> None:
+    base_id, folder = made
+    mine = replace(config, base=str(folder), pack_mirrors=(MIRROR,))
+    with live(tmp_path, mine, packs=Packs(is_serving=True)) as served:
+        (device,) = served.enrol("a")
+        terms = device.next().terms
+        assert terms is not None
+        assert terms.pack == announced(folder, (MIRROR,), is_served=True)
+        for name in terms.pack.files:
+            answer = ask(served, device, f"{base_id}/{name}")
+            assert answer.content == (folder / name).read_bytes()
+        body = (folder / WEIGHTS).read_bytes()
+        part = ask(served, device, f"{base_id}/{WEIGHTS}", Range="bytes=1000-")
+        assert part.status_code == 206 and part.content == body[1000:]
+        past = ask(served, device, f"{base_id}/{WEIGHTS}", Range=f"bytes={len(body)}-")
+        assert past.status_code == 416
+        for path in (f"{'0' * 64}/{WEIGHTS}", f"{base_id}/run.sh", f"{base_id}/..%2Fx", "x/y"):
+            assert ask(served, device, path).status_code == 404
+        nobody = served.http.get(f"/v1/packs/{base_id}/{WEIGHTS}")
+        assert nobody.status_code == 401
+
+
+def test_files_are_not_served_unless_the_operator_says_so(
+    made: tuple[str, Path], config: RunConfig, tmp_path: Path
+) -> None:
+    with live(tmp_path, replace(config, base=str(made[1]))) as served:
+        (device,) = served.enrol("a")
+        terms = device.next().terms
+        assert terms is not None and terms.pack == announced(made[1])
+        assert ask(served, device, f"{made[0]}/{WEIGHTS}").status_code == 404
+
+
+def test_a_base_that_is_no_pack_is_announced_to_nobody(config: RunConfig, tmp_path: Path) -> None:
+    with live(tmp_path, config, packs=Packs(is_serving=True)) as served:
+        (device,) = served.enrol("a")
+        terms = device.next().terms
+        assert terms is not None and terms.pack is None
+
+
+def test_a_pack_that_was_changed_is_announced_to_nobody(
+    config: RunConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, folder = make_pack(tmp_path)
+    with live(tmp_path, replace(config, base=str(folder))) as served:
+        manifest = folder / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"mit"', '"gpl"'))
+        (device,) = served.enrol("a")
+        terms = device.next().terms
+        assert terms is not None and terms.pack is None
+    assert "is another one by now" in caplog.text
+
+
+def test_a_client_that_is_too_old_gets_no_work_and_is_waited_for_by_nobody(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    with live(tmp_path, config, minimum_client="0.0.1") as served:
+        old, new = served.enrol("old", "new")  # both say 0
+        assert old.next() == Next(outdated=Outdated("0.0.1"))
+        assert decode(new.poll(5.0).content, Next).outdated is not None
+        assert served.service.alive(served.run_id, time.time()) == set()
+
+
+@pytest.mark.parametrize(
+    ("version", "minimum", "is_old"),
+    [
+        ("0.1.0", "0.2.0", True),
+        ("0.2.0", "0.2.0", False),
+        ("0.2", "0.2.0", False),
+        ("0.10.0", "0.9.3", False),
+        ("0.2.0rc1", "0.2.0", False),
+        ("1", "1.0.1", True),
+        ("0.1.0", "", False),
+        ("unknown", "9", False),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(version: str, minimum: str, is_old: bool) -> None:
+    assert is_too_old(version, minimum) is is_old
+
+
+def test_a_minimum_that_is_no_version_is_refused() -> None:
+    check_minimum("")
+    with pytest.raises(WrongInput, match=r"--minimum-client 'new': a version such as 0\.2\.0"):
+        check_minimum("new")
+
+
+def test_a_mirror_that_is_not_https_is_refused_in_a_run(config: RunConfig) -> None:
+    with pytest.raises((ConfigError, WrongInput), match="pack_mirrors: https://HOST/PATH"):
+        replace(config, pack_mirrors=("http://mirror.example",))
