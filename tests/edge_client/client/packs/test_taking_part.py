@@ -1,0 +1,129 @@
+"""What a client does about another base and about being too old: a real one, scripted answers."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edge_client.bases.base import Base
+from edge_client.client.failures import OtherBase, TooOld
+from edge_client.client.loop import Client
+from edge_client.client.packs.fetch import NotFetched
+from edge_client.client.packs.shelf import NoRoom, Shelf
+from edge_client.client.packs.sources import Folder
+from edge_client.client.state import Answer as Kept
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import Next, Report, encode
+from edge_client.wire.packs import Outdated
+from tests.edge_client.client.packs.packs import ROOM, announced, contents, make_pack
+from tests.edge_client.client.servers import Answer, http_server
+from tests.edge_client.client.terms import Door, over, terms_for
+from tests.edge_client.client.test_enrolment import Gate, Home
+
+Made = tuple[str, Path]
+
+
+class Late(Gate):
+    """A coordinator whose run is over once somebody has joined it, whatever was said before."""
+
+    def answer(self, method: str, path: str, body: bytes) -> Answer:
+        is_joined = bool(self.door.said) and self.door.said[-1][1] == "joined"
+        if path.startswith("/v1/work?") and is_joined:
+            return 200, encode(Next(over=over("0" * 64)))
+        return super().answer(method, path, body)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make_pack(tmp_path_factory.mktemp("made"), seed=5)
+
+
+@pytest.fixture
+def home(tmp_path: Path, tiny_base: Base, hub_task: Task, made: Made) -> Home:
+    """A device whose base is not the run's."""
+    terms = terms_for(tiny_base, hub_task)
+    home = Home(tmp_path, tiny_base, replace(terms, base_id=made[0], pack=announced(made[1])))
+    home.write("labelled", ["text,label", "the front door opened,security"])
+    return home
+
+
+def test_a_run_with_another_base_is_joined_once_its_pack_is_here(
+    home: Home, made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    shelf = Shelf(home.folder / "packs", ROOM)
+    said = home.join(Late(home.terms), packs=shelf, mirrors=(Folder(made[1].parent),))
+    assert [told[1:] for told in said[:2]] == [("declined", "fetching"), ("joined", None)]
+    assert contents(shelf.folder / made[0]) == contents(made[1])
+    assert "licence: mit" in caplog.text
+
+
+def test_a_device_whose_owner_allows_no_fetching_says_how_it_would(home: Home) -> None:
+    with pytest.raises(OtherBase, match="or with `--packs FOLDER` to fetch it"):
+        home.join(Gate(home.terms))
+    assert not (home.folder / "packs").exists()
+
+
+def test_a_pack_that_does_not_fit_is_declined_and_told(home: Home, made: Made) -> None:
+    shelf, gate = Shelf(home.folder / "packs", 1000), Gate(home.terms)
+    with pytest.raises(NoRoom, match="--packs-size allows"):
+        home.join(gate, packs=shelf, mirrors=(Folder(made[1]),))
+    assert gate.door.said == [("run", "declined", "fetching"), ("run", "declined", "disk")]
+    assert list(shelf.folder.iterdir()) == []
+
+
+def test_a_pack_that_nobody_has_is_declined_and_told(home: Home) -> None:
+    shelf, gate = Shelf(home.folder / "packs", ROOM), Gate(home.terms)
+    with pytest.raises(NotFetched, match="nobody is known who has the pack"):
+        home.join(gate, packs=shelf)
+    assert gate.door.said[-1] == ("run", "declined", "base")
+
+
+class Newer:
+    """A coordinator that gives work to newer clients alone, for so many questions."""
+
+    def __init__(self, times: int) -> None:
+        self.door, self.left = Door(), times
+
+    def answer(self, method: str, path: str, body: bytes) -> Answer:
+        if known := self.door.answer(path, body):
+            return known
+        if path.startswith("/v1/work?") and self.left:
+            self.left -= 1
+            return 200, encode(Next(outdated=Outdated("9.0")))
+        return 401, b'{"detail": "who"}'
+
+
+def test_a_client_that_is_too_old_says_what_to_install_and_keeps_its_state(home: Home) -> None:
+    state = home.state
+    with http_server(Newer(1).answer) as url, pytest.raises(TooOld) as raised:
+        Client(home.settings(url, version="0.1"), state).run()
+    assert "\n" not in str(raised.value) and raised.value.exit_code == 2
+    said = "this client is smidgen 0.1, its coordinator gives work to 9.0 or newer: install that"
+    assert str(raised.value).startswith(said)
+    identity = state.identity()
+    assert identity is not None and identity.name == "hub"
+
+
+def test_what_is_not_sent_yet_stays_where_the_coordinator_speaks_a_newer_protocol(
+    home: Home,
+) -> None:
+    home.state.keep_finished(Kept(Report("w", "done"), b"update"))
+
+    def newer(method: str, path: str, body: bytes) -> Answer:
+        return 422, b'{"detail": "protocol 7; this coordinator speaks 8: install the same"}'
+
+    with http_server(newer) as url, pytest.raises(ValueError, match="this coordinator speaks 8"):
+        Client(home.settings(url), home.state).run()
+    assert [kept.update for kept in home.state.finished()] == [b"update"]
+
+
+def test_a_client_that_serves_for_ever_waits_and_says_it_once(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    newer = Newer(3)
+    settings = {"is_until_finished": False, "parting_s": 0.01, "version": "0.1"}
+    with http_server(newer.answer) as url, pytest.raises(ValueError, match="does not know"):
+        Client(replace(home.settings(url), **settings), home.state).run()  # type: ignore[arg-type]
+    assert newer.left == 0 and caplog.text.count("gives work to 9.0 or newer") == 1
