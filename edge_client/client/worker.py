@@ -20,6 +20,7 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.limits import Watched
 from edge_client.engine.opening import engine_name
 from edge_client.guest.guest import Guest
+from edge_client.guest.resting import let_go_of_code
 from edge_client.guest.steps import Keeper, StepFile
 from edge_client.guest.stopping import waiting
 from edge_client.labelling.book import FileNotes
@@ -124,6 +125,7 @@ class Worker:
         """Hold little until there is more work, which may be in an hour."""
         if self._engine is not None:
             self._engine.rest()
+        let_go_of_code()
 
     def close(self) -> None:
         """Hold nothing, texts included."""
