@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 
 LEAST_S = 1.0  # between two signs of life
+PATIENCE_S = 0.1  # with a manager that hangs
 LONGEST = 300  # characters of a status
 
 
@@ -21,6 +22,7 @@ def tell(*fields: str) -> None:
         return
     address = "\0" + place[1:] if place[0] == "@" else place  # an abstract socket
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.settimeout(PATIENCE_S)  # a manager that does not read stops nobody
         sender.connect(address)
         sender.sendall("\n".join(fields).encode())
 

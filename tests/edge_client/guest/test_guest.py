@@ -250,3 +250,14 @@ def test_the_service_manager_hears(
 def test_where_nobody_listens_nothing_happens(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", value)
     tell("READY=1")
+
+
+def test_a_manager_that_does_not_read_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "socket"))
+    with listening(str(tmp_path / "socket")):
+        began_s = time.monotonic()
+        for _ in range(16):  # more than the kernel keeps for it
+            tell("WATCHDOG=1")
+        assert time.monotonic() - began_s < 5
