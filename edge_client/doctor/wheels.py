@@ -11,7 +11,6 @@ from collections.abc import Collection
 LSE = "atomics"  # as /proc/cpuinfo calls it
 DIE_WITHOUT_LSE = {"torch": ("2.0.0", "2.4.0", "2.10.0"), "onnxruntime": ("1.21.0",)}
 NEWEST_WITHOUT_CUDA = (2, 10)  # torch; later aarch64 wheels of the public index are CUDA 13 builds
-JETPACK_WITH_CUDA = 7
 NO_WHEEL = "install the version of the wheelhouse's lock"
 
 

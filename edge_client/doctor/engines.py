@@ -1,0 +1,201 @@
+"""Whether engines start here, each tried in a process of its own: one that dies takes none along.
+
+A wheel built for a newer processor ends its process by SIGILL at import, and no `except` sees it.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from edge_client.doctor.finding import ERROR, OK, UNKNOWN, WARNING, Finding
+from edge_client.doctor.wheels import NO_WHEEL, is_for_a_server, objection
+from edge_client.engine.opening import ENGINES
+from edge_client.errors import installing
+
+PATIENCE_S = 300.0  # an import took 16 s under emulation
+TLS = "static TLS block"
+LOAD = 'from edge_client.engine.opening import load_engine; load_engine("{}")'
+# What a client loads before its engine, then the engines, then the OpenMP that others bring.
+IN_TURN = """
+import ctypes, sys
+for name in sys.argv[1:]:
+    __import__(name)
+try:
+    ctypes.CDLL("libgomp.so.1")
+except OSError as error:
+    if "static TLS" in str(error):
+        raise
+"""
+BEFORE = ("numpy", "tokenizers", "safetensors", "httpx")
+OTHER_ENGINE = "reinstall it from the wheelhouse, or take the other --engine"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended.
+
+    Attributes:
+        how: Empty where it ended well; else such as `died by SIGILL`.
+        out: What it printed.
+        said: The last line of what it said on stderr.
+        elapsed_s: How long it took.
+    """
+
+    how: str
+    out: str
+    said: str
+    elapsed_s: float
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What wheels are judged by.
+
+    Attributes:
+        machine: Architecture, such as `aarch64`.
+        flags: What it says it has.
+        is_jetson: Whether a CUDA build for servers is of no use on it.
+    """
+
+    machine: str
+    flags: Collection[str]
+    is_jetson: bool
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An engine that was tried.
+
+    Attributes:
+        finding: What is said of it.
+        loads: Whether it can be used, whatever is said.
+    """
+
+    finding: Finding
+    loads: bool
+
+
+def run(words: Sequence[str], patience_s: float = PATIENCE_S) -> Ended:
+    """Run this interpreter with words, and wait for its end."""
+    begun_s = time.monotonic()
+    environment: Mapping[str, str] = os.environ | {"ORT_DISABLE_TELEMETRY": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, *words],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=patience_s,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired:
+        return Ended(f"did not end within {patience_s:g} s", "", "", patience_s)
+    except OSError as error:
+        return Ended(f"could not be started: {error.strerror}", "", "", 0.0)
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return Ended(
+        _how(done.returncode), done.stdout, lines[-1] if lines else "", time.monotonic() - begun_s
+    )
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}" if code else ""
+    try:
+        return f"died by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"died by signal {-code}"
+
+
+def version_of(library: str) -> str:
+    """An installed library's version, without importing it; empty where nobody wrote it down."""
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def read_engine(kind: str, processor: Processor, is_asked: bool) -> Tried:
+    """Whether an engine's libraries load and compute.
+
+    Args:
+        kind: `torch` or `onnx`.
+        processor: What it is to run on.
+        is_asked: Whether it was asked for by name.
+    """
+    check, row = f"{kind} engine", ENGINES[kind]
+    if find_spec(row.library) is None:
+        told = f"{row.library} is not installed"
+        if kind == "torch" and not is_asked:
+            todo = "nothing to do: the onnx engine does without"
+            return Tried(Finding(check, OK, told, todo), False)
+        return Tried(Finding(check, ERROR, told, installing(row.extra)), False)
+    version = version_of(row.library)
+    known = objection(row.library, version, processor.machine, processor.flags)
+    ended = run(["-c", f"{LOAD.format(kind)}\n{row.warm_up}"])
+    shown = f"{row.library} {version or 'of unknown version'}"
+    if ended.how:
+        told = _joined(f"{shown} {ended.how}", known or ended.said)
+        return Tried(Finding(check, ERROR, told, _todo(ended, known)), False)
+    shown = f"{shown}, loaded in {ended.elapsed_s:.1f} s"
+    if known:
+        return Tried(Finding(check, WARNING, f"{shown}, and yet {known}", NO_WHEEL), True)
+    if processor.is_jetson and is_for_a_server(row.library, version):
+        told = f"{shown}, is a CUDA build for servers unless it was made for this board"
+        return Tried(Finding(check, WARNING, told, NO_WHEEL), True)
+    return Tried(Finding(check, OK, shown), True)
+
+
+def _joined(told: str, why: str) -> str:
+    return f"{told}: {why}" if why else told
+
+
+def _todo(ended: Ended, known: str) -> str:
+    if known:
+        return NO_WHEEL
+    if TLS in ended.said:
+        return _preload()
+    if "SIGILL" in ended.how:
+        return f"{NO_WHEEL}: this one is built for a newer processor"
+    return OTHER_ENGINE
+
+
+def read_static_tls(kinds: Sequence[str]) -> Finding:
+    """Whether all libraries fit into one process.
+
+    On aarch64 an old glibc has little room for thread-local variables of libraries that are loaded
+    late, and each copy of OpenMP wants some.
+
+    Args:
+        kinds: Engines that load by themselves.
+    """
+    check = "static TLS"
+    names = [*BEFORE, *(ENGINES[kind].library for kind in reversed(kinds))]
+    ended = run(["-c", IN_TURN, *(name for name in names if find_spec(name))])
+    if not ended.how:
+        return Finding(check, OK, f"{', '.join(names)} and OpenMP load in one process")
+    if TLS in ended.said:
+        return Finding(check, ERROR, ended.said, _preload())
+    return Finding(check, UNKNOWN, _joined(f"the probe {ended.how}", ended.said), OTHER_ENGINE)
+
+
+def _preload() -> str:
+    """What to write into the service's settings, with the OpenMP that PyTorch brought if it did."""
+    spec = find_spec("torch")
+    places = [Path(one) for one in spec.submodule_search_locations or ()] if spec else []
+    found = [
+        file
+        for place in places
+        for folder in (place.parent / "torch.libs", place / "lib")
+        for file in sorted(folder.glob("libgomp*.so*"))
+    ]
+    library = found[0] if found else "libgomp.so.1"
+    return f"start it with LD_PRELOAD={library} in its environment (/etc/smidgen.env)"
