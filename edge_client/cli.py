@@ -6,6 +6,7 @@ Only what is asked for is imported: torch not before there is work.
 import typer
 
 from edge_client.commands.base import base
+from edge_client.commands.doctor import doctor
 from edge_client.commands.evaluate import evaluate
 from edge_client.commands.labels import labels
 from edge_client.commands.patterns import patterns, tasks
@@ -26,6 +27,7 @@ app.command("train")(train_alone)
 app.command()(predict)
 app.command()(evaluate)
 app.command()(plan)
+app.command()(doctor)
 app.command()(tasks)
 app.command()(patterns)
 app.command()(labels)

@@ -8,6 +8,7 @@ In Python the same is done by functions, whose keywords and defaults are the com
 
     pack(model, bits, out)         -> Pack             a base, for devices to map
     plan(base)                     -> Plans            what training would take here; estimated
+    doctor()                       -> Diagnosis        whether this device will work
     train(data, out)               -> TrainedAdapter   one device, by itself
     predict(texts, adapter)        -> list[Prediction]
     evaluate(data, adapter)        -> Scores
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from coordinator.api.export import ExportedAdapter, export
     from coordinator.api.serve import Server, serve
     from coordinator.config import RunConfig
+    from edge_client.api.doctor import Diagnosis, doctor
     from edge_client.api.evaluate import Scores, evaluate
     from edge_client.api.pack import Pack, pack
     from edge_client.api.plan import Planned, Plans, plan
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from edge_client.api.run import NothingDone, run_client
     from edge_client.api.train import TrainedAdapter, train
     from edge_client.client.settings import Summary
+    from edge_client.doctor.finding import Finding
     from edge_client.texts.tasks import Task
     from edge_client.wire.labelling import Labelling
     from edge_client.wire.training import Training
@@ -56,9 +59,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Deal",
+    "Diagnosis",
     "Experiment",
     "ExportedAdapter",
     "Failed",
+    "Finding",
     "Labelling",
     "NewRun",
     "NothingDone",
@@ -78,6 +83,7 @@ __all__ = [
     "WrongInput",
     "__version__",
     "create_run",
+    "doctor",
     "evaluate",
     "export",
     "pack",
@@ -92,8 +98,10 @@ __all__ = [
 # public name -> the module that has it; opened when the name is first used
 _HOMES = {
     "Deal": "simulation.population.deal",
+    "Diagnosis": "edge_client.api.doctor",
     "Experiment": "simulation.experiments.experiment",
     "ExportedAdapter": "coordinator.api.export",
+    "Finding": "edge_client.doctor.finding",
     "Labelling": "edge_client.wire.labelling",
     "NewRun": "coordinator.api.create",
     "NothingDone": "edge_client.api.run",
@@ -111,6 +119,7 @@ _HOMES = {
     "TrainedAdapter": "edge_client.api.train",
     "Training": "edge_client.wire.training",
     "create_run": "coordinator.api.create",
+    "doctor": "edge_client.api.doctor",
     "evaluate": "edge_client.api.evaluate",
     "export": "coordinator.api.export",
     "pack": "edge_client.api.pack",

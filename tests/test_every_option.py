@@ -142,6 +142,7 @@ def usual(folder: Path, port: int) -> dict[str, dict[str, str]]:
         "client evaluate": {"--data": f"{data}/labelled.csv", **small},
         "client base": {"": base},
         "client plan": {"--state": f"{folder}/state", **small},
+        "client doctor": {"--state": f"{folder}/state", **small},
         "client patterns": {"--data": data, **small},
         "client labels": {"--state": f"{folder}/state"},
         "coordinator init": {"--store": f"{folder}/hub"},

@@ -21,6 +21,7 @@ pytest.importorskip("fastapi")
 COMMAND = {
     "pack": "pack",
     "plan": "client plan",
+    "doctor": "client doctor",
     "train": "client train",
     "predict": "client predict",
     "evaluate": "client evaluate",
@@ -33,12 +34,13 @@ COMMAND = {
 OTHERWISE = {
     ("create_run", "run"): "file",
     ("simulate", "experiments"): "files",
+    ("doctor", "bases"): "base",
     ("run_client", "tags"): "tag",
     ("run_client", "windows"): "window",
     ("serve", "trusted_proxies"): "trusted_proxy",
 }
 # A function that is called returns, a service does not; none is an empty tuple here.
-OTHER_DEFAULT = {("run_client", "until"), ("serve", "trusted_proxies")}
+OTHER_DEFAULT = {("run_client", "until"), ("serve", "trusted_proxies"), ("doctor", "bases")}
 ONLY_PYTHON = {("pack", "progress"), ("train", "tell"), ("simulate", "tell"), ("predict", "texts")}
 FILES = {"file", "out", "text_column", "delimiter", "encoding"}  # a list has none
 ONLY_COMMAND = {

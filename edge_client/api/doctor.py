@@ -1,0 +1,124 @@
+"""Whether this device will work: its machine, engines and bases, and the coordinator."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_client.api.given import Place
+from edge_client.api.plan import plan, state_folder
+from edge_client.bases.base import EMBEDDED
+from edge_client.doctor.board import is_jetson
+from edge_client.doctor.engines import Processor, read_engine, read_static_tls
+from edge_client.doctor.finding import ERROR, OK, Finding
+from edge_client.doctor.host import Host, this_host
+from edge_client.doctor.machine import read_machine
+from edge_client.doctor.steps import read_steps
+from edge_client.engine.opening import ENGINES, engine_name
+from edge_client.errors import Failed, WrongInput
+from edge_client.planning.resources import flags_here
+from edge_client.planning.sizes import AUTO, parse_budget
+from edge_client.planning.words import plan_in_words
+from edge_client.tables import seconds
+
+ROOT = Path("/")
+OTHER_BASE = "do as that says, or give another --base"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was looked at.
+
+    Attributes:
+        findings: One for each thing, in a fixed order.
+        elapsed_s: How long it took.
+    """
+
+    findings: tuple[Finding, ...]
+    elapsed_s: float
+
+    @property
+    def works(self) -> bool:
+        """Whether nothing that was found is an error."""
+        return not self.errors
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """What has to be mended first."""
+        return tuple(one for one in self.findings if one.state == ERROR)
+
+
+def doctor(
+    *,
+    bases: Sequence[Place] = (EMBEDDED,),
+    coordinator: str = "",
+    ca: str = "",
+    plain_http: bool = False,
+    engine: str = AUTO,
+    memory_budget: str = AUTO,
+    state: Place | None = None,
+) -> Diagnosis:
+    """Say whether this device will work, and what to do where it will not.
+
+        smidgen.doctor(coordinator="https://hub:8700", ca="sha256:...").errors
+
+    Nothing is changed, no text is read, and neither token nor key is sent. Engines are tried in
+    processes of their own; it takes seconds on a PC, and may take minutes on a small board.
+
+    Args:
+        bases: Folders, hub names or `embedded`, each planned for.
+        coordinator: The coordinator's URL; empty: none is asked.
+        ca: Whom to believe over https: the authority's `sha256:HEX`, a file with its certificate,
+            or `system`; empty: what the state folder holds.
+        plain_http: Speak plain HTTP to another machine.
+        engine: `torch`, `onnx`, or `auto` for both as far as they are installed.
+        memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
+        state: State folder; `~/.local/state/smidgen/HOST` by default.
+
+    Raises:
+        WrongInput: A budget that is no size, an engine that is not known, a URL that is none.
+    """
+    begun_s, host = time.monotonic(), this_host()
+    parse_budget(memory_budget)
+    engine_name(engine)
+    folder = state_folder(state)
+    found = list(read_machine(ROOT, host, folder))
+    if coordinator:
+        found += _coordinator(coordinator, ca, folder, plain_http, host)
+    found += _engines(engine, host)
+    for base in bases:
+        found.append(_plan(str(base), engine, memory_budget, state))
+    return Diagnosis(tuple(found), time.monotonic() - begun_s)
+
+
+def _coordinator(
+    url: str, ca: str, state: Path, is_plain_fine: bool, host: Host
+) -> Sequence[Finding]:
+    from edge_client.doctor.coordinator import read_coordinator  # httpx, only where it is asked
+
+    return read_coordinator(url, ca, state, is_plain_fine, host.now_s)
+
+
+def _engines(asked: str, host: Host) -> Iterator[Finding]:
+    """Each engine by itself, both in one process, and ten steps of those that load."""
+    processor = Processor(host.machine, flags_here(), is_jetson(ROOT))
+    kinds = [kind for kind in ENGINES if asked in (AUTO, kind)]
+    found = {kind: read_engine(kind, processor, asked != AUTO) for kind in kinds}
+    yield from (one.finding for one in found.values())
+    loaded = [kind for kind, one in found.items() if one.loads]
+    if loaded:
+        yield read_static_tls(loaded)
+    for kind in loaded:
+        yield read_steps(kind)
+
+
+def _plan(base: str, engine: str, memory_budget: str, state: Place | None) -> Finding:
+    try:
+        chosen = plan(base, engine=engine, memory_budget=memory_budget, state=state).chosen
+    except (WrongInput, Failed) as error:
+        told = str(error) if base in str(error) else f"{base}: {error}"
+        return Finding("base", ERROR, told, OTHER_BASE)
+    except OSError as error:
+        return Finding("base", ERROR, f"{base} cannot be read: {error.strerror}", OTHER_BASE)
+    step = f"{seconds(chosen.predicted_step_s)} per step (estimated)"
+    return Finding("base", OK, f"{base}: {plan_in_words(chosen.option)}, {step}")

@@ -1,0 +1,81 @@
+"""`smidgen client doctor`: whether this device will work, and what to do where it will not."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edge_client.api.doctor import Diagnosis
+from edge_client.api.doctor import doctor as diagnose
+from edge_client.bases.base import EMBEDDED
+from edge_client.commands.console import BudgetOption, EngineOption, JsonOption
+from edge_client.errors import Failed
+from edge_client.planning.sizes import AUTO
+from edge_client.tables import Column, Table, seconds, show
+
+
+def doctor(
+    base: Annotated[
+        list[str] | None,
+        typer.Option(help="Folder, hub name, or `embedded`, planned for; may be repeated."),
+    ] = None,
+    coordinator: Annotated[
+        str, typer.Option(help="The coordinator's URL, to see whether it answers.")
+    ] = "",
+    ca: Annotated[
+        str,
+        typer.Option(
+            envvar="SMIDGEN_CA",
+            help="Whom to believe over https: sha256:HEX as `coordinator init` printed, a file, or "
+            "`system`; by default what the state folder holds.",
+        ),
+    ] = "",
+    plain_http: Annotated[
+        bool, typer.Option("--plain-http", help="Speak plain HTTP to another machine.")
+    ] = False,
+    engine: EngineOption = AUTO,
+    memory_budget: BudgetOption = AUTO,
+    state: Annotated[
+        Path | None, typer.Option(help="State folder; ~/.local/state/smidgen/HOST by default.")
+    ] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Say whether this device will work, and what to do where it will not.
+
+    Looks at board, system, memory, clocks, disk and clock; loads each engine in a process of its
+    own and lets it make ten steps; plans for each base; reaches for the coordinator without
+    enrolling. Changes nothing, and sends neither token nor key.
+
+    Exit code 1 where something found is an error; warnings and unknowns are 0.
+    """
+    found = diagnose(
+        bases=base or (EMBEDDED,),
+        coordinator=coordinator,
+        ca=ca,
+        plain_http=plain_http,
+        engine=engine,
+        memory_budget=memory_budget,
+        state=state,
+    )
+    if json_output:
+        rows = [asdict(one) for one in found.findings]
+        elapsed_s = round(found.elapsed_s, 3)
+        print(json.dumps({"works": found.works, "findings": rows, "elapsed_s": elapsed_s}))
+    else:
+        show(_table(found))
+    if not found.works:
+        names = ", ".join(dict.fromkeys(one.check for one in found.errors))
+        raise Failed(f"this device will not work yet: {names}; what to do is said beside each")
+
+
+def _table(found: Diagnosis) -> Table:
+    columns = [
+        Column("check", "word"),
+        Column("state", "word"),
+        Column("found", "text"),
+        Column("what to do", "text"),
+    ]
+    rows = [[one.check, one.state, one.found, one.todo] for one in found.findings]
+    return Table(columns, rows, notes=[f"Looked at in {seconds(found.elapsed_s)}."])
