@@ -1,6 +1,6 @@
 """What operators ask of runs: to create one, and orders to those that are there."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -27,9 +27,13 @@ class NewRun(Asked):
         min_updates: Updates without which no round is closed.
         evaluate_cohort: Devices asked to evaluate an adapter; 0: all.
         deadline_s: Seconds after which a step goes on without late devices.
+        adaptive_deadline: Whether a step of which half is done may close before `deadline_s`.
         evaluate_every: Rounds between evaluations; 0 for the first and last alone.
+        norm_bound: Norm down to which a longer update is scaled: `adaptive`, a number, 0 for none.
+        max_examples: Most texts that an update weighs as: `adaptive`, a number, 0 for any.
         seed: Root seed.
         tell_names: Whether waiting devices are told the names of those that are waited for.
+        pack_mirrors: https addresses where devices find the base's pack, as `BASE_ID/FILE`.
     """
 
     model_config = example(
@@ -51,9 +55,13 @@ class NewRun(Asked):
     min_updates: int | None = None
     evaluate_cohort: int | None = None
     deadline_s: float | None = None
+    adaptive_deadline: bool | None = None
     evaluate_every: int | None = None
+    norm_bound: float | Literal["adaptive"] | None = None
+    max_examples: int | Literal["adaptive"] | None = None
     seed: int | None = None
     tell_names: bool | None = None
+    pack_mirrors: list[str] | None = None
 
 
 class CreatedRun(Model):

@@ -35,8 +35,8 @@ from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.orders import carry_out
 from coordinator.serving.packs import Packs
-from coordinator.serving.telling import lack_text, over_of, run_text, terms_of, waiting_of, work_of
-from coordinator.serving.troubles import Troubles
+from coordinator.serving.saying import Lacks, Troubles
+from coordinator.serving.telling import over_of, run_text, terms_of, waiting_of, work_of
 from coordinator.storage.rows.devices import Device, note_cloned
 from coordinator.storage.rows.memberships import members
 from coordinator.storage.store import Store
@@ -49,7 +49,6 @@ from edge_client.wire.fleet import CLONED, REVOKED, Enrol, Enrolled, Membership
 from edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, Work
 from edge_client.wire.packs import Outdated, PackFile
 
-SILENCE_S = 2.0  # between two lines on what a run waits for
 RETURNS_AT_ONCE = 4  # of a device to a run that it had left
 RETURN_EVERY_S = 60  # and then one
 FAREWELL_S = 60.0  # twice the longest pause of a client that waits for the coordinator
@@ -106,7 +105,7 @@ class Service:
         self._ticking, self._summing = Lock(), Lock()
         self._overs: dict[str, tuple[int, Over]] = {}  # and how long the journal was then
         self._troubles = Troubles()  # of ticks
-        self._lacks: dict[str, tuple[str, float]] = {}  # what runs were last said to wait for
+        self._lacks = Lacks()
         self._alive: dict[str, tuple[set[str], float, float]] = {}  # of late, since when, how long
         self._over_since_s: float | None = None
 
@@ -391,17 +390,7 @@ class Service:
                 self.members.settle(run_id)
                 woken |= alive
         if not is_full:
-            self._say_what_lacks(self.run(run_id), alive, now_s)
-
-    def _say_what_lacks(self, live: Live, alive: set[str], now_s: float) -> None:
-        """Once until it changes, and not for each of many devices that come at once."""
-        said, at_s = self._lacks.get(live.run.run_id, ("", -SILENCE_S))
-        lack = lack_text(live, alive, self.fleet.names_of)
-        if lack and lack != said and now_s - at_s >= SILENCE_S:
-            LOG.info("%s", lack, extra=about(live.config.name))
-            self._lacks[live.run.run_id] = (lack, now_s)
-        elif not lack:
-            self._lacks.pop(live.run.run_id, None)
+            self._lacks.say(self.run(run_id), alive, names_of, now_s)
 
 
 def _age(live: Live) -> tuple[float, str]:

@@ -1,10 +1,13 @@
 """Runs, as the operator's API shows them."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
+from coordinator.config import RunConfig
+from coordinator.operator.order_schemas import NewRun
 from edge_client.wire.messages import Report
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
@@ -109,6 +112,18 @@ def test_a_run_is_created_from_json_and_trained(start: Start) -> None:
     assert (told["name"], told["rounds"], told["base"]) == ("news", 3, "embedded")
     again = boss.tell("/runs", asked)
     assert again.status_code == 409 and "a run called news is there" in again.json()["detail"]
+
+
+def test_every_key_of_a_run_file_can_be_asked_for(start: Start) -> None:
+    assert set(NewRun.model_fields) == {field.name for field in fields(RunConfig)}
+    boss = person((live := start()).http, live.store)
+    guards = {"norm_bound": 1.5, "max_examples": 10, "adaptive_deadline": False}
+    mirrors = ["https://mirror.example/packs"]
+    created = boss.post("/runs", {"task": "agnews", **guards, "pack_mirrors": mirrors})
+    wait_for(lambda: len(live.service.runs()) == 2)
+    config = live.service.run(created["run_id"]).config
+    assert {name: getattr(config, name) for name in guards} == guards
+    assert config.pack_mirrors == tuple(mirrors)
 
 
 def test_a_run_that_makes_no_sense_is_refused(start: Start) -> None:
