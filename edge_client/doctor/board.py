@@ -43,7 +43,7 @@ UPDATE = "flash the newest release of NVIDIA's that is for this board"
 
 def is_jetson(root: Path) -> bool:
     """Whether the device tree or the system says so."""
-    return "nvidia,tegra" in text(root / TREE / "compatible") or (root / RELEASE).is_file()
+    return "nvidia,tegra" in text(root / TREE / "compatible") or bool(text(root / RELEASE))
 
 
 def read_board(root: Path, host: Host) -> Finding:

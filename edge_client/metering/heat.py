@@ -192,7 +192,7 @@ def _cores(root: Path) -> Iterator[tuple[int, Path]]:
     """Cores that are switched on, each with the folder of its clock."""
     for folder in folders(root / CPUS):
         core = re.fullmatch(r"cpu(\d+)", folder.name)
-        if core and text(folder / "online") != "0" and (folder / "cpufreq").is_dir():
+        if core and text(folder / "online") != "0" and folder / "cpufreq" in folders(folder):
             yield int(core[1]), folder / "cpufreq"
 
 

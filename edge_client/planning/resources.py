@@ -104,7 +104,8 @@ def machine_memory(root: Path = Path("/")) -> tuple[int | None, int | None]:
 def meminfo(root: Path) -> dict[str, int]:
     """Bytes by the kernel's names, such as `MemTotal`; empty where it does not say."""
     rows = (line.split() for line in kernel_text(root / "proc/meminfo").splitlines())
-    return {row[0].rstrip(":"): 1024 * int(row[1]) for row in rows if len(row) > 1}
+    known = (row for row in rows if len(row) > 1 and row[1].isdecimal())
+    return {row[0].rstrip(":"): 1024 * int(row[1]) for row in known}
 
 
 # The processor

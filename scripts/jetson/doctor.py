@@ -125,7 +125,7 @@ UPDATE = "flash the newest release of NVIDIA's that is for this board"
 
 
 def is_jetson(root):
-    return "nvidia,tegra" in text(root / TREE / "compatible") or (root / RELEASE).is_file()
+    return "nvidia,tegra" in text(root / TREE / "compatible") or bool(text(root / RELEASE))
 
 
 def board(root, host):
@@ -267,7 +267,8 @@ RAISE = "raise MemoryMax of the unit, or see what fits: smidgen client plan"
 
 def memory(root):
     rows = (line.split() for line in text(root / "proc/meminfo").splitlines())
-    known = {row[0].rstrip(":"): 1024 * int(row[1]) for row in rows if len(row) > 1}
+    rows = [row for row in rows if len(row) > 1 and row[1].isdecimal()]
+    known = {row[0].rstrip(":"): 1024 * int(row[1]) for row in rows}
     total, available = known.get("MemTotal"), known.get("MemAvailable")
     closed = unreadable("memory", root, "proc/meminfo")
     if closed is not None or total is None:

@@ -107,6 +107,41 @@ def test_both_doctors_say_the_same_of_odd_files(
     same(script, tmp_path, JETPACK_4)
 
 
+GARBAGE = (b"", b"x", b"\xff\xfe: y z\n", b"-5", b"9" * 30, b"MemTotal: x kB\nMemAvailable: 3.5 kB")
+
+
+@pytest.mark.parametrize("garbage", GARBAGE[1:4])
+def test_both_doctors_say_the_same_of_garbage(
+    tmp_path: Path, script: ModuleType, garbage: bytes
+) -> None:
+    tx2(tmp_path)
+    for place in ("proc/meminfo", "proc/cpuinfo", "proc/device-tree/compatible"):
+        (tmp_path / place).write_bytes(garbage)
+    same(script, tmp_path, JETPACK_4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["TX2", "Orin Nano", "Raspberry Pi 5"])
+def test_no_file_that_is_closed_or_garbage_stops_a_doctor_or_divides_the_two(
+    tmp_path: Path, script: ModuleType, name: str
+) -> None:
+    root, host = tmp_path / "root", BOARDS[name].host
+    root.mkdir()
+    BOARDS[name].write(root)
+    for path in sorted(root.rglob("*")):
+        mode = path.stat().st_mode
+        forbid(path)
+        with as_nobody(root) as copy:
+            same(script, copy, host)
+        path.chmod(mode)
+        if path.is_file():
+            before = path.read_bytes()
+            for garbage in GARBAGE:
+                path.write_bytes(garbage)
+                same(script, root, host)
+            path.write_bytes(before)
+
+
 def test_both_ask_nvpmodel_where_nothing_is_written_down(
     tmp_path: Path, script: ModuleType
 ) -> None:
