@@ -46,7 +46,7 @@ from edge_client.errors import Failed, WrongInput
 from edge_client.guest.guest import Guest
 from edge_client.guest.notify import status, tell
 from edge_client.guest.steps import Paused
-from edge_client.guest.stopping import Ended, look, nap, waiting, working
+from edge_client.guest.stopping import Ended, look, nap, settle, waiting, working
 from edge_client.metering.work import WorkMeter
 from edge_client.wire.failures import Failure
 from edge_client.wire.fleet import MOST_RETURNS, Membership, Terms, draw_life
@@ -112,6 +112,7 @@ class Client:
             self._guest.begin()
             self._serve(coordinator)
         except Ended:
+            settle()
             is_stopped = True
             log.info("told to end; what was done is kept in %s", self._state.folder)
         finally:

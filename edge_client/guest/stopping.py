@@ -38,9 +38,9 @@ class _Process:
         self.is_late = self.is_ending = False
         self.works = self.cuts = self.waits = 0  # blocks that it is in
 
-    def end(self) -> None:
-        self.is_ending = True
-        raise Ended
+    @property
+    def may_be_left(self) -> bool:
+        return not self.is_ending and (not self.works or self.waits > 0 or self.cuts > 0)
 
     def heard(self, number: int, _frame: FrameType | None) -> None:
         if self.asked is not None:
@@ -48,15 +48,17 @@ class _Process:
                 raise KeyboardInterrupt
             return
         self.asked = number
-        if self.waits or not self.works:
-            self.end()
+        is_at_once = self.waits or not self.works
+        # What is raised here is lost where a finalizer or a library's callback runs: so once more.
         signal.signal(signal.SIGALRM, self.late)
-        signal.setitimer(signal.ITIMER_REAL, self._cut_s, CLOSER_S)
+        signal.setitimer(signal.ITIMER_REAL, 1.0 if is_at_once else self._cut_s, CLOSER_S)
+        if is_at_once:
+            raise Ended
 
     def late(self, _number: int, _frame: FrameType | None) -> None:
         self.is_late = True
-        if self.cuts and not self.is_ending:
-            self.end()
+        if self.may_be_left:
+            raise Ended
 
 
 _process = _Process()
@@ -100,7 +102,13 @@ def look() -> None:
         Ended: Yes; once, for what is left behind then is put in order undisturbed.
     """
     if _process.asked is not None and not _process.is_ending:
-        _process.end()
+        _process.is_ending = True
+        raise Ended
+
+
+def settle() -> None:
+    """`Ended` has arrived where all is put in order: it is not raised again."""
+    _process.is_ending = True
 
 
 @contextmanager
@@ -113,6 +121,9 @@ def working() -> Iterator[None]:
     _process.works += 1
     try:
         yield
+    except Ended:
+        settle()
+        raise
     finally:
         _process.works -= 1
     look()
@@ -130,6 +141,9 @@ def cuttable() -> Iterator[None]:
         if _process.is_late:
             look()
         yield
+    except Ended:
+        settle()
+        raise
     finally:
         _process.cuts -= 1
 
@@ -145,6 +159,9 @@ def waiting() -> Iterator[None]:
     try:
         look()
         yield
+    except Ended:
+        settle()
+        raise
     finally:
         _process.waits -= 1
 

@@ -79,6 +79,18 @@ def test_what_is_put_in_order_then_is_left_alone() -> None:
     assert in_order
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_a_finalizer_swallows_is_raised_once_more() -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            told()
+            time.sleep(0.01)  # the signal's handler runs here, and what it raises is lost
+
+    with ended(0.05):
+        Finalized()
+        time.sleep(30)
+
+
 def test_ctrl_c_twice_interrupts_as_ever() -> None:
     with ended(kind=KeyboardInterrupt), working():
         told(signal.SIGINT)
