@@ -145,7 +145,7 @@ class Board:
     """What we say of some boards.
 
     Attributes:
-        tier: 1 supported, 2 lighter, or "untested".
+        tier: 1 supported, 2 lighter, "untested" or "not supported".
         target: Name of the wheelhouse; empty where there is none.
     """
 
@@ -157,56 +157,20 @@ class Board:
     checked: str
 
 
-_ELF = "lock and ELF check against glibc {}"
+_EMULATED = "wheels' check, and both engines under an emulated Cortex-A57"
+_CHECKED = "wheels' check"
+_PI = "Raspberry Pi 4 and 5, any arm64"
+_ORIN, _LINUX = "Orin Nano, Orin NX, AGX Orin", "Linux, glibc 2.28 or newer"
+_BOTH = "onnx, torch (CPU)"
 BOARDS = (
+    Board("TX2 8 GB, TX2i; Nano 4 GB", "JetPack 4.6", "1", "jetpack4", _BOTH, _EMULATED),
+    Board("Xavier NX, AGX Xavier; Orin", "JetPack 5", "1", "jetpack5", _BOTH, _CHECKED),
+    Board(_ORIN, "JetPack 6", "1", "jetpack6", _BOTH, _CHECKED),
+    Board("Nano 2 GB; TX2 NX, TX2 4 GB", "JetPack 4.6", "2", "jetpack4", "onnx", _EMULATED),
+    Board(_PI, _LINUX, "2", "arm64", "onnx", _CHECKED),
+    Board("any x86-64", _LINUX, "2", "amd64", "onnx", "wheels' check, and an install"),
+    Board("Orin, on its GPU", "JetPack 5 and 6", "untested", "", "torch (CUDA)", "nothing"),
     Board(
-        "TX2 8 GB, TX2i; Nano 4 GB",
-        "JetPack 4.6",
-        "1",
-        "jetpack4",
-        "onnx, torch (CPU)",
-        _ELF.format("2.27"),
+        "TX2, TX1 and Nano, on their GPU", "JetPack 4.6", "not supported", "", "none", "see below"
     ),
-    Board(
-        "Xavier NX, AGX Xavier; Orin",
-        "JetPack 5",
-        "1",
-        "jetpack5",
-        "onnx, torch (CPU)",
-        _ELF.format("2.31"),
-    ),
-    Board(
-        "Orin Nano, Orin NX, AGX Orin",
-        "JetPack 6",
-        "1",
-        "jetpack6",
-        "onnx, torch (CPU)",
-        _ELF.format("2.35"),
-    ),
-    Board(
-        "Nano 2 GB; TX2 NX, TX2 4 GB",
-        "JetPack 4.6",
-        "2",
-        "jetpack4",
-        "onnx",
-        _ELF.format("2.27"),
-    ),
-    Board(
-        "Raspberry Pi 4 and 5, any arm64",
-        "Linux, glibc 2.28 or newer",
-        "2",
-        "arm64",
-        "onnx",
-        _ELF.format("2.28"),
-    ),
-    Board(
-        "any x86-64",
-        "Linux, glibc 2.28 or newer",
-        "2",
-        "amd64",
-        "onnx",
-        "the same, and installed from a real wheelhouse",
-    ),
-    Board("Orin, on its GPU", "JetPack 6", "untested", "", "torch (CUDA)", "nothing"),
-    Board("GPU of TX2, TX1, Nano", "JetPack 4.6", "not supported", "", "none", "see below"),
 )
