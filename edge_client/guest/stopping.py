@@ -13,6 +13,7 @@ where that changes nothing: in `cuttable` blocks, whose results nobody has seen 
 """
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -78,10 +79,19 @@ def listening(cut_s: float = CUT_S) -> Iterator[None]:
     before, _process = _process, _Process(cut_s)
     own = _process
     alarm = signal.getsignal(signal.SIGALRM)
+    tell_lost = sys.unraisablehook
+
+    def lost(found: "sys.UnraisableHookArgs") -> None:
+        """Of what a finalizer has swallowed, `Ended` is raised again, and is nobody's trouble."""
+        if found.exc_type is not Ended:
+            tell_lost(found)
+
+    sys.unraisablehook = lost
     handlers = {number: signal.signal(number, own.heard) for number in ENDING}
     try:
         yield
     finally:
+        sys.unraisablehook = tell_lost
         for number, handler in handlers.items():
             signal.signal(number, handler)
         if own.asked is not None:

@@ -79,7 +79,6 @@ def test_what_is_put_in_order_then_is_left_alone() -> None:
     assert in_order
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_what_a_finalizer_swallows_is_raised_once_more() -> None:
     class Finalized:
         def __del__(self) -> None:
