@@ -7,6 +7,7 @@ from pathlib import Path
 
 from edge_client.api.given import Place
 from edge_client.api.plan import plan, state_folder
+from edge_client.api.train import Tell
 from edge_client.bases.base import EMBEDDED
 from edge_client.doctor.board import is_jetson
 from edge_client.doctor.engines import Processor, read_engine, read_static_tls
@@ -57,6 +58,7 @@ def doctor(
     engine: str = AUTO,
     memory_budget: str = AUTO,
     state: Place | None = None,
+    tell: Tell = lambda line: None,
 ) -> Diagnosis:
     """Say whether this device will work, and what to do where it will not.
 
@@ -74,6 +76,7 @@ def doctor(
         engine: `torch`, `onnx`, or `auto` for both as far as they are installed.
         memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
         state: State folder; `~/.local/state/smidgen/HOST` by default.
+        tell: Told in a line what is about to be looked at, where that takes long.
 
     Raises:
         WrongInput: A budget that is no size, an engine that is not known, a URL that is none.
@@ -84,9 +87,11 @@ def doctor(
     folder = state_folder(state)
     found = list(read_machine(ROOT, host, folder))
     if coordinator:
+        tell(f"asking {coordinator}")
         found += _coordinator(coordinator, ca, folder, plain_http, host)
-    found += _engines(engine, host)
+    found += _engines(engine, host, tell)
     for base in bases:
+        tell(f"planning for {base}")
         found.append(_plan(str(base), engine, memory_budget, state))
     return Diagnosis(tuple(found), time.monotonic() - begun_s)
 
@@ -99,16 +104,20 @@ def _coordinator(
     return read_coordinator(url, ca, state, is_plain_fine, host.now_s)
 
 
-def _engines(asked: str, host: Host) -> Iterator[Finding]:
+def _engines(asked: str, host: Host, tell: Tell) -> Iterator[Finding]:
     """Each engine by itself, both in one process, and ten steps of those that load."""
     processor = Processor(host.machine, flags_here(), is_jetson(ROOT))
-    kinds = [kind for kind in ENGINES if asked in (AUTO, kind)]
-    found = {kind: read_engine(kind, processor, asked != AUTO) for kind in kinds}
-    yield from (one.finding for one in found.values())
-    loaded = [kind for kind, one in found.items() if one.loads]
+    loaded: list[str] = []
+    for kind in (kind for kind in ENGINES if asked in (AUTO, kind)):
+        tell(f"loading the {kind} engine")
+        tried = read_engine(kind, processor, asked != AUTO)
+        loaded += [kind] * tried.loads
+        yield tried.finding
     if loaded:
+        tell("loading everything in one process")
         yield read_static_tls(loaded)
     for kind in loaded:
+        tell(f"ten training steps with the {kind} engine")
         yield read_steps(kind)
 
 

@@ -1,6 +1,7 @@
 """`smidgen client doctor`: whether this device will work, and what to do where it will not."""
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -58,6 +59,7 @@ def doctor(
         engine=engine,
         memory_budget=memory_budget,
         state=state,
+        tell=_tell,
     )
     if json_output:
         rows = [asdict(one) for one in found.findings]
@@ -68,6 +70,12 @@ def doctor(
     if not found.works:
         names = ", ".join(dict.fromkeys(one.check for one in found.errors))
         raise Failed(f"this device will not work yet: {names}; what to do is said beside each")
+
+
+def _tell(line: str) -> None:
+    """What is being waited for; to people alone."""
+    if sys.stderr.isatty():
+        print(f"{line} ...", file=sys.stderr, flush=True)
 
 
 def _table(found: Diagnosis) -> Table:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edge_client.doctor.finding import ERROR, NOTHING, OK, UNKNOWN, WARNING, Finding, unreadable
 from edge_client.doctor.host import Host
-from edge_client.doctor.wheels import dying, is_without_lse
+from edge_client.doctor.wheels import ALL_HAVE, dying, is_without_lse
 from edge_client.metering.sysfs import text
 from edge_client.planning.resources import cpu_flags
 
@@ -70,7 +70,7 @@ def read_processor(root: Path, host: Host) -> Finding:
         todo = "install a 64-bit system; onnxruntime has wheels for aarch64 and x86_64"
         return Finding("processor", ERROR, host.machine, todo)
     flags = cpu_flags(text(root / CPUINFO))
-    if not flags:
+    if not flags or (host.machine == "aarch64" and ALL_HAVE not in flags):  # of an emulator's host
         closed = unreadable("processor", root, CPUINFO)
         told = f"{host.machine}; /{CPUINFO} does not say what it can"
         return closed or Finding("processor", UNKNOWN, told, f"avoid {dying()} until it does")

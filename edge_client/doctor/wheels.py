@@ -8,7 +8,7 @@ Cortex-A57, or reported by others; nothing was run on a real board.
 import re
 from collections.abc import Collection
 
-LSE = "atomics"  # as /proc/cpuinfo calls it
+LSE, ALL_HAVE = "atomics", "asimd"  # as /proc/cpuinfo calls them; every aarch64 has the second
 DIE_WITHOUT_LSE = {"torch": ("2.0.0", "2.4.0", "2.10.0"), "onnxruntime": ("1.21.0",)}
 NEWEST_WITHOUT_CUDA = (2, 10)  # torch; later aarch64 wheels of the public index are CUDA 13 builds
 NO_WHEEL = "install the version of the wheelhouse's lock"
@@ -16,7 +16,7 @@ NO_WHEEL = "install the version of the wheelhouse's lock"
 
 def is_without_lse(machine: str, flags: Collection[str]) -> bool:
     """Whether this is an ARMv8.0; not where the processor does not say what it has."""
-    return machine == "aarch64" and bool(flags) and LSE not in flags
+    return machine == "aarch64" and ALL_HAVE in flags and LSE not in flags
 
 
 def dying() -> str:

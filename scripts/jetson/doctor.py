@@ -233,7 +233,7 @@ def processor(root, host):
     rows = [line.partition(":") for line in text(root / "proc/cpuinfo").splitlines()]
     cores = [set(said.split()) for name, _, said in rows if name.strip() in ("flags", "Features")]
     flags = set.intersection(*cores) if cores else set()
-    if not flags:
+    if not flags or (host.machine == "aarch64" and "asimd" not in flags):
         told = "{}; /proc/cpuinfo does not say what it can".format(host.machine)
         closed = unreadable("processor", root, "proc/cpuinfo")
         todo = "avoid {} until it does".format(DYING)

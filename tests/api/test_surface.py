@@ -41,7 +41,13 @@ OTHERWISE = {
 }
 # A function that is called returns, a service does not; none is an empty tuple here.
 OTHER_DEFAULT = {("run_client", "until"), ("serve", "trusted_proxies"), ("doctor", "bases")}
-ONLY_PYTHON = {("pack", "progress"), ("train", "tell"), ("simulate", "tell"), ("predict", "texts")}
+ONLY_PYTHON = {
+    ("pack", "progress"),
+    ("train", "tell"),
+    ("simulate", "tell"),
+    ("doctor", "tell"),
+    ("predict", "texts"),
+}
 FILES = {"file", "out", "text_column", "delimiter", "encoding"}  # a list has none
 ONLY_COMMAND = {
     "predict": {"texts", *FILES},

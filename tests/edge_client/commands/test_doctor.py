@@ -96,5 +96,8 @@ def test_a_real_coordinator_is_believed_and_enrols_nobody(tiny_base: Base, tmp_p
 
 @pytest.mark.slow
 def test_in_python_it_is_an_object(tiny_base: Base, tmp_path: Path) -> None:
-    found = module.doctor(bases=[tiny_base.folder], engine="onnx", state=tmp_path)
+    told: list[str] = []
+    given: dict[str, Any] = {"bases": [tiny_base.folder], "engine": "onnx", "state": tmp_path}
+    found = module.doctor(**given, tell=told.append)
+    assert told[0] == "loading the onnx engine" and len(told) == 4
     assert found.works and found.errors == () and isinstance(found.findings[0], module.Finding)

@@ -95,6 +95,7 @@ def test_both_doctors_say_the_same_of_nothing(
             "sys/class/power_supply/BAT0/power_now": 5,
         },
         {"sys/class/thermal/thermal_zone0/type": "a", "sys/class/thermal/thermal_zone0/temp": "x"},
+        {"proc/cpuinfo": "flags\t: avx2 fma"},
         {"etc/nv_tegra_release": "# R32 (release), REVISION: 4.4,"},
         {"var/lib/nvpmodel/status": "pmode:0003 fmode:fanNull"},
     ],

@@ -116,6 +116,7 @@ def test_only_a_processor_that_says_what_it_has_is_called_old() -> None:
     assert objection("torch", "2.4.0+cpu", "aarch64", A57.split())
     assert not objection("torch", "2.4.0", "aarch64", A78.split())
     assert not objection("torch", "2.4.0", "aarch64", ())
+    assert not objection("torch", "2.4.0", "aarch64", ("avx2",))  # an emulator's host
     assert not objection("torch", "2.4.1", "aarch64", A57.split())
     assert not objection("torch", "2.4.0", "x86_64", ("avx2",))
 
