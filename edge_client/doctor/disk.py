@@ -8,6 +8,7 @@ from edge_client.doctor.finding import ERROR, OK, UNKNOWN, WARNING, Finding
 from edge_client.tables import size
 
 NEEDED_BYTES, COMFORTABLE_BYTES = 100 << 20, 1 << 30  # identity and steps; with caches and packs
+ELSEWHERE = "name another place with --state"
 FREE_SOME = "free some, or name a larger disk with --state"
 
 
@@ -27,8 +28,10 @@ def read_disk(state: Path) -> Finding:
         told = f"{place}: {error.strerror}"
         return Finding("disk", UNKNOWN, told, "run it as the client's user")
     shown = f"{size(free)} free at {place}"
+    if not place.is_dir():
+        return Finding("disk", ERROR, f"{place} is not a folder", ELSEWHERE)
     if is_read_only:
-        return Finding("disk", ERROR, f"{place} is read-only", "name another place with --state")
+        return Finding("disk", ERROR, f"{place} is read-only", ELSEWHERE)
     if free < NEEDED_BYTES:
         return Finding("disk", ERROR, f"{shown}, {size(NEEDED_BYTES)} is the least", FREE_SOME)
     if free < COMFORTABLE_BYTES:

@@ -536,9 +536,11 @@ def disk(state):
         return finding("disk", UNKNOWN, found, "run it as the client's user")
     shown = "{} free at {}".format(size(free), place)
     todo = "free some, or name a larger disk with --state"
+    elsewhere = "name another place with --state"
+    if not place.is_dir():
+        return finding("disk", ERROR, "{} is not a folder".format(place), elsewhere)
     if is_read_only:
-        found = "{} is read-only".format(place)
-        return finding("disk", ERROR, found, "name another place with --state")
+        return finding("disk", ERROR, "{} is read-only".format(place), elsewhere)
     if free < 100 << 20:
         return finding("disk", ERROR, shown + ", 100 MiB is the least", todo)
     return finding("disk", WARNING, shown, todo) if free < 1 << 30 else finding("disk", OK, shown)

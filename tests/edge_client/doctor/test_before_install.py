@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from edge_client.doctor.disk import read_disk
+from edge_client.doctor.finding import OK, WARNING
 from edge_client.doctor.host import Host
 from tests.edge_client.doctor.trees import BOARDS, JETPACK_4, found_on, tx2
 from tests.edge_client.metering.boards import as_nobody, forbid, put
@@ -106,6 +108,15 @@ def test_both_doctors_say_the_same_of_odd_files(
 ) -> None:
     put(tmp_path, files)
     same(script, tmp_path, JETPACK_4)
+
+
+@pytest.mark.parametrize("place", ["/dev/null/below", "x" * 5000, "not/there", "/proc/self"])
+def test_both_doctors_say_the_same_of_a_state_folder(script: ModuleType, place: str) -> None:
+    ours = read_disk(Path(place))
+    if ours.state in (OK, WARNING):  # how much is free changes meanwhile
+        assert script.disk(Path(place)).state == ours.state
+    else:
+        assert tuple(script.disk(Path(place))) == tuple(vars(ours).values())
 
 
 GARBAGE = (b"", b"x", b"\xff\xfe: y z\n", b"-5", b"9" * 30, b"MemTotal: x kB\nMemAvailable: 3.5 kB")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.doctor.disk import read_disk
 from edge_client.doctor.finding import ERROR, NOTHING, OK, UNKNOWN, WARNING
 from edge_client.doctor.host import Host, this_host
 from edge_client.doctor.machine import read_machine
@@ -193,3 +194,9 @@ def test_little_memory_is_a_warning(tmp_path: Path) -> None:
 def test_this_machine_is_read_without_an_exception(tmp_path: Path) -> None:
     found = read_machine(Path("/"), this_host(), tmp_path / "not" / "there")
     assert len(found) == 15 and all(one.todo for one in found)
+
+
+@pytest.mark.parametrize("place", ["/dev/null/below", "/proc/self"])
+def test_a_state_folder_that_can_hold_nothing_is_an_error(place: str) -> None:
+    found = read_disk(Path(place))
+    assert found.state == ERROR and "--state" in found.todo
