@@ -8,7 +8,7 @@ SEED ?=
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 READY = $(VENV)/.installed
 
-.PHONY: install demo test test-slow test-poor fuzz check docs clean
+.PHONY: install demo test test-slow test-poor test-jetson fuzz check docs clean
 
 install: $(READY)
 
@@ -41,6 +41,11 @@ fuzz: install
 # Where instruction sets are older: docs/processors.md.
 test-poor: install
 	scripts/test_poor
+
+# JetPack 4's wheels on an emulated board, as root; needs debootstrap and qemu-user-static.
+test-jetson: install
+	SMIDGEN_EMULATE=1 timeout 1800 $(VENV)/bin/python -m pytest -n 0 -s \
+	  tests/jetson/test_emulated_board.py
 
 check: install
 	scripts/check

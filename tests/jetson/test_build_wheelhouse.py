@@ -13,6 +13,9 @@ import pytest
 from tests.jetson.wheelhouses import JETSON, as_root, digest, empty_root, install, wheel
 
 pytest.importorskip("packaging")
+
+from packaging.requirements import Requirement
+
 LOCKS = sorted((JETSON / "locks").glob("*.lock"))
 ENTRY = re.compile(r"([a-z0-9][a-z0-9.-]*)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}\n")
 DEVICE = {"httpx", "msgspec", "numpy", "onnxruntime", "psutil", "rich", "safetensors"}
@@ -52,6 +55,19 @@ def test_a_lock_is_pinned_and_hashed_and_names_no_address(path: Path) -> None:
 def test_a_base_lock_holds_what_a_device_installs_and_no_torch(path: Path) -> None:
     names = set(locked(path))
     assert names >= DEVICE and "torch" not in names
+
+
+@pytest.mark.parametrize("path", [p for p in LOCKS if ".base." in p.name], ids=lambda p: p.name)
+def test_a_base_lock_holds_what_pyproject_asks_for_today(path: Path) -> None:
+    """If not: scripts/jetson/pin_locks."""
+    project = (JETSON.parents[1] / "pyproject.toml").read_text()
+    (listed,) = re.findall(r"^dependencies = \[\n(.*?)^\]", project, re.MULTILINE | re.DOTALL)
+    (python,) = re.findall(r"CPython (\S+),", path.read_text().splitlines()[0])
+    held = locked(path)
+    for line in re.findall(r'^ +"(.*?)",', listed, re.MULTILINE):
+        asked = Requirement(line)
+        if asked.marker is None or asked.marker.evaluate({"python_version": python}):
+            assert held.get(asked.name, "none") in asked.specifier, asked
 
 
 def test_the_locks_of_jetpack_4_are_for_its_c_library() -> None:
