@@ -37,10 +37,16 @@ OTHERWISE = {
     ("doctor", "bases"): "base",
     ("run_client", "tags"): "tag",
     ("run_client", "windows"): "window",
+    ("run_client", "pack_mirrors"): "pack_mirror",
     ("serve", "trusted_proxies"): "trusted_proxy",
 }
 # A function that is called returns, a service does not; none is an empty tuple here.
-OTHER_DEFAULT = {("run_client", "until"), ("serve", "trusted_proxies"), ("doctor", "bases")}
+OTHER_DEFAULT = {
+    ("run_client", "until"),
+    ("run_client", "pack_mirrors"),
+    ("serve", "trusted_proxies"),
+    ("doctor", "bases"),
+}
 ONLY_PYTHON = {
     ("pack", "progress"),
     ("train", "tell"),

@@ -1,5 +1,6 @@
 """What is said of a coordinator: real servers on real sockets, some with a wrong certificate."""
 
+import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,6 @@ from edge_client.wire.pins import pin_of
 from tests.edge_client.client.servers import Answer, Foreign, http_server
 from tests.edge_client.client.test_trust import NOW, coordinator, server_of
 
-NOW_S = NOW.timestamp()
 OURS, THEIRS = draw_authority(NOW), draw_authority(NOW)
 CA = pin_of(OURS.certificate)
 
@@ -34,8 +34,8 @@ class Asked:
         return 404, b'{"detail": "no CA"}'
 
 
-def look(url: str, state: Path, ca: str = "", now_s: float = NOW_S) -> list[Finding]:
-    return list(read_coordinator(url, ca, state, False, now_s))
+def look(url: str, state: Path, ca: str = "", late_s: float = 0.0) -> list[Finding]:
+    return list(read_coordinator(url, ca, state, False, time.time() - late_s))
 
 
 def test_a_coordinator_that_answers_is_ok_and_hears_nothing_of_the_device(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_something_else_that_answers_is_an_error(tmp_path: Path) -> None:
 
 def test_a_clock_that_is_far_from_the_coordinators_is_a_warning(tmp_path: Path) -> None:
     with http_server(Asked().answer) as url:
-        clock = look(url, tmp_path, now_s=NOW_S - 90 * 86400)[1]
+        clock = look(url, tmp_path, late_s=90 * 86400.0)[1]
     assert clock.state == WARNING and clock.found.startswith("90 d from")
 
 
