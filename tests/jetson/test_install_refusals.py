@@ -161,6 +161,17 @@ def test_a_forged_wheel_is_refused_by_the_locks_hash(root: Path, house: Path) ->
         refused(install(house, "--root", root), "pip cannot install")
 
 
+def test_a_wheelhouse_of_a_newer_system_is_refused_and_says_its_own(
+    root: Path, house: Path
+) -> None:
+    (old,) = (house / "wheels").glob("tinydep-*.whl")
+    old.rename(old.with_name(old.name.replace("manylinux_2_17", "manylinux_2_99")))
+    (house / "target").write_text("jetpack9\n")
+    seal(house)
+    with untouched(root):
+        refused(install(house, "--root", root), "which was built for jetpack9: .*tinydep")
+
+
 def test_too_little_disk_is_told_before_anything_is_written(whole: Path, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()

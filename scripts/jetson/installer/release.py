@@ -206,7 +206,7 @@ def _install(house: Wheelhouse, part: Path, native: Optional[str]) -> None:
         line += ["--abi", "cp" + version.replace(".", ""), "--abi", "none"]
         for tag in sorted(house.platforms):
             line += ["--platform", tag]
-    _run(line, "pip cannot install from {}".format(house.folder))
+    _run(line, "pip cannot install from {}{}".format(house.folder, house.made_for))
     requirement.unlink()
     shutil.rmtree(str(part / "site" / "bin"), ignore_errors=True)  # they name another interpreter
     if native is not None:

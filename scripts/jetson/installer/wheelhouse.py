@@ -4,6 +4,7 @@ wheels/*.whl     all wheels, ours included
 base.lock        pinned and hashed, for `pip install --require-hashes`
 torch.lock       the same for the torch engine, if it is wanted
 cpython.tar.gz   a CPython for boards whose own is too old, or None
+target           the system that it was built for, such as jetpack4; for people
 SHA256SUMS       of all of these; what it does not name is refused
 
 Python 3.6 runs this: a board's own is as old as that.
@@ -81,6 +82,13 @@ class Wheelhouse:
         """The CPython that is brought along, or None."""
         path = self.folder / CPYTHON
         return path if path.exists() else None
+
+    @property
+    def made_for(self) -> str:
+        """The system that it was built for, in words; empty if nothing says it."""
+        path = self.folder / "target"
+        said = path.read_text("utf-8", "replace")[:40].strip() if path.is_file() else ""
+        return ", which was built for {}".format(said) if said else ""
 
     @property
     def own_requirement(self) -> str:
