@@ -1,6 +1,6 @@
 """The JetPack 4 wheelhouse on an emulated Cortex-A57: installed, trained with, in a round.
 
-`make test-jetson` runs it: it fetches a Debian root and 160 MB of wheels, and takes six minutes.
+`make test-jetson` runs it: it fetches a Debian root and 160 MB of wheels, and takes nine minutes.
 The emulated processor has a TX2's instructions; its C library and its kernel are others.
 """
 
