@@ -12,7 +12,7 @@ from simulation.demo.messages import HOMES, write_client_folders
 from tests.coordinator.devices import joined
 from tests.end_to_end.conftest import Scene, wait_for
 
-MOST_BYTES = 110_000_000
+MOST_BYTES = 90_000_000
 
 
 def bytes_of(pid: int, name: str) -> int:
