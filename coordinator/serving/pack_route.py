@@ -4,8 +4,11 @@ A file goes out in pieces, a few files at a time: a fleet that begins to fetch o
 keep reports and updates waiting.
 """
 
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, Response
@@ -18,36 +21,52 @@ from coordinator.serving.http.ranges import headers_of, past_the_end
 from coordinator.serving.packs import AT_ONCE
 from edge_client.wire.packs import FILE_NAME, SHA_256, PackFile
 
-PIECE_BYTES = 64 << 10  # held for each device that fetches
+PIECE_BYTES = 64 << 10  # held for each file that is under way
+EACH = 2  # files of one device: a connection that was cut may still look alive
 AGAIN_S = 5
 
 
 class Turns:
-    """How many files are under way.
+    """The files that are under way; safe to use from several threads.
 
     Args:
         most: As many as there may be.
+        each: As many as one device may have.
     """
 
-    def __init__(self, most: int) -> None:
-        self.left = most
+    def __init__(self, most: int, each: int = EACH) -> None:
+        self._most, self._each, self._lock = most, each, Lock()
+        self._taken = Counter[str]()
+
+    def take(self, device_id: str) -> bool:
+        """Begin with a file; false where there is no turn."""
+        with self._lock:
+            is_full = self._taken.total() >= self._most or self._taken[device_id] >= self._each
+            if not is_full:
+                self._taken[device_id] += 1
+            return not is_full
+
+    def give_back(self, device_id: str) -> None:
+        """The file is out, or its device gone."""
+        with self._lock:
+            self._taken[device_id] -= 1
+            self._taken += Counter[str]()  # forgets who has none
 
 
 class Sent(FileResponse):
-    """A file that takes one of the turns until the last byte is out or the device is gone."""
+    """A file that keeps its turn until the last byte is out or the device is gone."""
 
     chunk_size = PIECE_BYTES
 
-    def __init__(self, path: Path, headers: dict[str, str], turns: Turns) -> None:
+    def __init__(self, path: Path, headers: dict[str, str], over: Callable[[], None]) -> None:
         super().__init__(path, headers=headers)
-        self._turns = turns
+        self._over = over
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._turns.left -= 1
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._turns.left += 1
+            self._over()
 
 
 def add_pack_route(
@@ -94,7 +113,9 @@ def add_pack_route(
             raise Refusal(
                 404, f"{name} of pack {base_id[:12]} is not what it was; ask its operator"
             )
-        if turns.left <= 0:
-            raise Refusal(503, "other devices fetch packs now; try again", AGAIN_S)
         headers = headers_of(told.sha256)
-        return past_the_end(wanted, told.bytes, headers) or Sent(path, headers, turns)
+        if (past := past_the_end(wanted, told.bytes, headers)) is not None:
+            return past
+        if not turns.take(device.device_id):
+            raise Refusal(503, "other devices fetch packs now; try again", AGAIN_S)
+        return Sent(path, headers, partial(turns.give_back, device.device_id))

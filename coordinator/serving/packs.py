@@ -43,7 +43,7 @@ class Packs:
 
     def __init__(self, is_serving: bool = False) -> None:
         self._is_serving, self._lock = is_serving, Lock()
-        self._offers: dict[tuple[str, tuple[str, ...]], Offer | None] = {}
+        self._offers: dict[tuple[str, str, tuple[str, ...]], Offer | None] = {}
 
     def of(self, run: Run, config: RunConfig) -> Pack | None:
         """What devices are told of the pack that a run trains on; None: nothing."""
@@ -58,7 +58,7 @@ class Packs:
         return offer.folder / name, offer.pack.files[name]
 
     def _offer(self, run: Run, config: RunConfig) -> Offer | None:
-        key = run.base_id, config.pack_mirrors
+        key = run.base_id, config.base, config.pack_mirrors
         with self._lock:
             if key not in self._offers:
                 self._offers[key] = self._read(run, config)

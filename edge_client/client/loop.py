@@ -139,7 +139,6 @@ class Client:
             except Unreachable:  # it may have ended with its last run
                 return
             wait_s = 0.0
-            self._guest.alive()
             if given.outdated is not None:
                 self._outdated(given.outdated)
                 continue
@@ -175,7 +174,7 @@ class Client:
         is_parting = self._settings.is_until_finished and self._finished and not self._runs
         patience_s = 0.0 if is_parting else math.inf
         try:
-            given = patiently(lambda: coordinator.next_work(wait_s, meter), patience_s)
+            given = patiently(partial(self._asked, coordinator, wait_s, meter), patience_s)
         except Refused as error:
             if error.status == 409:
                 return self._still_me(coordinator, error)
@@ -185,6 +184,13 @@ class Client:
         if given.work is not None:
             check_protocol(self._settings.url, given.work.protocol)
         return given
+
+    def _asked(self, coordinator: Coordinator, wait_s: float, meter: WorkMeter) -> Next:
+        """Ask once; who hears no answer is alive, too."""
+        try:
+            return coordinator.next_work(wait_s, meter)
+        finally:
+            self._guest.alive()
 
     def _still_me(self, coordinator: Coordinator, error: Refused) -> Next:
         """Enrol again: another life may have been heard late that has long ended.

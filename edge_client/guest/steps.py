@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -207,9 +208,13 @@ class StepFile:
             steps = decode_steps(self._path.read_bytes(), self._bound)
         except FileNotFoundError:
             return None
-        except (NotTheSame, OSError) as error:
+        except NotTheSame as error:
             log.warning("what was kept of this training does not fit (%s); it begins anew", error)
-            self._path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+            return None
+        except OSError as error:  # it stays: a life after this one may read it
+            log.warning("what was kept of this training cannot be read: %s", error.strerror)
             return None
         return steps
 

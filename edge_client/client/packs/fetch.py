@@ -162,6 +162,7 @@ class Fetch:
         self._pieces: Iterator[bytes] = iter(())
         self._began = 0  # at which byte of the file the source's answer did
         self._failures, self._again_s, self.came_bytes = 0, 0.0, 0
+        self._furthest = 0  # of this file, in this life
 
     def go_on(self, until_s: float) -> Base | None:
         """Fetch until some time; the pack once it is in its place.
@@ -203,6 +204,7 @@ class Fetch:
         if self._part is None:
             name = self._left[0]
             self._part = Part(self._folder, name, self._pack.files[name])
+            self._furthest = 0
             if self._part.size:
                 log.info("%s: %s of it are here already", name, size(self._part.size))
             self._look()
@@ -224,7 +226,8 @@ class Fetch:
         else:
             self._part.write(piece)
             self.came_bytes += len(piece)
-            self._failures = 0
+            if self._part.size > self._furthest:  # the same bytes again are no way forward
+                self._furthest, self._failures = self._part.size, 0
             self._look()
 
     def _ask(self, part: Part) -> None:

@@ -12,12 +12,24 @@ from edge_client.bases.base import Base
 from edge_client.client.packs.fetch import Fetch, NotFetched
 from edge_client.client.packs.shelf import NoRoom, Shelf
 from edge_client.client.packs.sources import Source, Web
-from edge_client.errors import Failed
+from edge_client.errors import Failed, WrongInput
 from edge_client.tables import size
 from edge_client.wire.fleet import Terms
+from edge_client.wire.packs import SHA_256, Pack
 
 log = logging.getLogger(__name__)
 SLICE_S = 5.0  # of fetching, between two looks at what is next
+
+
+def announced_by(pack: Pack) -> list[Source]:
+    """The mirrors that a coordinator names; one that is no address is left out, with a line."""
+    found: list[Source] = []
+    for place, address in enumerate(pack.mirrors, 1):
+        try:
+            found.append(Web(address))
+        except WrongInput:
+            log.warning("mirror %d of pack %s is not an address; it is left out", place, pack.name)
+    return found
 
 
 class Underway(Failed):
@@ -61,6 +73,10 @@ class Fetching:
         """
         if self._shelf is None or terms.pack is None:
             return error
+        if SHA_256.fullmatch(terms.base_id) is None:  # it names folders of packs
+            return NotFetched(
+                "the run's base id is not a SHA-256, so no pack can be fetched for it"
+            )
         if (failed := self._failed.pop(terms.base_id, None)) is not None:
             return failed
         told = f"the run's base {terms.pack.name} is being fetched"
@@ -101,7 +117,7 @@ class Fetching:
         stays = {*self._needed(), *self._due}
         for removed in shelf.make_room(base_id, pack.total_bytes, stays):
             log.info("removed pack %s, which no open run needs", removed[:12])
-        announced: list[Source] = [Web(address) for address in pack.mirrors]
+        announced = announced_by(pack)
         sources = [*self._mirrors, *announced, *([self._served] if pack.is_served else [])]
         fetch = Fetch(shelf, base_id, pack, sources)
         log.info(

@@ -108,7 +108,7 @@ class Shelf:
         Raises:
             OSError: It cannot be made.
         """
-        path = self.folder / f".{base_id}.fetching"
+        path = self._arriving(base_id)
         if not _is_folder(path):
             path.unlink(missing_ok=True)  # a link: itself, not what it leads to
             path.mkdir(mode=0o700)
@@ -133,9 +133,13 @@ class Shelf:
         self._bases[base_id] = replace(found, name=str(place), folder=place)
         return self._bases[base_id]
 
+    def _arriving(self, base_id: str) -> Path:
+        assert SHA_256.fullmatch(base_id), "a base id leads nowhere else"
+        return self.folder / f".{base_id}.fetching"
+
     def discard(self, base_id: str) -> None:
         """Remove what has arrived of a pack."""
-        self._remove(self.folder / f".{base_id}.fetching")
+        self._remove(self._arriving(base_id))
 
     def make_room(self, base_id: str, total_bytes: int, needed: Collection[str]) -> list[str]:
         """Remove what nobody needs until a pack fits; nothing is removed where that is no use.

@@ -63,8 +63,9 @@ class Folder:
     @contextmanager
     def opened(self, base_id: str, file: str, first: int) -> Iterator[tuple[int, Iterator[bytes]]]:
         """See `Source`."""
-        path = self._found(base_id) / file
+        path = self._folder
         try:
+            path = self._found(base_id) / file
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for ever
             with os.fdopen(descriptor, "rb") as opened:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -112,10 +113,11 @@ class Web:
     def __init__(self, url: str) -> None:
         self.name, self._context = url.rstrip("/"), nobody()
         if url.startswith("https://"):
-            self._context = httpx.create_ssl_context()
+            self._context = ssl.create_default_context()
         try:
             self._host = httpx.URL(self.name).host
-        except httpx.InvalidURL as error:
+            self._host.encode("idna")  # as connecting will
+        except (httpx.InvalidURL, UnicodeError) as error:
             raise WrongInput(f"--pack-mirror {url!r} is not a URL: {error}") from error
         demand(bool(self._host), f"--pack-mirror {url!r}: https://HOST/PATH is expected")
 

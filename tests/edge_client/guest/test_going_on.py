@@ -224,6 +224,17 @@ def test_a_damaged_file_is_dropped_in_one_line(
     assert "the file is damaged" in said
 
 
+def test_a_file_that_cannot_be_read_now_is_left_for_another_life(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "steps.st"
+    path.mkdir()  # no file that can be read
+    with caplog.at_level(logging.WARNING):
+        assert StepFile(path, {}, lambda: None).found({}) is None
+    (said,) = caplog.messages
+    assert "cannot be read" in said and path.is_dir()
+
+
 @each_kind
 def test_a_plan_that_does_not_fit_any_more_begins_anew(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture

@@ -13,6 +13,7 @@ pytest.importorskip("fastapi")
 
 from coordinator.config import ConfigError, RunConfig
 from coordinator.fleet.versions import check_minimum, is_too_old
+from coordinator.serving.pack_route import Turns
 from coordinator.serving.packs import Packs
 from coordinator.storage.store import Store
 from edge_client.errors import WrongInput
@@ -66,6 +67,14 @@ def test_a_device_is_told_of_a_run_s_pack_and_gets_its_files_where_they_are_serv
             assert ask(served, device, path).status_code == 404
         nobody = served.http.get(f"/v1/packs/{base_id}/{WEIGHTS}")
         assert nobody.status_code == 401
+
+
+def test_one_device_takes_two_turns_of_all_at_most() -> None:
+    turns = Turns(most=3, each=2)
+    assert [turns.take("a"), turns.take("a"), turns.take("a")] == [True, True, False]
+    assert [turns.take("b"), turns.take("c")] == [True, False]
+    turns.give_back("a")
+    assert [turns.take("c"), turns.take("a")] == [True, False]
 
 
 def test_files_are_not_served_unless_the_operator_says_so(

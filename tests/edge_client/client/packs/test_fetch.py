@@ -245,6 +245,34 @@ def test_a_pipe_in_a_mirror_holds_nobody_up(made: Made, shelf: Shelf, tmp_path: 
         fetch_of(shelf, made, Folder(mirror.parent)).go_on(math.inf)
 
 
+def test_a_mirror_that_cannot_be_read_loses_nothing_and_the_next_one_helps(
+    made: Made, shelf: Shelf
+) -> None:
+    class Closed(Folder):
+        def _found(self, base_id: str) -> Path:
+            raise PermissionError(13, "Permission denied")
+
+    def cut(file: str, first: int) -> Iterator[bytes]:
+        yield (made[1] / file).read_bytes()[first : first + 100]
+        raise Unreachable("cut")
+
+    with pytest.raises(NotFetched, match="cannot be fetched now"):
+        fetch_of(shelf, made, Script(cut), Closed(made[1]), most_rounds=1).go_on(math.inf)
+    assert any(shelf.partial(made[0]).iterdir())  # what came is there
+    assert fetch_of(shelf, made, Closed(made[1]), Folder(made[1])).go_on(math.inf) is not None
+
+
+def test_the_same_bytes_again_and_again_are_given_up(made: Made, shelf: Shelf) -> None:
+    def cut(file: str, first: int) -> Iterator[bytes]:
+        yield (made[1] / file).read_bytes()[:1000]
+        raise Unreachable("cut")
+
+    source = Script(cut, is_ranged=False)
+    with pytest.raises(NotFetched, match="cannot be fetched now"):
+        fetch_of(shelf, made, source, most_rounds=3).go_on(math.inf)
+    assert len(source.asked) <= 4
+
+
 def test_a_mirror_that_is_not_there_is_named(made: Made, shelf: Shelf, tmp_path: Path) -> None:
     with pytest.raises(NotFetched, match=r"--pack-mirror .*gone: No such file"):
         fetch_of(shelf, made, Folder(tmp_path / "gone")).go_on(math.inf)

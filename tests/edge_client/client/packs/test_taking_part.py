@@ -80,6 +80,31 @@ def test_a_pack_that_nobody_has_is_declined_and_told(home: Home) -> None:
     assert gate.door.said[-1] == ("run", "declined", "base")
 
 
+@pytest.mark.parametrize(
+    "mirror", ["https:///x", "https://h:port/x", "https://a..b/x", "https://xn--zzzzzzz99999/"]
+)
+def test_a_mirror_that_is_no_address_is_left_out(
+    home: Home, made: Made, mirror: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    home.terms = replace(home.terms, pack=announced(made[1], mirrors=(mirror,)))
+    shelf = Shelf(home.folder / "packs", ROOM)
+    said = home.join(Late(home.terms), packs=shelf, mirrors=(Folder(made[1].parent),))
+    assert said[-1][1] == "home" or ("run", "joined", None) in said
+    assert "mirror 1 of pack" in caplog.text and "it is left out" in caplog.text
+
+
+@pytest.mark.parametrize("base_id", ["./outside", "../outside", "0" * 63, ""])
+def test_a_base_id_that_is_no_hash_touches_no_folder(home: Home, made: Made, base_id: str) -> None:
+    outside = home.folder / "outside.fetching"
+    outside.mkdir()
+    (outside / "mine").write_text("kept")
+    home.terms = replace(home.terms, base_id=base_id)
+    shelf = Shelf(home.folder / "packs", ROOM)
+    with pytest.raises(NotFetched, match="not a SHA-256"):
+        home.join(Gate(home.terms), packs=shelf, mirrors=(Folder(made[1].parent),))
+    assert (outside / "mine").read_text() == "kept" and list(shelf.folder.iterdir()) == []
+
+
 class Newer:
     """A coordinator that gives work to newer clients alone, for so many questions."""
 
