@@ -104,7 +104,7 @@ def test_reloads_and_a_proxy_that_is_gone_for_a_while_change_no_byte(
         last = f"round {ROUNDS} of {ROUNDS}"
         times = 0
         while times < 12 and last not in scene.log("coordinator"):
-            time.sleep(chance.uniform(0.1, 1.0))
+            time.sleep(chance.uniform(0.05, 0.4))
             times += 1
             if times % 4:
                 there.reload()
