@@ -66,8 +66,8 @@ BODIES = st.binary(max_size=300) | JSON.map(lambda value: json.dumps(value).enco
 @BOUNDED
 @given(BODIES)
 @example(b"[" * 100_000)
-@example(b'{"protocol":7,"token":"\\ud800","name":"a","facts":{}}')
-@example(b'{"protocol":7,"token":"x","name":"a","facts":{},"tags":{"":"x"}}')
+@example(b'{"protocol":8,"token":"\\ud800","name":"a","facts":{}}')
+@example(b'{"protocol":8,"token":"x","name":"a","facts":{},"tags":{"":"x"}}')
 @example(b'{"protocol":1' + b"0" * 6000 + b"}")
 def test_garbage_does_not_enrol(target: Target, body: bytes) -> None:
     headers = {"Authorization": f"Bearer {key_of('new')}"}

@@ -50,7 +50,7 @@ TOLD = counted(9, [0, 1, 1, 0], [1.0, 0.5, 0.501, 0.499], 2)
 # Protocol 7 on the wire, byte for byte: a change here needs a new protocol number.
 GOLDEN_WORK = (
     b'{"adapter_bytes":9,"adapter_sha256":"sha","adapter_spec":"lora:8","base_id":"base",'
-    b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":7,"round_index":2,'
+    b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":8,"round_index":2,'
     b'"run_id":"r","seed":7,"task":{"ensemble":false,"labels":["a","b"],"name":"t",'
     b'"patterns":["[MASK] {text}"],"verbalizer":{"a":"good","b":"bad"}},"thresholds":[],'
     b'"training":{"batch":8,"epochs":4,"lr":0.005,"tokens":128,"weight_decay":0.0},"work_id":"w"}'
@@ -76,17 +76,17 @@ GOLDEN_REPORT = (
 GOLDEN_TOLD = b'{"counts":[[' + b"0," * 39 + b"1],[2" + b",0" * 39 + b']],"texts":9}'
 GOLDEN_UPDATE = (
     b'\x90\x00\x00\x00\x00\x00\x00\x00{"__metadata__":{"smidgen":"{\\"num_examples\\":3,'
-    b'\\"protocol\\":7,\\"work_id\\":\\"w\\"}"},"x":{"dtype":"F32","shape":[2],'
+    b'\\"protocol\\":8,\\"work_id\\":\\"w\\"}"},"x":{"dtype":"F32","shape":[2],'
     b'"data_offsets":[0,8]}}       \x00\x00\x80\x3f\x00\x00\x00\xc0'
 )
 
 
-def test_work_is_these_bytes_in_protocol_7() -> None:
+def test_work_is_these_bytes_in_protocol_8() -> None:
     assert messages.encode(WORK) == GOLDEN_WORK
     assert messages.decode(GOLDEN_WORK, messages.Work) == WORK
 
 
-def test_label_work_is_these_bytes_in_protocol_7() -> None:
+def test_label_work_is_these_bytes_in_protocol_8() -> None:
     golden = GOLDEN_WORK.replace(b'"keep":0.0,"kind":"train"', b'"keep":0.25,"kind":"label"')
     golden = golden.replace(b'"labelling":null', b'"labelling":' + GOLDEN_LABELLING)
     golden = golden.replace(b'"prior":[]', b'"prior":[-0.5,-1.5]')
@@ -129,21 +129,21 @@ def test_a_brief_report_leaves_out_defaults_and_says_the_same(report: messages.R
     assert b"null" not in brief
 
 
-def test_a_report_travels_as_these_bytes_in_protocol_7() -> None:
+def test_a_report_travels_as_these_bytes_in_protocol_8() -> None:
     assert messages.encode_brief(REPORT) == (
         b'{"cost":{"phases_s":{"label":0.5},"tcp_up_bytes":7},"labelled":3,"num_examples":5,'
         b'"outcome":"done","pseudo_labels":2,"work_id":"w"}'
     )
 
 
-def test_a_report_is_these_bytes_in_protocol_7() -> None:
+def test_a_report_is_these_bytes_in_protocol_8() -> None:
     assert messages.encode(REPORT) == GOLDEN_REPORT
     assert messages.decode(GOLDEN_REPORT, messages.Report) == REPORT
     old = b'{"outcome":"done","work_id":"w"}'  # what is not said has a value
     assert messages.decode(old, messages.Report) == messages.Report("w", "done")
 
 
-def test_how_sure_a_device_is_is_these_bytes_in_protocol_7() -> None:
+def test_how_sure_a_device_is_is_these_bytes_in_protocol_8() -> None:
     report = replace(REPORT, confidences=TOLD, mean_log_probabilities=(-0.5, -1.5))
     golden = GOLDEN_REPORT.replace(b'"confidences":null', b'"confidences":' + GOLDEN_TOLD)
     golden = golden.replace(b'"mean_log_probabilities":[]', b'"mean_log_probabilities":[-0.5,-1.5]')
@@ -151,7 +151,7 @@ def test_how_sure_a_device_is_is_these_bytes_in_protocol_7() -> None:
     assert messages.decode(golden, messages.Report) == report
 
 
-def test_an_invitation_is_these_bytes_in_protocol_7() -> None:
+def test_an_invitation_is_these_bytes_in_protocol_8() -> None:
     task, training = GOLDEN_WORK.split(b'"task":')[1].split(b',"thresholds":[],"training":')
     training = training.removesuffix(b',"work_id":"w"}')
     golden = (
@@ -165,7 +165,7 @@ def test_an_invitation_is_these_bytes_in_protocol_7() -> None:
     assert messages.encode(given) == body and messages.decode(body, messages.Next) == given
 
 
-def test_who_a_device_is_is_these_bytes_in_protocol_7() -> None:
+def test_who_a_device_is_is_these_bytes_in_protocol_8() -> None:
     facts = fleet.DeviceFacts(
         "aarch64", 4, 8 << 30, "3.11", "1", "onnx", "base", None, "Pi 5", True
     )
@@ -173,17 +173,17 @@ def test_who_a_device_is_is_these_bytes_in_protocol_7() -> None:
     body = (
         b'{"facts":{"base_id":"base","board":"Pi 5","budget_bytes":null,"cores":4,'
         b'"engine":"onnx","is_on_mains":true,"machine":"aarch64","memory_bytes":8589934592,'
-        b'"python":"3.11","smidgen":"1"},"life":"l1","name":"hall","protocol":7,"tags":{"site":"kitchen"},'
+        b'"python":"3.11","smidgen":"1"},"life":"l1","name":"hall","protocol":8,"tags":{"site":"kitchen"},'
         b'"token":"token"}'
     )
     assert messages.encode(enrol) == body and messages.decode(body, fleet.Enrol) == enrol
     enrolled = fleet.Enrolled(7, "d1", "hall-2")
-    body = b'{"device_id":"d1","name":"hall-2","protocol":7}'
+    body = b'{"device_id":"d1","name":"hall-2","protocol":8}'
     assert messages.encode(enrolled) == body
     assert messages.decode(body, fleet.Enrolled) == enrolled
 
 
-def test_how_a_device_stands_to_a_run_is_these_bytes_in_protocol_7() -> None:
+def test_how_a_device_stands_to_a_run_is_these_bytes_in_protocol_8() -> None:
     for told, body in (
         (fleet.Membership("joined", peak_bytes=7), b'{"peak_bytes":7,"state":"joined"}'),
         (fleet.Membership("declined", "base"), b'{"failure":"base","state":"declined"}'),
@@ -206,7 +206,7 @@ def test_a_devices_id_follows_from_its_key_and_tells_nothing_of_it() -> None:
     assert drawn != fleet.draw_key() and drawn[:8] not in fleet.device_id_of(drawn)
 
 
-def test_waiting_and_the_end_are_these_bytes_in_protocol_7() -> None:
+def test_waiting_and_the_end_are_these_bytes_in_protocol_8() -> None:
     waiting = messages.Waiting("train", "mail", 2, 9, 1, 4, 12.5, ("hall",))
     body = (
         b'{"asked":4,"closes_in_s":12.5,"missing":1,"names":["hall"],"phase":"train",'
@@ -276,7 +276,7 @@ def test_means_are_finite_numbers(mean: bytes) -> None:
         )
 
 
-def test_an_update_is_these_bytes_in_protocol_7() -> None:
+def test_an_update_is_these_bytes_in_protocol_8() -> None:
     body = encode_update(Update("w", 3, {"x": np.array([1.0, -2.0], np.float32)}))
     assert body == GOLDEN_UPDATE
     update = decode_update(GOLDEN_UPDATE)
