@@ -24,6 +24,7 @@ from typing import Any, Literal
 import msgspec
 
 from coordinator.rounds.choice import DeviceChoice
+from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.selection import cohort_size
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED
@@ -59,6 +60,7 @@ class RunConfig:
         adapter: Adapter spec, such as `lora:8@q,v`.
         prompt_init: Text a soft prompt starts from; empty for random words.
         training: How a device trains in one round.
+        learning: How the coordinator learns from a round.
         labelling: How devices label their own texts; None if they do not.
         devices: Which devices of the fleet are asked to take part.
         rounds: Server steps until the run is finished.
@@ -89,6 +91,7 @@ class RunConfig:
     adapter: str = "lora:8@q,v"
     prompt_init: str = ""
     training: Training = field(default_factory=Training)
+    learning: Learning = field(default_factory=Learning)
     rounds: int = 10
     fraction: float = 1.0
     max_cohort: int = 0
@@ -173,6 +176,7 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     _check_keys(table, RunConfig, origin)
     flags = {key: value for key, value in overrides.items() if value is not None}
     training = _merged(table, "training", Training, flags, origin)
+    learning = _merged(table, "learning", Learning, {}, origin)
     is_labelling = flags.pop("labelling", False)
     labelling = _merged(table, "labelling", Labelling, flags, origin)
     devices = _devices(table.get("devices", {}), flags, f"{origin}: [devices]")
@@ -185,6 +189,7 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     else:
         raise ConfigError(f"{origin}: no task; add `task = FILE` or a [task] table, or use --task")
     merged = {"name": task["name"]} | table | flags | {"task": task, "training": training}
+    merged["learning"] = learning
     merged["devices"] = devices
     if is_labelling or labelling or "labelling" in table:
         merged["labelling"] = labelling

@@ -10,6 +10,7 @@ import msgspec
 from coordinator.config import ConfigError, RunConfig
 from coordinator.operator.order_schemas import NewRun
 from coordinator.rounds.choice import DeviceChoice
+from coordinator.rounds.learning.settings import Learning
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store
 from edge_client.bases.base import EMBEDDED
@@ -18,7 +19,12 @@ from edge_client.texts.tasks import task_from_mapping
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 
-TABLES = {"training": Training, "labelling": Labelling, "devices": DeviceChoice}
+TABLES = {
+    "training": Training,
+    "learning": Learning,
+    "labelling": Labelling,
+    "devices": DeviceChoice,
+}
 
 
 def config_from(asked: NewRun, store: Store) -> RunConfig:

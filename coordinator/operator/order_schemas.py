@@ -18,6 +18,7 @@ class NewRun(Asked):
         adapter: What is trained.
         prompt_init: With `prompt:N`, the text it starts from.
         training: How a device trains in one round.
+        learning: How the coordinator learns from a round.
         labelling: How devices label their own texts; null if they do not.
         devices: Which devices it chooses.
         rounds: Rounds of training until it is finished.
@@ -46,6 +47,7 @@ class NewRun(Asked):
     adapter: str | None = None
     prompt_init: str | None = None
     training: dict[str, Any] | None = None
+    learning: dict[str, Any] | None = None
     labelling: dict[str, Any] | None = None
     devices: dict[str, Any] | None = None
     rounds: int | None = None

@@ -114,11 +114,13 @@ class StepClosed:
         closed_at_s: Unix time.
         refused: Why the new adapter of a training step was not taken: the one before stays; empty
             where it was.
+        memory_sha256: What the coordinator remembers for the next round, a blob; empty: nothing.
     """
 
     adapter_sha256: str | None
     closed_at_s: float
     refused: str = ""
+    memory_sha256: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from typing import Literal, Protocol
 
+from coordinator.rounds.learning.settings import Learning
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 
@@ -52,6 +53,10 @@ class Schedule(Protocol):
     @property
     def max_examples(self) -> int | Literal["adaptive"]:
         """Largest weight of a device in a mean; 0 for any."""
+
+    @property
+    def learning(self) -> Learning:
+        """How the coordinator learns from a round."""
 
     @property
     def training(self) -> Training:

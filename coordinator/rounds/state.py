@@ -22,6 +22,7 @@ from coordinator.rounds.events import (
     Resumed,
     Returned,
     RolledBack,
+    StepClosed,
     StepOpened,
     Unpaused,
 )
@@ -117,6 +118,7 @@ class State:
         failed: Attempts at the open round before this one in which every device failed.
         failing: The devices that were asked in those.
         trouble: What last went wrong with the run, in words; empty of nothing.
+        memory_sha256: What the last closed round left for the next, a blob; empty: nothing.
     """
 
     adapter_sha256: str
@@ -150,6 +152,7 @@ class State:
     steps: int = 0
     silences: Mapping[str, Silence] = field(default_factory=dict)
     times: Times = field(default_factory=dict)
+    memory_sha256: str = ""
 
     def __post_init__(self) -> None:
         first = self.first_sha256 or self.adapter_sha256
@@ -226,7 +229,7 @@ def evolve(state: State, event: Event) -> State:
         answers = state.step.answers.values()
         times = after_answers(state.times, state.step.opened.kind, answers)
         closed = replace(closed, times=times)
-    return _closed(closed, state.step, event.adapter_sha256, event.refused)
+    return _closed(closed, state.step, event)
 
 
 def _failed(state: State, step: Step) -> State:
@@ -323,6 +326,7 @@ def _rolled_back(state: State, event: RolledBack) -> State:
         evaluated_sha256=event.adapter_sha256,
         scores=scores,
         priors=priors,
+        memory_sha256="",  # it belongs to the adapter that was left
         medians=state.medians.without(state.round_index - event.round_index),
         good=known,
         asked=0,
@@ -332,14 +336,21 @@ def _rolled_back(state: State, event: RolledBack) -> State:
     )
 
 
-def _closed(state: State, step: Step, adapter_sha256: str, refused: str) -> State:
+def _closed(state: State, step: Step, event: StepClosed) -> State:
     round_index = step.opened.round_index
     if step.opened.kind == "train":
         closed = replace(_unfailed(state), step=None, round_index=round_index, dropped=0)
-        if refused:
-            return replace(closed, trouble=f"round {round_index} was not taken: {refused}")
+        if event.refused:
+            return replace(closed, trouble=f"round {round_index} was not taken: {event.refused}")
         medians = state.medians.after(step.opened, [answer for _, answer in step.updates()])
-        return replace(closed, adapter_sha256=adapter_sha256, medians=medians)
+        adapter_sha256 = event.adapter_sha256 or closed.adapter_sha256
+        memory_sha256 = event.memory_sha256
+        return replace(
+            closed,
+            adapter_sha256=adapter_sha256,
+            memory_sha256=memory_sha256,
+            medians=medians,
+        )
     if step.opened.kind == "label":
         # All at once: who answers first sees what who answers last does.
         told = {name: one.confidences for name, one in step.updates() if one.confidences}

@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from coordinator.rounds.aggregation import apply_delta, bounded_mean
-from coordinator.rounds.bounds import bounds_of, lack_of
 from coordinator.rounds.events import Event, StepClosed, StepOpened
+from coordinator.rounds.learning.learning import Answer, learn
+from coordinator.rounds.learning.memory import decode_memory, encode_memory
 from coordinator.rounds.machine import bounded, decide
-from coordinator.rounds.state import State, Step
+from coordinator.rounds.state import Step
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.telling import pace_texts, step_text
 from coordinator.storage.store import Store
@@ -67,7 +67,7 @@ def _written(store: Store, ledger: Ledger, live: Live, event: Event) -> Event | 
     step = live.state.step
     if isinstance(event, StepClosed) and event.adapter_sha256 is None and step is not None:
         with store.claiming():
-            event = aggregate(store, live.state, step, event.closed_at_s)
+            event = aggregate(store, live, step, event.closed_at_s)
             return event if ledger.append(live, event) else None
     if isinstance(event, StepOpened):
         store.check(event.adapter_sha256)  # rather than have every device fail on it
@@ -76,14 +76,24 @@ def _written(store: Store, ledger: Ledger, live: Live, event: Event) -> Event | 
     return event if ledger.append(live, event) else None
 
 
-def aggregate(store: Store, state: State, step: Step, now_s: float) -> StepClosed:
+def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
     """Store the adapter after a training step; the step with it, or without where it is unfit."""
-    updates = (
-        (decode_update(store.read(answer.update_sha256 or "")), answer.norm)
-        for _, answer in step.updates()
+    opened, state = step.opened, live.state
+    answers = (
+        Answer(device_id, decode_update(store.read(answer.update_sha256 or "")), answer.norm)
+        for device_id, answer in step.updates()
     )
-    mean = bounded_mean(updates, bounds_of(step.opened))
-    adapter = apply_delta(decode_adapter(store.read(step.opened.adapter_sha256)), mean)
-    if lack := lack_of(adapter, mean, state.medians.norms, step.opened.norm_bound):
-        return StepClosed(step.opened.adapter_sha256, now_s, lack)
-    return StepClosed(store.put(encode_adapter(adapter)), now_s)
+    remembered = state.memory_sha256 and store.read(state.memory_sha256)
+    found = learn(
+        live.config.learning,
+        opened,
+        live.rounds,
+        answers,
+        decode_adapter(store.read(opened.adapter_sha256)),
+        decode_memory(remembered or b""),
+        state.medians.norms,
+    )
+    if found.lack:
+        return StepClosed(opened.adapter_sha256, now_s, found.lack, state.memory_sha256)
+    memory = store.put(encode_memory(found.memory)) if found.memory else ""
+    return StepClosed(store.put(encode_adapter(found.adapter)), now_s, memory_sha256=memory)

@@ -83,7 +83,8 @@ def updates_kept(state: State) -> set[str]:
 
 def blobs_kept(shelf: Shelf, state: State) -> set[str]:
     """All blobs of a run that stay, by SHA-256."""
-    return adapters_kept(shelf, state) | updates_kept(state)
+    remembered = {state.memory_sha256} if state.memory_sha256 else set()
+    return adapters_kept(shelf, state) | updates_kept(state) | remembered
 
 
 def of_finished(shelf: Shelf) -> Shelf:

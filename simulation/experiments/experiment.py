@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from coordinator.rounds.learning.settings import Learning
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import WrongInput
@@ -45,7 +46,7 @@ else:  # pragma: no cover - the same library, before it moved into Python
 
 FULL = ("full", "full+head")
 RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before
-ADDED_LATER = ("norm_bound", "max_examples", "is_guarded", "hostile")
+ADDED_LATER = ("norm_bound", "max_examples", "is_guarded", "hostile", "learning")
 Paradigm = Literal["federated", "centralised", "local"]
 
 
@@ -73,6 +74,7 @@ class Experiment:
             itself.
         deal: How texts are dealt to clients.
         training: A client's training in one round.
+        learning: What becomes of a round's updates.
         rounds: Server steps; 0 asks the base as it is (zero-shot).
         cohort: Clients asked in a round, of those that hold labelled texts; 0 for all.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
@@ -107,6 +109,7 @@ class Experiment:
     paradigm: Paradigm = "federated"
     deal: Deal = field(default_factory=Deal)
     training: Training = field(default_factory=Training)
+    learning: Learning = field(default_factory=Learning)
     rounds: int = 10
     cohort: int = 0
     evaluate_every: int = 1
@@ -179,8 +182,9 @@ class Experiment:
         if self.adapter not in FULL:
             said["adapter"] = str(parse_adapter(self.adapter))
         del said["name"]
+        default = Experiment(self.name, self.dataset)
         for name in ADDED_LATER:  # as they are by default they change no number
-            if getattr(self, name) == getattr(Experiment, name):
+            if getattr(self, name) == getattr(default, name):
                 del said[name]
         text = json.dumps(said, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -211,6 +215,7 @@ class Rounds:
     max_examples: int | Literal["adaptive"] = 0
     is_guarded: bool = False
     training: Training = field(default_factory=Training)
+    learning: Learning = field(default_factory=Learning)
     hostile: Hostile | None = None
 
     def is_gated(self, round_index: int) -> bool:
@@ -246,6 +251,7 @@ def schedule_of(experiment: Experiment, clients: int, labels: tuple[str, ...] = 
         max_examples=experiment.max_examples,
         is_guarded=experiment.is_guarded,
         training=experiment.training,
+        learning=experiment.learning,
         hostile=experiment.hostile,
         labels=labels if experiment.hostile else (),
     )
@@ -277,6 +283,7 @@ def read_experiment(path: Path) -> Experiment:
     _check_keys(table, Experiment, str(path))
     _check_keys(table.get("deal", {}), Deal, f"{path}: [deal]")
     _check_keys(table.get("training", {}), Training, f"{path}: [training]")
+    _check_keys(table.get("learning", {}), Learning, f"{path}: [learning]")
     _check_keys(table.get("hostile", {}), Hostile, f"{path}: [hostile]")
     _check_keys(table.get("labelling", {}), Labelling, f"{path}: [labelling]")
     try:

@@ -15,7 +15,10 @@ from edge_client.wire.messages import Report
 
 @dataclass(frozen=True)
 class Memory:
-    """The fields are those of `rounds.machine.State`, the clients' books, and the last gate."""
+    """The fields are those of `rounds.machine.State`, the clients' books, and the last gate.
+
+    `server` is what `learning.learning.learn` gave for the next round, encoded.
+    """
 
     scores: dict[int, Score]
     priors: dict[int, tuple[float, ...]]
@@ -29,10 +32,15 @@ class Memory:
     good: Good | None = None
     rollbacks: int = 0
     good_adapter: bytes = b""
+    server: bytes = b""
 
 
 def remembered(
-    state: State, books: Mapping[str, Book], gate: Report, good_adapter: bytes = b""
+    state: State,
+    books: Mapping[str, Book],
+    gate: Report,
+    good_adapter: bytes = b"",
+    server: bytes = b"",
 ) -> bytes:
     """Everything that a run goes on from, encoded.
 
@@ -41,6 +49,7 @@ def remembered(
         books: Books of the clients that have labelled.
         gate: The last evaluation.
         good_adapter: What `state.good` names.
+        server: What the last round left for the next.
     """
     memory = Memory(
         dict(state.scores),
@@ -55,16 +64,20 @@ def remembered(
         state.good,
         state.rollbacks,
         good_adapter,
+        server,
     )
     return msgspec.json.encode(memory)
 
 
-def recalled(memory: bytes, state: State) -> tuple[State, dict[str, Book], Report, bytes]:
+def recalled(memory: bytes, state: State) -> tuple[State, Memory]:
     """The inverse of `remembered`, for every state between two steps.
 
     Args:
         memory: What `remembered` gave.
         state: Adapters, rounds, and how many labelled texts clients hold.
+
+    Returns:
+        The state, and all that was remembered.
     """
     found = msgspec.json.decode(memory, type=Memory)
     known = replace(
@@ -79,4 +92,4 @@ def recalled(memory: bytes, state: State) -> tuple[State, dict[str, Book], Repor
         good=found.good,
         rollbacks=found.rollbacks,
     )
-    return known, found.books, found.gate, found.good_adapter
+    return known, found

@@ -14,10 +14,12 @@ from dataclasses import replace
 from typing import Protocol
 
 from coordinator.rounds.admission import Refusal, check_update
-from coordinator.rounds.aggregation import apply_delta, bounded_mean
-from coordinator.rounds.bounds import bounds_of, lack_of, norm_of
+from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import Answered, Event, Finished, RolledBack, StepClosed, StepOpened
 from coordinator.rounds.guidance import guidance_of
+from coordinator.rounds.learning.learning import Answer as Admitted
+from coordinator.rounds.learning.learning import learn
+from coordinator.rounds.learning.memory import decode_memory, encode_memory
 from coordinator.rounds.machine import MOST_ROLLBACKS, bounded, decide, thresholds_before
 from coordinator.rounds.state import State, evolve
 from edge_client.client.state import Answer
@@ -139,15 +141,16 @@ class _Run:
         self._arm, self._first = arm, devices.start().adapter
         self._looking: Looking | None = None
         self._gate = Report("", "done")
-        self._good = self._first
+        self._good, self._server = self._first, b""
         self.standing = start
         name, first = sha256(start.adapter), sha256(self._first)
         self._state = State(name, start.round_index, start.evaluated, first_sha256=first)
         self._state = replace(self._state, evaluated_sha256=name, texts=texts)
         if start.memory:
-            self._state, notes, self._gate, good = recalled(start.memory, self._state)
-            self._good = good or self._first
-            devices.recall(notes)
+            self._state, known = recalled(start.memory, self._state)
+            self._gate, self._good = known.gate, known.good_adapter or self._first
+            self._server = known.server
+            devices.recall(known.books)
         if not schedule.is_guarded:
             self._state = replace(self._state, rollbacks=MOST_ROLLBACKS)
 
@@ -164,6 +167,7 @@ class _Run:
             event = bounded(event, self._schedule, self._state, lambda: decode_adapter(adapter))
         self._state = evolve(self._state, event)
         if isinstance(event, RolledBack):
+            self._server = b""
             self.standing = self._stand(self._good)
         return event
 
@@ -198,7 +202,7 @@ class _Run:
         errors: dict[str, str] = {}
         sizes: list[int] = []
 
-        def updates() -> Iterator[tuple[Update, float]]:
+        def updates() -> Iterator[Admitted]:
             asked = [(name, self._work(opened, work_id)) for work_id, name in opened.members]
             honest = self._devices.do(before, asked)
             answers = train_answers(honest, before, asked, self._hostile, self._forgers)
@@ -215,7 +219,7 @@ class _Run:
                 answer = replace(answer, num_examples=update.num_examples, norm=norm)
                 self._state = evolve(self._state, answer)
                 sizes.append(len(finished.update or b""))
-                yield update, norm
+                yield Admitted(name, update, norm)
             if len(sizes) < max(1, schedule.min_updates):
                 reason = next(iter(errors.values()), "nobody was asked")
                 raise TooFew(
@@ -224,15 +228,17 @@ class _Run:
                 )
 
         try:
-            mean = bounded_mean(updates(), bounds_of(opened))
-            after = apply_delta(reference, mean)
-            known = self._state.medians.norms
-            lack = lack_of(after, mean, known, opened.norm_bound) if schedule.is_guarded else ""
+            remembers, norms = decode_memory(self._server), self._state.medians.norms
+            known = (opened, schedule.rounds, updates(), reference, remembers, norms)
+            found = learn(schedule.learning, *known, schedule.is_guarded)
+            lack = found.lack
+            if not lack:
+                self._server = encode_memory(found.memory) if found.memory else b""
         except TooFew as error:
             if self._hostile is None:
                 raise
-            after, lack = reference, str(error)  # such a run stands still: what it has is judged
-        adapter = before if lack else encode_adapter(after)
+            lack = str(error)  # such a run stands still: what it has is judged
+        adapter = before if lack else encode_adapter(found.adapter)
         self._state = evolve(self._state, StepClosed(sha256(adapter), 0.0, lack))
         self.standing = self._stand(adapter)
         done = [report for report in reports.values() if report.outcome == "done"]
@@ -268,7 +274,7 @@ class _Run:
         if state.good is not None and state.good.adapter_sha256 == sha256(adapter):
             self._good = adapter
         good = b"" if state.good is None else self._good
-        memory = remembered(state, self._devices.notes(), self._gate, good)
+        memory = remembered(state, self._devices.notes(), self._gate, good, self._server)
         return Standing(adapter, self._state.round_index, self._state.evaluated, memory)
 
     def evaluate(self, opened: StepOpened, trained: Round | None) -> Round:

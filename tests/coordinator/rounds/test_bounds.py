@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.config import RunConfig
-from coordinator.rounds.aggregation import bounded_mean, weighted_mean
 from coordinator.rounds.bounds import (
     EXAMPLES_FACTOR,
     LEAST_SHARE,
@@ -25,10 +24,12 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
+from coordinator.rounds.learning.learning import Answer, contributions
+from coordinator.rounds.learning.mean import WeightedMean, weighted_mean
 from coordinator.rounds.machine import bounded, decide
 from coordinator.rounds.state import State, evolve, replay
 from edge_client.wire.tensors import AdapterState, Update
-from tests.coordinator.rounds.test_aggregation import DELTAS
+from tests.coordinator.rounds.learning.test_mean import DELTAS
 from tests.coordinator.rounds.test_machine import CONFIG
 
 DEVICES = tuple("abcde")
@@ -71,11 +72,18 @@ def openings(log: list[Event]) -> list[StepOpened]:
     return [one for one in log if isinstance(one, StepOpened) and one.kind == "train"]
 
 
+def bounded_mean(updates: list[tuple[Update, float | None]], bounds: Bounds) -> AdapterState:
+    answers = [Answer(f"d{index}", *update) for index, update in enumerate(updates)]
+    return WeightedMean().mean(contributions(bounds, answers), updates[0][0].delta)
+
+
 @given(UPDATES, BOUNDS)
 def test_no_update_moves_the_mean_further_than_its_bounds(
     cohort: list[tuple[AdapterState, int]], bounds: Bounds
 ) -> None:
-    updates = [(Update("w", weight, delta), norm_of(delta)) for delta, weight in cohort]
+    updates: list[tuple[Update, float | None]] = [
+        (Update("w", weight, delta), norm_of(delta)) for delta, weight in cohort
+    ]
     moved = norm_of(bounded_mean(updates, bounds))
     assert moved <= (math.inf if bounds.norm is None else bounds.norm * (1 + 1e-6) + 1e-6)
     for delta, claimed in cohort:

@@ -5,33 +5,52 @@ feeds updates sorted by device id; then the order of arrival cannot change a byt
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from coordinator.rounds.bounds import Bounds, norm_of
-from edge_client.wire.tensors import AdapterState, Update
+from edge_client.wire.tensors import AdapterState
 
 Weighted = tuple[AdapterState, float] | tuple[AdapterState, float, float]
 
 
-def bounded_mean(updates: Iterable[tuple[Update, float | None]], bounds: Bounds) -> AdapterState:
-    """The cohort's mean delta, every update within a round's bounds.
+@dataclass(frozen=True)
+class Contribution:
+    """A device's say in a mean.
 
-    Updates inside them count as `weighted_mean` has it, to the last bit.
-
-    Args:
-        updates: Each with its norm, or None where that is not known; read once and not kept.
-        bounds: Of the round.
+    Attributes:
+        device_id: Whose; errors name it, and order goes by it.
+        delta: What training changed, float32.
+        weight: Above 0.
+        share: What the delta is multiplied by: 1, or less where it is longer than the bound.
     """
 
-    def weighted() -> Iterator[Weighted]:
-        for update, known in updates:
-            norm = norm_of(update.delta) if known is None else known
-            weight = bounds.weight(update.num_examples, norm)
-            yield update.delta, weight, bounds.share(norm)
+    device_id: str
+    delta: AdapterState
+    weight: float
+    share: float = 1.0
 
-    return weighted_mean(weighted())
+
+class Mean(Protocol):
+    """What is made of a cohort's updates; the order of arrival changes nothing."""
+
+    def mean(self, updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
+        """The cohort's delta: the adapter's names and shapes.
+
+        Args:
+            updates: By device id, one or more; may be read once alone.
+            adapter: What they started from.
+        """
+
+
+class WeightedMean:
+    """FedAvg's, streamed: memory does not grow with the cohort."""
+
+    def mean(self, updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
+        """As `Mean` has it."""
+        return weighted_mean((one.delta, one.weight, one.share) for one in updates)
 
 
 def weighted_mean(updates: Iterable[Weighted]) -> AdapterState:
@@ -71,17 +90,3 @@ def _check_agreement(sums: AdapterState, delta: AdapterState) -> None:
     for name, tensor in delta.items():
         if tensor.shape != sums[name].shape:
             raise ValueError(f"tensor {name!r}: shapes {tensor.shape} and {sums[name].shape}")
-
-
-def apply_delta(adapter: AdapterState, mean: AdapterState) -> AdapterState:
-    """Add the cohort's mean delta to the adapter (server learning rate 1); float32.
-
-    Raises:
-        ValueError: The two disagree on names.
-    """
-    for name in sorted(set(adapter) ^ set(mean)):
-        raise ValueError(f"tensor {name!r} is not in both adapter and mean")
-    return {
-        name: (tensor.astype(np.float64) + mean[name]).astype(np.float32)
-        for name, tensor in adapter.items()
-    }

@@ -1,0 +1,106 @@
+"""One round's learning: a cohort's updates in, the next adapter out; the one way for every run.
+
+A real coordinator and the simulation both come through here, so that they end in the same bytes:
+
+    updates -> contributions (bounded weight and length) -> mean -> server optimizer -> check
+
+Each arrow is a small protocol: `mean.Mean`, `optimizers.ServerOptimizer`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coordinator.rounds.bounds import Bounds, bounds_of, lack_of, norm_of
+from coordinator.rounds.events import StepOpened
+from coordinator.rounds.learning.mean import Contribution, Mean, WeightedMean
+from coordinator.rounds.learning.memory import Memory, part_of, with_part
+from coordinator.rounds.learning.optimizers import AddMean, ServerOptimizer
+from coordinator.rounds.learning.settings import Learning
+from edge_client.wire.tensors import AdapterState, Update
+
+OPTIMIZER = "optimizer"  # the part of the memory that is the server optimizer's
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A device's update as it was let in.
+
+    Attributes:
+        device_id: Whose.
+        update: What it sent.
+        norm: Its Euclidean norm; None where that is not known.
+    """
+
+    device_id: str
+    update: Update
+    norm: float | None = None
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a round gave.
+
+    Attributes:
+        adapter: The next one; the one before where it was not taken.
+        memory: What the next round needs to know.
+        lack: Why the new adapter was not taken; empty where it was.
+    """
+
+    adapter: AdapterState
+    memory: Memory
+    lack: str = ""
+
+
+def learn(
+    learning: Learning,
+    opened: StepOpened,
+    rounds: int,
+    answers: Iterable[Answer],
+    adapter: AdapterState,
+    memory: Memory,
+    norms: Sequence[float],
+    is_guarded: bool = True,
+) -> Learned:
+    """The adapter after a training step.
+
+    Args:
+        learning: How the run learns.
+        opened: The step, with its bounds.
+        rounds: Of the run.
+        answers: In the order of device ids; read once and not kept, unless the mean must.
+        adapter: What the step started from.
+        memory: What the rounds before gave.
+        norms: Medians of the rounds before.
+        is_guarded: Whether a new adapter is checked before it is taken.
+    """
+    bounded = contributions(bounds_of(opened), answers)
+    mean = mean_of(learning).mean(bounded, adapter)
+    known = part_of(memory, OPTIMIZER)
+    optimizer = optimizer_of(learning)
+    after, kept = optimizer.step(adapter, mean, known, opened.round_index, rounds)
+    step = {name: after[name].astype(np.float64) - adapter[name] for name in adapter}
+    lack = lack_of(after, step, norms, opened.norm_bound) if is_guarded else ""
+    if lack:
+        return Learned(adapter, memory, lack)
+    return Learned(after, with_part(memory, OPTIMIZER, kept))
+
+
+def contributions(bounds: Bounds, answers: Iterable[Answer]) -> Iterator[Contribution]:
+    """Each answer within the bounds of its step; inside them to the last bit as it came."""
+    for answer in answers:
+        delta = answer.update.delta
+        norm = norm_of(delta) if answer.norm is None else answer.norm
+        weight = bounds.weight(answer.update.num_examples, norm)
+        yield Contribution(answer.device_id, delta, weight, bounds.share(norm))
+
+
+def mean_of(learning: Learning) -> Mean:
+    """What a run makes of a cohort's updates."""
+    return {"fedavg": WeightedMean}[learning.mean]()
+
+
+def optimizer_of(learning: Learning) -> ServerOptimizer:
+    """What a run makes of their mean."""
+    return {"fedavg": AddMean}[learning.optimizer]()

@@ -1,0 +1,59 @@
+"""What a coordinator remembers from one round to the next, beside the adapter, as one blob.
+
+It is named by its hash in the journal like the adapter that it goes with, so a replay and a
+coordinator that was killed have the same. Each part of it has a name of its own:
+
+    memory = with_part(memory, "optimizer", {"momentum.lora_A": moments})
+    part_of(memory, "optimizer")["momentum.lora_A"]
+"""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
+
+from edge_client.errors import Failed
+
+Memory: TypeAlias = dict[str, np.ndarray]
+
+
+class UnreadableError(Failed):
+    """What a run remembers cannot be read."""
+
+
+def part_of(memory: Memory, part: str) -> Memory:
+    """The tensors of a part, by their names in it; none where nothing is remembered."""
+    start = f"{part}/"
+    return {key.removeprefix(start): one for key, one in memory.items() if key.startswith(start)}
+
+
+def with_part(memory: Memory, part: str, tensors: Mapping[str, np.ndarray]) -> Memory:
+    """The memory with a part that takes the place of what it was; the others stay."""
+    others = {key: one for key, one in memory.items() if not key.startswith(f"{part}/")}
+    return others | {f"{part}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def encode_memory(memory: Memory) -> bytes:
+    """As safetensors, every tensor in its own type; equal memories give equal bytes."""
+    return bytes(
+        save_safetensors({key: np.ascontiguousarray(memory[key]) for key in sorted(memory)})
+    )
+
+
+def decode_memory(body: bytes) -> Memory:
+    """The inverse of `encode_memory`; of no bytes an empty memory.
+
+    Raises:
+        UnreadableError: Not safetensors.
+    """
+    if not body:
+        return {}
+    try:
+        return dict(load_safetensors(body))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise UnreadableError(
+            f"what the run remembers is not a safetensors file: {error}"
+        ) from error

@@ -1,0 +1,59 @@
+"""Server optimizers: what is made of a cohort's mean delta, which is a gradient's negative."""
+
+from typing import Protocol
+
+import numpy as np
+
+from coordinator.rounds.learning.memory import Memory
+from edge_client.wire.tensors import AdapterState
+
+
+class ServerOptimizer(Protocol):
+    """One step on the server; everything that it remembers goes through its arguments."""
+
+    def step(
+        self,
+        adapter: AdapterState,
+        mean: AdapterState,
+        memory: Memory,
+        round_index: int,
+        rounds: int,
+    ) -> tuple[AdapterState, Memory]:
+        """The adapter after a round, float32, and what the next step needs to know.
+
+        Args:
+            adapter: The one before; not changed.
+            mean: The cohort's mean delta; equal names and shapes.
+            memory: What the last step gave; empty at the first, and after a roll-back.
+            round_index: 1-based.
+            rounds: Of the run.
+        """
+
+
+class AddMean:
+    """FedAvg's: the mean is added (server learning rate 1); nothing is remembered."""
+
+    def step(
+        self,
+        adapter: AdapterState,
+        mean: AdapterState,
+        memory: Memory,
+        round_index: int,
+        rounds: int,
+    ) -> tuple[AdapterState, Memory]:
+        """As `ServerOptimizer` has it."""
+        return apply_delta(adapter, mean), {}
+
+
+def apply_delta(adapter: AdapterState, mean: AdapterState) -> AdapterState:
+    """Add the cohort's mean delta to the adapter (server learning rate 1); float32.
+
+    Raises:
+        ValueError: The two disagree on names.
+    """
+    for name in sorted(set(adapter) ^ set(mean)):
+        raise ValueError(f"tensor {name!r} is not in both adapter and mean")
+    return {
+        name: (tensor.astype(np.float64) + mean[name]).astype(np.float32)
+        for name, tensor in adapter.items()
+    }

@@ -1,0 +1,26 @@
+"""How a run's coordinator learns from a round, as its run file says it."""
+
+from dataclasses import dataclass
+
+from edge_client.errors import demand
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How a cohort's updates become the next adapter.
+
+    Attributes:
+        mean: What is made of a cohort's updates: `fedavg`, their mean by example counts.
+        optimizer: What is made of that: `fedavg`, it is added to the adapter.
+    """
+
+    mean: str = "fedavg"
+    optimizer: str = "fedavg"
+
+    def __post_init__(self) -> None:
+        demand(self.mean in MEANS, f"mean: one of {', '.join(MEANS)}")
+        demand(self.optimizer in OPTIMIZERS, f"optimizer: one of {', '.join(OPTIMIZERS)}")
+
+
+MEANS = ("fedavg",)
+OPTIMIZERS = ("fedavg",)
