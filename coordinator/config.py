@@ -66,6 +66,9 @@ class RunConfig:
         rounds: Server steps until the run is finished.
         fraction: C of FedAvg, share of the devices asked per round, above 0 and at most 1.
         max_cohort: Most devices asked to train in a round; 0 for no cap.
+        over_selection: How many times the cohort is asked to train, 1 or more: a round closes when
+            as many as the cohort are done, and the others come too late.
+        patience: Evaluations in a row without an improvement that end the run; 0: none do.
         min_clients: Devices that must have asked for work before the first round.
         min_updates: Updates without which no round is closed.
         deadline_s: Seconds after which a step stops waiting for those who have not answered.
@@ -95,6 +98,8 @@ class RunConfig:
     rounds: int = 10
     fraction: float = 1.0
     max_cohort: int = 0
+    over_selection: float = 1.0
+    patience: int = 0
     min_clients: int = 2
     min_updates: int = 1
     deadline_s: float = 600.0
@@ -116,6 +121,8 @@ class RunConfig:
         _demand(1 <= self.rounds <= 1_000_000, "rounds: 1 to 1000000")
         _demand(0.0 < self.fraction <= 1.0, "fraction: above 0 and at most 1")
         _demand(0 <= self.max_cohort <= 1_000_000, "max_cohort: 0 to 1000000")
+        _demand(1.0 <= self.over_selection <= 10.0, "over_selection: 1 to 10")
+        _demand(0 <= self.patience <= 1_000_000, "patience: 0 to 1000000")
         _demand(self.min_clients >= 1, "min_clients: 1 or more")
         _demand(self.min_updates >= 1, "min_updates: 1 or more")
         _demand(0.0 < self.deadline_s < 1e9, "deadline_s: above 0")

@@ -24,6 +24,8 @@ class NewRun(Asked):
         rounds: Rounds of training until it is finished.
         fraction: Share of the devices asked to train in a round.
         max_cohort: Most devices asked to train in a round; 0 for no cap.
+        over_selection: How many times the cohort is asked; as many as the cohort close a round.
+        patience: Evaluations in a row without an improvement that end the run; 0: none do.
         min_clients: Devices to wait for before the first round.
         min_updates: Updates without which no round is closed.
         evaluate_cohort: Devices asked to evaluate an adapter; 0: all.
@@ -53,6 +55,8 @@ class NewRun(Asked):
     rounds: int | None = None
     fraction: float | None = None
     max_cohort: int | None = None
+    over_selection: float | None = None
+    patience: int | None = None
     min_clients: int | None = None
     min_updates: int | None = None
     evaluate_cohort: int | None = None

@@ -22,8 +22,8 @@ from coordinator.operator.told import (
 )
 from coordinator.page.trouble import Trouble, trouble_of
 from coordinator.rounds.history import KNOWN_ROUNDS
+from coordinator.rounds.pace.step import Step
 from coordinator.rounds.scoring import Score
-from coordinator.rounds.state import Step
 from coordinator.serving.ledger import Live
 from coordinator.serving.service import Service
 from coordinator.serving.telling import base_name_of

@@ -29,6 +29,7 @@ class StepOpened:
         most_examples: Largest weight of a member in a mean; 0: whatever it says.
         most_pull: Largest product of a member's weight and its update's norm; None: any.
         deadline_s: Seconds after which the step stops waiting; 0: as the run's configuration says.
+        enough: Updates with which it closes at once, the first that come; 0: it waits for all.
     """
 
     kind: Kind
@@ -42,6 +43,7 @@ class StepOpened:
     most_examples: int = 0
     most_pull: float | None = None
     deadline_s: float = 0.0
+    enough: int = 0
 
 
 @dataclass(frozen=True)
@@ -191,10 +193,12 @@ class Finished:
     Attributes:
         finished_at_s: Unix time.
         is_stopped: Whether its operator ended it before, in the middle of a step or between two.
+        reason: Why it ended by itself before its rounds were over; empty where it did not.
     """
 
     finished_at_s: float
     is_stopped: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,20 @@ from coordinator.rounds.events import (
     StepOpened,
 )
 from coordinator.rounds.pace.deadlines import closes_after_s, deadline_of_next
+from coordinator.rounds.pace.patience import lack_of_progress
 from coordinator.rounds.pace.silence import awake
+from coordinator.rounds.pace.step import Step
 from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.scoring import is_collapsed, is_worse
-from coordinator.rounds.selection import candidates, cohort, evaluators, labellers, trainable
-from coordinator.rounds.state import State, Step
+from coordinator.rounds.selection import (
+    candidates,
+    cohort,
+    counted_size,
+    evaluators,
+    labellers,
+    trainable,
+)
+from coordinator.rounds.state import State
 from coordinator.rounds.thresholds import class_thresholds
 from edge_client.wire.labelling import Labelling, keep_in
 from edge_client.wire.tensors import AdapterState
@@ -175,6 +184,8 @@ def _next_step(
     is_due = is_due and state.evaluated < state.round_index
     if is_last and not is_due:
         return Finished(now_s)
+    if not is_due and (lack := lack_of_progress(state.patience, config.patience)):
+        return Finished(now_s, reason=lack)
     if len(alive) < devices_needed(config, state):
         return None
     if is_due:
@@ -265,9 +276,12 @@ def _train(
     most, sha256 = config.max_cohort, state.adapter_sha256
     for there in (awake(alive, state.silences, state.steps + 1), alive):
         names = candidates(there, state.texts, state.confidences, least)
-        chosen = cohort(names, config.fraction, secret, round_index, attempt, most)
-        if len(chosen) >= config.min_updates:
+        known = (names, config.fraction, secret, round_index, attempt, most)
+        chosen = cohort(*known, config.over_selection)
+        size = counted_size(config.fraction, len(names), most)
+        if min(size, len(chosen)) >= config.min_updates:
             opened = _open(sha256, "train", round_index, attempt, chosen, secret, now_s)
+            opened = replace(opened, enough=size if size < len(chosen) else 0)
             return _timed(config, state, opened)
     return None
 

@@ -23,6 +23,14 @@ class Schedule(Protocol):
         """Most devices asked to train in a round; 0 for no cap."""
 
     @property
+    def over_selection(self) -> float:
+        """How many times the cohort is asked to train; the first of them count."""
+
+    @property
+    def patience(self) -> int:
+        """Evaluations in a row without an improvement that end the run; 0: none do."""
+
+    @property
     def min_clients(self) -> int:
         """Devices that must be there before the first round."""
 

@@ -24,8 +24,9 @@ def cohort(
     round_index: int,
     attempt: int,
     max_cohort: int = 0,
+    over_selection: float = 1.0,
 ) -> tuple[str, ...]:
-    """Draw a round's cohort.
+    """Draw a round's cohort, and those who are asked to spare.
 
     Every device gets a number by hashing, and the smallest win, so the draw does not hang on a
     generator's version. The order of `device_ids` does not matter, equal arguments give an equal
@@ -37,14 +38,21 @@ def cohort(
         secret: The run's, that no device knows.
         round_index: 1-based.
         attempt: 1-based; another attempt at a round draws anew.
-        max_cohort: Most devices that are chosen; 0 for no cap.
+        max_cohort: Most devices that count; 0 for no cap.
+        over_selection: How many times as many are asked, 1 or more.
 
     Returns:
         The chosen ids in sorted order; empty only if nobody is there.
     """
-    size = cohort_size(fraction, len(device_ids))
-    size = min(size, max_cohort) if max_cohort else size
+    size = counted_size(fraction, len(device_ids), max_cohort)
+    size = math.ceil(over_selection * size - 1e-9)  # as `cohort_size` has it
     return _drawn(device_ids, size, secret, "cohort", round_index, attempt)
+
+
+def counted_size(fraction: float, population: int, max_cohort: int = 0) -> int:
+    """Devices whose updates count in a round, so many being there that can train."""
+    size = cohort_size(fraction, population)
+    return min(size, max_cohort) if max_cohort else size
 
 
 def candidates(

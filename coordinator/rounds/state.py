@@ -27,39 +27,13 @@ from coordinator.rounds.events import (
     Unpaused,
 )
 from coordinator.rounds.pace.deadlines import Times, after_answers
+from coordinator.rounds.pace.patience import Patience, after_score
 from coordinator.rounds.pace.silence import Silence, after_step
+from coordinator.rounds.pace.step import Step
 from coordinator.rounds.past.answers import Answers
 from coordinator.rounds.scoring import Score, has_tests, is_below, prior_of, scored
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.failures import Failure
-
-
-@dataclass(frozen=True)
-class Step:
-    """The open step: what was asked of whom, and who has answered by work id."""
-
-    opened: StepOpened
-    members: Mapping[str, str]  # work_id -> device_id
-    answers: Mapping[str, Answered] = field(default_factory=dict)
-    is_measured: bool = True  # no restart came in between
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether nobody is left to wait for."""
-        return len(self.answers) == len(self.members)
-
-    @property
-    def is_failed(self) -> bool:
-        """Whether everyone has answered, and everyone failed."""
-        answers = self.answers.values()
-        return self.is_answered and all(one.outcome == "failed" for one in answers)
-
-    def updates(self) -> list[tuple[str, Answered]]:
-        """(device_id, answer) of everyone who is done, by device id."""
-        done = [(self.members[key], item) for key, item in self.answers.items()]
-        return sorted(
-            (pair for pair in done if pair[1].outcome == "done"), key=lambda pair: pair[0]
-        )
 
 
 @dataclass(frozen=True)
@@ -117,8 +91,9 @@ class State:
             spent.
         failed: Attempts at the open round before this one in which every device failed.
         failing: The devices that were asked in those.
-        trouble: What last went wrong with the run, in words; empty of nothing.
+        trouble: What last went wrong with it, or why it ended early, in words; empty of nothing.
         memory_sha256: What the last closed round left for the next, a blob; empty: nothing.
+        patience: How many evaluations in a row found nothing better.
     """
 
     adapter_sha256: str
@@ -153,6 +128,7 @@ class State:
     silences: Mapping[str, Silence] = field(default_factory=dict)
     times: Times = field(default_factory=dict)
     memory_sha256: str = ""
+    patience: Patience = field(default_factory=Patience)
 
     def __post_init__(self) -> None:
         first = self.first_sha256 or self.adapter_sha256
@@ -174,8 +150,9 @@ class State:
 def evolve(state: State, event: Event) -> State:
     """Fold one event into the state.
 
-    An answer to work that is not open, or that is answered already, changes nothing. What stands
-    for the events before it gives what they gave, whatever the state was.
+    An answer to work that is not open, or that is answered already, or that comes after enough
+    others, changes nothing. What stands for the events before it gives what they gave, whatever the
+    state was.
 
     Raises:
         ValueError: A step is closed that is not open, or without the adapter after it.
@@ -199,10 +176,11 @@ def evolve(state: State, event: Event) -> State:
         return replace(state, left=left, texts=texts, without_tests=without)
     if isinstance(event, Finished):
         ended = replace(state, step=None, is_finished=True, is_stopped=event.is_stopped)
-        return replace(ended, paused_at_s=None)
+        return replace(ended, paused_at_s=None, trouble=event.reason or state.trouble)
     if isinstance(event, Extended):
         again = replace(state, rounds=event.rounds, is_finished=False, is_stopped=False)
-        again = replace(again, rollbacks=0)
+        trouble = "" if state.is_finished else state.trouble
+        again = replace(again, rollbacks=0, trouble=trouble, patience=Patience(state.patience.mark))
         return replace(again, is_gathering=state.is_finished or state.is_gathering)
     if isinstance(event, Resumed):
         # What a pause is still to add to the deadline counts from here too.
@@ -251,7 +229,8 @@ def _left_alone(state: State, now_s: float) -> State:
     if step is None or now_s <= step.opened.opened_at_s:
         return state
     answered = {step.members[work_id] for work_id in step.answers}
-    asked = step.members.values()
+    # Whoever was asked to spare has missed nothing: enough others were quicker.
+    asked = answered if step.is_full else step.members.values()
     return replace(state, silences=after_step(state.silences, asked, answered, state.steps))
 
 
@@ -296,6 +275,8 @@ def _without_answer(state: State, work_id: str) -> State:
 def _answered(state: State, answer: Answered) -> State:
     step = state.step
     if step is None or answer.work_id not in step.members or answer.work_id in step.answers:
+        return state
+    if step.is_full:
         return state
     texts, without, name = state.texts, state.without_tests, step.members[answer.work_id]
     is_told = step.opened.kind != "train" and answer.labelled is not None
@@ -364,12 +345,14 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
     is_best = score.texts and not (state.good and is_below(score, state.good.score))
     scores = {**state.scores, round_index: score} if score.texts else state.scores
     priors = {**state.priors, round_index: prior} if prior else state.priors
+    is_new = round_index > state.evaluated  # one that is asked for again is not another
     decides = (0, round_index)  # the gate compares the newest adapter with the first
     return replace(
         state,
         step=None,
         evaluated=round_index,
         evaluations=step.opened.attempt,
+        patience=after_score(state.patience, score) if is_new else state.patience,
         good=good if is_best else state.good,
         evaluated_sha256=step.opened.adapter_sha256,
         scores={index: one for index, one in scores.items() if index in decides},

@@ -7,7 +7,7 @@ from coordinator.rounds.events import Event, StepClosed, StepOpened
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import decode_memory, encode_memory
 from coordinator.rounds.machine import bounded, decide
-from coordinator.rounds.state import Step
+from coordinator.rounds.pace.step import Step
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.telling import pace_texts, step_text
 from coordinator.storage.store import Store

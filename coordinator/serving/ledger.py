@@ -32,6 +32,7 @@ from coordinator.upkeep.retention import (
 from edge_client.wire.messages import Receipt
 
 CLOSED = Receipt(False, "its step is closed")
+LATE = Receipt(False, "too late: enough other devices have answered")
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,9 @@ class Live:
     def open_work(self, device_id: str) -> str | None:
         """The work that a device is asked now and has not answered; none while it is paused."""
         step, work_id = self.state.step, self.works.get(device_id)
-        is_open = step is not None and work_id not in step.answers and not self.state.is_paused
-        return work_id if is_open else None
+        if step is None or work_id in step.answers or self.state.is_paused:
+            return None
+        return None if step.is_full else work_id
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,20 @@ class Ledger:
 
     def is_counted(self, work_id: str) -> bool:
         return work_id in self._counted
+
+    def over(self, run_id: str, work_id: str, more: int = 0) -> Receipt | None:
+        """What an answer to work gets that waits for none any more; None where it waits, or has it.
+
+        Args:
+            run_id: The run.
+            work_id: Work that it asked for.
+            more: Updates that are just being taken.
+        """
+        step = self._live[run_id].state.step
+        if step is None or work_id not in step.members:
+            return Receipt(True) if self.is_counted(work_id) else CLOSED
+        is_open = work_id not in step.answers
+        return LATE if is_open and step.is_full_with(more) else None
 
     def is_adapter(self, name: str, run_ids: Iterable[str]) -> bool:
         """Whether a blob is an adapter that one of these runs keeps; updates are nobody's."""
@@ -226,9 +242,14 @@ class Ledger:
         self, run_id: str, answer: Answered, new: Mapping[str, tuple[str, Answered]]
     ) -> Receipt | None:
         """The receipt of an answer that is not new; `new` are those that are just being taken."""
+        if answer.work_id not in new:
+            step = self._live[run_id].state.step
+            some = new.values() if step is not None and step.opened.enough else ()
+            more = sum(run == run_id and one.outcome == "done" for run, one in some)
+            if over := self.over(run_id, answer.work_id, more):
+                return over
         step = self._live[run_id].state.step
-        if step is None or answer.work_id not in step.members:
-            return Receipt(True) if self.is_counted(answer.work_id) else CLOSED
+        assert step is not None  # else it is over
         known = step.answers.get(answer.work_id)
         if known is None and answer.work_id in new:
             known = new[answer.work_id][1]

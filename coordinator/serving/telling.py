@@ -7,8 +7,9 @@ from coordinator.rounds.events import Event, Finished, Paused, RolledBack, StepC
 from coordinator.rounds.guidance import guidance_of
 from coordinator.rounds.machine import closes_at_s, devices_needed
 from coordinator.rounds.pace.silence import Silence, rest_after
+from coordinator.rounds.pace.step import Step
 from coordinator.rounds.scoring import scored
-from coordinator.rounds.state import State, Step
+from coordinator.rounds.state import State
 from coordinator.serving.ledger import Live
 from edge_client.adapters.card import portable_name
 from edge_client.tables import size
@@ -199,7 +200,8 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
         is_sooner = 0.0 < event.deadline_s < config.deadline_s
         sooner = f", in {event.deadline_s:.0f} s once half are done" if is_sooner else ""
         what = f"{round_text(live, event)}{again}"
-        closes = f"closes in {config.deadline_s:g} s at most{sooner}"
+        some = f"when {event.enough} are done, or " if event.enough else ""
+        closes = f"closes {some}in {config.deadline_s:g} s at most{sooner}"
         return f"{config.name}: {what}: asked {names}; {closes}"
     if isinstance(event, StepClosed) and step is not None:
         done = f"{len(step.updates())} of {len(step.members)} done"
@@ -214,7 +216,8 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
     if isinstance(event, Paused):
         return f"{config.name}: stops asking: {event.reason}; {GOES_ON}"
     if isinstance(event, Finished):
-        return f"{config.name}: finished, round {live.state.round_index} of {live.rounds}"
+        why = f": {event.reason}" if event.reason else ""
+        return f"{config.name}: finished, round {live.state.round_index} of {live.rounds}{why}"
     return ""
 
 

@@ -6,7 +6,8 @@ from typing import Any
 from coordinator.config import RunConfig
 from coordinator.rounds.history import history_of
 from coordinator.rounds.machine import closes_at_s, devices_needed, rounds_of
-from coordinator.rounds.state import State, Step, replay
+from coordinator.rounds.pace.step import Step
+from coordinator.rounds.state import State, replay
 from coordinator.storage.figures import accuracies, errors, medians, pseudo_labels, rows
 from coordinator.storage.rows.devices import Device, devices
 from coordinator.storage.rows.memberships import Member, members

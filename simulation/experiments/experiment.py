@@ -209,6 +209,8 @@ class Rounds:
     labelling: Labelling | None = None
     labels: tuple[str, ...] = ()
     max_cohort: int = 0
+    over_selection: float = 1.0
+    patience: int = 0
     evaluate_cohort: int = 0
     score_every: int = 1
     norm_bound: float | Literal["adaptive"] = 0.0

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from coordinator.rounds.bounds import Medians
+from coordinator.rounds.pace.patience import Patience
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import Good, State
 from edge_client.labelling.book import Book
@@ -33,6 +34,7 @@ class Memory:
     rollbacks: int = 0
     good_adapter: bytes = b""
     server: bytes = b""
+    patience: Patience = field(default_factory=Patience)
 
 
 def remembered(
@@ -65,6 +67,7 @@ def remembered(
         state.rollbacks,
         good_adapter,
         server,
+        state.patience,
     )
     return msgspec.json.encode(memory)
 
@@ -91,5 +94,6 @@ def recalled(memory: bytes, state: State) -> tuple[State, Memory]:
         medians=found.medians,
         good=found.good,
         rollbacks=found.rollbacks,
+        patience=found.patience,
     )
     return known, found

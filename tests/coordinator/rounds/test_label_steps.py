@@ -19,6 +19,7 @@ from coordinator.rounds.events import (
     encode_event,
 )
 from coordinator.rounds.machine import decide, labels_with, thresholds_before
+from coordinator.rounds.pace.patience import Patience
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State, evolve, replay
 from edge_client.wire.confidences import Confidences, counted
@@ -279,5 +280,6 @@ def test_an_older_journal_still_replays(config: RunConfig) -> None:
     state, log = run(config)
     again = replay("first", [decode_event(as_older(event)) for event in log])
     untold = frozenset(DEVICES)  # an old answer without texts looks like a device without tests
-    assert again == replace(state, texts={}, scores={}, good=None, without_tests=untold)
+    known = replace(state, texts={}, scores={}, good=None, patience=Patience())
+    assert again == replace(known, without_tests=untold)
     assert again.is_finished and not again.confidences and not again.priors

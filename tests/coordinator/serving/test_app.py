@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from coordinator.serving.device_routes import LONGEST_POLL_S
+from coordinator.serving.ledger import CLOSED, LATE
 from coordinator.serving.service import Service
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.runs import create_run
@@ -338,3 +339,19 @@ def test_while_no_coordinator_ran_nobody_was_silent(start: Start, pause_s: float
     assert again.alive(live.run_id, now + pause_s) == {one.device_id for one in devices}
     step = again.run(live.run_id).state.step
     assert step is not None and step.opened.opened_at_s == now + pause_s
+
+
+def test_an_update_that_comes_after_enough_others_is_too_late(start: Start) -> None:
+    live = start(min_clients=2, fraction=0.5, over_selection=2.0, deadline_s=300.0)
+    a, b = trained(live, "a", "b")
+    work, other = a.work(), b.work()
+    body, late = a.update(work), b.update(other)
+    assert a.put(work.work_id, body).json()["accepted"]
+    assert a.put(work.work_id, body).json()["accepted"]  # the same once more
+    told = b.put(other.work_id, late).json()
+    assert not told["accepted"] and told["reason"] in (LATE.reason, CLOSED.reason)
+    assert not b.report(Report(other.work_id, "done", 8, loss=1.0)).accepted
+    assert b.work().kind == "evaluate"
+    assert b.put(other.work_id, late).json()["reason"] == CLOSED.reason
+    assert b.put("0" * 32, late).json()["reason"] == CLOSED.reason  # it may be of long ago
+    assert b.put("nothing", late).status_code == 404
