@@ -208,10 +208,10 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
 
 
 def _said_of_flag(said: str, overrides: Mapping[str, Any]) -> str:
-    """The same of the option that gave the number outside its range; empty where none did."""
+    """The same of the option that gave the value outside its range; empty where none did."""
     name, _, expected = said.partition(" - at `$")[0].partition(": ")
     value = overrides.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return ""
     option = name.removesuffix("_s").replace("_", "-")
     return f"--{option} {value}: {expected} is expected"

@@ -41,7 +41,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("cli",),
     ),
     "edge_client.engine": (
-        ("watch", "ensemble", "activation_cache", "frozen_base", "scores", "limits"),
+        ("watch", "ensemble", "activation_cache", "frozen_base", "scores", "limits", "tether"),
         ("frozen_prefix",),
         ("backend",),
         ("engine",),

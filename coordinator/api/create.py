@@ -76,6 +76,9 @@ def create_run(
     batch: int | None = None,
     lr: float | None = None,
     tokens: int | None = None,
+    optimizer: str | None = None,
+    momentum: float | None = None,
+    proximal: float | None = None,
     deadline: float | None = None,
     seed: int | None = None,
     labelling: bool = False,
@@ -109,8 +112,11 @@ def create_run(
         evaluate_cohort: Devices asked to evaluate an adapter; 0: all.
         epochs: Times a device goes through its texts in a round.
         batch: Texts in one optimizer step.
-        lr: Learning rate of AdamW on the devices.
+        lr: Learning rate of the optimizer on the devices.
         tokens: Longest input in tokens.
+        optimizer: What devices train with, `adamw` or `sgd`.
+        momentum: Of sgd.
+        proximal: mu of FedProx: how strongly devices are pulled back to the adapter they received.
         deadline: Seconds after which a step goes on without late devices.
         seed: Root seed; equal seeds give equal runs.
         labelling: Let devices label texts of their own; any keyword below says so too.
@@ -143,6 +149,9 @@ def create_run(
         "batch": batch,
         "lr": lr,
         "tokens": tokens,
+        "optimizer": optimizer,
+        "momentum": momentum,
+        "proximal": proximal,
         "deadline_s": deadline,
         "seed": seed,
         "labelling": labelling,

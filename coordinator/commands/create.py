@@ -25,7 +25,12 @@ MIN_CLIENTS = "Devices to wait for before the first round, 1 or more; by default
 EVALUATE_COHORT = "Devices asked to evaluate an adapter; by default 0, all that are there."
 EPOCHS = "Times a device goes through its texts in a round, 1 or more; by default 4."
 BATCH = "Texts in one optimizer step, 1 or more; by default 8. More need more memory."
-LR = "Learning rate of AdamW on the devices, above 0; by default 0.005."
+LR = "Learning rate of the optimizer on the devices, above 0; by default 0.005."
+OPTIMIZER = "What devices train with: adamw, the default, or sgd (which takes a larger --lr)."
+MOMENTUM = "Momentum of sgd, 0 to below 1; by default 0."
+PROXIMAL = (
+    "mu of FedProx: pulls devices back to the adapter they received; by default 0, not at all."
+)
 TOKENS = "Longest input in tokens, 8 or more; longer texts are cut. By default 128."
 DEADLINE = "Seconds after which a step goes on without late devices; by default 600."
 SEED = "Root seed, 0 or more; equal seeds give equal runs. By default 0."
@@ -62,6 +67,9 @@ def create(
     batch: Annotated[int | None, typer.Option(help=BATCH)] = None,
     lr: Annotated[float | None, typer.Option(help=LR)] = None,
     tokens: Annotated[int | None, typer.Option(help=TOKENS)] = None,
+    optimizer: Annotated[str | None, typer.Option(help=OPTIMIZER)] = None,
+    momentum: Annotated[float | None, typer.Option(help=MOMENTUM)] = None,
+    proximal: Annotated[float | None, typer.Option(help=PROXIMAL)] = None,
     deadline: Annotated[float | None, typer.Option(help=DEADLINE)] = None,
     seed: Annotated[int | None, typer.Option(help=SEED)] = None,
     labelling: Annotated[bool, typer.Option("--labelling", help=LABELLING)] = False,
@@ -98,6 +106,9 @@ def create(
         batch=batch,
         lr=lr,
         tokens=tokens,
+        optimizer=optimizer,
+        momentum=momentum,
+        proximal=proximal,
         deadline=deadline,
         seed=seed,
         labelling=labelling,

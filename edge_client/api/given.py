@@ -36,15 +36,14 @@ def as_task(given: Asked) -> Task:
     return given if isinstance(given, Task) else find_task(given)
 
 
-def training_of(epochs: int, batch: int, lr: float, tokens: int) -> Training:
-    """Training as options give it.
+def training_of(**given: int | float | str) -> Training:
+    """Training as options give it, by the names of its fields.
 
     Raises:
         WrongInput: A value outside its range; names its option and what came.
     """
-    given = {"epochs": epochs, "batch": batch, "lr": lr, "tokens": tokens}
     try:
-        return Training(epochs=epochs, batch=batch, lr=lr, tokens=tokens)
+        return Training(**given)  # type: ignore[arg-type]  # the options' own types
     except ValueError as error:
         name, _, expected = str(error).partition(": ")
         raise WrongInput(f"--{name} {given[name]}: {expected} is expected") from error

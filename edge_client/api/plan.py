@@ -164,7 +164,7 @@ def _work(
 ) -> tuple[Workload, str]:
     if bits not in (None, 4, 8, 16):
         raise BaseError(f"--bits {bits} is not one of 4, 8 and 16")
-    training_of(Training.epochs, batch, Training.lr, tokens)
+    training_of(batch=batch, tokens=tokens)
     opened = open_base(base)
     spec, width = parse_adapter(adapter), bits or opened.bits
     return Workload(opened.shape, width, spec, batch, tokens, engine=engine), opened.base_id

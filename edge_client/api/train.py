@@ -111,6 +111,9 @@ def train(
     batch: int = Training.batch,
     lr: float = Training.lr,
     tokens: int = Training.tokens,
+    optimizer: str = Training.optimizer,
+    momentum: float = Training.momentum,
+    proximal: float = Training.proximal,
     seed: int = 0,
     text_column: str = "",
     label_column: str = "",
@@ -135,8 +138,11 @@ def train(
         rounds: Rounds of training; the optimizer starts afresh in each.
         epochs: Passes over the texts per round.
         batch: Texts per optimizer step.
-        lr: AdamW's learning rate.
+        lr: The optimizer's learning rate.
         tokens: Longest input in tokens.
+        optimizer: `adamw` or `sgd`.
+        momentum: Of SGD.
+        proximal: mu of FedProx: how strongly a round is pulled back to the weights it began with.
         seed: Root seed; equal arguments give equal adapters.
         text_column: Column with the text, or two of a pair, `a,b`; `text` by default.
         label_column: Column with the label; `label` by default.
@@ -156,7 +162,16 @@ def train(
     demand(0 <= seed < 2**63, f"--seed {seed}: 0 to 2^63 - 1 is expected")
     engine = ready_engine(engine, device)
     budget, spec = parse_budget(memory_budget), _exportable(adapter)
-    training, chosen = training_of(epochs, batch, lr, tokens), task_for(task, texts_in)
+    training = training_of(
+        epochs=epochs,
+        batch=batch,
+        lr=lr,
+        tokens=tokens,
+        optimizer=optimizer,
+        momentum=momentum,
+        proximal=proximal,
+    )
+    chosen = task_for(task, texts_in)
     texts = _texts(texts_in, chosen, Dialect(text_column, label_column, delimiter, encoding))
     opened = open_base(str(base))
     alone = _Alone(opened, chosen, adapter, texts, training, rounds, seed)

@@ -30,6 +30,8 @@ from edge_client.planning.sizes import AUTO
 from edge_client.tables import share, size
 from edge_client.wire.training import Training
 
+PROXIMAL = "mu of FedProx: pulls a round back to the weights that it began with; 0: not."
+
 
 def train_alone(
     data: DataOption,
@@ -47,8 +49,11 @@ def train_alone(
     ] = ROUNDS,
     epochs: Annotated[int, typer.Option(help="Passes over the texts per round.")] = Training.epochs,
     batch: Annotated[int, typer.Option(help="Texts per optimizer step.")] = Training.batch,
-    lr: Annotated[float, typer.Option(help="AdamW's learning rate.")] = Training.lr,
+    lr: Annotated[float, typer.Option(help="The optimizer's learning rate.")] = Training.lr,
     tokens: Annotated[int, typer.Option(help="Longest input in tokens.")] = Training.tokens,
+    optimizer: Annotated[str, typer.Option(help="adamw or sgd.")] = Training.optimizer,
+    momentum: Annotated[float, typer.Option(help="Of SGD, 0 to below 1.")] = Training.momentum,
+    proximal: Annotated[float, typer.Option(help=PROXIMAL)] = Training.proximal,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Root seed.")] = 0,
     text_column: TextColumnOption = "",
     label_column: LabelColumnOption = "",
@@ -72,6 +77,9 @@ def train_alone(
         batch=batch,
         lr=lr,
         tokens=tokens,
+        optimizer=optimizer,
+        momentum=momentum,
+        proximal=proximal,
         seed=seed,
         text_column=text_column,
         label_column=label_column,

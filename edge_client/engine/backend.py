@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from edge_client.engine.frozen_prefix import FrozenPrefix
+from edge_client.engine.tether import Tether
 from edge_client.engine.watch import Watch
 from edge_client.guest.steps import Moments
 from edge_client.planning.plan import Plan
@@ -35,8 +36,11 @@ class Backend(Protocol):
     def remember(self, prefix: FrozenPrefix | None) -> None:
         """Take the states at the cut from a prefix, in `step` and `read`; None: compute them."""
 
+    def hold(self, tether: Tether | None) -> None:
+        """Add a tether's share to every gradient from now on; None: nothing."""
+
     def step(self, batch: Batch, plan: Plan) -> float:
-        """One AdamW step on the adapter; the batch's mean loss in nats, before the step.
+        """One optimizer step on the adapter; the batch's mean loss in nats, before the step.
 
         A step that fails for want of memory, or that is cut because the process is to end, leaves
         adapter and optimizer as they were.

@@ -52,7 +52,7 @@ def open_within(
         base: The frozen base.
         task: Labels and patterns.
         spec: The adapter.
-        training: Batch, longest input, learning rate.
+        training: Batch, longest input, the optimizer and its settings.
         budget_bytes: Resident bytes this process may reach, or of a card's memory what may be
             reserved; None: 60 % of what is available now.
         state: Folder in which measured peaks are remembered.
@@ -155,5 +155,5 @@ def check_budget(
 def _workload(
     engine: str, base: Base, spec: AdapterSpec, training: Training, num_labels: int, device: str
 ) -> Workload:
-    batch, tokens = training.batch, training.tokens
-    return Workload(base.shape, base.bits, spec, batch, tokens, num_labels, engine, device)
+    batch, tokens, kept = training.batch, training.tokens, training.kept_numbers
+    return Workload(base.shape, base.bits, spec, batch, tokens, num_labels, engine, device, kept)

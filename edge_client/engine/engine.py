@@ -23,6 +23,7 @@ from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.backend import Backend
 from edge_client.engine.ensemble import averaged
 from edge_client.engine.frozen_prefix import open_prefix
+from edge_client.engine.tether import Tether
 from edge_client.engine.watch import BatchWatch, Watch
 from edge_client.errors import WrongInput
 from edge_client.guest.steps import Moments, Steps
@@ -162,7 +163,7 @@ class Engine:
     # Training
 
     def train_step(self, batch: Batch) -> StepReport:
-        """One AdamW step on the adapter; the base never changes.
+        """One optimizer step on the adapter; the base never changes.
 
         Within a budget by a smaller plan if memory cannot be had. A step that fails for want of
         memory leaves adapter and optimizer as they were.
@@ -206,6 +207,10 @@ class Engine:
         self._backend.load_adapter(state)
         if self.budget is not None:
             self.budget.restart()
+
+    def hold(self, tether: Tether | None) -> None:
+        """Add a tether's share to every gradient from now on; None: nothing."""
+        self._backend.hold(tether)
 
     def moments(self) -> Moments:
         """A copy of the optimizer's state."""

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from edge_client.engine.engine import Engine
+from edge_client.engine.tether import Tether
 from edge_client.errors import Failed
 from edge_client.guest.steps import Keeper, Place, Steps
 from edge_client.guest.stopping import Ended
@@ -93,7 +94,7 @@ def train(
     Args:
         engine: Holds the adapter to start from.
         examples: Labelled texts.
-        training: Epochs and batch size.
+        training: Epochs, batch size and the proximal term.
         seed: Seed of the order of the texts.
         weights: Each text's weight in the loss; None: every one has 1.
         keeper: Knows where this training was left, and says when it is to be; None: never.
@@ -105,6 +106,7 @@ def train(
     if not examples:
         raise TrainingError("no labelled texts to train on")
     before, keeper = engine.adapter(), keeper or NotKept()
+    engine.hold(Tether(before, training.proximal) if training.proximal else None)
     with phase("tokenize"):
         asked = [view.prompts(examples) for view in engine.encoder.views()]
     labels = engine.encoder.labels(examples)

@@ -46,12 +46,12 @@ class Paused(BaseException):
 
 @dataclass(frozen=True)
 class Moments:
-    """AdamW's state, float32 under the adapter's own names.
+    """An optimizer's state, float32 under the adapter's own names.
 
     Attributes:
-        means: Running means of the gradients.
-        squares: Running means of their squares.
-        counts: Steps that each tensor has made.
+        means: Running means of the gradients; SGD's velocities, none without momentum.
+        squares: Running means of their squares; none of SGD.
+        counts: Steps that each tensor has made; none of SGD.
     """
 
     means: AdapterState

@@ -59,6 +59,8 @@ class Workload:
         engine: What computes it, `torch` or `onnx`.
         device: On what: `cpu`, `cuda`, or `unified`, a CUDA device that shares the processor's
             memory.
+        kept_numbers: Numbers that training keeps for each trained one beside its value and
+            gradient: AdamW's two moments, or what `Training.kept_numbers` says.
 
     Raises:
         AdapterError: A soft prompt that leaves no room for a text, or top layers that are not
@@ -73,6 +75,7 @@ class Workload:
     num_labels: int = 2
     engine: str = "torch"
     device: str = "cpu"
+    kept_numbers: int = 2
 
     def __post_init__(self) -> None:
         if self.spec.prompt_tokens >= self.shape.positions:

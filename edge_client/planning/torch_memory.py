@@ -37,7 +37,7 @@ class MemoryEstimate:
 
     Attributes:
         runtime: The process before the base is opened.
-        adapter: Values, gradients and both moments of what is trained.
+        adapter: Values, gradients and the optimizer's numbers of what is trained.
         vectors: The base's norms and biases, held in float32.
         scratch: Where one linear at a time is made dense.
         weights: Pages of the map: a stored layer and the head, or what lies around words' rows.
@@ -163,12 +163,13 @@ def other_parameters(work: Workload) -> int:
 
 
 def adapter_bytes(work: Workload, plan: Plan) -> int:
-    """Values, gradients and both moments of what is trained."""
+    """Values, gradients and the optimizer's numbers of what is trained."""
     adapted = work.spec.top or work.shape.stored_layers
     layers = min(adapted, plan.depth)
     trained = layers * layer_parameters(work) + other_parameters(work)
     resting = (adapted - layers) * layer_parameters(work)
-    return 16 * trained + 12 * resting  # what rests has its moments, but no gradient
+    # What rests has the optimizer's numbers, but no gradient.
+    return 4 * ((2 + work.kept_numbers) * trained + (1 + work.kept_numbers) * resting)
 
 
 def vector_elements(shape: Shape) -> int:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from edge_client.errors import demand
 
+ADAMW, SGD = "adamw", "sgd"
+
 
 @dataclass(frozen=True)
 class Training:
@@ -12,9 +14,13 @@ class Training:
     Attributes:
         epochs: Passes over the labelled texts.
         batch: Texts in one optimizer step.
-        lr: AdamW's learning rate.
-        weight_decay: AdamW's decoupled weight decay.
+        lr: The optimizer's learning rate.
+        weight_decay: AdamW's decoupled weight decay; of SGD added to the gradient, as torch does.
         tokens: Longest input in tokens, pattern included; longer texts are cut, patterns never.
+        optimizer: `adamw` or `sgd`.
+        momentum: Of SGD: v = momentum * v + gradient is what a step follows.
+        proximal: mu of FedProx (Li et al. 2020, arXiv:1812.06127): each step's objective has
+            mu/2 * ||w - received||^2 beside the loss; 0 for none.
     """
 
     epochs: int = 4
@@ -22,6 +28,9 @@ class Training:
     lr: float = 5e-3
     weight_decay: float = 0.0
     tokens: int = 128
+    optimizer: str = ADAMW
+    momentum: float = 0.0
+    proximal: float = 0.0
 
     def __post_init__(self) -> None:
         demand(1 <= self.epochs <= 10_000, "epochs: 1 to 10000")
@@ -29,3 +38,14 @@ class Training:
         demand(0.0 < self.lr < 100.0, "lr: above 0 and below 100")
         demand(0.0 <= self.weight_decay < 1.0, "weight_decay: 0 to below 1")
         demand(8 <= self.tokens <= 8192, "tokens: 8 to 8192")
+        demand(self.optimizer in (ADAMW, SGD), "optimizer: adamw or sgd")
+        demand(0.0 <= self.momentum < 1.0, "momentum: 0 to below 1")
+        is_fit = not self.momentum or self.optimizer == SGD
+        demand(is_fit, "momentum: 0 (adamw has its own), or optimizer sgd")
+        demand(0.0 <= self.proximal <= 1e4, "proximal: 0 to 10000")
+
+    @property
+    def kept_numbers(self) -> int:
+        """Numbers for each trained one beside value and gradient: moments, the weights received."""
+        moments = 2 if self.optimizer == ADAMW else int(self.momentum > 0)
+        return moments + int(self.proximal > 0)

@@ -84,10 +84,10 @@ def demo(
     engines = tuple(installed_engine(name.strip()) for name in engine.split(","))
     usual = RECIPES.get(adapter.split(":")[0], RECIPE)
     training = training_of(
-        epochs,
-        usual[0] if batch is None else batch,
-        usual[1] if lr is None else lr,
-        tokens,
+        epochs=epochs,
+        batch=usual[0] if batch is None else batch,
+        lr=usual[1] if lr is None else lr,
+        tokens=tokens,
     )
     _clear(out)
     try:

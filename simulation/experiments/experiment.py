@@ -47,6 +47,7 @@ else:  # pragma: no cover - the same library, before it moved into Python
 FULL = ("full", "full+head")
 RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before
 ADDED_LATER = ("norm_bound", "max_examples", "is_guarded", "hostile", "learning")
+ADDED_TO_TRAINING = ("optimizer", "momentum", "proximal")
 Paradigm = Literal["federated", "centralised", "local"]
 
 
@@ -186,6 +187,9 @@ class Experiment:
         for name in ADDED_LATER:  # as they are by default they change no number
             if getattr(self, name) == getattr(default, name):
                 del said[name]
+        for name in ADDED_TO_TRAINING:
+            if getattr(self.training, name) == getattr(Training, name):
+                del said["training"][name]
         text = json.dumps(said, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -20,7 +20,8 @@ from edge_client.engine.backend import AnswerTexts
 from edge_client.engine.engine import Engine, EngineError
 from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.opening import unplanned
-from edge_client.engine.torch_backend.adamw import AdamW
+from edge_client.engine.tether import Tether
+from edge_client.engine.torch_backend.optimizer import add_tether, open_optimizer
 from edge_client.engine.watch import Watch
 from edge_client.guest.steps import Moments
 from edge_client.planning.plan import Plan
@@ -40,7 +41,7 @@ def open_full(base: Base, task: Task, training: Training, has_head: bool, seed: 
     Args:
         base: A Hugging Face folder; packs hold no weights to train.
         task: Labels and patterns.
-        training: Learning rate and longest input.
+        training: The optimizer's settings and longest input.
         has_head: Whether a classification head is trained instead of asking by cloze.
         seed: Draws the head's first weights.
 
@@ -77,7 +78,7 @@ class FullBackend:
         base: A Hugging Face folder.
         num_labels: Rows of a classification head.
         label_words: Token ids asked for at the mask; None for a classification head.
-        training: Learning rate and weight decay.
+        training: The optimizer and its settings.
         seed: Draws the head's first weights.
     """
 
@@ -90,6 +91,7 @@ class FullBackend:
         seed: int,
     ) -> None:
         self._training, self._words = training, label_words
+        self._tether: Tether | None = None
         self._layers, self.layer_forwards = base.shape.layers, 0
         self._head = family_of(base.architecture).head
         torch.manual_seed(seed)
@@ -103,7 +105,7 @@ class FullBackend:
         self._start_optimizer()
 
     def _start_optimizer(self) -> None:
-        self._optimizer = AdamW(self._tensors, self._training.lr, self._training.weight_decay)
+        self._optimizer = open_optimizer(self._tensors, self._training)
 
     def use(self, ceiling_bytes: int | None) -> None:
         """Nothing is given back inside a step."""
@@ -111,13 +113,17 @@ class FullBackend:
     def remember(self, prefix: FrozenPrefix | None) -> None:
         """Nothing is kept, since every layer is trained."""
 
+    def hold(self, tether: Tether | None) -> None:
+        self._tether = tether
+
     def step(self, batch: Batch, plan: Plan) -> float:
-        """One AdamW step on every weight, the whole batch at once."""
+        """One optimizer step on every weight, the whole batch at once."""
         for tensor in self._tensors.values():
             tensor.grad = None
         labels = torch.from_numpy(batch.labels)
         loss = torch.nn.functional.cross_entropy(self._logits(batch), labels)
         loss.backward()
+        add_tether(self._tensors, self._tether)
         self._optimizer.step()
         self.layer_forwards += 2 * self._layers * len(labels)
         return float(loss.detach())

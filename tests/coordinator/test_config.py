@@ -146,10 +146,13 @@ def test_a_wrong_run_file_is_named(tmp_path: Path, line: str, said: str) -> None
         ("deadline_s", -1.0, "--deadline -1.0: above 0 is expected"),
         ("infer_every", 0, "--infer-every 0: 1 to 1000000 is expected"),
         ("share", 2.0, "--share 2.0: above 0 and at most 1 is expected"),
+        ("optimizer", "adam", "--optimizer adam: adamw or sgd is expected"),
+        ("proximal", -1.0, "--proximal -1.0: 0 to 10000 is expected"),
+        ("momentum", 0.9, "--momentum 0.9: 0 (adamw has its own), or optimizer sgd is expected"),
     ],
 )
 def test_a_wrong_flag_is_named_as_it_is_typed(
-    tmp_path: Path, name: str, value: float, said: str
+    tmp_path: Path, name: str, value: float | str, said: str
 ) -> None:
     path = written(tmp_path, 'task = "task.toml"\n')
     with pytest.raises(ConfigError) as caught:

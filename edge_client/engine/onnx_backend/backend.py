@@ -14,10 +14,11 @@ from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
 from edge_client.engine.backend import AnswerTexts, Backend
 from edge_client.engine.frozen_prefix import FrozenPrefix
-from edge_client.engine.onnx_backend.adamw import AdamW
 from edge_client.engine.onnx_backend.head import log_softmax
 from edge_client.engine.onnx_backend.network import Network
+from edge_client.engine.onnx_backend.optimizer import add_tether, open_optimizer
 from edge_client.engine.onnx_backend.quick_inference import QuickInference, is_worth
+from edge_client.engine.tether import Tether
 from edge_client.engine.watch import Watch
 from edge_client.guest.steps import Moments
 from edge_client.guest.stopping import cuttable
@@ -40,17 +41,17 @@ class OnnxBackend:
 
     Args:
         network: The base with its adapter.
-        training: Learning rate and weight decay.
+        training: The optimizer and its settings.
         quick: Decides which texts are read in int8.
     """
 
     def __init__(self, network: Network, training: Training, quick: QuickInference) -> None:
         self.network, self._training, self._quick = network, training, quick
+        self._tether: Tether | None = None
         self._start_optimizer()
 
     def _start_optimizer(self) -> None:
-        training = self._training
-        self._optimizer = AdamW(self.network.adapter, training.lr, training.weight_decay)
+        self._optimizer = open_optimizer(self.network.adapter, self._training)
 
     @property
     def layer_forwards(self) -> int:
@@ -62,9 +63,13 @@ class OnnxBackend:
     def remember(self, prefix: FrozenPrefix | None) -> None:
         self.network.prefix = prefix
 
+    def hold(self, tether: Tether | None) -> None:
+        self._tether = tether
+
     def step(self, batch: Batch, plan: Plan) -> float:
         with cuttable():
             loss, gradients = self.network.backward(batch, plan)
+            add_tether(gradients, self.network.adapter, self._tether)
         self._optimizer.step(gradients)
         return loss
 
@@ -130,7 +135,7 @@ def open_backend(
         spec: The adapter.
         state: Its values.
         label_words: Token ids asked for at the mask; empty for a classifier.
-        training: Learning rate and weight decay.
+        training: The optimizer and its settings.
     """
     network = Network(base, spec, state, label_words, threads())
     return OnnxBackend(network, training, QuickInference(is_worth(base, flags_here())))

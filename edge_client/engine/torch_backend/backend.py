@@ -15,9 +15,10 @@ from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
 from edge_client.engine.backend import AnswerTexts, Backend
 from edge_client.engine.frozen_prefix import FrozenPrefix
-from edge_client.engine.torch_backend.adamw import AdamW
+from edge_client.engine.tether import Tether
 from edge_client.engine.torch_backend.card import finish, give_back
 from edge_client.engine.torch_backend.network import Network
+from edge_client.engine.torch_backend.optimizer import add_tether, open_optimizer
 from edge_client.engine.watch import Watch
 from edge_client.guest.steps import Moments
 from edge_client.guest.stopping import cuttable
@@ -34,19 +35,19 @@ class TorchBackend:
 
     Args:
         network: The base with its adapter.
-        training: Learning rate and weight decay.
+        training: The optimizer and its settings.
     """
 
     def __init__(self, network: Network, training: Training) -> None:
         self.network, self._training = network, training
         self._is_on_card = network.device.type != CPU
         self._ceiling_bytes: int | None = None  # of the card
+        self._tether: Tether | None = None
         self._reference = {name: tensor.shape for name, tensor in network.adapter.items()}
         self._start_optimizer()
 
     def _start_optimizer(self) -> None:
-        training = self._training
-        self._optimizer = AdamW(self.network.adapter, training.lr, training.weight_decay)
+        self._optimizer = open_optimizer(self.network.adapter, self._training)
 
     @property
     def layer_forwards(self) -> int:
@@ -61,6 +62,9 @@ class TorchBackend:
     def remember(self, prefix: FrozenPrefix | None) -> None:
         self.network.prefix = prefix
 
+    def hold(self, tether: Tether | None) -> None:
+        self._tether = tether
+
     def step(self, batch: Batch, plan: Plan) -> float:
         """See `Backend`; what is cut leaves gradients behind, which the next step drops."""
         self.network.stream(plan.is_streamed)
@@ -68,6 +72,7 @@ class TorchBackend:
             tensor.grad = None
         with cuttable():
             loss = self.network.backward(batch, plan)
+            add_tether(self.network.adapter, self._tether)
         self._optimizer.step()
         if self._is_on_card:
             finish(self._ceiling_bytes)  # a step is over when it is computed
@@ -143,7 +148,7 @@ def open_backend(
         spec: The adapter.
         state: Its values.
         label_words: Token ids asked for at the mask; empty for a classifier.
-        training: Learning rate and weight decay.
+        training: The optimizer and its settings.
         device: Computed on: `cpu` or `cuda`.
     """
     return TorchBackend(Network(base, spec, state, label_words, device), training)

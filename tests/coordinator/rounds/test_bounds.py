@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from coordinator.config import RunConfig
 from coordinator.rounds.bounds import (
     EXAMPLES_FACTOR,
+    GRADIENT_NORM,
     LEAST_SHARE,
     NORM_FACTOR,
     REMEMBERED,
@@ -116,6 +117,17 @@ def test_the_first_round_is_bounded_by_how_devices_train() -> None:
     steps = CONFIG.training.epochs * math.ceil(60 / CONFIG.training.batch)
     assert first.norm_bound == pytest.approx(2 * CONFIG.training.lr * 10 * steps)
     assert first.most_examples == 60 * EXAMPLES_FACTOR
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_first_round_of_sgd_is_bounded_by_what_gradients_are_known_to_be(
+    momentum: float,
+) -> None:
+    training = replace(CONFIG.training, optimizer="sgd", lr=0.1, momentum=momentum)
+    _, log = played(replace(CONFIG, training=training), [[1.0] * 5])
+    [first] = openings(log)
+    steps = training.epochs * math.ceil(60 / training.batch)
+    assert first.norm_bound == pytest.approx(2 * 0.1 * GRADIENT_NORM / (1 - momentum) * steps)
 
 
 def test_a_later_round_is_bounded_by_the_medians_of_those_before() -> None:

@@ -42,10 +42,17 @@ TEXTS = [
 ]
 
 
-def engine_of(kind: str, base: Base, task: Task, name: str, lr: float = 0.01) -> Engine:
+def engine_of(
+    kind: str,
+    base: Base,
+    task: Task,
+    name: str,
+    lr: float = 0.01,
+    training: Training | None = None,
+) -> Engine:
     """An engine in float32 with an adapter drawn from a seed."""
     spec = parse_adapter(name)
-    engine = open_engine(kind, base, task, spec, Training(lr=lr, tokens=48))
+    engine = open_engine(kind, base, task, spec, training or Training(lr=lr, tokens=48))
     engine.load_adapter(initial_adapter(spec, base, len(task.labels), seed=3))
     return engine
 

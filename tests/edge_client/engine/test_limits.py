@@ -1,4 +1,5 @@
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -58,7 +59,7 @@ def test_other_limits_end_in_one_line(said: str) -> None:
 @pytest.mark.parametrize(
     "asked", [{"epochs": 10_000}, {"batch": 4096}, {"tokens": 8192}, {"lr": 99.0}]
 )
-def test_training_over_a_limit_is_refused_by_its_name(asked: dict[str, int]) -> None:
+def test_training_over_a_limit_is_refused_by_its_name(asked: dict[str, Any]) -> None:
     ((name, value),) = asked.items()
     with pytest.raises(OverLimits, match=f"asks for {name} {value:g}, this device does"):
         Limits().check(replace(Training(), **asked))

@@ -30,6 +30,11 @@ from tests.breadth import covering
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS
 
 TRAINING = Training(lr=0.01, tokens=48, batch=4, epochs=3, weight_decay=0.01)
+OTHERS = [
+    replace(TRAINING, optimizer="sgd", lr=0.1),
+    replace(TRAINING, optimizer="sgd", lr=0.1, momentum=0.9),
+    replace(TRAINING, proximal=0.5),
+]
 STEPS = 6  # two batches in each of three epochs
 WEIGHTS = [1.0, 0.5, 2.0, 0.25, 1.0, 0.75]
 BOUND = {"work": "w1"}
@@ -50,22 +55,28 @@ class Leaving:
             raise Paused
 
 
-def started(kind: str, base: Base, task: Task, name: str) -> tuple[Engine, AdapterState]:
+def started(
+    kind: str, base: Base, task: Task, name: str, training: Training = TRAINING
+) -> tuple[Engine, AdapterState]:
     spec = parse_adapter(name)
-    engine = open_engine(kind, base, task, spec, TRAINING)
+    engine = open_engine(kind, base, task, spec, training)
     start = initial_adapter(spec, base, len(task.labels), seed=3)
     engine.load_adapter(start)
     return engine, start
 
 
-def straight(kind: str, base: Base, task: Task, name: str) -> Trained:
-    engine, _ = started(kind, base, task, name)
-    return train(engine, TEXTS, TRAINING, 5, WEIGHTS)
+def straight(
+    kind: str, base: Base, task: Task, name: str, training: Training = TRAINING
+) -> Trained:
+    engine, _ = started(kind, base, task, name, training)
+    return train(engine, TEXTS, training, 5, WEIGHTS)
 
 
-def one_life(engine: Engine, path: Path, between: Callable[[], None]) -> Trained | None:
+def one_life(
+    engine: Engine, path: Path, between: Callable[[], None], training: Training = TRAINING
+) -> Trained | None:
     try:
-        return train(engine, TEXTS, TRAINING, 5, WEIGHTS, StepFile(path, BOUND, between))
+        return train(engine, TEXTS, training, 5, WEIGHTS, StepFile(path, BOUND, between))
     except Paused:
         return None
 
@@ -89,6 +100,20 @@ def test_left_at_random_steps_it_ends_in_the_same_bytes(
             trained = one_life(engine, path, Leaving(int(drawn.integers(1, STEPS))))
             lives += 1
         assert same(trained, expected), f"SMIDGEN_FAULT_SEED={seed}, turn {turn}, life {lives}"
+
+
+@each_kind
+@pytest.mark.parametrize("training", OTHERS, ids=["sgd", "momentum", "proximal"])
+def test_with_another_optimizer_too(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str, training: Training
+) -> None:
+    expected = straight(kind, tiny_base, hub_task, "lora:2+head", training)
+    for after in range(1, STEPS):
+        path, trained, between = tmp_path / f"{after}.st", None, Leaving(after, after + 1)
+        while trained is None:
+            engine, _ = started(kind, tiny_base, hub_task, "lora:2+head", training)
+            trained = one_life(engine, path, between, training)
+        assert between.steps == STEPS and same(trained, expected)
 
 
 @each_kind

@@ -20,6 +20,7 @@ from edge_client.planning.torch_memory import (
     parts,
     stored_bytes,
 )
+from edge_client.wire.training import Training
 from tests.edge_client.engine.plans import LARGE, MIB, RUNTIME, WORKS, large
 
 ALL = tuple(range(24))
@@ -137,6 +138,24 @@ def test_adapters_below_the_trained_depth_have_no_gradient() -> None:
     adapters = [estimate(work, Plan("float32", 1, (), depth, 8), 0).adapter for depth in (24, 23)]
     assert adapters[0] - adapters[1] == 4 * layer_parameters(work)
     assert adapters[0] == 16 * 24 * 2 * 8 * 2048
+
+
+@pytest.mark.parametrize(
+    ("training", "bytes_each"),
+    [
+        (Training(), 16),
+        (Training(proximal=0.1), 20),
+        (Training(optimizer="sgd"), 8),
+        (Training(optimizer="sgd", momentum=0.9), 12),
+        (Training(optimizer="sgd", momentum=0.9, proximal=0.1), 16),
+    ],
+)
+def test_an_optimizer_costs_what_it_keeps(training: Training, bytes_each: int) -> None:
+    work = replace(large(), kept_numbers=training.kept_numbers)
+    parameters = 24 * layer_parameters(work)
+    whole, less = (estimate(work, Plan("float32", 1, (), depth, 8), 0).adapter for depth in (24, 8))
+    assert whole == bytes_each * parameters
+    assert whole - less == 4 * 16 * layer_parameters(work)  # what rests has no gradient
 
 
 def test_layers_without_an_adapter_cost_none() -> None:

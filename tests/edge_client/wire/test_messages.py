@@ -53,7 +53,8 @@ GOLDEN_WORK = (
     b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":8,"round_index":2,'
     b'"run_id":"r","seed":7,"task":{"ensemble":false,"labels":["a","b"],"name":"t",'
     b'"patterns":["[MASK] {text}"],"verbalizer":{"a":"good","b":"bad"}},"thresholds":[],'
-    b'"training":{"batch":8,"epochs":4,"lr":0.005,"tokens":128,"weight_decay":0.0},"work_id":"w"}'
+    b'"training":{"batch":8,"epochs":4,"lr":0.005,"momentum":0.0,"optimizer":"adamw",'
+    b'"proximal":0.0,"tokens":128,"weight_decay":0.0},"work_id":"w"}'
 )
 GOLDEN_LABELLING = (
     b'{"class_floor":0.5,"class_share":1.0,"compute_share":0.25,"confidence":0.9,'

@@ -1,0 +1,51 @@
+"""The optimizer that a run says, and what a tether adds to the gradients that it follows."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from edge_client.engine.onnx_backend.adamw import AdamW
+from edge_client.engine.onnx_backend.sgd import Sgd, spare_room
+from edge_client.engine.tether import Tether
+from edge_client.guest.steps import Moments
+from edge_client.wire.tensors import AdapterState
+from edge_client.wire.training import ADAMW, Training
+
+
+class Optimizer(Protocol):
+    """What moves tensors by their gradients."""
+
+    def step(self, gradients: Mapping[str, np.ndarray]) -> None:
+        """Move every tensor that has a gradient; the gradients are used up."""
+
+    def moments(self) -> Moments:
+        """A copy of its state."""
+
+    def load(self, moments: Moments) -> None:
+        """Go on from there.
+
+        Raises:
+            WireError: Names or shapes are others.
+        """
+
+
+def open_optimizer(tensors: AdapterState, training: Training) -> Optimizer:
+    """The optimizer that a run says, at its beginning."""
+    if training.optimizer == ADAMW:
+        return AdamW(tensors, training.lr, training.weight_decay)
+    return Sgd(tensors, training.lr, training.weight_decay, training.momentum)
+
+
+def add_tether(
+    gradients: Mapping[str, np.ndarray], tensors: AdapterState, tether: Tether | None
+) -> None:
+    """Add a tether's share to the gradients there are; tensors without one get none."""
+    if tether is None or not tether.proximal:
+        return
+    room = spare_room(tensors)
+    for name, gradient in gradients.items():
+        spare = room[: gradient.size].reshape(gradient.shape)
+        np.subtract(tensors[name], tether.received[name], out=spare)
+        spare *= np.float32(tether.proximal)
+        gradient += spare
