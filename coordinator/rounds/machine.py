@@ -28,13 +28,15 @@ from coordinator.rounds.pace.step import Step
 from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.scoring import is_collapsed, is_worse
 from coordinator.rounds.selection import (
+    asked_size,
     candidates,
-    cohort,
     counted_size,
     evaluators,
     labellers,
     trainable,
 )
+from coordinator.rounds.selections.policies import selection_of
+from coordinator.rounds.selections.selection import Asking
 from coordinator.rounds.state import State
 from coordinator.rounds.thresholds import class_thresholds
 from edge_client.wire.labelling import Labelling, keep_in
@@ -274,11 +276,13 @@ def _train(
     round_index = state.round_index + 1
     least = thresholds_before(config, state, round_index)
     most, sha256 = config.max_cohort, state.adapter_sha256
+    policy = selection_of(config.learning)
     for there in (awake(alive, state.silences, state.steps + 1), alive):
         names = candidates(there, state.texts, state.confidences, least)
-        known = (names, config.fraction, secret, round_index, attempt, most)
-        chosen = cohort(*known, config.over_selection)
         size = counted_size(config.fraction, len(names), most)
+        asked = asked_size(size, config.over_selection)
+        known = (state.texts, state.confidences, least)
+        chosen, _ = policy.choose(Asking(names, asked, secret, round_index, attempt, *known))
         if min(size, len(chosen)) >= config.min_updates:
             opened = _open(sha256, "train", round_index, attempt, chosen, secret, now_s)
             opened = replace(opened, enough=size if size < len(chosen) else 0)

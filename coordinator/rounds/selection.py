@@ -45,8 +45,13 @@ def cohort(
         The chosen ids in sorted order; empty only if nobody is there.
     """
     size = counted_size(fraction, len(device_ids), max_cohort)
-    size = math.ceil(over_selection * size - 1e-9)  # as `cohort_size` has it
-    return _drawn(device_ids, size, secret, "cohort", round_index, attempt)
+    asked = asked_size(size, over_selection)
+    return drawn(device_ids, asked, secret, "cohort", round_index, attempt)
+
+
+def asked_size(counted: int, over_selection: float) -> int:
+    """Devices that are asked so that so many count."""
+    return math.ceil(over_selection * counted - 1e-9)  # as `cohort_size` has it
 
 
 def counted_size(fraction: float, population: int, max_cohort: int = 0) -> int:
@@ -123,8 +128,8 @@ def evaluators(
     purpose = ("evaluate", round_index, attempt)
     able = [name for name in device_ids if name not in without_tests]
     others = [name for name in device_ids if name in without_tests]
-    chosen = _drawn(able, size, secret, *purpose)
-    chosen += _drawn(others, size - len(chosen), secret, *purpose)
+    chosen = drawn(able, size, secret, *purpose)
+    chosen += drawn(others, size - len(chosen), secret, *purpose)
     return tuple(sorted(chosen)), max(len(able), len(chosen))
 
 
@@ -143,12 +148,14 @@ def labellers(
         The chosen ids in sorted order; empty only if nobody is there.
     """
     size = infer_clients or len(device_ids)
-    return _drawn(device_ids, size, secret, "label", round_index)
+    return drawn(device_ids, size, secret, "label", round_index)
 
 
-def _drawn(
+def drawn(
     device_ids: Collection[str], size: int, secret: str, *purpose: str | int
 ) -> tuple[str, ...]:
+    """The devices whose hashes are smallest, sorted; all where fewer than `size` are there."""
+
     def draw(device_id: str) -> tuple[int, str]:
         return derive_seed(secret, *purpose, device_id), device_id
 
