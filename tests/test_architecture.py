@@ -264,7 +264,7 @@ def test_a_library_is_imported_only_where_it_is_at_home(library: str) -> None:
 
 
 def test_rounds_are_decided_without_clock_disk_or_server() -> None:
-    allowed = {"numpy", "msgspec", "edge_client", "coordinator"}
+    allowed = {"numpy", "msgspec", "safetensors", "edge_client", "coordinator"}
     outside = {"time", "pathlib", "os", "datetime", "random", "secrets", "socket", "threading"}
     for name in inside("coordinator.rounds"):
         for part in imports(name):
