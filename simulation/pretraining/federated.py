@@ -10,13 +10,17 @@ The same seed, silos and machine give the same weights bit for bit, interrupted 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import BertForMaskedLM
 
+from coordinator.rounds.learning.adaptive import MEAN, SQUARE, STEPS, Adaptive, adam
+from coordinator.rounds.learning.memory import Memory
+from coordinator.rounds.learning.rates import Rates
 from edge_client.wire.seeds import derive_seed
 from simulation.pretraining.checkpoint import Checkpoint, Limits, Progress
 from simulation.pretraining.course import CourseBatch
@@ -26,7 +30,8 @@ SERVER_LR = 2e-3
 CLIENT_LR = 0.5
 LEAST_SAMPLES = 500
 SHARE_OF_SAMPLES = 0.8e-4
-BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
+# Adam as Kingma and Ba 2015 (arXiv:1412.6980) have it: corrected for means that start at zero.
+RATES = Rates(SERVER_LR, beta_1=0.9, beta_2=0.999, tau=1e-8, is_corrected=True)
 
 State = Mapping[str, torch.Tensor]
 
@@ -65,30 +70,6 @@ class Silo:
         return chosen
 
 
-@dataclass(frozen=True)
-class Moments:
-    """What Adam remembers between steps.
-
-    Attributes:
-        step: Server steps done.
-        means: Running mean of the pseudo-gradient, by name.
-        squares: Running mean of its square, by name.
-    """
-
-    step: int
-    means: dict[str, torch.Tensor]
-    squares: dict[str, torch.Tensor]
-
-    @classmethod
-    def zero(cls, weights: State) -> "Moments":
-        """Moments before the first step."""
-        return cls(
-            0,
-            {name: torch.zeros_like(weight) for name, weight in weights.items()},
-            {name: torch.zeros_like(weight) for name, weight in weights.items()},
-        )
-
-
 def train_federated(
     student: BertForMaskedLM,
     silos: Sequence[Silo],
@@ -116,23 +97,23 @@ def train_federated(
     size = student.config.vocab_size, student.config.hidden_size
     kept = Checkpoint(checkpoint, [seed, *size, *texts])
     weights = {name: p.detach().clone() for name, p in student.named_parameters()}
-    moments, run = Moments.zero(weights), Progress(0, 0.0, 0.0, math.nan)
+    memory: Memory = {}
+    run = Progress(0, 0.0, 0.0, math.nan)
     if before := kept.read():
         run, state = before
         weights = _on(student.device, state["weights"])
-        means, squares = (_on(student.device, state[part]) for part in ("means", "squares"))
-        moments = Moments(run.step, means, squares)
+        memory = _memory(state, run.step) if run.step else {}
     start, first = time.monotonic() - run.elapsed_s, run.step
     while run.progress < 1.0 and (stop_after is None or run.step - first < stop_after):
         mean_delta, loss = _round(student, silos, weights, run.step + 1, seed)
         server_lr = SERVER_LR * (1.0 - run.progress)
-        weights, moments = server_adam(weights, pseudo_gradient(mean_delta), moments, server_lr)
+        weights, memory = server_step(weights, mean_delta, memory, server_lr)
         elapsed_s = time.monotonic() - start
         run = Progress(run.step + 1, elapsed_s, limits.progress(run.step + 1, elapsed_s), loss)
         on_round(run)
         if kept.is_due:
-            kept.write(run, _parts(weights, moments))
-    kept.write(run, _parts(weights, moments))
+            kept.write(run, _parts(weights, memory))
+    kept.write(run, _parts(weights, memory))
     load_weights(student, weights)
     return run
 
@@ -161,10 +142,6 @@ def _round(
             mean_delta[name].add_(change, alpha=share)
         mean_loss += share * loss
     return mean_delta, mean_loss
-
-
-def _parts(weights: State, moments: Moments) -> dict[str, State]:
-    return {"weights": dict(weights), "means": moments.means, "squares": moments.squares}
 
 
 def _on(device: torch.device, state: State) -> dict[str, torch.Tensor]:
@@ -212,36 +189,40 @@ def _learn(student: BertForMaskedLM, optimizer: torch.optim.Optimizer, batch: Co
     return float(loss.detach())
 
 
-def pseudo_gradient(mean_delta: State) -> dict[str, torch.Tensor]:
-    """Minus the cohort's mean delta: where the clients went, the loss falls."""
-    return {name: -delta for name, delta in mean_delta.items()}
-
-
-def server_adam(
-    weights: State, gradient: State, moments: Moments, server_lr: float
-) -> tuple[dict[str, torch.Tensor], Moments]:
-    """One step of Adam (Kingma and Ba 2015, arXiv:1412.6980, Algorithm 1) on the server.
-
-    Reddi et al. 2021 (arXiv:2003.00295), Algorithm 2, but with Adam's bias correction, and eps
-    where `torch.optim.Adam` has it; the numbers are the same as that optimizer's, with the
-    pseudo-gradient as the gradient. The size of the pseudo-gradient does not matter: a positive
-    multiple of all of a run's pseudo-gradients gives the same weights (but for eps), and no weight
-    moves by much more than `server_lr`. Nothing is changed in place.
+def server_step(
+    weights: State, mean_delta: State, memory: Memory, server_lr: float
+) -> tuple[dict[str, torch.Tensor], Memory]:
+    """One step of Adam on the server, the coordinator's (`rounds.learning.adaptive`).
 
     Args:
         weights: The server's, by name.
-        gradient: The pseudo-gradient; the same names and shapes.
-        moments: What the step before left.
+        mean_delta: Where the silos went on the mean; the same names and shapes.
+        memory: What the step before left; empty before the first.
         server_lr: Learning rate of this step.
     """
-    step = moments.step + 1
-    means = {k: m.lerp(gradient[k], 1 - BETA_1) for k, m in moments.means.items()}
-    squares = {
-        k: BETA_2 * s + (1 - BETA_2) * gradient[k].square() for k, s in moments.squares.items()
+    before, delta = _arrays(weights), _arrays(mean_delta)
+    # The rate falls with the time where that is what the run is limited by, so not by rounds.
+    optimizer = Adaptive(replace(RATES, lr=server_lr), adam)
+    after, kept = optimizer.step(before, delta, memory, 1, 1)
+    return {name: torch.from_numpy(one).to(weights[name]) for name, one in after.items()}, kept
+
+
+def _arrays(state: State) -> dict[str, np.ndarray]:
+    return {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
+
+
+def _parts(weights: State, memory: Memory) -> dict[str, State]:
+    """What a checkpoint holds beside where the run stands."""
+    kept = {name: torch.from_numpy(one) for name, one in memory.items() if name != STEPS}
+    of = {
+        part: {k.removeprefix(part): v for k, v in kept.items() if k.startswith(part)}
+        for part in (MEAN, SQUARE)
     }
-    scale = (1 - BETA_2**step) ** 0.5
-    moved = {
-        k: weight - server_lr / (1 - BETA_1**step) * means[k] / (squares[k].sqrt() / scale + EPS)
-        for k, weight in weights.items()
-    }
-    return moved, Moments(step, means, squares)
+    return {"weights": dict(weights), "means": of[MEAN], "squares": of[SQUARE]}
+
+
+def _memory(state: Mapping[str, State], step: int) -> Memory:
+    """What the server remembered when a checkpoint was written, after so many steps."""
+    means = {f"{MEAN}{name}": one for name, one in _arrays(state["means"]).items()}
+    squares = {f"{SQUARE}{name}": one for name, one in _arrays(state["squares"]).items()}
+    return means | squares | {STEPS: np.array([step], np.int64)}

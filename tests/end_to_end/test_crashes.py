@@ -30,3 +30,24 @@ def test_kill_9_of_a_client_and_of_the_coordinator_changes_no_byte(
     status = scene.coordinator_json("status")
     assert status["phase"] == "finished"
     assert list(status["accuracy_by_round"]) == ["0", "1", "2"]  # device a's alone, b has no tests
+
+
+@pytest.mark.fault
+def test_kill_9_between_rounds_loses_nothing_that_fedadam_remembers(
+    scene: Scene, other_scene: Scene
+) -> None:
+    """The coordinator dies once its second round is closed; what it remembers is in the journal."""
+    for place, is_killed in ((other_scene, False), (scene, True)):
+        file = place.folder / "fedadam.toml"
+        learning = 'optimizer = "fedadam"\nlr = 0.01\ndecay = "linear"\n'
+        file.write_text(f"adaptive_deadline = false\n[learning]\n{learning}")
+        place.create(3, len(CLIENTS), EPOCHS, str(file))
+        url = place.serve()
+        for name in CLIENTS:
+            place.client(name, url, "--engine", "onnx")
+        if is_killed:
+            wait_for(lambda: "round 3 of 3: train" in scene.log("b"), scene.fleet.check)
+            place.kill("coordinator")
+            place.serve(int(url.rsplit(":", 1)[1]))
+        place.finish()
+    assert scene.adapter() == other_scene.adapter()

@@ -14,6 +14,7 @@ import numpy as np
 
 from coordinator.rounds.bounds import Bounds, bounds_of, lack_of, norm_of
 from coordinator.rounds.events import StepOpened
+from coordinator.rounds.learning.adaptive import Adaptive, Momentum, adagrad, adam, yogi
 from coordinator.rounds.learning.mean import Contribution, Mean, WeightedMean
 from coordinator.rounds.learning.memory import Memory, part_of, with_part
 from coordinator.rounds.learning.optimizers import AddMean, ServerOptimizer
@@ -103,4 +104,12 @@ def mean_of(learning: Learning) -> Mean:
 
 def optimizer_of(learning: Learning) -> ServerOptimizer:
     """What a run makes of their mean."""
-    return {"fedavg": AddMean}[learning.optimizer]()
+    rates = learning.rates
+    made: dict[str, ServerOptimizer] = {
+        "fedavg": AddMean(rates),
+        "fedavgm": Momentum(rates),
+        "fedadagrad": Adaptive(rates, adagrad),
+        "fedadam": Adaptive(rates, adam),
+        "fedyogi": Adaptive(rates, yogi),
+    }
+    return made[learning.optimizer]

@@ -1,10 +1,12 @@
 """Server optimizers: what is made of a cohort's mean delta, which is a gradient's negative."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from coordinator.rounds.learning.memory import Memory
+from coordinator.rounds.learning.rates import Rates, factor
 from edge_client.wire.tensors import AdapterState
 
 
@@ -30,8 +32,14 @@ class ServerOptimizer(Protocol):
         """
 
 
+PLAIN = Rates()
+
+
+@dataclass(frozen=True)
 class AddMean:
-    """FedAvg's: the mean is added (server learning rate 1); nothing is remembered."""
+    """FedAvg's: lr times the mean is added; nothing is remembered."""
+
+    rates: Rates = PLAIN
 
     def step(
         self,
@@ -42,11 +50,14 @@ class AddMean:
         rounds: int,
     ) -> tuple[AdapterState, Memory]:
         """As `ServerOptimizer` has it."""
+        lr = self.rates.lr * factor(self.rates.decay, round_index, rounds)
+        if lr != 1.0:
+            mean = {name: lr * tensor.astype(np.float64) for name, tensor in mean.items()}
         return apply_delta(adapter, mean), {}
 
 
 def apply_delta(adapter: AdapterState, mean: AdapterState) -> AdapterState:
-    """Add the cohort's mean delta to the adapter (server learning rate 1); float32.
+    """Add the cohort's mean delta to the adapter; float32.
 
     Raises:
         ValueError: The two disagree on names.

@@ -1,8 +1,25 @@
 """How a run's coordinator learns from a round, as its run file says it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
+from coordinator.rounds.learning.rates import Decay, Rates
 from edge_client.errors import demand
+
+Number: TypeAlias = float | Literal["default"]
+
+MEANS = ("fedavg",)
+SELECTIONS = ("random",)
+# The numbers that each optimizer goes by where the run file does not say them.
+OPTIMIZERS: Mapping[str, Mapping[str, float]] = {
+    "fedavg": {"lr": 1.0},
+    "fedavgm": {"lr": 1.0, "momentum": 0.9},
+    "fedadagrad": {"lr": 0.01, "beta_1": 0.0, "tau": 1e-3},
+    "fedadam": {"lr": 0.01, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3},
+    "fedyogi": {"lr": 0.01, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3},
+}
+NUMBERS = ("lr", "momentum", "beta_1", "beta_2", "tau")
 
 
 @dataclass(frozen=True)
@@ -11,20 +28,60 @@ class Learning:
 
     Attributes:
         mean: What is made of a cohort's updates: `fedavg`, their mean by example counts.
-        optimizer: What is made of that: `fedavg`, it is added to the adapter.
+        optimizer: What is made of that: `fedavg`, it is added to the adapter; `fedavgm`,
+            `fedadagrad`, `fedadam`, `fedyogi`, it is a step that remembers earlier ones.
         selection: How those who are asked to train are chosen: `random`, each with the same chance.
+        lr: The server's learning rate; by default the optimizer's own.
+        momentum: fedavgm's share of the steps before, 0 to below 1.
+        beta_1: Share of the mean of earlier steps that is kept, 0 to below 1.
+        beta_2: Share of the mean of their squares that is kept, 0 to below 1.
+        tau: What is added to the root of the squares, above 0.
+        bias_correction: Whether fedadam and fedyogi correct for means that start at zero.
+        decay: `none`; `linear`, lr falls to zero over the run; d, it is times 1 - d r in round r.
     """
 
     mean: str = "fedavg"
     optimizer: str = "fedavg"
     selection: str = "random"
+    lr: Number = "default"
+    momentum: Number = "default"
+    beta_1: Number = "default"
+    beta_2: Number = "default"
+    tau: Number = "default"
+    bias_correction: bool = False
+    decay: Decay = "none"
 
     def __post_init__(self) -> None:
         demand(self.mean in MEANS, f"mean: one of {', '.join(MEANS)}")
         demand(self.optimizer in OPTIMIZERS, f"optimizer: one of {', '.join(OPTIMIZERS)}")
         demand(self.selection in SELECTIONS, f"selection: one of {', '.join(SELECTIONS)}")
+        taken = OPTIMIZERS[self.optimizer]
+        for name in NUMBERS:
+            value = getattr(self, name)
+            said = f"{name}: {self.optimizer} does not have it; it has {', '.join(taken)}"
+            demand(value == "default" or name in taken, said)
+            if name in ("lr", "tau"):
+                is_fit = value == "default" or 0.0 < value <= 1e6
+                demand(is_fit, f"{name}: above 0 to 1000000, or default")
+            else:
+                is_fit = value == "default" or 0.0 <= value < 1.0
+                demand(is_fit, f"{name}: 0 to below 1, or default")
+        is_running = "beta_2" in taken
+        said = f"bias_correction: {self.optimizer} has none; fedadam and fedyogi have"
+        demand(is_running or not self.bias_correction, said)
+        is_decay = self.decay in ("none", "linear")
+        if isinstance(self.decay, int | float):
+            is_decay = 0.0 <= self.decay < 1.0
+        demand(is_decay, "decay: none, linear, or a number from 0 to below 1")
 
-
-MEANS = ("fedavg",)
-OPTIMIZERS = ("fedavg",)
-SELECTIONS = ("random",)
+    @property
+    def rates(self) -> Rates:
+        """The server optimizer's numbers: those that were said, else its own."""
+        said = {name: getattr(self, name) for name in NUMBERS}
+        found = {
+            name: float(OPTIMIZERS[self.optimizer].get(name, 0.0) if value == "default" else value)
+            for name, value in said.items()
+        }
+        kept = found["beta_1"] or found["momentum"]
+        corrected, decay = self.bias_correction, self.decay
+        return Rates(found["lr"], kept, found["beta_2"], found["tau"], corrected, decay)
