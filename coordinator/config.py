@@ -146,6 +146,12 @@ class RunConfig:
                 label in self.task.labels,
                 f"labelling: confidences: {label!r} is not a label of the task; those are {known}",
             )
+        least = self.learning.least
+        _demand(
+            self.min_updates >= least,
+            f"learning: mean {self.learning.mean} needs min_updates = {least} or more, so that no "
+            f"round is closed with fewer; it is {self.min_updates}",
+        )
         smallest = cohort_size(self.fraction, self.min_clients)
         _demand(
             self.min_updates <= smallest,
@@ -202,7 +208,13 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
         merged["labelling"] = labelling
     parse_adapter(merged.get("adapter", RunConfig.adapter))
     try:
-        return msgspec.convert(merged, RunConfig)
+        config = msgspec.convert(merged, RunConfig)
+        config.learning.check_known()
+        return config
+    except ConfigError:
+        raise
+    except WrongInput as error:
+        raise ConfigError(f"{origin}: learning: {error}") from error
     except msgspec.ValidationError as error:
         raise ConfigError(_said_of_flag(str(error), overrides) or f"{origin}: {error}") from error
 

@@ -14,6 +14,7 @@ from coordinator.rounds.learning.settings import Learning
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store
 from edge_client.bases.base import EMBEDDED
+from edge_client.errors import WrongInput
 from edge_client.texts.ready_tasks import READY
 from edge_client.texts.tasks import task_from_mapping
 from edge_client.wire.labelling import Labelling
@@ -50,7 +51,11 @@ def config_from(asked: NewRun, store: Store) -> RunConfig:
             f"{', '.join(sorted(bases))}: `smidgen coordinator create` brings another"
         )
     try:
-        return msgspec.convert(told, RunConfig)
+        config = msgspec.convert(told, RunConfig)
+        config.learning.check_known()
+        return config
+    except WrongInput as error:
+        raise ConfigError(f"the run: learning: {error}") from error
     except (msgspec.ValidationError, OverflowError) as error:
         raise ConfigError(f"the run: {error}") from error
 

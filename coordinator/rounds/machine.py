@@ -21,6 +21,7 @@ from coordinator.rounds.events import (
     StepClosed,
     StepOpened,
 )
+from coordinator.rounds.extensions.catalogue import PluginError
 from coordinator.rounds.pace.deadlines import closes_after_s, deadline_of_next
 from coordinator.rounds.pace.patience import lack_of_progress
 from coordinator.rounds.pace.silence import awake
@@ -63,6 +64,15 @@ def decide(
     """
     if state.is_finished or state.is_paused:
         return None
+    try:
+        return _due(config, state, alive, secret, now_s)
+    except PluginError as error:
+        return Paused(now_s, str(error))
+
+
+def _due(
+    config: Schedule, state: State, alive: Collection[str], secret: str, now_s: float
+) -> Event | None:
     alive = set(alive) - state.left.keys()
     if state.step is None:
         return _back(config, state, now_s) or _next_step(config, state, alive, secret, now_s)

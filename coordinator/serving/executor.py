@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from coordinator.rounds.events import Event, StepClosed, StepOpened
+from coordinator.rounds.events import Event, Paused, StepClosed, StepOpened
+from coordinator.rounds.extensions.catalogue import PluginError
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import decode_memory, encode_memory
 from coordinator.rounds.machine import bounded, decide
@@ -67,7 +68,11 @@ def _written(store: Store, ledger: Ledger, live: Live, event: Event) -> Event | 
     step = live.state.step
     if isinstance(event, StepClosed) and event.adapter_sha256 is None and step is not None:
         with store.claiming():
-            event = aggregate(store, live, step, event.closed_at_s)
+            try:
+                event = aggregate(store, live, step, event.closed_at_s)
+            except PluginError as error:
+                # The step stays open: once the plugin is mended, a resumed run closes it.
+                event = Paused(event.closed_at_s, str(error))
             return event if ledger.append(live, event) else None
     if isinstance(event, StepOpened):
         store.check(event.adapter_sha256)  # rather than have every device fail on it

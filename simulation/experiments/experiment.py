@@ -253,6 +253,7 @@ def schedule_of(experiment: Experiment, clients: int, labels: tuple[str, ...] = 
         fraction,
         experiment.evaluate_every,
         experiment.seed,
+        min_updates=experiment.learning.least,
         norm_bound=experiment.norm_bound,
         max_examples=experiment.max_examples,
         is_guarded=experiment.is_guarded,
@@ -293,7 +294,13 @@ def read_experiment(path: Path) -> Experiment:
     _check_keys(table.get("hostile", {}), Hostile, f"{path}: [hostile]")
     _check_keys(table.get("labelling", {}), Labelling, f"{path}: [labelling]")
     try:
-        return msgspec.convert({"name": path.stem} | table, Experiment)
+        experiment = msgspec.convert({"name": path.stem} | table, Experiment)
+        experiment.learning.check_known()
+        return experiment
+    except ExperimentError:
+        raise
+    except WrongInput as error:
+        raise ExperimentError(f"{path}: learning: {error}") from error
     except msgspec.ValidationError as error:
         raise ExperimentError(f"{path}: {error}") from error
 

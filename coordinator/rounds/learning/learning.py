@@ -14,10 +14,10 @@ import numpy as np
 
 from coordinator.rounds.bounds import Bounds, bounds_of, lack_of, norm_of
 from coordinator.rounds.events import StepOpened
-from coordinator.rounds.learning.adaptive import Adaptive, Momentum, adagrad, adam, yogi
-from coordinator.rounds.learning.mean import Contribution, Mean, WeightedMean
+from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory, part_of, with_part
-from coordinator.rounds.learning.optimizers import AddMean, ServerOptimizer
+from coordinator.rounds.learning.named import mean_of, optimizer_of
+from coordinator.rounds.learning.robust.means import TooFewError
 from coordinator.rounds.learning.settings import Learning
 from edge_client.wire.tensors import AdapterState, Update
 
@@ -75,11 +75,17 @@ def learn(
         memory: What the rounds before gave.
         norms: Medians of the rounds before.
         is_guarded: Whether a new adapter is checked before it is taken.
+
+    Raises:
+        PluginError: An extension that is not known here, or did not do its part; the step stands.
     """
     bounded = contributions(bounds_of(opened), answers)
-    mean = mean_of(learning).mean(bounded, adapter)
+    try:
+        mean = mean_of(learning.mean).mean(bounded, adapter)
+    except TooFewError as error:
+        return Learned(adapter, memory, str(error))
     known = part_of(memory, OPTIMIZER)
-    optimizer = optimizer_of(learning)
+    optimizer = optimizer_of(learning.optimizer, learning.rates)
     after, kept = optimizer.step(adapter, mean, known, opened.round_index, rounds)
     step = {name: after[name].astype(np.float64) - adapter[name] for name in adapter}
     lack = lack_of(after, step, norms, opened.norm_bound) if is_guarded else ""
@@ -95,21 +101,3 @@ def contributions(bounds: Bounds, answers: Iterable[Answer]) -> Iterator[Contrib
         norm = norm_of(delta) if answer.norm is None else answer.norm
         weight = bounds.weight(answer.update.num_examples, norm)
         yield Contribution(answer.device_id, delta, weight, bounds.share(norm))
-
-
-def mean_of(learning: Learning) -> Mean:
-    """What a run makes of a cohort's updates."""
-    return {"fedavg": WeightedMean}[learning.mean]()
-
-
-def optimizer_of(learning: Learning) -> ServerOptimizer:
-    """What a run makes of their mean."""
-    rates = learning.rates
-    made: dict[str, ServerOptimizer] = {
-        "fedavg": AddMean(rates),
-        "fedavgm": Momentum(rates),
-        "fedadagrad": Adaptive(rates, adagrad),
-        "fedadam": Adaptive(rates, adam),
-        "fedyogi": Adaptive(rates, yogi),
-    }
-    return made[learning.optimizer]

@@ -1,24 +1,23 @@
 """How a run's coordinator learns from a round, as its run file says it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from coordinator.rounds.extensions.catalogue import split
+from coordinator.rounds.learning.named import (
+    MEANS,
+    OPTIMIZERS,
+    check_known,
+    check_name,
+    least_of,
+    mean_of,
+)
 from coordinator.rounds.learning.rates import Decay, Rates
 from edge_client.errors import demand
 
 Number: TypeAlias = float | Literal["default"]
 
-MEANS = ("fedavg",)
 SELECTIONS = ("random",)
-# The numbers that each optimizer goes by where the run file does not say them.
-OPTIMIZERS: Mapping[str, Mapping[str, float]] = {
-    "fedavg": {"lr": 1.0},
-    "fedavgm": {"lr": 1.0, "momentum": 0.9},
-    "fedadagrad": {"lr": 0.01, "beta_1": 0.0, "tau": 1e-3},
-    "fedadam": {"lr": 0.01, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3},
-    "fedyogi": {"lr": 0.01, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3},
-}
 NUMBERS = ("lr", "momentum", "beta_1", "beta_2", "tau")
 
 
@@ -27,10 +26,13 @@ class Learning:
     """How a cohort's updates become the next adapter.
 
     Attributes:
-        mean: What is made of a cohort's updates: `fedavg`, their mean by example counts.
+        mean: What is made of a cohort's updates: `fedavg`, their mean by example counts; or
+            `trimmed:SHARE`, `median`, `krum:F`, `multikrum:F:M`, `geometric`, or an extension's.
         optimizer: What is made of that: `fedavg`, it is added to the adapter; `fedavgm`,
-            `fedadagrad`, `fedadam`, `fedyogi`, it is a step that remembers earlier ones.
-        selection: How those who are asked to train are chosen: `random`, each with the same chance.
+            `fedadagrad`, `fedadam`, `fedyogi`, it is a step that remembers earlier ones; or an
+            extension's.
+        selection: How those who are asked to train are chosen: `random`, each with the same chance;
+            or an extension's.
         lr: The server's learning rate; by default the optimizer's own.
         momentum: fedavgm's share of the steps before, 0 to below 1.
         beta_1: Share of the mean of earlier steps that is kept, 0 to below 1.
@@ -52,13 +54,16 @@ class Learning:
     decay: Decay = "none"
 
     def __post_init__(self) -> None:
-        demand(self.mean in MEANS, f"mean: one of {', '.join(MEANS)}")
-        demand(self.optimizer in OPTIMIZERS, f"optimizer: one of {', '.join(OPTIMIZERS)}")
-        demand(self.selection in SELECTIONS, f"selection: one of {', '.join(SELECTIONS)}")
-        taken = OPTIMIZERS[self.optimizer]
+        check_name("mean", self.mean, _forms())
+        check_name("optimizer", self.optimizer, tuple(OPTIMIZERS))
+        check_name("selection", self.selection, SELECTIONS)
+        if split(self.mean)[0] in MEANS:
+            mean_of(self.mean)
+        taken = OPTIMIZERS.get(self.optimizer, {})
+        has = ", ".join(taken) or "arguments behind its name"
         for name in NUMBERS:
             value = getattr(self, name)
-            said = f"{name}: {self.optimizer} does not have it; it has {', '.join(taken)}"
+            said = f"{name}: {self.optimizer} does not have it; it has {has}"
             demand(value == "default" or name in taken, said)
             if name in ("lr", "tau"):
                 is_fit = value == "default" or 0.0 < value <= 1e6
@@ -74,14 +79,38 @@ class Learning:
             is_decay = 0.0 <= self.decay < 1.0
         demand(is_decay, "decay: none, linear, or a number from 0 to below 1")
 
+        is_ours = self.optimizer in OPTIMIZERS
+        demand(is_ours or self.decay == "none", f"decay: {self.optimizer} does not have it")
+
+    @property
+    def least(self) -> int:
+        """Updates that the mean needs."""
+        return least_of(self.mean)
+
+    def check_known(self) -> None:
+        """Refuse extensions that this process does not know.
+
+        Raises:
+            ValueError: Names one.
+        """
+        check_known("mean", self.mean, _forms())
+        check_known("optimizer", self.optimizer, tuple(OPTIMIZERS))
+        check_known("selection", self.selection, SELECTIONS)
+
     @property
     def rates(self) -> Rates:
         """The server optimizer's numbers: those that were said, else its own."""
         said = {name: getattr(self, name) for name in NUMBERS}
         found = {
-            name: float(OPTIMIZERS[self.optimizer].get(name, 0.0) if value == "default" else value)
+            name: float(
+                OPTIMIZERS.get(self.optimizer, {}).get(name, 0.0) if value == "default" else value
+            )
             for name, value in said.items()
         }
         kept = found["beta_1"] or found["momentum"]
         corrected, decay = self.bias_correction, self.decay
         return Rates(found["lr"], kept, found["beta_2"], found["tau"], corrected, decay)
+
+
+def _forms() -> tuple[str, ...]:
+    return tuple(form for form, _ in MEANS.values())

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from coordinator.rounds.events import RolledBack
-from coordinator.rounds.learning.learning import optimizer_of
 from coordinator.rounds.learning.memory import Memory, UnreadableError, decode_memory, encode_memory
-from coordinator.rounds.learning.optimizers import apply_delta
+from coordinator.rounds.learning.named import OPTIMIZERS
+from coordinator.rounds.learning.named import optimizer_of as optimizer_named
+from coordinator.rounds.learning.optimizers import ServerOptimizer, apply_delta
 from coordinator.rounds.learning.rates import factor
-from coordinator.rounds.learning.settings import OPTIMIZERS, Learning
+from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.state import State, evolve
 from edge_client.errors import WrongInput
 from edge_client.wire.tensors import AdapterState
@@ -19,6 +20,10 @@ from edge_client.wire.tensors import AdapterState
 FLOATS = st.floats(-100, 100, width=32)
 DELTAS = arrays(np.float32, (2, 3), elements=FLOATS)
 REMEMBERING = [name for name in OPTIMIZERS if name != "fedavg"]
+
+
+def optimizer_of(learning: Learning) -> ServerOptimizer:
+    return optimizer_named(learning.optimizer, learning.rates)
 
 
 def stepped(
@@ -130,7 +135,9 @@ def test_an_optimizer_s_numbers_are_its_own_unless_said() -> None:
 @pytest.mark.parametrize(
     ("said", "refused"),
     [
-        ({"optimizer": "sgd"}, "optimizer: one of fedavg, fedavgm"),
+        ({"optimizer": "Sgd"}, "optimizer: one of fedavg, fedavgm"),
+        ({"optimizer": "fedadam:1"}, "optimizer: one of fedavg, fedavgm"),
+        ({"optimizer": "sgd:1", "lr": 0.1}, "lr: sgd:1 does not have it; it has arguments"),
         ({"beta_1": 0.9}, "beta_1: fedavg does not have it; it has lr"),
         ({"optimizer": "fedadam", "momentum": 0.9}, "momentum: fedadam does not have it"),
         ({"optimizer": "fedadam", "beta_2": 1.0}, "beta_2: 0 to below 1"),

@@ -1,0 +1,154 @@
+"""Extensions as we let them in: what they get they cannot change, what they give is looked at.
+
+Whatever goes wrong in one is a `PluginError` in one line that names it; what goes wrong in ours
+while it runs (a file that cannot be read, say) stays what it is.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from coordinator.rounds.bounds import is_computable
+from coordinator.rounds.extensions.catalogue import PluginError, line_of, made
+from coordinator.rounds.learning.mean import Contribution
+from coordinator.rounds.learning.memory import Memory
+from coordinator.rounds.selections.selection import Asking, Chosen
+from edge_client.wire.tensors import AdapterState
+
+LONGEST_REASON = 200  # characters
+
+
+class CheckedMean:
+    """A mean of somebody else's (`mean.Mean`).
+
+    Args:
+        text: As a run file names it.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._inner, self._called = made("mean", text)
+
+    def mean(self, updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
+        """As `Mean` has it."""
+        source = _Source(updates)
+        try:
+            found = self._inner.mean(iter(source), _frozen(adapter))
+        except Exception as error:
+            if source.failure is not None:
+                raise source.failure from None
+            raise PluginError(f"{self._called} raised {line_of(error)}") from error
+        return _as_adapter(found, adapter, f"{self._called}: the mean")
+
+
+class CheckedOptimizer:
+    """A server optimizer of somebody else's (`optimizers.ServerOptimizer`).
+
+    Args:
+        text: As a run file names it.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._inner, self._called = made("optimizer", text)
+
+    def step(
+        self,
+        adapter: AdapterState,
+        mean: AdapterState,
+        memory: Memory,
+        round_index: int,
+        rounds: int,
+    ) -> tuple[AdapterState, Memory]:
+        """As `ServerOptimizer` has it."""
+        known = (_frozen(adapter), _frozen(mean), _frozen(memory), round_index, rounds)
+        try:
+            after, kept = self._inner.step(*known)
+        except Exception as error:
+            raise PluginError(f"{self._called} raised {line_of(error)}") from error
+        return _as_adapter(after, adapter, f"{self._called}: the adapter"), self._memory(kept)
+
+    def _memory(self, kept: Any) -> Memory:
+        is_memory = isinstance(kept, Mapping) and all(
+            isinstance(name, str) and isinstance(one, np.ndarray) and one.dtype.kind in "fiub"
+            for name, one in kept.items()
+        )
+        if not is_memory:
+            raise PluginError(f"{self._called}: its memory is not numpy arrays of numbers by name")
+        return {name: np.array(one) for name, one in kept.items()}
+
+
+class CheckedSelection:
+    """A policy of selection of somebody else's (`selection.Selection`).
+
+    Args:
+        text: As a run file names it.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._inner, self._called = made("selection", text)
+
+    def choose(self, asking: Asking) -> Chosen:
+        """As `Selection` has it."""
+        asked = replace(asking, candidates=tuple(sorted(asking.candidates)))
+        try:
+            chosen, why_not = self._inner.choose(asked)
+            chosen, told = list(chosen), dict(why_not)
+        except Exception as error:
+            raise PluginError(f"{self._called} raised {line_of(error)}") from error
+        there = set(asking.candidates)
+        if not all(isinstance(name, str) and name in there for name in chosen):
+            raise PluginError(f"{self._called} chose a device that is not among the candidates")
+        if len(set(chosen)) < len(chosen) or len(chosen) > asking.size:
+            raise PluginError(
+                f"{self._called} chose {len(chosen)} devices, some twice or more than the "
+                f"{asking.size} that may be asked"
+            )
+        reasons = {
+            name: " ".join(str(why).split())[:LONGEST_REASON]
+            for name, why in told.items()
+            if name in there and name not in chosen
+        }
+        return tuple(sorted(chosen)), reasons
+
+
+class _Source:
+    """Updates on their way into an extension; remembers whether they themselves failed."""
+
+    def __init__(self, updates: Iterable[Contribution]) -> None:
+        self._updates = updates
+        self.failure: Exception | None = None
+
+    def __iter__(self) -> Iterator[Contribution]:
+        try:
+            for one in self._updates:
+                yield replace(one, delta=_frozen(one.delta))
+        except Exception as error:
+            self.failure = error
+            raise
+
+
+def _frozen(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same numbers, which nobody can write to through these."""
+    found = {name: one.view() for name, one in tensors.items()}
+    for one in found.values():
+        one.flags.writeable = False
+    return found
+
+
+def _as_adapter(found: Any, adapter: AdapterState, what: str) -> AdapterState:
+    """What an extension gave, as float32 tensors of the adapter's names and shapes."""
+    if not isinstance(found, Mapping) or set(found) != set(adapter):
+        raise PluginError(f"{what} has other tensors than the adapter")
+    state = {}
+    for name, expected in adapter.items():
+        one = found[name]
+        is_number = isinstance(one, np.ndarray) and one.dtype.kind in "fiu"
+        if not is_number or one.shape != expected.shape:
+            said = getattr(one, "shape", type(one).__name__)
+            raise PluginError(f"{what} has {name!r} as {said}, expected {expected.shape}")
+        with np.errstate(over="ignore"):
+            state[name] = np.array(one, np.float32)
+        if not is_computable(state[name]):
+            raise PluginError(f"{what} holds numbers in {name!r} that no device can compute with")
+    return state
