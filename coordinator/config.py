@@ -25,6 +25,7 @@ import msgspec
 
 from coordinator.rounds.choice import DeviceChoice
 from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.rounds.selection import cohort_size
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED
@@ -61,6 +62,8 @@ class RunConfig:
         prompt_init: Text a soft prompt starts from; empty for random words.
         training: How a device trains in one round.
         learning: How the coordinator learns from a round.
+        asynchronous: How rounds go on without waiting for all; None if they do not. It decides who
+            is asked in the place of `fraction`, `max_cohort` and `over_selection`.
         labelling: How devices label their own texts; None if they do not.
         devices: Which devices of the fleet are asked to take part.
         rounds: Server steps until the run is finished.
@@ -111,6 +114,7 @@ class RunConfig:
     seed: int = 0
     tell_names: bool = False
     pack_mirrors: tuple[str, ...] = ()
+    asynchronous: Asynchronous | None = None
     labelling: Labelling | None = None
     devices: DeviceChoice = field(default_factory=DeviceChoice)
 
@@ -158,6 +162,15 @@ class RunConfig:
             f"min_updates {self.min_updates} is more than the cohort of {smallest} that fraction "
             f"{self.fraction} of min_clients {self.min_clients} gives; lower it or raise those",
         )
+        if self.asynchronous is not None:
+            buffer, over = self.asynchronous.buffer, self.over_selection
+            _demand(
+                over == 1.0, "over_selection: asynchronous rounds wait for nobody; leave it out"
+            )
+            _demand(
+                self.min_updates <= buffer,
+                f"min_updates {self.min_updates} is more than the buffer of {buffer}; lower it",
+            )
         _demand(
             not self.max_cohort or self.min_updates <= self.max_cohort,
             f"min_updates {self.min_updates} is more than max_cohort {self.max_cohort}; lower it",
@@ -190,6 +203,7 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     flags = {key: value for key, value in overrides.items() if value is not None}
     training = _merged(table, "training", Training, flags, origin)
     learning = _merged(table, "learning", Learning, {}, origin)
+    asynchronous = _merged(table, "asynchronous", Asynchronous, {}, origin)
     is_labelling = flags.pop("labelling", False)
     labelling = _merged(table, "labelling", Labelling, flags, origin)
     devices = _devices(table.get("devices", {}), flags, f"{origin}: [devices]")
@@ -204,6 +218,8 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     merged = {"name": task["name"]} | table | flags | {"task": task, "training": training}
     merged["learning"] = learning
     merged["devices"] = devices
+    if "asynchronous" in table:
+        merged["asynchronous"] = asynchronous
     if is_labelling or labelling or "labelling" in table:
         merged["labelling"] = labelling
     parse_adapter(merged.get("adapter", RunConfig.adapter))

@@ -11,6 +11,7 @@ from coordinator.config import ConfigError, RunConfig
 from coordinator.operator.order_schemas import NewRun
 from coordinator.rounds.choice import DeviceChoice
 from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store
 from edge_client.bases.base import EMBEDDED
@@ -23,6 +24,7 @@ from edge_client.wire.training import Training
 TABLES = {
     "training": Training,
     "learning": Learning,
+    "asynchronous": Asynchronous,
     "labelling": Labelling,
     "devices": DeviceChoice,
 }

@@ -19,6 +19,7 @@ class NewRun(Asked):
         prompt_init: With `prompt:N`, the text it starts from.
         training: How a device trains in one round.
         learning: How the coordinator learns from a round.
+        asynchronous: How rounds go on without waiting; null if they do not.
         labelling: How devices label their own texts; null if they do not.
         devices: Which devices it chooses.
         rounds: Rounds of training until it is finished.
@@ -50,6 +51,7 @@ class NewRun(Asked):
     prompt_init: str | None = None
     training: dict[str, Any] | None = None
     learning: dict[str, Any] | None = None
+    asynchronous: dict[str, Any] | None = None
     labelling: dict[str, Any] | None = None
     devices: dict[str, Any] | None = None
     rounds: int | None = None

@@ -30,6 +30,8 @@ class StepOpened:
         most_pull: Largest product of a member's weight and its update's norm; None: any.
         deadline_s: Seconds after which the step stops waiting; 0: as the run's configuration says.
         enough: Updates with which it closes at once, the first that come; 0: it waits for all.
+        is_asynchronous: Whether work of steps before it goes on in it, and its own after it.
+        given_up: Work ids of those steps that count no more from here on.
     """
 
     kind: Kind
@@ -44,6 +46,21 @@ class StepOpened:
     most_pull: float | None = None
     deadline_s: float = 0.0
     enough: int = 0
+    is_asynchronous: bool = False
+    given_up: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AlsoAsked:
+    """More devices are asked in the open step, which is asynchronous.
+
+    Attributes:
+        members: (work_id, device_id) of each, by device id.
+        asked_at_s: Unix time.
+    """
+
+    members: tuple[tuple[str, str], ...]
+    asked_at_s: float
 
 
 @dataclass(frozen=True)
@@ -228,6 +245,7 @@ class Folded:
 
 Event = (
     StepOpened
+    | AlsoAsked
     | Answered
     | Left
     | Returned

@@ -6,26 +6,26 @@ train round 2 and so on; with labelling, devices label their texts before rounds
 and who is there come in as arguments.
 """
 
-import hashlib
-import hmac
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from coordinator.rounds.bounds import next_most_examples, next_norm_bound, pull_bound, wide_bound
 from coordinator.rounds.events import (
+    AlsoAsked,
     Event,
     Finished,
-    Kind,
     Paused,
     RolledBack,
     StepClosed,
     StepOpened,
 )
 from coordinator.rounds.extensions.catalogue import PluginError
+from coordinator.rounds.pace.asking import also_asked, open_step, train_on
 from coordinator.rounds.pace.deadlines import closes_after_s, deadline_of_next
 from coordinator.rounds.pace.patience import lack_of_progress
 from coordinator.rounds.pace.silence import awake
 from coordinator.rounds.pace.step import Step
+from coordinator.rounds.pace.underway import busy
 from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.scoring import is_collapsed, is_worse
 from coordinator.rounds.selection import (
@@ -84,6 +84,8 @@ def _due(
         if is_overdue and alive:
             return _evaluate(config, state, alive, secret, now_s, opened.attempt + 1)
         return None
+    if more := None if step.is_full or is_overdue else _also(config, state, alive, secret, now_s):
+        return more
     if len(step.updates()) >= config.min_updates:
         return StepClosed(None, now_s) if step.is_answered or is_overdue else None
     # When everyone failed at once there is nobody to wait for, but no reason to ask in a hot loop.
@@ -95,6 +97,16 @@ def _due(
             return Paused(now_s, said)
         return again
     return None
+
+
+def _also(
+    config: Schedule, state: State, alive: Collection[str], secret: str, now_s: float
+) -> AlsoAsked | None:
+    """More devices for the open step, where it is asynchronous and some are idle."""
+    if state.step is None or not state.step.opened.is_asynchronous:
+        return None
+    least = thresholds_before(config, state, state.step.opened.round_index)
+    return also_asked(config, state, alive, least, secret, now_s)
 
 
 def _is_hopeless(config: Schedule, state: State, step: Step, alive: Collection[str]) -> bool:
@@ -205,11 +217,12 @@ def _next_step(
     labelling = config.labelling
     is_labelled = state.labelled > state.round_index
     if labelling and not is_labelled and state.round_index % labelling.infer_every == 0:
-        there = awake(alive, state.silences, state.steps + 1) or alive
-        chosen = labellers(there, labelling.infer_clients, secret, state.round_index + 1)
+        chosen = labellers(
+            _free(state, alive), labelling.infer_clients, secret, state.round_index + 1
+        )
         sha256 = labels_with(labelling, state)[0]
         index, attempt = state.round_index + 1, state.dropped + 1
-        labels = _open(sha256, "label", index, attempt, chosen, secret, now_s)
+        labels = open_step(sha256, "label", index, attempt, chosen, secret, now_s)
         return _timed(config, state, labels) if chosen else None
     opened = _train(config, state, alive, secret, now_s, state.dropped + 1)
     has_waited = not 0.0 <= now_s - state.closed_at_s < ASK_AGAIN_S  # a clock may be set back
@@ -229,10 +242,16 @@ def _evaluate(
     attempt: int,
 ) -> StepOpened:
     index, size = state.round_index, config.evaluate_cohort
-    there = awake(alive, state.silences, state.steps + 1) or alive
+    there = _free(state, alive)
     chosen, population = evaluators(there, state.without_tests, size, secret, index, attempt)
-    opened = _open(state.adapter_sha256, "evaluate", index, attempt, chosen, secret, now_s)
+    opened = open_step(state.adapter_sha256, "evaluate", index, attempt, chosen, secret, now_s)
     return _timed(config, state, replace(opened, population=population))
+
+
+def _free(state: State, alive: Collection[str]) -> Collection[str]:
+    """Who may be asked between two training steps: whoever neither rests nor trains, if any."""
+    there = awake(alive, state.silences, state.steps + 1)
+    return there - busy(state.underway) or there or alive
 
 
 def _timed(config: Schedule, state: State, opened: StepOpened) -> StepOpened:
@@ -285,6 +304,8 @@ def _train(
 ) -> StepOpened | None:
     round_index = state.round_index + 1
     least = thresholds_before(config, state, round_index)
+    if config.asynchronous is not None:
+        return train_on(config, state, alive, least, secret, now_s, attempt)
     most, sha256 = config.max_cohort, state.adapter_sha256
     policy = selection_of(config.learning)
     for there in (awake(alive, state.silences, state.steps + 1), alive):
@@ -294,27 +315,7 @@ def _train(
         known = (state.texts, state.confidences, least)
         chosen, _ = policy.choose(Asking(names, asked, secret, round_index, attempt, *known))
         if min(size, len(chosen)) >= config.min_updates:
-            opened = _open(sha256, "train", round_index, attempt, chosen, secret, now_s)
+            opened = open_step(sha256, "train", round_index, attempt, chosen, secret, now_s)
             opened = replace(opened, enough=size if size < len(chosen) else 0)
             return _timed(config, state, opened)
     return None
-
-
-def _open(
-    adapter_sha256: str,
-    kind: Kind,
-    round_index: int,
-    attempt: int,
-    chosen: Iterable[str],
-    secret: str,
-    now_s: float,
-) -> StepOpened:
-    members = tuple(
-        (_work_id(secret, kind, round_index, attempt, device_id), device_id) for device_id in chosen
-    )
-    return StepOpened(kind, round_index, attempt, adapter_sha256, members, now_s)
-
-
-def _work_id(secret: str, *work: str | int) -> str:
-    text = "\x1f".join(str(part) for part in work)
-    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()[:32]

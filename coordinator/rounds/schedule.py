@@ -3,6 +3,7 @@
 from typing import Literal, Protocol
 
 from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.pace.settings import Asynchronous
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 
@@ -29,6 +30,10 @@ class Schedule(Protocol):
     @property
     def patience(self) -> int:
         """Evaluations in a row without an improvement that end the run; 0: none do."""
+
+    @property
+    def asynchronous(self) -> Asynchronous | None:
+        """How rounds go on without waiting, if they do."""
 
     @property
     def min_clients(self) -> int:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
@@ -35,6 +36,23 @@ class Score(NamedTuple):
     def accuracy(self) -> float:
         """Right over texts; there must be one."""
         return self.right / self.texts
+
+
+@dataclass(frozen=True)
+class Good:
+    """An adapter that was evaluated and that a run may go back to.
+
+    Attributes:
+        round_index: The round after which it stood.
+        adapter_sha256: The adapter.
+        score: How right it was.
+        prior: Mean log-probability of each label then.
+    """
+
+    round_index: int
+    adapter_sha256: str
+    score: Score
+    prior: tuple[float, ...] = ()
 
 
 def scored(opened: StepOpened, done: Iterable[Answered]) -> Score:

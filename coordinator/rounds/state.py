@@ -12,6 +12,7 @@ import msgspec
 
 from coordinator.rounds.bounds import Medians
 from coordinator.rounds.events import (
+    AlsoAsked,
     Answered,
     Event,
     Extended,
@@ -29,28 +30,12 @@ from coordinator.rounds.events import (
 from coordinator.rounds.pace.deadlines import Times, after_answers
 from coordinator.rounds.pace.patience import Patience, after_score
 from coordinator.rounds.pace.silence import Silence, after_step
-from coordinator.rounds.pace.step import Step
+from coordinator.rounds.pace.step import Step, asking_also, step_of
+from coordinator.rounds.pace.underway import Underway, Works, moved, with_answer
 from coordinator.rounds.past.answers import Answers
-from coordinator.rounds.scoring import Score, has_tests, is_below, prior_of, scored
+from coordinator.rounds.scoring import Good, Score, has_tests, is_below, prior_of, scored
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.failures import Failure
-
-
-@dataclass(frozen=True)
-class Good:
-    """An adapter that was evaluated and that a run may go back to.
-
-    Attributes:
-        round_index: The round after which it stood.
-        adapter_sha256: The adapter.
-        score: How right it was.
-        prior: Mean log-probability of each label then.
-    """
-
-    round_index: int
-    adapter_sha256: str
-    score: Score
-    prior: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +79,7 @@ class State:
         trouble: What last went wrong with it, or why it ended early, in words; empty of nothing.
         memory_sha256: What the last closed round left for the next, a blob; empty: nothing.
         patience: How many evaluations in a row found nothing better.
+        underway: Training of asynchronous rounds that goes on while no such step is open.
     """
 
     adapter_sha256: str
@@ -129,6 +115,7 @@ class State:
     times: Times = field(default_factory=dict)
     memory_sha256: str = ""
     patience: Patience = field(default_factory=Patience)
+    underway: Mapping[str, Underway] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         first = self.first_sha256 or self.adapter_sha256
@@ -161,8 +148,14 @@ def evolve(state: State, event: Event) -> State:
         before = state.step
         state = replace(_left_alone(state, event.opened_at_s), steps=state.steps + 1)
         state = _failed(state, before) if before and before.is_failed else _unfailed(state)
-        opened = Step(event, dict(event.members))
-        return replace(state, step=opened, is_gathering=False, asked=event.attempt)
+        state = replace(_given_up(state, before, event), is_gathering=False, asked=event.attempt)
+        opened = step_of(event, state.underway)
+        underway: Works = {} if event.is_asynchronous else state.underway
+        return replace(state, step=opened, underway=underway)
+    if isinstance(event, AlsoAsked):
+        if state.step is None or not state.step.opened.is_asynchronous:
+            raise ValueError("AlsoAsked needs an open step that is asynchronous")
+        return replace(state, step=asking_also(state.step, event))
     if isinstance(event, Answered):
         return _answered(state, event)
     if isinstance(event, Left):
@@ -176,7 +169,8 @@ def evolve(state: State, event: Event) -> State:
         return replace(state, left=left, texts=texts, without_tests=without)
     if isinstance(event, Finished):
         ended = replace(state, step=None, is_finished=True, is_stopped=event.is_stopped)
-        return replace(ended, paused_at_s=None, trouble=event.reason or state.trouble)
+        trouble = event.reason or state.trouble
+        return replace(ended, paused_at_s=None, trouble=trouble, underway={})
     if isinstance(event, Extended):
         again = replace(state, rounds=event.rounds, is_finished=False, is_stopped=False)
         trouble = "" if state.is_finished else state.trouble
@@ -185,7 +179,8 @@ def evolve(state: State, event: Event) -> State:
     if isinstance(event, Resumed):
         # What a pause is still to add to the deadline counts from here too.
         since = event.resumed_at_s if state.is_paused and state.step else state.paused_at_s
-        again = replace(_opened_at(state, event.resumed_at_s), paused_at_s=since)
+        underway = moved(state.underway, to_s=event.resumed_at_s)
+        again = replace(_opened_at(state, event.resumed_at_s), paused_at_s=since, underway=underway)
         broken = again.step and replace(again.step, is_measured=False)
         return replace(again, step=broken)
     if isinstance(event, Paused):
@@ -230,16 +225,28 @@ def _left_alone(state: State, now_s: float) -> State:
         return state
     answered = {step.members[work_id] for work_id in step.answers}
     # Whoever was asked to spare has missed nothing: enough others were quicker.
-    asked = answered if step.is_full else step.members.values()
+    # In asynchronous rounds, whose work goes on, it is known only when that is given up.
+    is_patient = step.is_full or step.opened.is_asynchronous
+    asked = answered if is_patient else step.members.values()
     return replace(state, silences=after_step(state.silences, asked, answered, state.steps))
+
+
+def _given_up(state: State, before: Step | None, event: StepOpened) -> State:
+    """What goes on from the step before, if that is not closed; who is given up has missed it."""
+    if before is not None and before.works:
+        state = replace(state, underway=before.left_over(is_closed=False))
+    names = [state.underway[key].device_id for key in event.given_up if key in state.underway]
+    return replace(state, silences=after_step(state.silences, names, (), state.steps))
 
 
 def _opened_at(state: State, at_s: float) -> State:
     """The open step, if there is one, as if it were opened then."""
     if state.step is None:
         return state
+    by_s = at_s - state.step.opened.opened_at_s
     opened = replace(state.step.opened, opened_at_s=at_s)
-    return replace(state, step=replace(state.step, opened=opened))
+    works = moved(state.step.works, by_s)
+    return replace(state, step=replace(state.step, opened=opened, works=works))
 
 
 def _unpaused(state: State, now_s: float) -> State:
@@ -247,8 +254,9 @@ def _unpaused(state: State, now_s: float) -> State:
     if state.paused_at_s is None:
         return state
     stood_s = max(0.0, now_s - state.paused_at_s)  # a clock may have been set back
-    moved = replace(state, paused_at_s=None, closed_at_s=state.closed_at_s + stood_s)
-    return _opened_at(moved, state.step.opened.opened_at_s + stood_s) if state.step else moved
+    later = replace(state, paused_at_s=None, closed_at_s=state.closed_at_s + stood_s)
+    later = replace(later, underway=moved(state.underway, stood_s))
+    return _opened_at(later, state.step.opened.opened_at_s + stood_s) if state.step else later
 
 
 def _left(state: State, event: Left) -> State:
@@ -256,7 +264,9 @@ def _left(state: State, event: Left) -> State:
     if event.failure == "revoked" and event.device_id in state.confidences:
         others = {name: one for name, one in state.confidences.items() if name != event.device_id}
         state = replace(state, confidences=others)
-    for work_id, device_id in state.step.members.items() if state.step else ():
+    works = {key: one.device_id for key, one in state.underway.items()}
+    works |= state.step.members if state.step else {}
+    for work_id, device_id in works.items():
         if device_id == event.device_id:
             failed = Answered(work_id, "failed", None, 0, failure=event.failure)
             if event.failure == "revoked":  # what it answered in the open step counts no more
@@ -266,6 +276,8 @@ def _left(state: State, event: Left) -> State:
 
 
 def _without_answer(state: State, work_id: str) -> State:
+    if work_id in state.underway:
+        return replace(state, underway=with_answer(state.underway, None, work_id))
     if state.step is None:
         return state
     answers = {key: one for key, one in state.step.answers.items() if key != work_id}
@@ -273,10 +285,14 @@ def _without_answer(state: State, work_id: str) -> State:
 
 
 def _answered(state: State, answer: Answered) -> State:
-    step = state.step
+    step, underway = state.step, state.underway
+    if answer.work_id in underway:
+        is_new = underway[answer.work_id].answer is None
+        told = with_answer(underway, answer, answer.work_id) if is_new else underway
+        return replace(state, underway=told)
     if step is None or answer.work_id not in step.members or answer.work_id in step.answers:
         return state
-    if step.is_full:
+    if step.turns_away:
         return state
     texts, without, name = state.texts, state.without_tests, step.members[answer.work_id]
     is_told = step.opened.kind != "train" and answer.labelled is not None
@@ -292,7 +308,7 @@ def _answered(state: State, answer: Answered) -> State:
 
 def _rolled_back(state: State, event: RolledBack) -> State:
     good, index = state.good, state.evaluated
-    moved = _unpaused(state, event.rolled_back_at_s) if event.is_ordered else state
+    back = _unpaused(state, event.rolled_back_at_s) if event.is_ordered else state
     known = good if good and good.adapter_sha256 == event.adapter_sha256 else None
     # The labelling gate looks at what is evaluated: that is the adapter gone back to now.
     scores = {key: one for key, one in state.scores.items() if key == 0}
@@ -301,8 +317,9 @@ def _rolled_back(state: State, event: RolledBack) -> State:
         scores[index] = known.score
         priors |= {index: known.prior} if known.prior else {}
     return replace(
-        _unfailed(moved),
+        _unfailed(back),
         step=None,
+        underway={},  # it starts from what was left
         adapter_sha256=event.adapter_sha256,
         evaluated_sha256=event.adapter_sha256,
         scores=scores,
@@ -321,6 +338,7 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
     round_index = step.opened.round_index
     if step.opened.kind == "train":
         closed = replace(_unfailed(state), step=None, round_index=round_index, dropped=0)
+        closed = replace(closed, underway=step.left_over(is_closed=True))
         if event.refused:
             return replace(closed, trouble=f"round {round_index} was not taken: {event.refused}")
         medians = state.medians.after(step.opened, [answer for _, answer in step.updates()])

@@ -12,6 +12,7 @@ from coordinator.fleet.members import Members
 from coordinator.rounds.admission import Refusal, check_report, check_update
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import Answered, StepOpened
+from coordinator.rounds.pace.standing import answer_to
 from coordinator.serving.http.uploads import Judge
 from coordinator.serving.joining import leave
 from coordinator.serving.ledger import CLOSED, Asked, Ledger, Live, is_work_id
@@ -70,8 +71,7 @@ class Answers:
     def _known(self, asked: Asked, work_id: str, name: str) -> Receipt | None:
         if over := self._ledger.over(asked.run_id, work_id):
             return over
-        step = self._live(asked).state.step
-        answer = step.answers.get(work_id) if step is not None else None
+        answer = answer_to(self._live(asked).state, work_id)
         if answer is None:
             return None
         is_same = answer.update_sha256 == name

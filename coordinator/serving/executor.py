@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from coordinator.rounds.events import Event, Paused, StepClosed, StepOpened
+from coordinator.rounds.events import AlsoAsked, Event, Paused, StepClosed, StepOpened
 from coordinator.rounds.extensions.catalogue import PluginError
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import decode_memory, encode_memory
@@ -42,7 +42,7 @@ def proceed(
     """
     while (live := ledger.run(run_id)) is not None:
         event = decide(live.config, live.state, alive, live.run.secret, now_s)
-        if event is None or (is_full and isinstance(event, StepOpened)):
+        if event is None or (is_full and isinstance(event, StepOpened | AlsoAsked)):
             return None
         if written := _written(store, ledger, live, event):
             if text := step_text(live, written, names_of):
@@ -83,9 +83,14 @@ def _written(store: Store, ledger: Ledger, live: Live, event: Event) -> Event | 
 
 def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
     """Store the adapter after a training step; the step with it, or without where it is unfit."""
-    opened, state = step.opened, live.state
+    opened, state, rule = step.opened, live.state, live.config.asynchronous
     answers = (
-        Answer(device_id, decode_update(store.read(answer.update_sha256 or "")), answer.norm)
+        Answer(
+            device_id,
+            decode_update(store.read(answer.update_sha256 or "")),
+            answer.norm,
+            rule.share(step.staleness(answer.work_id)) if rule else 1.0,
+        )
         for device_id, answer in step.updates()
     )
     remembered = state.memory_sha256 and store.read(state.memory_sha256)

@@ -7,14 +7,32 @@ The only place where events are appended: first the journal, then the state. Rea
 import re
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from threading import RLock
 
 from coordinator.config import RunConfig
 from coordinator.fleet.clock import Clock
-from coordinator.rounds.events import Answered, Event, Folded, Resumed, RolledBack, StepOpened
+from coordinator.rounds.events import (
+    AlsoAsked,
+    Answered,
+    Event,
+    Finished,
+    Folded,
+    Resumed,
+    RolledBack,
+    StepClosed,
+    StepOpened,
+)
 from coordinator.rounds.history import KNOWN_ROUNDS, NOTHING, Past, news_of, past_of
 from coordinator.rounds.machine import rounds_of
+from coordinator.rounds.pace.standing import (
+    answer_to,
+    asked_at_s,
+    asynchronous,
+    is_asked,
+    works_of,
+)
 from coordinator.rounds.past.folding import folded_from, is_long, to_plain
 from coordinator.rounds.state import State, evolve
 from coordinator.storage.database import Statement
@@ -32,6 +50,7 @@ from coordinator.upkeep.retention import (
 from edge_client.wire.messages import Receipt
 
 CLOSED = Receipt(False, "its step is closed")
+OUT_OF_DATE = Receipt(False, "out of date: newer adapters were made, or it took too long")
 LATE = Receipt(False, "too late: enough other devices have answered")
 
 
@@ -45,7 +64,7 @@ class Live:
         state: What its journal gives.
         seq: How long its journal is, with what was folded away.
         first: Where it begins: the place of the event that stands for those before it.
-        works: The open step's work, by device id.
+        works: The open step's work, and training that goes on beside it, by device id.
         shelf: Its adapters that somebody may still want.
         past: What is known of its rounds.
     """
@@ -66,10 +85,10 @@ class Live:
 
     def open_work(self, device_id: str) -> str | None:
         """The work that a device is asked now and has not answered; none while it is paused."""
-        step, work_id = self.state.step, self.works.get(device_id)
-        if step is None or work_id in step.answers or self.state.is_paused:
+        state, work_id = self.state, self.works.get(device_id)
+        if work_id is None or answer_to(state, work_id) is not None or state.is_paused:
             return None
-        return None if step.is_full else work_id
+        return None if state.step is not None and state.step.turns_away else work_id
 
 
 @dataclass(frozen=True)
@@ -145,6 +164,12 @@ class Ledger:
         """What was asked with a work id, by the open step of a run or its last two."""
         return self._asked.get(work_id)
 
+    def opened(self, live: Live, work_id: str) -> StepOpened:
+        """The step that asked for open work: the open one, or of asynchronous rounds an older."""
+        step = live.state.step
+        is_of_it = step is not None and not step.works and work_id in step.members
+        return step.opened if step is not None and is_of_it else self._asked[work_id].opened
+
     def is_counted(self, work_id: str) -> bool:
         return work_id in self._counted
 
@@ -156,11 +181,16 @@ class Ledger:
             work_id: Work that it asked for.
             more: Updates that are just being taken.
         """
-        step = self._live[run_id].state.step
-        if step is None or work_id not in step.members:
-            return Receipt(True) if self.is_counted(work_id) else CLOSED
-        is_open = work_id not in step.answers
-        return LATE if is_open and step.is_full_with(more) else None
+        state = self._live[run_id].state
+        if not is_asked(state, work_id):
+            if self.is_counted(work_id):
+                return Receipt(True)
+            asked = self._asked.get(work_id)
+            return OUT_OF_DATE if asked and asked.opened.is_asynchronous else CLOSED
+        step, is_open = state.step, answer_to(state, work_id) is None
+        if step is None or step.opened.is_asynchronous or not is_open:
+            return None
+        return LATE if step.is_full_with(more) else None
 
     def is_adapter(self, name: str, run_ids: Iterable[str]) -> bool:
         """Whether a blob is an adapter that one of these runs keeps; updates are nobody's."""
@@ -233,9 +263,8 @@ class Ledger:
 
     def _measured(self, run_id: str, answer: Answered) -> Answered:
         """An answer to the open step, with how long it took."""
-        step = self._live[run_id].state.step
-        assert step is not None  # else it is not new
-        took_s = max(0.0, self._clock.now_s() - step.opened.opened_at_s)
+        since_s = asked_at_s(self._live[run_id].state, answer.work_id)
+        took_s = max(0.0, self._clock.now_s() - since_s)
         return replace(answer, took_s=round(took_s, 3))
 
     def _receipt(
@@ -248,9 +277,7 @@ class Ledger:
             more = sum(run == run_id and one.outcome == "done" for run, one in some)
             if over := self.over(run_id, answer.work_id, more):
                 return over
-        step = self._live[run_id].state.step
-        assert step is not None  # else it is over
-        known = step.answers.get(answer.work_id)
+        known = answer_to(self._live[run_id].state, answer.work_id)
         if known is None and answer.work_id in new:
             known = new[answer.work_id][1]
         if known is None:
@@ -259,23 +286,28 @@ class Ledger:
         return Receipt(is_same, "" if is_same else f"answered already: {known.outcome}")
 
     def _folded(self, live: Live, event: Event) -> Live:
-        works, run_id = live.works, live.run.run_id
+        run_id = live.run.run_id
         if isinstance(event, Folded):
+            state = evolve(live.state, event)
             for opened in event.steps:
-                self._note(run_id, opened)
+                self._note(run_id, opened, asynchronous(state).keys())
             self._counted.update(event.counted)
             return self._recalled(live, event)
-        if isinstance(event, StepOpened):
-            works = {device_id: work_id for work_id, device_id in event.members}
-            self._note(run_id, event)
         if isinstance(event, Answered) and event.outcome == "done" and event.work_id in self._asked:
             self._counted.add(event.work_id)
         state = evolve(live.state, event)
+        if isinstance(event, StepOpened):
+            self._note(run_id, event, asynchronous(state).keys())
+        if isinstance(event, AlsoAsked) and state.step is not None:
+            self._steps[run_id].pop()  # the same step, which asks more now
+            self._note(run_id, state.step.opened, asynchronous(state).keys())
+        works = live.works
+        if isinstance(event, StepOpened | AlsoAsked | Finished | RolledBack | StepClosed):
+            works = works_of(state)
         shelf = shelved(live.shelf, live.state, event, state)
         is_back = isinstance(event, RolledBack)
         if (is_back or shelf is not live.shelf) and run_id in self._live:
             self._adapters[run_id] = adapters_kept(shelf, state)
-        works = works if state.step is not None else {}
         news, past, seq = news_of(live.state, event, state), live.past, live.seq + 1
         if news is not NOTHING:
             past = past.plus(news).newest(max(KNOWN_ROUNDS, shelf.keep_rounds))
@@ -284,24 +316,25 @@ class Ledger:
     def _recalled(self, live: Live, event: Folded) -> Live:
         """A run by the event that stands for all before it."""
         state = evolve(live.state, event)
-        members = state.step.members.items() if state.step is not None else ()
         return replace(
             live,
             state=state,
             seq=event.events + 1,
             first=event.events,
-            works={device_id: work_id for work_id, device_id in members},
+            works=works_of(state),
             shelf=shelved(live.shelf, live.state, event, state),
             past=past_of(event),
         )
 
-    def _note(self, run_id: str, opened: StepOpened) -> None:
-        """Remember the work of a step, and forget that of the oldest one."""
+    def _note(self, run_id: str, opened: StepOpened, at_work: AbstractSet[str]) -> None:
+        """Remember the work of a step, and forget that of the oldest one, if nobody is at it."""
         steps = self._steps.setdefault(run_id, deque())
         steps.append(opened)
         for work_id, device_id in opened.members:
             self._asked[work_id] = Asked(run_id, device_id, opened)
         while len(steps) > STEPS_ON_THEIR_WAY:
+            if at_work and not at_work.isdisjoint(key for key, _ in steps[0].members):
+                break
             for work_id, _ in steps.popleft().members:
                 self._asked.pop(work_id, None)
                 self._counted.discard(work_id)

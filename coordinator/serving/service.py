@@ -21,6 +21,7 @@ from coordinator.fleet.presence import Presence
 from coordinator.fleet.versions import is_too_old
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.events import (
+    AlsoAsked,
     Event,
     Extended,
     Finished,
@@ -28,6 +29,7 @@ from coordinator.rounds.events import (
     StepClosed,
     StepOpened,
 )
+from coordinator.rounds.pace.standing import asked_at_s
 from coordinator.serving.answers import Answers
 from coordinator.serving.executor import proceed
 from coordinator.serving.http.paces import Paces
@@ -195,9 +197,12 @@ class Service:
     def _work(self, runs: list[Live], device_id: str) -> Work | None:
         found = []
         for live in runs:
-            step, work_id = live.state.step, live.open_work(device_id)
-            if step is not None and work_id is not None:
-                found.append((step.opened.opened_at_s, _age(live), work_id, live, step.opened))
+            if (work_id := live.open_work(device_id)) is not None:
+                since_s, opened = (
+                    asked_at_s(live.state, work_id),
+                    self._ledger.opened(live, work_id),
+                )
+                found.append((since_s, _age(live), work_id, live, opened))
         if not found:
             return None
         _, _, work_id, live, opened = min(found, key=lambda one: one[:2])
@@ -379,8 +384,10 @@ class Service:
         alive, names_of = self.alive(run_id, now_s), self.fleet.names_of
         is_full = self.caretaker.is_full
         while event := proceed(self.store, self._ledger, run_id, alive, names_of, now_s, is_full):
-            if isinstance(event, StepOpened):
+            if isinstance(event, StepOpened | AlsoAsked):
                 woken |= {device_id for _, device_id in event.members}
+            if isinstance(event, AlsoAsked):
+                continue
             if not isinstance(event, StepOpened) or event.attempt > 1:
                 self.caretaker.is_due = True  # a step is over, with its updates
             if isinstance(event, StepClosed):

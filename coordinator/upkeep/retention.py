@@ -1,9 +1,10 @@
 """Which blobs of a run are still needed, decided from its journal alone.
 
-An update is needed until its step is closed. Of the adapters the first is kept, the last few, the
-best by evaluation, and those that devices may be on their way with: what the newest steps asked
-them to start from. All else may go. A `Shelf` is folded from the journal as the run's state is, and
-its size does not grow with the run.
+An update is needed until its step is closed, or in asynchronous rounds until it is in a version. Of
+the adapters the first is kept, the last few, the best by evaluation, and those that devices may be
+on their way with: what the newest steps asked them to start from, and asynchronous work that is not
+over. All else may go. A `Shelf` is folded from the journal as the run's state is, and its size does
+not grow with the run.
 """
 
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ import msgspec
 
 from coordinator.rounds.events import Event, Folded, StepClosed, StepOpened
 from coordinator.rounds.history import is_as_good
+from coordinator.rounds.pace.standing import asynchronous
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State, evolve
 from coordinator.upkeep.limits import KEEP_ROUNDS
@@ -72,12 +74,14 @@ def adapters_kept(shelf: Shelf, state: State) -> set[str]:
     always = {state.first_sha256, state.adapter_sha256, state.evaluated_sha256}
     always |= {shelf.best} if shelf.best else set()
     always |= {state.good.adapter_sha256} if state.good else set()
+    always |= {one.adapter_sha256 for one in asynchronous(state).values()}
     return always | set(shelf.asked) | {sha256 for _, sha256 in shelf.recent}
 
 
 def updates_kept(state: State) -> set[str]:
     """Updates of a run that stay: what the open step has got so far."""
-    answers = state.step.answers.values() if state.step else ()
+    answers = list(state.step.answers.values()) if state.step else []
+    answers += [one.answer for one in state.underway.values() if one.answer]
     return {answer.update_sha256 for answer in answers if answer.update_sha256}
 
 

@@ -30,6 +30,7 @@ from typing import Any, Literal
 import msgspec
 
 from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.pace.settings import Asynchronous
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import WrongInput
@@ -215,6 +216,7 @@ class Rounds:
     max_cohort: int = 0
     over_selection: float = 1.0
     patience: int = 0
+    asynchronous: Asynchronous | None = None
     evaluate_cohort: int = 0
     score_every: int = 1
     norm_bound: float | Literal["adaptive"] = 0.0

@@ -32,11 +32,13 @@ class Answer:
         device_id: Whose.
         update: What it sent.
         norm: Its Euclidean norm; None where that is not known.
+        share: How much it counts: 1, or less where it is of an older version.
     """
 
     device_id: str
     update: Update
     norm: float | None = None
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -100,4 +102,4 @@ def contributions(bounds: Bounds, answers: Iterable[Answer]) -> Iterator[Contrib
         delta = answer.update.delta
         norm = norm_of(delta) if answer.norm is None else answer.norm
         weight = bounds.weight(answer.update.num_examples, norm)
-        yield Contribution(answer.device_id, delta, weight, bounds.share(norm))
+        yield Contribution(answer.device_id, delta, weight, bounds.share(norm) * answer.share)

@@ -7,8 +7,8 @@ import msgspec
 
 from coordinator.rounds.bounds import Medians
 from coordinator.rounds.pace.patience import Patience
-from coordinator.rounds.scoring import Score
-from coordinator.rounds.state import Good, State
+from coordinator.rounds.scoring import Good, Score
+from coordinator.rounds.state import State
 from edge_client.labelling.book import Book
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.messages import Report

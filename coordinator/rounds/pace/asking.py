@@ -1,0 +1,128 @@
+"""Whom a step asks, and asynchronous training: whoever is idle is asked, from the newest version.
+
+Nothing here waits or loops; `rounds.machine.decide` asks when it is time.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from coordinator.rounds.events import AlsoAsked, Kind, StepOpened
+from coordinator.rounds.pace.silence import awake
+from coordinator.rounds.pace.underway import Works, busy, given_up, room_for
+from coordinator.rounds.schedule import Schedule
+from coordinator.rounds.selection import candidates, drawn
+from coordinator.rounds.state import State
+
+
+def train_on(
+    config: Schedule,
+    state: State,
+    alive: Collection[str],
+    least: Sequence[float],
+    secret: str,
+    now_s: float,
+    attempt: int,
+) -> StepOpened | None:
+    """A step of asynchronous training: what is underway goes on, and idle devices join it.
+
+    None where both are too few for `min_updates`.
+
+    Args:
+        config: The run, which is asynchronous.
+        state: The run's state.
+        alive: Who is there.
+        least: Least confidence of a pseudo-label, by label.
+        secret: The run's.
+        now_s: Unix time.
+        attempt: 1-based.
+    """
+    rule, round_index = config.asynchronous, state.round_index + 1
+    assert rule is not None
+    works = state.step.left_over(is_closed=False) if state.step else state.underway
+    lost = given_up(works, round_index, rule.most_staleness, config.deadline_s, now_s)
+    silent = {works[key].device_id for key in lost}  # it rests now
+    works = {key: one for key, one in works.items() if key not in lost}
+    at = round_index, attempt
+    asked_now = {one.device_id for one in works.values() if one.round_index == round_index}
+    rested = awake(alive, state.silences, state.steps + 1) - silent
+    for there in (rested, set(alive)):
+        chosen = _idle(config, state, there - asked_now, works, least, secret, at)
+        if len(chosen) + len(works) >= max(1, config.min_updates):
+            opened = open_step(state.adapter_sha256, "train", *at, chosen, secret, now_s)
+            return replace(opened, enough=rule.buffer, is_asynchronous=True, given_up=lost)
+    return None
+
+
+def also_asked(
+    config: Schedule,
+    state: State,
+    alive: Collection[str],
+    least: Sequence[float],
+    secret: str,
+    now_s: float,
+) -> AlsoAsked | None:
+    """More devices for the open step, which is asynchronous; None where nobody is idle.
+
+    None is asked twice to train from the same version: it would say the same again, and a quick one
+    could fill the buffer by itself.
+
+    Args:
+        config: As `train_on` has it.
+        state: The same.
+        alive: The same.
+        least: The same.
+        secret: The same.
+        now_s: The same.
+    """
+    step = state.step
+    if step is None or config.asynchronous is None:
+        return None
+    at = step.opened.round_index, step.opened.attempt
+    works = {key: replace(one, answer=step.answers.get(key)) for key, one in step.works.items()}
+    asked_now = {one.device_id for one in works.values() if one.round_index == at[0]}
+    rested = awake(alive, state.silences, state.steps + 1)
+    chosen = _idle(config, state, rested - asked_now, works, least, secret, at)
+    return AlsoAsked(members_of(chosen, secret, "train", *at), now_s) if chosen else None
+
+
+def _idle(
+    config: Schedule,
+    state: State,
+    there: Collection[str],
+    works: Works,
+    least: Sequence[float],
+    secret: str,
+    at: tuple[int, int],
+) -> tuple[str, ...]:
+    """Devices that may train beside those that do, as many as there is room for."""
+    assert config.asynchronous is not None
+    at_work = busy(works)
+    able = candidates(sorted(set(there) - at_work), state.texts, state.confidences, least)
+    room = room_for(config.asynchronous.concurrency, len(at_work), len(able))
+    return drawn(able, room, secret, "cohort", *at)
+
+
+def open_step(
+    adapter_sha256: str,
+    kind: Kind,
+    round_index: int,
+    attempt: int,
+    chosen: Iterable[str],
+    secret: str,
+    now_s: float,
+) -> StepOpened:
+    """A step that asks all chosen; the same arguments give the same work ids."""
+    members = members_of(chosen, secret, kind, round_index, attempt)
+    return StepOpened(kind, round_index, attempt, adapter_sha256, members, now_s)
+
+
+def members_of(chosen: Iterable[str], secret: str, *at: str | int) -> tuple[tuple[str, str], ...]:
+    """(work_id, device_id) of everyone asked."""
+    return tuple((_work_id(secret, *at, device_id), device_id) for device_id in chosen)
+
+
+def _work_id(secret: str, *work: str | int) -> str:
+    text = "\x1f".join(str(part) for part in work)
+    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()[:32]
