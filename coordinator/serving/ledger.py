@@ -302,7 +302,8 @@ class Ledger:
             self._steps[run_id].pop()  # the same step, which asks more now
             self._note(run_id, state.step.opened, asynchronous(state).keys())
         works = live.works
-        if isinstance(event, StepOpened | AlsoAsked | Finished | RolledBack | StepClosed):
+        is_other = isinstance(event, StepOpened | AlsoAsked | Finished | RolledBack | StepClosed)
+        if is_other or state.underway is not live.state.underway:
             works = works_of(state)
         shelf = shelved(live.shelf, live.state, event, state)
         is_back = isinstance(event, RolledBack)

@@ -205,6 +205,8 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
         return f"{config.name}: {what}: asked {names}; {closes}"
     if isinstance(event, StepClosed) and step is not None:
         done = f"{len(step.updates())} of {len(step.members)} done"
+        if step.opened.is_asynchronous:
+            return _version_text(live, step, event, names_of)
         spent = f"after {event.closed_at_s - step.opened.opened_at_s:.1f} s"
         gave, late = _accuracy(step), names_of(missing_in(live))
         missing = f"; no answer from {listed(late)}" if late else ""
@@ -219,6 +221,19 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
         why = f": {event.reason}" if event.reason else ""
         return f"{config.name}: finished, round {live.state.round_index} of {live.rounds}{why}"
     return ""
+
+
+def _version_text(live: Live, step: Step, event: StepClosed, names_of: Names) -> str:
+    """A line on a version of the adapter that asynchronous rounds made."""
+    what = f"{live.config.name}: {round_text(live, step.opened)} closed"
+    spent = f"after {event.closed_at_s - step.opened.opened_at_s:.1f} s"
+    counted = step.counted()
+    old = sum(step.staleness(work_id) > 0 for work_id in counted)
+    older = f", {old} from older versions" if old else ""
+    going = names_of(missing_in(live))
+    at_it = f"; still at it: {listed(going)}" if going else ""
+    refused = f"; the new adapter is not taken: {event.refused}" if event.refused else ""
+    return f"{what} {spent}: {len(counted)} updates{older}{at_it}{refused}"
 
 
 def pace_texts(live: Live, event: Event, after: State, names_of: Names) -> list[str]:

@@ -47,7 +47,9 @@ def train_on(
     at = round_index, attempt
     asked_now = {one.device_id for one in works.values() if one.round_index == round_index}
     rested = awake(alive, state.silences, state.steps + 1) - silent
-    for there in (rested, set(alive)):
+    # Where enough is there for a version at once, nobody is asked to start from the one before.
+    is_full = sum(one.answer is not None for one in works.values()) >= rule.buffer
+    for there in [set[str]()] if is_full else [rested, set(alive)]:
         chosen = _idle(config, state, there - asked_now, works, least, secret, at)
         if len(chosen) + len(works) >= max(1, config.min_updates):
             opened = open_step(state.adapter_sha256, "train", *at, chosen, secret, now_s)
