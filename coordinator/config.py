@@ -164,6 +164,8 @@ class RunConfig:
         )
         if self.asynchronous is not None:
             buffer, over = self.asynchronous.buffer, self.over_selection
+            is_plain = not self.training.scaffold
+            _demand(is_plain, "scaffold: not in asynchronous rounds; leave out one of the two")
             _demand(
                 over == 1.0, "over_selection: asynchronous rounds wait for nobody; leave it out"
             )

@@ -40,7 +40,11 @@ PAGE = ROOT / "docs" / "privacy.md"
 TENSORS = tensors.Update  # what a safetensors body from a device holds
 ROUTE = re.compile(r"^ +(GET|PUT|POST) +(\S+) +(?:(\w+) -> )?(.+)", re.MULTILINE)
 ATTRIBUTE = re.compile(r"^ {4}(\w+): ((?:.|\n {5,})+)", re.MULTILINE)
-NOT_SENT = ("Update.work_id", "Update.num_examples")  # they travel as `UpdateHeader`
+NOT_SENT = (
+    "Update.work_id",
+    "Update.num_examples",
+    "Update.steps",
+)  # they travel as `UpdateHeader`
 
 
 class PageError(Exception):

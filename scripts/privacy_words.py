@@ -52,6 +52,13 @@ REVEALS: dict[str, tuple[str, str]] = {
         "How many texts it trained on.",
         "Nothing but its weight in the mean.",
     ),
+    "UpdateHeader.steps": (
+        "Sent in runs with control variates alone. How many texts it trained on, to within a "
+        "batch; with labelling, so how many of them are pseudo-labelled, which its report says, "
+        "too. With the update it gives the mean gradient over its texts, which the update gives "
+        "up to a factor.",
+        "The mean over devices of that mean gradient, which is handed out for the next round.",
+    ),
     "Update.delta": (
         "The most of all: see [updates](#updates) below.",
         "The mean over the round's devices, in the next adapter. In a round of one device that is "
@@ -138,6 +145,10 @@ LEARNS: dict[str, str] = {
     "Work.prior": "The mean over all test texts; of two devices each can work out the other's.",
     "Work.thresholds": "How sure devices are of each label, as one number for all of them.",
     "Work.most": "About how many texts of one class the devices hold.",
+    "Work.control_sha256": "Names the mean of all devices' mean gradients; of two devices each can "
+    "work out the other's.",
+    "Work.control_bytes": "",
+    "Work.control_round": "",
     "Waiting.phase": "What others are doing.",
     "Waiting.run_name": "",
     "Waiting.round_index": "",
@@ -230,6 +241,10 @@ Nobody has measured how much harder, so do not count on it. Few texts, few steps
 them easier. A coordinator that runs other code than this repository's cannot change the base, but
 it chooses the adapter, the patterns and the label words that a device computes with; what that is
 worth to it has not been studied here.
+
+With control variates (`scaffold`) a device sends no more than its update and the number of its
+steps, from which the coordinator works out the mean gradient over the device's texts: an update is
+the same but for the learning rate and that number. The device's own variate stays with it.
 
 The finished adapter is made of all devices' updates. Whoever holds it can ask whether a text was
 trained on (membership inference: Shokri et al. 2017,

@@ -79,6 +79,7 @@ def create_run(
     optimizer: str | None = None,
     momentum: float | None = None,
     proximal: float | None = None,
+    scaffold: bool = False,
     deadline: float | None = None,
     seed: int | None = None,
     labelling: bool = False,
@@ -117,6 +118,7 @@ def create_run(
         optimizer: What devices train with, `adamw` or `sgd`.
         momentum: Of sgd.
         proximal: mu of FedProx: how strongly devices are pulled back to the adapter they received.
+        scaffold: Let devices hold control variates; with sgd alone.
         deadline: Seconds after which a step goes on without late devices.
         seed: Root seed; equal seeds give equal runs.
         labelling: Let devices label texts of their own; any keyword below says so too.
@@ -152,6 +154,7 @@ def create_run(
         "optimizer": optimizer,
         "momentum": momentum,
         "proximal": proximal,
+        "scaffold": scaffold or None,
         "deadline_s": deadline,
         "seed": seed,
         "labelling": labelling,

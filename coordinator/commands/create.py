@@ -28,6 +28,7 @@ BATCH = "Texts in one optimizer step, 1 or more; by default 8. More need more me
 LR = "Learning rate of the optimizer on the devices, above 0; by default 0.005."
 OPTIMIZER = "What devices train with: adamw, the default, or sgd (which takes a larger --lr)."
 MOMENTUM = "Momentum of sgd, 0 to below 1; by default 0."
+SCAFFOLD = "Let devices hold control variates (SCAFFOLD): with sgd alone, without the other two."
 PROXIMAL = (
     "mu of FedProx: pulls devices back to the adapter they received; by default 0, not at all."
 )
@@ -70,6 +71,7 @@ def create(
     optimizer: Annotated[str | None, typer.Option(help=OPTIMIZER)] = None,
     momentum: Annotated[float | None, typer.Option(help=MOMENTUM)] = None,
     proximal: Annotated[float | None, typer.Option(help=PROXIMAL)] = None,
+    scaffold: Annotated[bool, typer.Option("--scaffold", help=SCAFFOLD)] = False,
     deadline: Annotated[float | None, typer.Option(help=DEADLINE)] = None,
     seed: Annotated[int | None, typer.Option(help=SEED)] = None,
     labelling: Annotated[bool, typer.Option("--labelling", help=LABELLING)] = False,
@@ -109,6 +111,7 @@ def create(
         optimizer=optimizer,
         momentum=momentum,
         proximal=proximal,
+        scaffold=scaffold,
         deadline=deadline,
         seed=seed,
         labelling=labelling,

@@ -5,6 +5,8 @@ Pure: a body, its headers and what was asked go in; an update or a `Refusal` com
 
 import numpy as np
 
+from coordinator.rounds.bounds import LARGEST
+from coordinator.rounds.schedule import Schedule
 from edge_client.wire.messages import Report, WireError
 from edge_client.wire.tensors import (
     AdapterState,
@@ -12,6 +14,7 @@ from edge_client.wire.tensors import (
     check_same_parameters,
     decode_update,
 )
+from edge_client.wire.training import Training
 
 COUNTS = ("num_examples", "labelled", "pseudo_labels", "layer_forwards")
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -32,13 +35,17 @@ class Refusal(ValueError):
         self.detail = " ".join(detail.split())[:500]
 
 
-def check_update(body: bytes, work_id: str, adapter: AdapterState) -> Update:
+def check_update(
+    body: bytes, work_id: str, adapter: AdapterState, schedule: Schedule | None = None
+) -> Update:
     """Decode an update and check that it can be folded into the adapter it answers.
 
     Args:
         body: A safetensors file.
         work_id: The work it was sent for.
         adapter: What the device was given; names, shapes and the range of the sum are compared.
+        schedule: The run, whose settings say how many steps are possible; None: they are not
+            looked at.
 
     Raises:
         Refusal: 422; says what is wrong with it.
@@ -52,6 +59,8 @@ def check_update(body: bytes, work_id: str, adapter: AdapterState) -> Update:
         raise Refusal(422, str(error)) from error
     if update.work_id != work_id:
         raise Refusal(422, f"the update is for work {update.work_id[:64]!r}, sent for {work_id!r}")
+    if schedule is not None and schedule.training.scaffold:
+        _check_steps(update, schedule.training, schedule.labelling is not None)
     for name, tensor in update.delta.items():
         # A mean of states inside float32's range is inside it: no infinity can reach the adapter.
         if _largest(adapter[name]) + _largest(tensor) <= FLOAT32_MAX:
@@ -59,6 +68,31 @@ def check_update(body: bytes, work_id: str, adapter: AdapterState) -> Update:
         if np.abs(adapter[name].astype(np.float64) + tensor).max() > FLOAT32_MAX:
             raise Refusal(422, f"tensor {name!r} would leave the range of float32")
     return update
+
+
+def _check_steps(update: Update, training: Training, is_weighted: bool) -> None:
+    """Refuse a number of steps that the examples do not take; 0 says nothing and changes nothing.
+
+    Pseudo-labelled texts weigh less than one each, so there may be more of them than the weight.
+
+    Raises:
+        Refusal: 422.
+    """
+    steps, least = update.steps, training.epochs * -(-update.num_examples // training.batch)
+    is_possible = steps == least or (is_weighted and steps > least and not steps % training.epochs)
+    if steps and not is_possible:
+        raise Refusal(
+            422,
+            f"the update says {steps} steps; {update.num_examples} examples in batches of "
+            f"{training.batch} take {least}{' or more' if is_weighted else ''} in "
+            f"{training.epochs} epochs",
+        )
+
+
+def counted_steps(update: Update, norm: float, training: Training) -> int:
+    """Steps by which an update's control variate is known; 0 where it is none to compute with."""
+    is_fit = training.scaffold and norm <= LARGEST * update.steps * training.lr
+    return update.steps if is_fit else 0
 
 
 def _largest(tensor: np.ndarray) -> float:

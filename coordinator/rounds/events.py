@@ -24,7 +24,8 @@ class StepOpened:
         adapter_sha256: What the members start from.
         members: (work_id, device_id) of everyone asked, by device id.
         opened_at_s: Unix time; the deadline counts from here.
-        population: Of an evaluation, devices that its members stand for; 0 where not said.
+        population: Devices that its members stand for, of an evaluation, and of training with
+            control variates; 0 where not said.
         norm_bound: Longest update that counts unshortened, by its Euclidean norm; None: any.
         most_examples: Largest weight of a member in a mean; 0: whatever it says.
         most_pull: Largest product of a member's weight and its update's norm; None: any.
@@ -78,6 +79,7 @@ class Answered:
         mean_log_probabilities: One per label, over the texts evaluated.
         failure: Why it failed.
         norm: Euclidean norm of the update as it came; of training that is done.
+        steps: Optimizer steps that made it, where its device's control variate may count; else 0.
         took_s: Seconds since its step opened, or the coordinator came back; None where nobody
             measured. Two answers that differ in it alone are equal.
     """
@@ -92,6 +94,7 @@ class Answered:
     mean_log_probabilities: tuple[float, ...] = ()
     failure: Failure | None = None
     norm: float | None = None
+    steps: int = 0
     took_s: float | None = field(default=None, compare=False)
 
 
@@ -134,12 +137,14 @@ class StepClosed:
         refused: Why the new adapter of a training step was not taken: the one before stays; empty
             where it was.
         memory_sha256: What the coordinator remembers for the next round, a blob; empty: nothing.
+        control_sha256: The control variate that devices of the next round fetch; empty: zero.
     """
 
     adapter_sha256: str | None
     closed_at_s: float
     refused: str = ""
     memory_sha256: str = ""
+    control_sha256: str = ""
 
 
 @dataclass(frozen=True)

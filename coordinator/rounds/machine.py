@@ -317,5 +317,7 @@ def _train(
         if min(size, len(chosen)) >= config.min_updates:
             opened = open_step(sha256, "train", round_index, attempt, chosen, secret, now_s)
             opened = replace(opened, enough=size if size < len(chosen) else 0)
+            if config.training.scaffold:
+                opened = replace(opened, population=len(names))
             return _timed(config, state, opened)
     return None

@@ -10,7 +10,7 @@ from functools import reduce
 
 import msgspec
 
-from coordinator.rounds.bounds import Medians
+from coordinator.rounds.bounds import Medians, bounds_of
 from coordinator.rounds.events import (
     AlsoAsked,
     Answered,
@@ -27,6 +27,7 @@ from coordinator.rounds.events import (
     StepOpened,
     Unpaused,
 )
+from coordinator.rounds.learning.scaffold import counts
 from coordinator.rounds.pace.deadlines import Times, after_answers
 from coordinator.rounds.pace.patience import Patience, after_score
 from coordinator.rounds.pace.silence import Silence, after_step
@@ -78,6 +79,8 @@ class State:
         failing: The devices that were asked in those.
         trouble: What last went wrong with it, or why it ended early, in words; empty of nothing.
         memory_sha256: What the last closed round left for the next, a blob; empty: nothing.
+        control_sha256: The population's control variate, a blob; empty: zero.
+        controls: Device -> the last round in which its update changed that.
         patience: How many evaluations in a row found nothing better.
         underway: Training of asynchronous rounds that goes on while no such step is open.
     """
@@ -114,6 +117,8 @@ class State:
     silences: Mapping[str, Silence] = field(default_factory=dict)
     times: Times = field(default_factory=dict)
     memory_sha256: str = ""
+    control_sha256: str = ""
+    controls: Mapping[str, int] = field(default_factory=dict)
     patience: Patience = field(default_factory=Patience)
     underway: Mapping[str, Underway] = field(default_factory=dict)
 
@@ -325,6 +330,8 @@ def _rolled_back(state: State, event: RolledBack) -> State:
         scores=scores,
         priors=priors,
         memory_sha256="",  # it belongs to the adapter that was left
+        control_sha256="",  # nor does the other path's drift say anything
+        controls={},
         medians=state.medians.without(state.round_index - event.round_index),
         good=known,
         asked=0,
@@ -343,11 +350,12 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
             return replace(closed, trouble=f"round {round_index} was not taken: {event.refused}")
         medians = state.medians.after(step.opened, [answer for _, answer in step.updates()])
         adapter_sha256 = event.adapter_sha256 or closed.adapter_sha256
-        memory_sha256 = event.memory_sha256
         return replace(
             closed,
             adapter_sha256=adapter_sha256,
-            memory_sha256=memory_sha256,
+            memory_sha256=event.memory_sha256,
+            control_sha256=event.control_sha256,
+            controls=_holders(state, step) if event.control_sha256 else state.controls,
             medians=medians,
         )
     if step.opened.kind == "label":
@@ -376,6 +384,13 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
         scores={index: one for index, one in scores.items() if index in decides},
         priors={index: one for index, one in priors.items() if index in decides},
     )
+
+
+def _holders(state: State, step: Step) -> Mapping[str, int]:
+    """Whose control variates count, and of which round, after a training step."""
+    bounds, index = bounds_of(step.opened), step.opened.round_index
+    new = [name for name, one in step.updates() if counts(bounds, one.norm, one.steps)]
+    return {**state.controls, **dict.fromkeys(new, index)}
 
 
 def replay(adapter_sha256: str, events: Iterable[Event]) -> State:

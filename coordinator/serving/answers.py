@@ -9,7 +9,7 @@ from threading import Lock
 
 from coordinator.fleet.devices import Fleet
 from coordinator.fleet.members import Members
-from coordinator.rounds.admission import Refusal, check_report, check_update
+from coordinator.rounds.admission import Refusal, check_report, check_update, counted_steps
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import Answered, StepOpened
 from coordinator.rounds.pace.standing import answer_to
@@ -88,8 +88,11 @@ class Answers:
         if (receipt := self._known(asked, work_id, name)) is not None:
             return receipt  # its step has closed while it came: its adapter may be gone
         adapter = self._adapter(asked.opened.adapter_sha256)
-        update = check_update(path.read_bytes(), work_id, adapter)
-        answer = Answered(work_id, "done", name, update.num_examples, norm=norm_of(update.delta))
+        config = self._live(asked).config
+        update = check_update(path.read_bytes(), work_id, adapter, config)
+        norm = norm_of(update.delta)
+        steps = counted_steps(update, norm, config.training)
+        answer = Answered(work_id, "done", name, update.num_examples, norm=norm, steps=steps)
         if (receipt := self._known(asked, work_id, name)) is not None:
             return receipt
         with self._store.claiming():

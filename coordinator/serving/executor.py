@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable
 from coordinator.rounds.events import AlsoAsked, Event, Paused, StepClosed, StepOpened
 from coordinator.rounds.extensions.catalogue import PluginError
 from coordinator.rounds.learning.learning import Answer, learn
-from coordinator.rounds.learning.memory import decode_memory, encode_memory
+from coordinator.rounds.learning.memory import decode_memory, encode_memory, part_of
+from coordinator.rounds.learning.scaffold import CONTROL, control_in, scaffold_of
 from coordinator.rounds.machine import bounded, decide
 from coordinator.rounds.pace.step import Step
 from coordinator.serving.ledger import Ledger, Live
@@ -87,11 +88,12 @@ def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
     answers = (
         Answer(
             device_id,
-            decode_update(store.read(answer.update_sha256 or "")),
-            answer.norm,
-            rule.share(step.staleness(answer.work_id)) if rule else 1.0,
+            decode_update(store.read(one.update_sha256 or "")),
+            one.norm,
+            rule.share(step.staleness(one.work_id)) if rule else 1.0,
+            one.steps,
         )
-        for device_id, answer in step.updates()
+        for device_id, one in step.updates()
     )
     remembered = state.memory_sha256 and store.read(state.memory_sha256)
     found = learn(
@@ -102,8 +104,12 @@ def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
         decode_adapter(store.read(opened.adapter_sha256)),
         decode_memory(remembered or b""),
         state.medians.norms,
+        scaffold=scaffold_of(live.config.training, state.controls),
     )
     if found.lack:
-        return StepClosed(opened.adapter_sha256, now_s, found.lack, state.memory_sha256)
+        kept = state.memory_sha256, state.control_sha256
+        return StepClosed(opened.adapter_sha256, now_s, found.lack, *kept)
     memory = store.put(encode_memory(found.memory)) if found.memory else ""
-    return StepClosed(store.put(encode_adapter(found.adapter)), now_s, memory_sha256=memory)
+    control = control_in(part_of(found.memory, CONTROL))
+    handed_out = store.put(encode_adapter(control)) if control else ""
+    return StepClosed(store.put(encode_adapter(found.adapter)), now_s, "", memory, handed_out)

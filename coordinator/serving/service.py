@@ -206,7 +206,7 @@ class Service:
         if not found:
             return None
         _, _, work_id, live, opened = min(found, key=lambda one: one[:2])
-        return work_of(live, opened, work_id, self.adapter_bytes(opened.adapter_sha256))
+        return work_of(live, opened, work_id, self.adapter_bytes, device_id)
 
     def _waiting(self, runs: list[Live], device_id: str, now_s: float) -> Waiting:
         here = [one for one in runs if device_id not in one.state.left]

@@ -1,6 +1,7 @@
 """What a coordinator says of its runs: to devices that wait, and in its own log."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 
 from coordinator.rounds.events import Event, Finished, Paused, RolledBack, StepClosed, StepOpened
@@ -58,17 +59,20 @@ def base_name_of(live: Live) -> str:
     return portable_name(named if named == live.run.base_reference else f"./{named}")
 
 
-def work_of(live: Live, opened: StepOpened, work_id: str, adapter_bytes: int) -> Work:
+def work_of(
+    live: Live, opened: StepOpened, work_id: str, bytes_of: Callable[[str], int], device_id: str
+) -> Work:
     """A piece of work, as its device is told.
 
     Args:
         live: The run.
         opened: The step that asks for it.
         work_id: Names it.
-        adapter_bytes: Size of the adapter to start from.
+        bytes_of: Sizes of adapters by their SHA-256.
+        device_id: Who is asked.
     """
-    guidance = guidance_of(live.config, live.state, opened)
-    return Work(
+    guidance, state = guidance_of(live.config, live.state, opened), live.state
+    work = Work(
         protocol=PROTOCOL,
         work_id=work_id,
         kind=opened.kind,
@@ -77,7 +81,7 @@ def work_of(live: Live, opened: StepOpened, work_id: str, adapter_bytes: int) ->
         base_id=live.run.base_id,
         adapter_spec=live.config.adapter,
         adapter_sha256=opened.adapter_sha256,
-        adapter_bytes=adapter_bytes,
+        adapter_bytes=bytes_of(opened.adapter_sha256),
         task=live.config.task,
         training=live.config.training,
         seed=live.config.seed,
@@ -86,6 +90,15 @@ def work_of(live: Live, opened: StepOpened, work_id: str, adapter_bytes: int) ->
         prior=guidance.prior,
         thresholds=guidance.thresholds,
         most=guidance.most,
+    )
+    if opened.kind != "train" or not live.config.training.scaffold:
+        return work
+    control = state.control_sha256
+    return replace(
+        work,
+        control_sha256=control,
+        control_bytes=bytes_of(control) if control else 0,
+        control_round=state.controls.get(device_id, 0),
     )
 
 

@@ -70,11 +70,12 @@ def shelved(shelf: Shelf, before: State, event: Event, after: State) -> Shelf:
 
 
 def adapters_kept(shelf: Shelf, state: State) -> set[str]:
-    """Adapters of a run that stay, by SHA-256."""
+    """Adapters of a run that stay, by SHA-256, and what devices fetch beside them."""
     always = {state.first_sha256, state.adapter_sha256, state.evaluated_sha256}
     always |= {shelf.best} if shelf.best else set()
     always |= {state.good.adapter_sha256} if state.good else set()
     always |= {one.adapter_sha256 for one in asynchronous(state).values()}
+    always |= {state.control_sha256} if state.control_sha256 else set()
     return always | set(shelf.asked) | {sha256 for _, sha256 in shelf.recent}
 
 
@@ -87,8 +88,12 @@ def updates_kept(state: State) -> set[str]:
 
 def blobs_kept(shelf: Shelf, state: State) -> set[str]:
     """All blobs of a run that stay, by SHA-256."""
-    remembered = {state.memory_sha256} if state.memory_sha256 else set()
-    return adapters_kept(shelf, state) | updates_kept(state) | remembered
+    return adapters_kept(shelf, state) | updates_kept(state) | remembered_kept(state)
+
+
+def remembered_kept(state: State) -> set[str]:
+    """What a run's next round goes on from beside its adapter; also of a run that is finished."""
+    return {state.memory_sha256, state.control_sha256} - {""}
 
 
 def of_finished(shelf: Shelf) -> Shelf:

@@ -20,9 +20,16 @@ from edge_client.labelling.own_texts import OwnTexts
 from edge_client.labelling.terms import terms_of
 from edge_client.metering.phases import phase
 from edge_client.texts.examples import ClientData
+from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import Update, encode_update
+from edge_client.wire.tensors import (
+    AdapterState,
+    Update,
+    check_same_parameters,
+    encode_adapter,
+    encode_update,
+)
 
 
 def answer(
@@ -32,6 +39,7 @@ def answer(
     device_id: str,
     notes: Notes,
     keeper: Keeper | None = None,
+    held: Held | None = None,
 ) -> Answer:
     """Do a piece of work; its report, costs of time and traffic not filled in, and its update.
 
@@ -42,13 +50,14 @@ def answer(
         device_id: The device.
         notes: What it knows of its unlabelled texts.
         keeper: Knows where training was left; None: it never is.
+        held: Control variates, for training in a run that has them.
 
     Raises:
         TrainingError: No texts to train on, or the loss is no longer finite.
     """
     before = engine.layer_forwards
     if work.kind == "train":
-        finished = _train(engine, own, work, device_id, notes, keeper)
+        finished = _train(engine, own, work, device_id, notes, keeper, held)
     elif work.kind == "label":
         finished = _label(engine, own, work, notes)
     else:
@@ -64,6 +73,7 @@ def _train(
     device_id: str,
     notes: Notes,
     keeper: Keeper | None,
+    held: Held | None,
 ) -> Answer:
     """Train on the labelled texts, and on those with a pseudo-label; gold labels come first."""
     seed = derive_seed(work.seed, "train", device_id, work.round_index)
@@ -78,10 +88,12 @@ def _train(
         seed,
         [weighed[row] for row in rows] if pseudo else None,
         keeper,
+        _shift(engine, held),
     )
     if terms is not None:
         notes.add(TrainingDone(work.work_id, training_forwards(engine, terms, len(rows))))
-    update = Update(work.work_id, trained.num_examples, trained.delta)
+    steps = trained.steps if held and held.own is not None else 0
+    update = Update(work.work_id, trained.num_examples, trained.delta, steps)
     report = Report(
         work.work_id,
         "done",
@@ -92,7 +104,20 @@ def _train(
     )
     with phase("encode"):
         body = encode_update(update)
-    return Answer(report, body)
+        after = held.own_after(trained.delta, steps, work.training.lr) if held and steps else None
+    return Answer(report, body, control=None if after is None else encode_adapter(after))
+
+
+def _shift(engine: Engine, held: Held | None) -> AdapterState:
+    """What control variates add to each gradient; empty: nothing.
+
+    Raises:
+        WireError: They are of another adapter.
+    """
+    shift = held.shift() if held else {}
+    if shift:
+        check_same_parameters(shift, {name: one.shape for name, one in engine.adapter().items()})
+    return shift
 
 
 def drawn(labels: Sequence[str | None], gold: int, most: int, seed: int) -> list[int]:

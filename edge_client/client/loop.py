@@ -403,11 +403,15 @@ class Client:
         self, coordinator: Coordinator, work: Work, standing: Standing, meter: WorkMeter
     ) -> Answer:
         base_name = standing.terms.base_name if standing.terms else "of that run"
+        control, most = b"", len(self._runs) * (2 if work.control_sha256 else 1)
         with meter.phase("download"), waiting():
             sha256 = work.adapter_sha256
             fetch = partial(coordinator.adapter, sha256, meter, work.adapter_bytes)
-            body = self._adapters.body(sha256, fetch, len(self._runs))
-        return self._worker.do(work, base_name, self._me.device_id, body, meter)
+            body = self._adapters.body(sha256, fetch, most)
+            if sha256 := work.control_sha256:
+                fetch = partial(coordinator.adapter, sha256, meter, work.control_bytes)
+                control = self._adapters.body(sha256, fetch, most)
+        return self._worker.do(work, base_name, self._me.device_id, body, meter, control)
 
     def _count(
         self, run_id: str, standing: Standing, error: Exception | None, finished: Answer

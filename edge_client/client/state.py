@@ -7,6 +7,7 @@ adapters/SHA.st        adapters last received, one per run, so that none is fetc
 adapter/               the adapter of the run finished last, for `smidgen client predict`
 finished/RUN/          the same for each finished run by its name, the last sixteen
 outbox/WORK.json, .st  a finished report and update until the coordinator has acknowledged them
+controls/RUN/ROUND.st  its control variates, see `edge_client.client.scaffold.controls`
 steps/WORK.st          where unfinished training stands, see `edge_client.guest.steps`
 labels-RUN.jsonl       what it has read of its unlabelled texts, see `edge_client.labelling.book`
 corrections.json       measured peaks of memory, which correct predictions
@@ -30,6 +31,7 @@ from typing import Any
 
 import msgspec
 
+from edge_client.client.scaffold.controls import Controls
 from edge_client.errors import WrongInput
 from edge_client.files import PRIVATE, close_to_others, private, told_of, write_atomically
 from edge_client.wire.fleet import Terms
@@ -74,11 +76,14 @@ class Answer:
         report: Its figures.
         update: The update's bytes, or None for work without one.
         reason: Why it failed, for people at this device; never sent, and not kept.
+        control: The device's control variate after it, a safetensors file that is never sent; None
+            where there is none.
     """
 
     report: Report
     update: bytes | None
     reason: str = ""
+    control: bytes | None = None
 
 
 class ClientState:
@@ -95,6 +100,7 @@ class ClientState:
         self.folder = folder
         self._adapters, self._outbox = folder / "adapters", folder / "outbox"
         self._runs, self._steps = folder / "runs", folder / "steps"
+        self.controls = Controls(folder / "controls")
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the texts
             for part in (self._adapters, self._outbox, self._runs):
@@ -149,6 +155,7 @@ class ClientState:
             *_but_newest(self._runs.glob("*.json"), KEPT_TERMS),
         ):
             old.unlink(missing_ok=True)
+        self.controls.forget_all_but({path.stem for path in self._runs.glob("*.json")})
 
     def identity(self) -> Identity | None:
         """Who this device is, or None where it never enrolled; an older smidgen's is rewritten.
@@ -222,6 +229,7 @@ class ClientState:
                     self.forget_finished(finished.report.work_id)
                 for path in (*self._runs.glob("*.json"), *self._steps.glob("*.st")):
                     path.unlink()
+                self.controls.forget_all_but(())
             if before != identity:
                 self._write_identity(identity)
             (self.folder / DRAWN).unlink(missing_ok=True)
@@ -252,6 +260,7 @@ class ClientState:
     def forget_terms(self, run_id: str) -> None:
         """Drop the terms of a run whose adapter is at home."""
         self._run_file(run_id).unlink(missing_ok=True)
+        self.controls.forget(file_name(run_id))
 
     def _run_file(self, run_id: str) -> Path:
         return self._runs / f"{file_name(run_id)}.json"

@@ -12,7 +12,7 @@ from edge_client.bases.base import Base
 from edge_client.client.answers import answer
 from edge_client.client.enrolment import check_base, check_ready, check_texts
 from edge_client.client.settings import Settings
-from edge_client.client.state import Answer, ClientState
+from edge_client.client.state import Answer, ClientState, file_name
 from edge_client.client.telling import Progress, texts_in
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.budgeted import open_within
@@ -28,6 +28,7 @@ from edge_client.labelling.own_texts import OwnTexts
 from edge_client.metering.work import WorkMeter
 from edge_client.planning.words import plan_in_words
 from edge_client.texts.data_folder import DataFolder
+from edge_client.wire.control import Held
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import Work
 from edge_client.wire.tensors import decode_adapter
@@ -70,7 +71,13 @@ class Worker:
         return peak_bytes
 
     def do(
-        self, work: Work, base_name: str, device_id: str, body: bytes, meter: WorkMeter
+        self,
+        work: Work,
+        base_name: str,
+        device_id: str,
+        body: bytes,
+        meter: WorkMeter,
+        control: bytes = b"",
     ) -> Answer:
         """Do one piece of work.
 
@@ -80,6 +87,7 @@ class Worker:
             device_id: The device's.
             body: The adapter to start from, a safetensors file.
             meter: Counts.
+            control: The population's control variate, likewise; empty: zero.
 
         Raises:
             OverLimits: It is more than the device's owner allows.
@@ -102,12 +110,22 @@ class Worker:
                 leave = self._guest.between if work.kind == "label" else self._guest.stay
                 engine.on_texts = left_after(engine.on_texts, leave)
         with meter.phase(work.kind):
-            finished = answer(engine, own, work, device_id, notes, self._keeper(work))
+            held = self._held(work, control)
+            finished = answer(engine, own, work, device_id, notes, self._keeper(work), held)
+            if finished.control is not None:  # before the outbox, so that both are there or neither
+                told = work.round_index, work.control_round
+                self._state.controls.keep(file_name(work.run_id), *told, finished.control)
             if work.kind == "train":
                 engine.end_round()
         peak = engine.device_peak()
         meter.accelerator_peak_bytes = peak.allocated_bytes if peak else None
         return finished
+
+    def _held(self, work: Work, control: bytes) -> Held | None:
+        """Control variates to train with; None in a run without."""
+        if work.kind != "train" or not work.training.scaffold:
+            return None
+        return Held(control, self._state.controls.own(file_name(work.run_id), work.control_round))
 
     def _keeper(self, work: Work) -> Keeper:
         settings = self._settings
@@ -118,6 +136,7 @@ class Worker:
             "base": work.base_id,
             "form of adapter": work.adapter_spec,
             "engine or version": " ".join(how),
+            "control variates": f"{work.control_sha256} {work.control_round}",
         }
         return StepFile(self._state.steps(work.work_id), bound, self._guest.between)
 

@@ -39,12 +39,14 @@ class Trained:
         num_examples: Texts trained on, by their weights, rounded; at least 1.
         loss: Mean cross-entropy over the last epoch, in nats.
         earlier_forwards: Layer-forwards of earlier lives, in which it was left.
+        steps: Optimizer steps, all lives together.
     """
 
     delta: AdapterState
     num_examples: int
     loss: float
     earlier_forwards: int = 0
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ def train(
     seed: int,
     weights: Sequence[float] | None = None,
     keeper: Keeper | None = None,
+    shift: AdapterState | None = None,
 ) -> Trained:
     """Train the engine's adapter from where it stands.
 
@@ -98,6 +101,7 @@ def train(
         seed: Seed of the order of the texts.
         weights: Each text's weight in the loss; None: every one has 1.
         keeper: Knows where this training was left, and says when it is to be; None: never.
+        shift: Added to each gradient; None or empty: nothing.
 
     Raises:
         TrainingError: No texts, or the loss is no longer finite.
@@ -106,14 +110,15 @@ def train(
     if not examples:
         raise TrainingError("no labelled texts to train on")
     before, keeper = engine.adapter(), keeper or NotKept()
-    engine.hold(Tether(before, training.proximal) if training.proximal else None)
+    tether = Tether(before, training.proximal, shift or {})
+    engine.hold(tether if tether.proximal or tether.shift else None)
     with phase("tokenize"):
         asked = [view.prompts(examples) for view in engine.encoder.views()]
     labels = engine.encoder.labels(examples)
     place = _found(engine, keeper, before, bound_by(asked, labels, weights, training, seed))
     earlier, here_before = place.layer_forwards, engine.layer_forwards
     generator = np.random.Generator(np.random.PCG64(seed))
-    loss = math.nan
+    loss, steps = math.nan, 0
 
     def now() -> Steps:
         """What stands between two steps."""
@@ -125,6 +130,7 @@ def train(
         prompts = in_turn(asked, epoch)
         lengths = [len(prompt.ids) for prompt in prompts]
         batches = epoch_batches(lengths, training.batch, generator)
+        steps += len(batches)
         if epoch < place.epoch:
             continue  # of an earlier life; its order was drawn, as it was then
         if epoch > place.epoch:
@@ -149,7 +155,7 @@ def train(
     after = engine.adapter()
     num_examples = len(examples) if weights is None else max(1, round(sum(weights)))
     delta = {name: after[name] - before[name] for name in before}
-    return Trained(delta, num_examples, loss, earlier)
+    return Trained(delta, num_examples, loss, earlier, steps)
 
 
 def bound_by(

@@ -72,6 +72,11 @@ class Work:
             adapter to label with, in label order; empty where nobody knows. Of label work.
         thresholds: Least confidence of a pseudo-label, in label order; empty: as `labelling` says.
         most: Texts of one class that a device trains on, drawn anew in every round; 0 for no cap.
+        control_sha256: SHA-256 of the population's control variate, fetched as adapters are; empty:
+            it is zero. Of training with control variates.
+        control_bytes: Size of that file.
+        control_round: The last round in which this device's update changed it, 0 for none: the
+            device goes on from the variate of its own that it had after that one.
     """
 
     protocol: int
@@ -91,10 +96,16 @@ class Work:
     prior: tuple[float, ...] = ()
     thresholds: tuple[float, ...] = ()
     most: int = 0
+    control_sha256: str = ""
+    control_bytes: int = 0
+    control_round: int = 0
 
     def __post_init__(self) -> None:
         for name in ("work_id", "run_id", "adapter_sha256"):
             check_id(name, getattr(self, name))
+        if self.control_sha256:
+            check_id("control_sha256", self.control_sha256)
+        demand(self.control_round >= 0, "control_round: 0 or more")
         is_whole = self.kind != "label" or self.labelling is not None
         demand(is_whole, "labelling: expected with label work")
         demand(0.0 <= self.keep <= 1.0, "keep: 0 to 1")

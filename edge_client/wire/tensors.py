@@ -21,7 +21,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from edge_client.errors import demand
-from edge_client.wire.messages import PROTOCOL, WireError, decode, encode
+from edge_client.wire.messages import PROTOCOL, WireError, decode, encode_brief
 
 MAX_UPDATE_OVERHEAD_BYTES = 64 * 1024  # what an update may weigh beyond the adapter it answers
 UPDATES_SINCE = 2  # the protocol whose updates had this form first; a store may hold some
@@ -36,14 +36,17 @@ class UpdateHeader:
         protocol: Version of this contract.
         work_id: The work it answers.
         num_examples: The update's weight in the mean, 1 to 10^9.
+        steps: Optimizer steps that made it, of a run with control variates; 0: not said.
     """
 
     protocol: int
     work_id: str
     num_examples: int
+    steps: int = 0
 
     def __post_init__(self) -> None:
         demand(1 <= self.num_examples <= 10**9, "num_examples: 1 to 10^9")
+        demand(0 <= self.steps < 2**53, "steps: 0 to 2^53")
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,13 @@ class Update:
         work_id: The work it answers.
         num_examples: The update's weight in the mean.
         delta: Trained minus received weights, float32, PEFT's own names.
+        steps: Optimizer steps that made it, of a run with control variates; 0: not said.
     """
 
     work_id: str
     num_examples: int
     delta: AdapterState
+    steps: int = 0
 
 
 def encode_adapter(state: AdapterState, header: str = "") -> bytes:
@@ -102,8 +107,8 @@ def header_of(body: bytes) -> bytes:
 
 def encode_update(update: Update) -> bytes:
     """Encode an update: the delta's tensors, its header in the file's metadata."""
-    header = UpdateHeader(PROTOCOL, update.work_id, update.num_examples)
-    return encode_adapter(update.delta, encode(header).decode())
+    header = UpdateHeader(PROTOCOL, update.work_id, update.num_examples, update.steps)
+    return encode_adapter(update.delta, encode_brief(header).decode())
 
 
 def decode_update(body: bytes) -> Update:
@@ -116,7 +121,7 @@ def decode_update(body: bytes) -> Update:
     header = decode(header_of(body), UpdateHeader)
     if not UPDATES_SINCE <= header.protocol <= PROTOCOL:
         raise WireError(f"update of protocol {header.protocol}, {PROTOCOL} expected")
-    return Update(header.work_id, header.num_examples, delta)
+    return Update(header.work_id, header.num_examples, delta, header.steps)
 
 
 def check_same_parameters(delta: AdapterState, reference: Mapping[str, tuple[int, ...]]) -> None:

@@ -21,6 +21,7 @@ class Training:
         momentum: Of SGD: v = momentum * v + gradient is what a step follows.
         proximal: mu of FedProx (Li et al. 2020, arXiv:1812.06127): each step's objective has
             mu/2 * ||w - received||^2 beside the loss; 0 for none.
+        scaffold: Whether devices hold control variates (`edge_client.wire.control`).
     """
 
     epochs: int = 4
@@ -31,6 +32,7 @@ class Training:
     optimizer: str = ADAMW
     momentum: float = 0.0
     proximal: float = 0.0
+    scaffold: bool = False
 
     def __post_init__(self) -> None:
         demand(1 <= self.epochs <= 10_000, "epochs: 1 to 10000")
@@ -43,9 +45,11 @@ class Training:
         is_fit = not self.momentum or self.optimizer == SGD
         demand(is_fit, "momentum: 0 (adamw has its own), or optimizer sgd")
         demand(0.0 <= self.proximal <= 1e4, "proximal: 0 to 10000")
+        is_plain = self.optimizer == SGD and not self.momentum and not self.proximal
+        demand(is_plain or not self.scaffold, "scaffold: sgd alone, no momentum, no proximal term")
 
     @property
     def kept_numbers(self) -> int:
-        """Numbers for each trained one beside value and gradient: moments, the weights received."""
+        """Numbers beside each trained one's value and gradient: moments, w received, c - c_i."""
         moments = 2 if self.optimizer == ADAMW else int(self.momentum > 0)
-        return moments + int(self.proximal > 0)
+        return moments + int(self.proximal > 0) + int(self.scaffold)

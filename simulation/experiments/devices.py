@@ -15,9 +15,10 @@ from edge_client.engine.activation_cache import ActivationCache
 from edge_client.labelling.book import Book, MemoryNotes
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.texts.examples import ClientData, Example
+from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import decode_adapter
-from simulation.experiments.federation.outcomes import Standing
+from simulation.experiments.federation.outcomes import NOTHING, Standing
 from simulation.experiments.scoring import Score, score
 from simulation.experiments.stage import Stage
 from simulation.population.clients import Population, merged
@@ -62,7 +63,12 @@ class InProcess:
     def recall(self, notes: Mapping[str, Book]) -> None:
         self._books = dict(notes)
 
-    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
+    def do(
+        self,
+        adapter: bytes,
+        asked: Sequence[tuple[str, Work]],
+        helds: Mapping[str, Held] = NOTHING,
+    ) -> Iterator[Answer]:
         """Answer training or label work, in the order asked; who fails says so in its report."""
         state = decode_adapter(adapter)
         for name, work in asked:
@@ -71,7 +77,8 @@ class InProcess:
             if work.labelling is not None:
                 self._books[name] = notes.book  # before it is answered: who asks may not come back
             try:
-                yield answer(self._engine, self._texts(name, work), work, name, notes)
+                own, held = self._texts(name, work), helds.get(name)
+                yield answer(self._engine, own, work, name, notes, held=held)
             except (RuntimeError, ValueError) as error:
                 failed = Report(work.work_id, "failed", failure=code_of(error))
                 yield Answer(failed, None, f"{name}: {error}")

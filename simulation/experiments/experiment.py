@@ -48,7 +48,7 @@ else:  # pragma: no cover - the same library, before it moved into Python
 FULL = ("full", "full+head")
 RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before
 ADDED_LATER = ("norm_bound", "max_examples", "is_guarded", "hostile", "learning")
-ADDED_TO_TRAINING = ("optimizer", "momentum", "proximal")
+ADDED_TO_TRAINING = ("optimizer", "momentum", "proximal", "scaffold")
 Paradigm = Literal["federated", "centralised", "local"]
 
 

@@ -100,7 +100,7 @@ def forged(update: Update, attack: Attack, seed: int) -> Update:
         delta, claimed = _noise(delta, seed), CLAIMED
     elif attack == "together":
         delta, claimed = _times(delta, -TIMES), CLAIMED
-    return Update(update.work_id, claimed, delta)
+    return Update(update.work_id, claimed, delta, update.steps)
 
 
 def _times(delta: AdapterState, factor: float) -> AdapterState:

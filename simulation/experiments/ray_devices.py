@@ -19,9 +19,10 @@ from typing import Any
 from edge_client.client.state import Answer
 from edge_client.labelling.book import Book
 from edge_client.planning.resources import usable_cores
+from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work
 from simulation.experiments.devices import InProcess
-from simulation.experiments.federation.outcomes import Standing
+from simulation.experiments.federation.outcomes import NOTHING, Standing
 from simulation.experiments.federation.run import SimulationError
 from simulation.experiments.scoring import Score
 from simulation.experiments.stage import Stage
@@ -42,11 +43,12 @@ class _Worker:
         self._devices = InProcess(on)
 
     def do(
-        self, adapter: bytes, name: str, work: Work, book: Book | None
+        self, adapter: bytes, name: str, work: Work, book: Book | None, held: Held | None
     ) -> tuple[Answer, Book | None]:
         """One client's work, and what it knows of its unlabelled texts after it."""
         self._devices.recall({} if book is None else {name: book})
-        finished = next(self._devices.do(adapter, [(name, work)]))
+        helds = {} if held is None else {name: held}
+        finished = next(self._devices.do(adapter, [(name, work)], helds))
         return finished, self._devices.notes().get(name)
 
     def gate(self, adapter: bytes, work: Work) -> Report | None:
@@ -95,10 +97,15 @@ class RayDevices:
     def recall(self, notes: Mapping[str, Book]) -> None:
         self._books = dict(notes)
 
-    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
+    def do(
+        self,
+        adapter: bytes,
+        asked: Sequence[tuple[str, Work]],
+        helds: Mapping[str, Held] = NOTHING,
+    ) -> Iterator[Answer]:
         """Answer training or label work, in the order asked; who fails says so in its report."""
         body, names = self._ray.put(adapter), [name for name, _ in asked]
-        known = [(name, work, self._books.get(name)) for name, work in asked]
+        known = [(name, work, self._books.get(name), helds.get(name)) for name, work in asked]
         try:
             answers = self._pool.map(lambda one, work: one.do.remote(body, *work), known)
             for name, (finished, book) in zip(names, answers, strict=True):

@@ -19,6 +19,7 @@ from edge_client.metering.memory import peak_rss_bytes
 from edge_client.planning.allocator import resident_bytes, trim
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
+from edge_client.wire.control import Held
 from edge_client.wire.messages import PROTOCOL, Report, Work
 from edge_client.wire.tensors import (
     AdapterState,
@@ -32,7 +33,7 @@ from simulation.datasets.dataset import DataSet
 from simulation.demo.messages import DATA, LABELS, load_messages
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Experiment, Rounds, schedule_of
-from simulation.experiments.federation.outcomes import Round, Standing
+from simulation.experiments.federation.outcomes import NOTHING, Round, Standing
 from simulation.experiments.federation.run import federate
 from simulation.experiments.scoring import Score, Tally
 from simulation.experiments.stage import Stage
@@ -77,7 +78,13 @@ class Echoes:
     def gate(self, adapter: bytes, work: Work) -> Report | None:
         return None
 
-    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
+    def do(
+        self,
+        adapter: bytes,
+        asked: Sequence[tuple[str, Work]],
+        helds: Mapping[str, Held] = NOTHING,
+    ) -> Iterator[Answer]:
+        """Answer each with the same delta."""
         for _, work in asked:
             state = decode_adapter(adapter)  # as every device does for itself
             delta = {name: (tensor + ADDED) - tensor for name, tensor in state.items()}

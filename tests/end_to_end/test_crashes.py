@@ -1,11 +1,44 @@
 """Processes killed for real, mid-round; the run finishes as if nothing had happened."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.breadth import first_fast
 from tests.end_to_end.conftest import CLIENTS, EPOCHS, Scene, wait_for
+
+SGD = ("--scaffold", "--optimizer", "sgd", "--lr", "0.05")  # the last --lr counts
+
+
+def begun(scene: Scene, engine: str) -> str:
+    """Three rounds with control variates, on their way; the coordinator's address."""
+    scene.create(3, len(CLIENTS), EPOCHS, *SGD, scene.fixed_deadlines())
+    url = scene.serve()
+    for name in CLIENTS:
+        scene.client(name, url, "--engine", engine)
+    return url
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("engine", first_fast(["onnx", "torch"]))
+def test_kill_9_changes_no_byte_of_a_run_with_control_variates(
+    scene: Scene, other_scene: Scene, engine: str
+) -> None:
+    begun(other_scene, engine)
+    other_scene.finish()
+    url = begun(scene, engine)
+    for round_index, victim in ((2, "a"), (3, "b")):
+        said = f"round {round_index} of 3: train"
+        wait_for(partial(lambda name, said: said in scene.log(name), victim, said))
+        kept = scene.folder / "state" / victim / "controls" / scene.run_id
+        assert (kept / f"{round_index - 1}.st").is_file()
+        scene.kill(victim)
+        scene.client(victim, url, "--engine", engine)
+    scene.kill("coordinator")
+    scene.serve(int(url.rsplit(":", 1)[1]))
+    scene.finish()
+    assert scene.adapter() == other_scene.adapter()
 
 
 @pytest.mark.fault

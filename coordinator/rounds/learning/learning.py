@@ -18,6 +18,7 @@ from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory, part_of, with_part
 from coordinator.rounds.learning.named import mean_of, optimizer_of
 from coordinator.rounds.learning.robust.means import TooFewError
+from coordinator.rounds.learning.scaffold import CONTROL, Scaffold, Tally
 from coordinator.rounds.learning.settings import Learning
 from edge_client.wire.tensors import AdapterState, Update
 
@@ -33,12 +34,15 @@ class Answer:
         update: What it sent.
         norm: Its Euclidean norm; None where that is not known.
         share: How much it counts: 1, or less where it is of an older version.
+        steps: Optimizer steps that made it, by which its device's control variate is known; 0: it
+            is not.
     """
 
     device_id: str
     update: Update
     norm: float | None = None
     share: float = 1.0
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ def learn(
     memory: Memory,
     norms: Sequence[float],
     is_guarded: bool = True,
+    scaffold: Scaffold | None = None,
 ) -> Learned:
     """The adapter after a training step.
 
@@ -77,11 +82,14 @@ def learn(
         memory: What the rounds before gave.
         norms: Medians of the rounds before.
         is_guarded: Whether a new adapter is checked before it is taken.
+        scaffold: Of a run whose devices hold control variates.
 
     Raises:
         PluginError: An extension that is not known here, or did not do its part; the step stands.
     """
-    bounded = contributions(bounds_of(opened), answers)
+    tally = None if scaffold is None else Tally(scaffold, opened, part_of(memory, CONTROL))
+    heard = answers if tally is None else tally.heard(answers)
+    bounded = contributions(bounds_of(opened), heard)
     try:
         mean = mean_of(learning.mean).mean(bounded, adapter)
     except TooFewError as error:
@@ -93,7 +101,8 @@ def learn(
     lack = lack_of(after, step, norms, opened.norm_bound) if is_guarded else ""
     if lack:
         return Learned(adapter, memory, lack)
-    return Learned(after, with_part(memory, OPTIMIZER, kept))
+    learned = with_part(memory, OPTIMIZER, kept)
+    return Learned(after, learned if tally is None else with_part(learned, CONTROL, tally.part()))
 
 
 def contributions(bounds: Bounds, answers: Iterable[Answer]) -> Iterator[Contribution]:

@@ -41,10 +41,14 @@ def add_tether(
     gradients: Mapping[str, np.ndarray], tensors: AdapterState, tether: Tether | None
 ) -> None:
     """Add a tether's share to the gradients there are; tensors without one get none."""
-    if tether is None or not tether.proximal:
+    if tether is None:
         return
-    room = spare_room(tensors)
+    room = spare_room(tensors if tether.proximal else {})
     for name, gradient in gradients.items():
+        if tether.shift:
+            gradient += tether.shift[name]
+        if not tether.proximal:
+            continue
         spare = room[: gradient.size].reshape(gradient.shape)
         np.subtract(tensors[name], tether.received[name], out=spare)
         spare *= np.float32(tether.proximal)

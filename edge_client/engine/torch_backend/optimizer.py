@@ -43,9 +43,13 @@ def add_tether(tensors: Mapping[str, Tensor], tether: Tether | None) -> None:
 
     Fails for want of memory, if at all, with tensors as they were.
     """
-    if tether is None or not tether.proximal:
+    if tether is None:
         return
     for name, tensor in tensors.items():
-        if tensor.grad is not None:
+        if tensor.grad is None:
+            continue
+        if tether.proximal:
             received = torch.from_numpy(tether.received[name]).to(tensor.device)
             tensor.grad.add_(tensor - received, alpha=tether.proximal)
+        if tether.shift:
+            tensor.grad.add_(torch.from_numpy(tether.shift[name]).to(tensor.device))

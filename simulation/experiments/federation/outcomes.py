@@ -1,8 +1,13 @@
 """What the rounds of a federated run give and cost, and where it stands between two of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from edge_client.wire.control import Held
 from simulation.experiments.scoring import Score
+
+NOTHING: Mapping[str, Held] = MappingProxyType({})
 
 
 @dataclass(frozen=True)

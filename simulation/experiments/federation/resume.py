@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import msgspec
 
@@ -18,7 +19,8 @@ from edge_client.wire.messages import Report
 class Memory:
     """The fields are those of `rounds.machine.State`, the clients' books, and the last gate.
 
-    `server` is what `learning.learning.learn` gave for the next round, encoded.
+    `server` is what `learning.learning.learn` gave for the next round, encoded; `variates` are
+    clients' own control variates, so it grows with the clients that have trained.
     """
 
     scores: dict[int, Score]
@@ -35,6 +37,8 @@ class Memory:
     good_adapter: bytes = b""
     server: bytes = b""
     patience: Patience = field(default_factory=Patience)
+    controls: dict[str, int] = field(default_factory=dict)
+    variates: dict[str, bytes] = field(default_factory=dict)
 
 
 def remembered(
@@ -43,6 +47,7 @@ def remembered(
     gate: Report,
     good_adapter: bytes = b"",
     server: bytes = b"",
+    variates: Mapping[str, bytes] = MappingProxyType({}),
 ) -> bytes:
     """Everything that a run goes on from, encoded.
 
@@ -52,6 +57,7 @@ def remembered(
         gate: The last evaluation.
         good_adapter: What `state.good` names.
         server: What the last round left for the next.
+        variates: Clients' own control variates.
     """
     memory = Memory(
         dict(state.scores),
@@ -68,6 +74,8 @@ def remembered(
         good_adapter,
         server,
         state.patience,
+        dict(state.controls),
+        dict(variates),
     )
     return msgspec.json.encode(memory)
 
@@ -95,5 +103,6 @@ def recalled(memory: bytes, state: State) -> tuple[State, Memory]:
         good=found.good,
         rollbacks=found.rollbacks,
         patience=found.patience,
+        controls=found.controls,
     )
     return known, found

@@ -13,22 +13,24 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from coordinator.rounds.admission import Refusal, check_update
+from coordinator.rounds.admission import Refusal, check_update, counted_steps
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import Answered, Event, Finished, RolledBack, StepClosed, StepOpened
 from coordinator.rounds.guidance import guidance_of
 from coordinator.rounds.learning.learning import Answer as Admitted
 from coordinator.rounds.learning.learning import learn
-from coordinator.rounds.learning.memory import decode_memory, encode_memory
+from coordinator.rounds.learning.memory import decode_memory, encode_memory, part_of
+from coordinator.rounds.learning.scaffold import CONTROL, control_in, scaffold_of
 from coordinator.rounds.machine import MOST_ROLLBACKS, bounded, decide, thresholds_before
 from coordinator.rounds.state import State, evolve
 from edge_client.client.state import Answer
 from edge_client.errors import Failed
 from edge_client.labelling.book import Book
+from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import AdapterState, Update, decode_adapter, encode_adapter, sha256
 from simulation.experiments.experiment import Rounds
-from simulation.experiments.federation.outcomes import Looking, Round, Standing
+from simulation.experiments.federation.outcomes import NOTHING, Looking, Round, Standing
 from simulation.experiments.federation.resume import recalled, remembered
 from simulation.experiments.hostile import Hostile, evaluations, train_answers
 from simulation.experiments.scoring import Score
@@ -48,8 +50,19 @@ class Devices(Protocol):
     def start(self) -> Standing:
         """The adapter before the first round."""
 
-    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
-        """Answer training or label work, in the order asked; who fails says so in its report."""
+    def do(
+        self,
+        adapter: bytes,
+        asked: Sequence[tuple[str, Work]],
+        helds: Mapping[str, Held] = NOTHING,
+    ) -> Iterator[Answer]:
+        """Answer training or label work, in the order asked; who fails says so in its report.
+
+        Args:
+            adapter: What to start from.
+            asked: Names and what is asked of them.
+            helds: Control variates by name, of training in a run that has them.
+        """
 
     def gate(self, adapter: bytes, work: Work) -> Report | None:
         """Evaluate an adapter as devices do before they label; None where nobody labels."""
@@ -142,6 +155,7 @@ class _Run:
         self._looking: Looking | None = None
         self._gate = Report("", "done")
         self._good, self._server = self._first, b""
+        self._variates: dict[str, bytes] = {}  # clients' own control variates
         self.standing = start
         name, first = sha256(start.adapter), sha256(self._first)
         self._state = State(name, start.round_index, start.evaluated, first_sha256=first)
@@ -149,7 +163,9 @@ class _Run:
         if start.memory:
             self._state, known = recalled(start.memory, self._state)
             self._gate, self._good = known.gate, known.good_adapter or self._first
-            self._server = known.server
+            self._server, self._variates = known.server, dict(known.variates)
+            control = sha256(found) if (found := self._control()) else ""
+            self._state = replace(self._state, control_sha256=control)
             devices.recall(known.books)
         if not schedule.is_guarded:
             self._state = replace(self._state, rollbacks=MOST_ROLLBACKS)
@@ -167,7 +183,7 @@ class _Run:
             event = bounded(event, self._schedule, self._state, lambda: decode_adapter(adapter))
         self._state = evolve(self._state, event)
         if isinstance(event, RolledBack):
-            self._server = b""
+            self._server, self._variates = b"", {}
             self.standing = self._stand(self._good)
         return event
 
@@ -201,13 +217,14 @@ class _Run:
         reports: dict[str, Report] = {}
         errors: dict[str, str] = {}
         sizes: list[int] = []
+        control, new = self._control(), dict[str, bytes]()
 
         def updates() -> Iterator[Admitted]:
             asked = [(name, self._work(opened, work_id)) for work_id, name in opened.members]
-            honest = self._devices.do(before, asked)
+            honest = self._devices.do(before, asked, self._helds(asked, control))
             answers = train_answers(honest, before, asked, self._hostile, self._forgers)
             for (name, work), finished in zip(asked, answers, strict=True):
-                taken, update = _admitted(finished, work, reference)
+                taken, update = _admitted(finished, work, reference, schedule)
                 report = reports[name] = taken.report
                 if taken.reason:
                     errors[name] = taken.reason
@@ -216,10 +233,13 @@ class _Run:
                     self._state = evolve(self._state, answer)
                     continue
                 norm = norm_of(update.delta)
-                answer = replace(answer, num_examples=update.num_examples, norm=norm)
+                steps = counted_steps(update, norm, schedule.training)
+                answer = replace(answer, num_examples=update.num_examples, norm=norm, steps=steps)
                 self._state = evolve(self._state, answer)
                 sizes.append(len(finished.update or b""))
-                yield Admitted(name, update, norm)
+                if taken.control is not None:
+                    new[name] = taken.control
+                yield Admitted(name, update, norm, steps=steps)
             if len(sizes) < max(1, schedule.min_updates):
                 reason = next(iter(errors.values()), "nobody was asked")
                 raise TooFew(
@@ -230,7 +250,8 @@ class _Run:
         try:
             remembers, norms = decode_memory(self._server), self._state.medians.norms
             known = (opened, schedule.rounds, updates(), reference, remembers, norms)
-            found = learn(schedule.learning, *known, schedule.is_guarded)
+            scaffold = scaffold_of(schedule.training, self._state.controls)
+            found = learn(schedule.learning, *known, schedule.is_guarded, scaffold)
             lack = found.lack
             if not lack:
                 self._server = encode_memory(found.memory) if found.memory else b""
@@ -239,7 +260,11 @@ class _Run:
                 raise
             lack = str(error)  # such a run stands still: what it has is judged
         adapter = before if lack else encode_adapter(found.adapter)
-        self._state = evolve(self._state, StepClosed(sha256(adapter), 0.0, lack))
+        after = sha256(kept) if (kept := self._control()) else ""
+        closed = StepClosed(sha256(adapter), 0.0, lack, control_sha256=after)
+        self._state = evolve(self._state, closed)
+        index, holders = opened.round_index, self._state.controls
+        self._variates |= {name: one for name, one in new.items() if holders.get(name) == index}
         self.standing = self._stand(adapter)
         done = [report for report in reports.values() if report.outcome == "done"]
         num_examples = sum(report.num_examples for report in done)
@@ -251,7 +276,7 @@ class _Run:
             errors=errors,
             num_examples=num_examples,
             loss=losses / num_examples if num_examples else None,
-            bytes_down=len(before) * len(reports),
+            bytes_down=(len(before) + len(control)) * len(reports),
             bytes_up=sum(sizes),
             layer_forwards=sum(report.layer_forwards for report in done),
             train_s=time.perf_counter() - start_s,
@@ -259,6 +284,17 @@ class _Run:
             looking=looking,
             trouble=lack,
         )
+
+    def _control(self) -> bytes:
+        """The population's control variate, encoded; empty: zero."""
+        found = control_in(part_of(decode_memory(self._server), CONTROL))
+        return encode_adapter(found) if found else b""
+
+    def _helds(self, asked: Sequence[tuple[str, Work]], control: bytes) -> Mapping[str, Held]:
+        """Control variates of those who are asked; nobody's in a run without."""
+        if not self._schedule.training.scaffold:
+            return NOTHING
+        return {name: Held(control, self._variates.get(name, b"")) for name, _ in asked}
 
     def rolled_back(self, event: RolledBack, closed: Round) -> Round:
         """A round whose adapter was left for an earlier one, which is what the run has now."""
@@ -274,7 +310,8 @@ class _Run:
         if state.good is not None and state.good.adapter_sha256 == sha256(adapter):
             self._good = adapter
         good = b"" if state.good is None else self._good
-        memory = remembered(state, self._devices.notes(), self._gate, good, self._server)
+        notes, variates = self._devices.notes(), self._variates
+        memory = remembered(state, notes, self._gate, good, self._server, variates)
         return Standing(adapter, self._state.round_index, self._state.evaluated, memory)
 
     def evaluate(self, opened: StepOpened, trained: Round | None) -> Round:
@@ -331,13 +368,13 @@ def gate_answer(work_id: str, report: Report) -> Answered:
 
 
 def _admitted(
-    finished: Answer, work: Work, reference: AdapterState
+    finished: Answer, work: Work, reference: AdapterState, schedule: Rounds
 ) -> tuple[Answer, Update | None]:
     """An answer as the coordinator takes it: an update that cannot be used is a failure."""
     if finished.update is None:
         return finished, None
     try:
-        return finished, check_update(finished.update, work.work_id, reference)
+        return finished, check_update(finished.update, work.work_id, reference, schedule)
     except Refusal as refusal:
         failed = Report(work.work_id, "failed", failure="internal")
         return Answer(failed, None, refusal.detail), None

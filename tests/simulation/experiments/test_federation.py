@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,14 +10,17 @@ pytest.importorskip("fastapi")
 from edge_client.bases.base import Base
 from edge_client.client.state import Answer
 from edge_client.texts.tasks import Task
+from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import Update, decode_adapter, encode_update
+from edge_client.wire.training import Training
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Rounds, schedule_of
-from simulation.experiments.federation.outcomes import Round, Standing
+from simulation.experiments.federation.outcomes import NOTHING, Round, Standing
 from simulation.experiments.federation.run import SimulationError, federate
 from simulation.experiments.stage import Stage
 from simulation.experiments.zero_compute import ADDED, Echoes, zero_rounds
+from simulation.population.deal import Deal
 from tests.simulation.experiments.experiments import staged
 
 
@@ -52,6 +55,51 @@ def test_going_on_from_any_round_ends_in_the_same_adapter(tiny_base: Base, hub_t
         assert rounds_of(on, closed.standing)[-1].standing == through[-1].standing
 
 
+SGD = Training(epochs=2, batch=2, lr=0.05, tokens=32, optimizer="sgd")
+SCAFFOLD = replace(SGD, scaffold=True)
+
+
+def test_control_variates_go_on_from_any_round_too(tiny_base: Base, hub_task: Task) -> None:
+    on = staged(tiny_base, hub_task, rounds=4, training=SCAFFOLD)
+    through = rounds_of(on)
+    for closed in through[:-1]:
+        assert rounds_of(on, closed.standing)[-1].standing == through[-1].standing
+
+
+def test_the_first_round_with_control_variates_is_plain_sgds(
+    tiny_base: Base, hub_task: Task
+) -> None:
+    plain, shifted = (
+        rounds_of(staged(tiny_base, hub_task, rounds=2, training=training))
+        for training in (SGD, SCAFFOLD)
+    )
+    adapters = [[closed.standing.adapter for closed in run] for run in (plain, shifted)]
+    assert adapters[0][1] == adapters[1][1] and adapters[0][2] != adapters[1][2]
+
+
+def test_one_client_alone_has_no_drift(tiny_base: Base, hub_task: Task) -> None:
+    """Its own control variate is the population's: c - c_i is nothing but rounding."""
+    found = [
+        rounds_of(staged(tiny_base, hub_task, rounds=3, training=one, deal=Deal(clients=1)))[-1]
+        for one in (SGD, SCAFFOLD)
+    ]
+    plain, shifted = (decode_adapter(closed.standing.adapter) for closed in found)
+    for name, tensor in plain.items():
+        np.testing.assert_allclose(shifted[name], tensor, atol=1e-5)
+
+
+def test_the_control_variate_is_what_comes_down_more(tiny_base: Base, hub_task: Task) -> None:
+    plain, shifted = (
+        rounds_of(staged(tiny_base, hub_task, rounds=2, training=training))
+        for training in (SGD, SCAFFOLD)
+    )
+    assert shifted[1].bytes_down == plain[1].bytes_down
+    # Twice the adapter, but for what the longer names of the header take: none here.
+    assert shifted[2].bytes_down == 2 * plain[2].bytes_down
+    more = shifted[2].bytes_up - plain[2].bytes_up
+    assert 0 <= more < 64 * len(plain[2].cohort)  # the number of steps
+
+
 def test_rounds_are_scored_when_they_are_due(tiny_base: Base, hub_task: Task) -> None:
     seen = rounds_of(staged(tiny_base, hub_task, rounds=3, evaluate_every=2))
     assert [closed.round_index for closed in seen] == [0, 1, 2, 3]
@@ -76,7 +124,12 @@ def test_a_mean_of_equal_answers_is_the_answer(tiny_base: Base, hub_task: Task) 
 class Failing(Echoes):
     """Nobody can train."""
 
-    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
+    def do(
+        self,
+        adapter: bytes,
+        asked: Sequence[tuple[str, Work]],
+        helds: Mapping[str, Held] = NOTHING,
+    ) -> Iterator[Answer]:
         for name, work in asked:
             failed = Report(work.work_id, "failed", failure="training")
             yield Answer(failed, None, f"{name}: no texts")
@@ -92,7 +145,12 @@ def test_a_round_without_updates_says_why(tiny_base: Base, hub_task: Task) -> No
 class Broken(Echoes):
     """One client sends NaN."""
 
-    def do(self, adapter: bytes, asked: Sequence[tuple[str, Work]]) -> Iterator[Answer]:
+    def do(
+        self,
+        adapter: bytes,
+        asked: Sequence[tuple[str, Work]],
+        helds: Mapping[str, Held] = NOTHING,
+    ) -> Iterator[Answer]:
         for finished, (name, work) in zip(super().do(adapter, asked), asked, strict=True):
             delta = {key: t * np.nan for key, t in decode_adapter(adapter).items()}
             bad = encode_update(Update(work.work_id, 1, delta))

@@ -20,6 +20,7 @@ from edge_client.texts.tasks import Task
 from edge_client.wire.fleet import device_id_of
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import sha256
+from edge_client.wire.training import Training
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import schedule_of
 from simulation.experiments.federation.outcomes import Round
@@ -116,6 +117,29 @@ def test_pseudo_labels_are_the_same_over_http(
     assert sha256(last.adapter) == over_http(on, tmp_path)[0]
     assert seen[-1].looking and seen[-1].looking.texts_read and sum(texts.values()) == 8
     assert any(not texts[client] for closed in seen for client in closed.cohort)
+
+
+SCAFFOLD = Training(epochs=2, batch=2, lr=0.05, tokens=32, optimizer="sgd", scaffold=True)
+
+
+@pytest.mark.parametrize("kind", first_fast(KINDS))
+def test_control_variates_are_the_same_over_http(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+) -> None:
+    said = {"engine": kind, "dtype": "auto", "training": SCAFFOLD, "rounds": 4} | GUARDED
+    on, seen = as_devices(staged(tiny_base, hub_task, **said)), list[Round]()
+    adapter, _, secret = over_http(on, tmp_path)
+    names = [client.name for client in on.population]
+    schedule = schedule_of(on.experiment, len(names))
+    with closing(InProcess(on)) as devices:
+        start = devices.start()
+        last = federate(schedule, on.template(), start, names, devices, seen.append, secret=secret)
+        free = replace(schedule, training=replace(SCAFFOLD, scaffold=False))
+        template = replace(on.template(), training=free.training)
+        other = federate(free, template, start, names, devices, secret=secret)
+    assert sha256(last.adapter) == adapter != sha256(other.adapter)
+    folders = [tmp_path / "state" / name / "controls" for name in names]
+    assert not any(list(folder.iterdir()) for folder in folders if folder.is_dir())  # it is over
 
 
 @pytest.mark.parametrize("kind", first_fast(KINDS))
