@@ -20,6 +20,7 @@ from coordinator.upkeep.retention import (
     adapters_kept,
     folded,
     of_finished,
+    remembered_kept,
     updates_kept,
 )
 
@@ -69,11 +70,12 @@ class Book:
 
     def kept(self, is_chosen: bool, is_thorough: bool) -> set[str]:
         """Blobs that stay; of a run that was not chosen all adapters."""
+        always = updates_kept(self.state) | remembered_kept(self.state)
         if not is_chosen:
-            return self.adapters | updates_kept(self.state)
+            return self.adapters | always
         is_done = is_thorough and self.state.is_finished
         shelf = of_finished(self.shelf) if is_done else self.shelf
-        return adapters_kept(shelf, self.state) | updates_kept(self.state)
+        return adapters_kept(shelf, self.state) | always
 
 
 def book_of(run: Run, keep_rounds: int) -> Book:

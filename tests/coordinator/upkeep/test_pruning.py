@@ -7,15 +7,17 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from coordinator.api.prune import prune
-from coordinator.storage.store import Store
+from coordinator.rounds.state import State
+from coordinator.storage.store import Run, Store
 from coordinator.upkeep import pruning
 from coordinator.upkeep.limits import Limits, note
-from coordinator.upkeep.pruning import Busy, remove
+from coordinator.upkeep.pruning import Busy, book_of, remove
 from edge_client.errors import WrongInput
 from tests.command_line import smidgen
 from tests.coordinator.upkeep.stores import UPDATE_BYTES, filled, names
@@ -47,6 +49,16 @@ def test_a_run_that_goes_on_keeps_its_last_rounds_and_a_finished_one_only_its_en
     prune(tmp_path / "store")
     kept = {goes_on.adapters[0], *goes_on.adapters[-3:], finished.adapters[0]}
     assert names(tmp_path / "store") == kept | {finished.adapters[-1]}
+
+
+@pytest.mark.parametrize("is_chosen", [True, False])
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_what_the_next_round_goes_on_from_stays(is_chosen: bool, is_finished: bool) -> None:
+    """Also of a run that is finished: it may be extended."""
+    run = Run("r", 0.0, "", "b", "b", "bert", "first", "secret")
+    state = State("first", is_finished=is_finished, memory_sha256="m", control_sha256="c")
+    book = replace(book_of(run, 1), state=state)
+    assert {"first", "m", "c"} <= book.kept(is_chosen, is_thorough=True)
 
 
 def test_rounds_that_are_asked_for_stay_in_finished_runs_too(store: Store, tmp_path: Path) -> None:
