@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from coordinator.plugins import check_known
 from coordinator.rounds.choice import DeviceChoice
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
@@ -227,7 +228,7 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     parse_adapter(merged.get("adapter", RunConfig.adapter))
     try:
         config = msgspec.convert(merged, RunConfig)
-        config.learning.check_known()
+        check_known(config.learning)
         return config
     except ConfigError:
         raise

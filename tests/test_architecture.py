@@ -51,6 +51,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "coordinator": (
         ("rounds",),
+        ("plugins", "kit"),
         ("config",),
         ("storage", "trust", "watch"),
         ("fleet", "upkeep"),
@@ -106,7 +107,7 @@ SEES: dict[str, dict[str, set[str]]] = {
     "profiling": {"edge_client": BELOW_LABELLING | {"client"}},
     "simulation": {
         "edge_client": EVERY_ROOM,
-        "coordinator": {"rounds"},
+        "coordinator": {"rounds", "plugins"},
         "profiling": {
             *("rounds", "canvas", "peers", "instruments", "estimates", "records"),
         },

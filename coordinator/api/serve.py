@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from coordinator.api.create import NewRun, RunStatus, add_run, runs
 from coordinator.api.stores import Place, open_store
 from coordinator.config import RunConfig, read_run_config
+from coordinator.plugins import know_folder, know_installed
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store, StoreError
 from coordinator.upkeep.limits import KEEP_ROUNDS, LEAST_FREE, limits_of, note
@@ -71,6 +72,7 @@ def ready(
     trusted_proxies: Sequence[str] = (),
     serve_packs: bool = False,
     minimum_client: str = "",
+    plugins: Place | None = None,
 ) -> Iterator[Ready]:
     """Open a store and a socket, and create the run of a run file unless its name is there.
 
@@ -89,6 +91,9 @@ def ready(
     folder = Path(store)
     limits = limits_of(keep_rounds, least_free)
     check_minimum(minimum_client)
+    know_installed()
+    if plugins is not None:
+        know_folder(Path(plugins))
     trusted = [proxy_of("--trusted-proxy", text) for text in trusted_proxies]
     tls = _secured(folder, plain_http)
     told = None if tls is None else tls.trust.address
@@ -298,6 +303,7 @@ def serve(
     trusted_proxies: Sequence[str] = (),
     serve_packs: bool = False,
     minimum_client: str = "",
+    plugins: Place | None = None,
 ) -> Server:
     """Serve all runs of a store in a thread; connections are taken when this returns.
 
@@ -318,6 +324,7 @@ def serve(
         trusted_proxies: Addresses or networks of proxies whose `X-Forwarded-For` says who asks.
         serve_packs: Give the packs that runs train on to devices that fetch them.
         minimum_client: The oldest client that gets work, such as `0.2.0`; by default any.
+        plugins: Folder of Python files with means, optimizers and selections that runs may name.
 
     Raises:
         WrongInput: No store, one that is served already, an address that is taken, or
@@ -325,5 +332,5 @@ def serve(
     """
     with ExitStack() as stack:
         told = (plain_http, keep_rounds, least_free, trusted_proxies, serve_packs, minimum_client)
-        prepared = stack.enter_context(ready(store, host, port, run, *told))
+        prepared = stack.enter_context(ready(store, host, port, run, *told, plugins))
         return Server(stack.pop_all(), prepared, exit_when_finished)

@@ -12,6 +12,7 @@ from coordinator.api.joining import join_line
 from coordinator.api.serve import PORT
 from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, NewStoreOption, answer, tags_of
+from coordinator.plugins import know_folder
 from coordinator.storage.runs import config_of, find_run
 
 TASK = "A task.toml, or the name of a ready-made task (`smidgen client tasks` lists them)."
@@ -47,6 +48,7 @@ FROM = (
     "Adapter to start from instead of a new one: a PEFT folder, or RUN@N of this store, a run's "
     "adapter after its round N (or best, or last)."
 )
+PLUGINS = "Folder as `serve --plugins` has it: its names may stand in the run file."
 SHARE = "Share of the devices that fit otherwise, above 0 to 1; by default 1, all."
 
 
@@ -84,6 +86,7 @@ def create(
     least_memory: Annotated[str | None, typer.Option(help=LEAST_MEMORY)] = None,
     share: Annotated[float | None, typer.Option(help=SHARE)] = None,
     start: Annotated[str | None, typer.Option("--from", metavar="ADAPTER", help=FROM)] = None,
+    plugins: Annotated[Path | None, typer.Option(metavar="FOLDER", help=PLUGINS)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a run; print its id and an enrolment token, which is not shown again.
@@ -92,6 +95,8 @@ def create(
 
     Options go before the run file; what neither says has the default named here.
     """
+    if plugins is not None:
+        know_folder(plugins)
     created = create_run(
         store,
         file,

@@ -33,6 +33,7 @@ SERVE_PACKS = (
     "default devices are told of them, and get them elsewhere."
 )
 MINIMUM_CLIENT = "Oldest client that gets work, such as 0.2.0; an older one says what to install."
+PLUGINS = "Folder of Python files with means, optimizers and selections that runs may name."
 LOG_FORMAT = "The log's lines, on stderr: for people, or one JSON object each for a collector."
 
 
@@ -57,6 +58,7 @@ def serve_command(
     ] = None,
     serve_packs: Annotated[bool, typer.Option("--serve-packs", help=SERVE_PACKS)] = False,
     minimum_client: Annotated[str, typer.Option(metavar="VERSION", help=MINIMUM_CLIENT)] = "",
+    plugins: Annotated[Path | None, typer.Option(metavar="FOLDER", help=PLUGINS)] = None,
     log_format: Annotated[str, typer.Option(metavar="text|json", help=LOG_FORMAT)] = "text",
     as_json: JsonOption = False,
 ) -> None:
@@ -68,7 +70,7 @@ def serve_command(
     os.umask(OTHERS)
     use_one_arena()
     proxies = trusted_proxy or ()
-    told = (plain_http, keep_rounds, least_free, proxies, serve_packs, minimum_client)
+    told = (plain_http, keep_rounds, least_free, proxies, serve_packs, minimum_client, plugins)
     with ready(store, host, port, run, *told) as prepared:
         if prepared.created is not None:
             announce(prepared.created, as_json)

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from coordinator.plugins import know_folder
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import Stopped, demand
 from edge_client.tables import show
@@ -32,6 +33,7 @@ from simulation.papers.typology import distance
 
 AUG_NAMES = (*aug_fedprompt.NAMES, "cost")
 MFPT_NAMES = (*mfpt.NAMES, "traffic")
+PLUGINS = "Folder of Python files with means, optimizers and selections that files may name."
 BaseOption = Annotated[str, typer.Option(help="Folder, hub name, or `embedded`.")]
 DataOption = Annotated[
     Path | None, typer.Option(help="Folder of data sets; $SMIDGEN_DATA by default.")
@@ -151,9 +153,12 @@ def run_command(
     ] = SEEDS,
     jobs: JobsOption = JOBS,
     ray: RayOption = "",
+    plugins: Annotated[Path | None, typer.Option(help=PLUGINS)] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Run experiments of your own."""
+    if plugins is not None:
+        know_folder(plugins)
     with resumable(out):
         cells = [Cell(said.name, said.paradigm, said) for said in map(read_experiment, files)]
         names = [(cell.row, cell.column) for cell in cells]
@@ -161,7 +166,7 @@ def run_command(
             raise ExperimentError(
                 "two files have one `name` and paradigm; they would share a row: rename one"
             )
-        place = Place(data, out / "experiments", ray)
+        place = Place(data, out / "experiments", ray, plugins)
         chosen = Scenario("run", "Experiments of your own: accuracy in %", tuple(cells), ())
         play(chosen, Order(range(seeds), place, jobs, out, json_output))
 

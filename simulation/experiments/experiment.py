@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from coordinator.plugins import check_known
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
 from edge_client.adapters.spec import AdapterError, parse_adapter
@@ -297,7 +298,7 @@ def read_experiment(path: Path) -> Experiment:
     _check_keys(table.get("labelling", {}), Labelling, f"{path}: [labelling]")
     try:
         experiment = msgspec.convert({"name": path.stem} | table, Experiment)
-        experiment.learning.check_known()
+        check_known(experiment.learning)
         return experiment
     except ExperimentError:
         raise

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from coordinator.plugins import know_folder, know_installed
 from edge_client.errors import installing
 from edge_client.wire.labelling import keep_in
 from simulation.experiments.child import Child, start_child
@@ -38,11 +39,13 @@ class Place:
         data: Folder of data sets; None takes `$SMIDGEN_DATA`.
         out: Folder of results; finished ones in it are not run again.
         ray: Address of a Ray cluster whose workers train; empty for this process.
+        plugins: Folder of extensions that experiments name; None for none.
     """
 
     data: Path | None
     out: Path
     ray: str = ""
+    plugins: Path | None = None
 
 
 def run_all(
@@ -227,4 +230,7 @@ def _in_processes(
 
 def _run_unseen(experiment: Experiment, place: Place) -> None:
     """One experiment whose result is on disk; the parent reads it there."""
+    know_installed()
+    if place.plugins is not None:
+        know_folder(place.plugins)
     run(experiment, place)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from coordinator.rounds.bounds import is_computable
-from coordinator.rounds.extensions.catalogue import PluginError, line_of, made
+from coordinator.rounds.extensions.catalogue import PluginError, line_of
 from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory
 from coordinator.rounds.selections.selection import Asking, Chosen
@@ -24,11 +24,12 @@ class CheckedMean:
     """A mean of somebody else's (`mean.Mean`).
 
     Args:
-        text: As a run file names it.
+        inner: The mean.
+        called: What it is called where it fails.
     """
 
-    def __init__(self, text: str) -> None:
-        self._inner, self._called = made("mean", text)
+    def __init__(self, inner: Any, called: str) -> None:
+        self._inner, self._called = inner, called
 
     def mean(self, updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
         """As `Mean` has it."""
@@ -46,11 +47,12 @@ class CheckedOptimizer:
     """A server optimizer of somebody else's (`optimizers.ServerOptimizer`).
 
     Args:
-        text: As a run file names it.
+        inner: The optimizer.
+        called: What it is called where it fails.
     """
 
-    def __init__(self, text: str) -> None:
-        self._inner, self._called = made("optimizer", text)
+    def __init__(self, inner: Any, called: str) -> None:
+        self._inner, self._called = inner, called
 
     def step(
         self,
@@ -82,11 +84,12 @@ class CheckedSelection:
     """A policy of selection of somebody else's (`selection.Selection`).
 
     Args:
-        text: As a run file names it.
+        inner: The selection.
+        called: What it is called where it fails.
     """
 
-    def __init__(self, text: str) -> None:
-        self._inner, self._called = made("selection", text)
+    def __init__(self, inner: Any, called: str) -> None:
+        self._inner, self._called = inner, called
 
     def choose(self, asking: Asking) -> Chosen:
         """As `Selection` has it."""

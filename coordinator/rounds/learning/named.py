@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from coordinator.rounds.extensions.catalogue import NAME, Kind, names_of, split
+from coordinator.rounds.extensions.catalogue import NAME, Kind, made, names_of, split
 from coordinator.rounds.extensions.checked import CheckedMean, CheckedOptimizer
 from coordinator.rounds.learning.adaptive import Adaptive, Momentum, adagrad, adam, yogi
 from coordinator.rounds.learning.mean import Mean, WeightedMean
@@ -39,7 +39,7 @@ def mean_of(text: str) -> Mean:
     """
     name, arguments = split(text)
     if name not in MEANS:
-        return CheckedMean(text)
+        return CheckedMean(*made("mean", text))
     form, factory = MEANS[name]
     count = form.count(":")
     demand(len(arguments) == count, f"mean: {form} is expected, not {text!r}")
@@ -62,14 +62,14 @@ def optimizer_of(text: str, rates: Rates) -> ServerOptimizer:
     Raises:
         PluginError: Neither ours nor known here.
     """
-    made: dict[str, ServerOptimizer] = {
+    ours: dict[str, ServerOptimizer] = {
         "fedavg": AddMean(rates),
         "fedavgm": Momentum(rates),
         "fedadagrad": Adaptive(rates, adagrad),
         "fedadam": Adaptive(rates, adam),
         "fedyogi": Adaptive(rates, yogi),
     }
-    return made[text] if text in made else CheckedOptimizer(text)
+    return ours[text] if text in ours else CheckedOptimizer(*made("optimizer", text))
 
 
 def check_name(kind: Kind, text: str, ours: Sequence[str]) -> None:

@@ -79,13 +79,19 @@ class Learning:
             is_decay = 0.0 <= self.decay < 1.0
         demand(is_decay, "decay: none, linear, or a number from 0 to below 1")
 
-        is_ours = self.optimizer in OPTIMIZERS
-        demand(is_ours or self.decay == "none", f"decay: {self.optimizer} does not have it")
+        is_optimizer = self.optimizer in OPTIMIZERS
+        demand(is_optimizer or self.decay == "none", f"decay: {self.optimizer} does not have it")
 
     @property
     def least(self) -> int:
         """Updates that the mean needs."""
         return least_of(self.mean)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether no extension takes part."""
+        are_ours = self.optimizer in OPTIMIZERS and self.selection in SELECTIONS
+        return are_ours and split(self.mean)[0] in MEANS
 
     def check_known(self) -> None:
         """Refuse extensions that this process does not know.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from coordinator.rounds.extensions.catalogue import made
 from coordinator.rounds.extensions.checked import CheckedSelection
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.selections.drawn import Random
@@ -18,4 +19,6 @@ def selection_of(learning: Learning) -> Selection:
         PluginError: Neither ours nor known here.
     """
     name = learning.selection
-    return SELECTIONS[name]() if name in SELECTIONS else CheckedSelection(name)
+    if name in SELECTIONS:
+        return SELECTIONS[name]()
+    return CheckedSelection(*made("selection", name))

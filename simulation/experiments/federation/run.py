@@ -15,7 +15,15 @@ from typing import Protocol
 
 from coordinator.rounds.admission import Refusal, check_update, counted_steps
 from coordinator.rounds.bounds import norm_of
-from coordinator.rounds.events import Answered, Event, Finished, RolledBack, StepClosed, StepOpened
+from coordinator.rounds.events import (
+    Answered,
+    Event,
+    Finished,
+    Paused,
+    RolledBack,
+    StepClosed,
+    StepOpened,
+)
 from coordinator.rounds.guidance import guidance_of
 from coordinator.rounds.learning.learning import Answer as Admitted
 from coordinator.rounds.learning.learning import learn
@@ -178,6 +186,8 @@ class _Run:
                 f"round {self._state.round_index + 1} needs {self._schedule.min_updates} or more "
                 f"clients that can train; there are {len(names)}"
             )
+        if isinstance(event, Paused):
+            raise SimulationError(f"round {self._state.round_index + 1}: {event.reason}")
         if isinstance(event, StepOpened):
             adapter = self.standing.adapter
             event = bounded(event, self._schedule, self._state, lambda: decode_adapter(adapter))

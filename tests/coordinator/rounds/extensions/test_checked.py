@@ -1,0 +1,137 @@
+"""Somebody else's classes that raise or give nonsense: one line, and the run pauses."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+
+from coordinator.rounds.events import StepOpened
+from coordinator.rounds.extensions import catalogue
+from coordinator.rounds.extensions.catalogue import Extension, Kind, PluginError, add
+from coordinator.rounds.learning.learning import Answer, learn
+from coordinator.rounds.learning.mean import Contribution
+from coordinator.rounds.learning.named import mean_of, optimizer_of
+from coordinator.rounds.learning.rates import Rates
+from coordinator.rounds.learning.settings import Learning
+from coordinator.storage.orders import add_order
+from edge_client.wire.tensors import AdapterState, Update
+from tests.coordinator.conftest import Live
+from tests.coordinator.devices import wait_for
+
+ADAPTER: AdapterState = {"a": np.zeros(3, np.float32)}
+UPDATE = Contribution("device", {"a": np.ones(3, np.float32)}, 2.0)
+
+
+class Given:
+    """Answers what it was told to."""
+
+    def __init__(self, answer: Callable[..., Any]) -> None:
+        self.mean = self.step = self.choose = answer
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "_KNOWN", {})
+
+
+def know(kind: Kind, answer: Callable[..., Any]) -> None:
+    add(Extension(kind, "mine", "ideas/mine.py", lambda: Given(answer)))
+
+
+def raising(*_told: Any) -> Any:
+    raise KeyError("a\nsecret line")
+
+
+def writing(updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
+    adapter["a"][:] = 7.0
+    return adapter
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (raising, r"raised KeyError: 'a\\nsecret line'"),
+        (writing, "raised ValueError: assignment destination is read-only"),
+        (lambda *_: None, "has other tensors than the adapter"),
+        (lambda *_: {"b": np.zeros(3)}, "has other tensors than the adapter"),
+        (lambda *_: {"a": np.zeros(4)}, r"has 'a' as \(4,\), expected \(3,\)"),
+        (lambda *_: {"a": [0.0, 0.0, 0.0]}, "has 'a' as list"),
+        (lambda *_: {"a": np.full(3, np.nan)}, "no device can compute with"),
+        (lambda *_: {"a": np.full(3, 1e300)}, "no device can compute with"),
+    ],
+)
+def test_a_mean_that_is_none_is_one_line_that_names_it(
+    answer: Callable[..., Any], said: str
+) -> None:
+    know("mean", answer)
+    with pytest.raises(PluginError, match=said) as raised:
+        mean_of("mine").mean([UPDATE], ADAPTER)
+    assert str(raised.value).startswith("mean 'mine' of ideas/mine.py")
+    assert "\n" not in str(raised.value) and not ADAPTER["a"].any()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (raising, "raised KeyError"),
+        (lambda *_: {"a": np.zeros(3)}, "raised ValueError"),
+        (lambda *_: ({"a": np.zeros(2)}, {}), r"has 'a' as \(2,\)"),
+        (lambda *_: ({"a": np.zeros(3)}, {"m": "text"}), "its memory is not numpy arrays"),
+        (lambda *_: ({"a": np.zeros(3)}, {"m": np.array(["x"])}), "its memory is not numpy"),
+    ],
+)
+def test_an_optimizer_that_is_none_is_one_line(answer: Callable[..., Any], said: str) -> None:
+    know("optimizer", answer)
+    with pytest.raises(PluginError, match=said):
+        optimizer_of("mine", Rates()).step(ADAPTER, UPDATE.delta, {}, 1, 2)
+
+
+def test_what_fails_in_ours_is_not_its_fault() -> None:
+    def updates() -> Iterator[Contribution]:
+        yield UPDATE
+        raise OSError("the disk is gone")
+
+    know("mean", lambda updates, adapter: [one.delta for one in updates].pop())
+    with pytest.raises(OSError, match="the disk is gone"):
+        mean_of("mine").mean(updates(), ADAPTER)
+
+
+def test_an_extension_that_is_not_here_is_one_line() -> None:
+    answers = [Answer("device", Update("w", 2, dict(UPDATE.delta)))]
+    opened = StepOpened("train", 1, 1, "sha", (), 0.0)
+    with pytest.raises(PluginError, match="mean 'mine' is not known here; start with --plugins"):
+        learn(Learning(mean="mine"), opened, 1, answers, ADAPTER, {}, ())
+
+
+def test_a_run_pauses_with_its_plugin_s_trouble_and_closes_the_round_once_it_is_mended(
+    start: Callable[..., Live],
+) -> None:
+    answers: list[Callable[..., Any]] = [raising]
+    know("mean", lambda *told: answers[-1](*told))
+    live = start(min_clients=2, rounds=1, learning=Learning(mean="mine"))
+    a, b = live.join("a", "b")
+    for _ in range(2):
+        for device in (a, b):
+            device.do(device.work())
+    wait_for(lambda: live.service.run(live.run_id).state.is_paused)
+    state = live.service.run(live.run_id).state
+    assert state.trouble.startswith("mean 'mine' of ideas/mine.py raised KeyError")
+    assert state.step is not None and len(state.step.updates()) == 2 and state.round_index == 0
+    answers.append(lambda updates, adapter: [dict(one.delta) for one in updates].pop())
+    add_order(live.store, live.service.run(live.run_id).run, "resume", None, 1.0)
+    wait_for(lambda: live.service.run(live.run_id).state.round_index == 1)
+
+
+def test_a_run_whose_selection_fails_pauses_before_the_round(start: Callable[..., Live]) -> None:
+    know("selection", lambda asking: (["somebody else"], {}))
+    live = start(min_clients=1, rounds=1, learning=Learning(selection="mine"))
+    (device,) = live.join("a")
+    device.do(device.work())
+    wait_for(lambda: live.service.run(live.run_id).state.is_paused)
+    trouble = live.service.run(live.run_id).state.trouble
+    assert trouble == (
+        "selection 'mine' of ideas/mine.py chose a device that is not among the candidates"
+    )

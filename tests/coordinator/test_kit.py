@@ -1,0 +1,130 @@
+"""Our laws over our own classes, over the worked example of the docs, and over broken ones."""
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from coordinator.kit import check_mean, check_optimizer, check_selection
+from coordinator.plugins import know_folder
+from coordinator.rounds.extensions import catalogue
+from coordinator.rounds.extensions.catalogue import PluginError
+from coordinator.rounds.learning.mean import Contribution
+from coordinator.rounds.learning.memory import Memory
+from coordinator.rounds.learning.named import MEANS, OPTIMIZERS, least_of, mean_of, optimizer_of
+from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.selections.policies import SELECTIONS
+from coordinator.rounds.selections.selection import Asking, Chosen
+from edge_client.wire.tensors import AdapterState
+
+DOCS = Path(__file__).parents[2] / "docs"
+OURS = ["fedavg", "trimmed:0.2", "median", "krum:1", "multikrum:1:3", "geometric"]
+BEARS = {"median": lambda n: (n - 1) // 2, "trimmed:0.2": lambda n: int(0.2 * n + 1e-9)}
+
+
+@pytest.mark.parametrize("mean", OURS)
+def test_our_means_keep_the_laws(mean: str) -> None:
+    bears = BEARS.get(mean, lambda devices: 0)
+    check_mean(lambda: mean_of(mean), least_of(mean), mean != "fedavg", bears, examples=30)
+
+
+def test_every_mean_of_ours_is_tried() -> None:
+    assert {mean.split(":")[0] for mean in OURS} == set(MEANS)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_our_optimizers_keep_the_laws(name: str) -> None:
+    rates = Learning(optimizer=name, decay="linear").rates
+    check_optimizer(lambda: optimizer_of(name, rates), examples=30)
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_our_policies_keep_the_laws(name: str) -> None:
+    check_selection(SELECTIONS[name], examples=30)
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "_KNOWN", {})
+
+
+@pytest.mark.usefixtures("known")
+def test_the_worked_example_of_the_docs_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "extending.md").read_text(), re.DOTALL)
+    example, test = blocks[:2]
+    body = example.split("class Signs:")[1].split("MEANS")[0].split("def mean")[1]
+    assert len([line for line in body.splitlines() if line.strip()]) <= 10
+    (tmp_path / "signs.py").write_text(example)
+    assert know_folder(tmp_path) == ["signs"]
+    update = Contribution("a", {"w": np.array([3.0, -2.0], np.float32)}, 1.0)
+    found = mean_of("signs:0.002").mean([update], {"w": np.zeros(2, np.float32)})
+    np.testing.assert_allclose(found["w"], [0.002, -0.002])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = ModuleType("test_signs")
+    exec(compile(test, "test_signs.py", "exec"), module.__dict__)
+    module.test_signs_is_a_mean()
+    sys.modules.pop("signs")
+
+
+class Forgetful:
+    """Keeps what it remembers in itself."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def step(
+        self, adapter: AdapterState, mean: AdapterState, memory: Memory, *_rounds: int
+    ) -> tuple[AdapterState, Memory]:
+        self.rounds += 1
+        return {name: one + self.rounds * mean[name] for name, one in adapter.items()}, {}
+
+
+class Moody:
+    """Another answer each time."""
+
+    calls = 0
+
+    def mean(self, updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
+        Moody.calls += 1
+        return {name: np.full(one.shape, float(Moody.calls)) for name, one in adapter.items()}
+
+    def choose(self, asking: Asking) -> Chosen:
+        Moody.calls += 1
+        return (asking.candidates[Moody.calls % len(asking.candidates)],), {}
+
+
+class Twice:
+    """Reads its updates twice."""
+
+    def mean(self, updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
+        number = sum(1 for _ in updates)
+        first = next(iter(updates))
+        return {name: one / number for name, one in first.delta.items()}
+
+
+class Greedy:
+    """Asks everybody, whatever is allowed."""
+
+    def choose(self, asking: Asking) -> Chosen:
+        return tuple(asking.candidates), {}
+
+
+def test_a_class_that_breaks_a_law_does_not_pass() -> None:
+    with pytest.raises(AssertionError, match="made anew for each round"):
+        check_optimizer(Forgetful)
+    with pytest.raises(AssertionError, match="equal updates"):
+        check_mean(Moody)
+    with pytest.raises(PluginError, match="raised StopIteration"):
+        check_mean(Twice)
+    with pytest.raises(AssertionError, match="others"):
+        check_selection(Moody)
+    with pytest.raises(PluginError, match="that may be asked"):
+        check_selection(Greedy)
+    with pytest.raises(AssertionError, match="left the range"):
+        check_mean(lambda: mean_of("fedavg"), bears=lambda devices: devices // 3)
