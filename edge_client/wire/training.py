@@ -46,7 +46,9 @@ class Training:
         demand(is_fit, "momentum: 0 (adamw has its own), or optimizer sgd")
         demand(0.0 <= self.proximal <= 1e4, "proximal: 0 to 10000")
         is_plain = self.optimizer == SGD and not self.momentum and not self.proximal
-        demand(is_plain or not self.scaffold, "scaffold: sgd alone, no momentum, no proximal term")
+        demand(
+            is_plain or not self.scaffold, "scaffold: optimizer sgd without momentum and proximal"
+        )
 
     @property
     def kept_numbers(self) -> int:

@@ -45,20 +45,23 @@ def results(experiment: Path, data: Path, out: Path, *more: str) -> dict[str, An
 
 
 LABELLING = "labelled = 2\nlabelled_clients = 1\n[labelling]\nconfidence = 0.5\n"
+SCAFFOLD = 'optimizer = "sgd"\nscaffold = true\n'
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("labelling", ["", LABELLING])
+@pytest.mark.parametrize(("labelling", "more"), [("", ""), (LABELLING, ""), ("", SCAFFOLD)])
 def test_a_run_on_ray_gives_the_numbers_of_one_in_process(
     tiny_base: Base,
     place: Place,  # noqa: F811
     tmp_path: Path,
     labelling: str,
+    more: str,
 ) -> None:
     experiment = tmp_path / "small.toml"
     experiment.write_text(
         f'dataset = "masakhanews"\nbase = "{tiny_base.folder}"\nadapter = "lora:2"\nrounds = 2\n'
         f"gate_texts = 2\n[deal]\nclients = 4\n{labelling}[training]\nlr = 0.01\ntokens = 32\n"
+        f"{more}"
     )
     assert place.data is not None
     here = results(experiment, place.data, tmp_path / "here")

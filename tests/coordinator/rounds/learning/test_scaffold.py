@@ -179,5 +179,5 @@ def test_asynchronous_rounds_have_no_control_variates() -> None:
 
 @pytest.mark.parametrize("other", [{"optimizer": "adamw"}, {"momentum": 0.9}, {"proximal": 1.0}])
 def test_control_variates_go_with_plain_sgd_alone(other: dict[str, float]) -> None:
-    with pytest.raises(WrongInput, match="scaffold: sgd alone, no momentum, no proximal term"):
+    with pytest.raises(WrongInput, match="scaffold: optimizer sgd without momentum and proximal"):
         replace(TRAINING, **other)  # type: ignore[arg-type]
