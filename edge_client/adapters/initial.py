@@ -13,7 +13,7 @@ from edge_client.adapters.spec import (
     adapted_layers,
     check_top,
     layer_pattern,
-    target_pattern,
+    lora_modules,
 )
 from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
@@ -75,20 +75,19 @@ def initial_adapter(
 def _initial_lora(
     spec: AdapterSpec, base: Base, weights: Weights, generator: np.random.Generator
 ) -> AdapterState:
-    layers = adapted_layers(spec, base.layers)
-    pattern = re.compile(target_pattern(spec, base.architecture, layers) + r"\.weight")
+    modules = lora_modules(spec, base.shape)
     state: AdapterState = {}
     for name in sorted(weights.names):
-        if pattern.fullmatch(name):
+        if one := modules.get(name.removesuffix(".weight")):
             rows, columns = weights.shape(name)
             bound = 1 / math.sqrt(columns)
             module = PREFIX + name.removesuffix(".weight")
-            draw = generator.uniform(-bound, bound, (spec.rank, columns))
+            draw = generator.uniform(-bound, bound, (one.rank, columns))
             state[f"{module}.lora_A.weight"] = draw.astype(np.float32)
-            state[f"{module}.lora_B.weight"] = np.zeros((rows, spec.rank), np.float32)
+            state[f"{module}.lora_B.weight"] = np.zeros((rows, one.rank), np.float32)
     if not state:
         raise AdapterError(
-            f"adapter {spec}: the base has none of the linears {', '.join(spec.targets)}"
+            f"adapter {spec}: the base has none of the linears {', '.join(spec.adapted)}"
         )
     return state
 

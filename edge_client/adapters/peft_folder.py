@@ -16,8 +16,8 @@ import numpy as np
 
 from edge_client.adapters.card import README, Card, loadable_name, model_card, portable_name
 from edge_client.adapters.fitting import fitting
+from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import (
-    LORA_ALPHA,
     PREFIX,
     AdapterError,
     AdapterSpec,
@@ -104,6 +104,8 @@ def peft_config(
     if spec.rank:
         layers = layers_of(state, architecture) if spec.top else None
         lora["target_modules"] = target_pattern(spec, architecture, layers)
+    if spec.ranks:
+        lora |= _patterns(spec, architecture, state)
     if spec.bias:
         lora["target_modules"] = re.escape(_carrier(architecture, state))
     if spec.head:
@@ -111,6 +113,25 @@ def peft_config(
     else:  # PEFT has no task type for masked language models, but may be told their class
         lora |= {"task_type": None, "auto_mapping": MASKED}
     return common | lora
+
+
+def _patterns(spec: AdapterSpec, architecture: str, state: AdapterState) -> dict[str, Any]:
+    """PEFT's words for ranks by module: each that carries LoRA is named, the others are not."""
+    family = FAMILIES[architecture]
+    ranks: dict[str, int] = {}
+    alphas: dict[str, float] = {}
+    named = {(one.layer, one.target): one for one in spec.ranks}
+    found = []
+    for layer in layers_of(state, architecture):
+        for target in spec.adapted:
+            module = family.linear(layer, target)
+            if f"{PREFIX}{module}.lora_A.weight" not in state:
+                continue
+            found.append(re.escape(module))
+            if one := named.get((layer, target)):
+                ranks[re.escape(module)] = one.rank
+                alphas |= {} if one.alpha == LORA_ALPHA else {re.escape(module): one.alpha}
+    return {"target_modules": "|".join(found), "rank_pattern": ranks, "alpha_pattern": alphas}
 
 
 def _carrier(architecture: str, state: AdapterState) -> str:

@@ -11,8 +11,8 @@ import numpy as np
 from edge_client.adapters.fitting import fitting
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.peft_folder import CONFIG, WEIGHTS, decode_weights
+from edge_client.adapters.ranks import LORA_ALPHA, ModuleRank
 from edge_client.adapters.spec import (
-    LORA_ALPHA,
     PREFIX,
     AdapterError,
     AdapterSpec,
@@ -57,7 +57,7 @@ def read_peft_adapter(
         spec = AdapterSpec(prompt_tokens=_count(folder, config, "num_virtual_tokens"))
     elif kind == "LORA":
         rank, alpha = _count(folder, config, "r"), _alpha(folder, config)
-        spec, state = _lora(config, state, base, rank, alpha)
+        spec, state = _lora(folder, config, state, base, rank, alpha)
     else:
         raise AdapterError(f"{folder}: PEFT type {kind} is not supported; LORA or PROMPT_TUNING is")
     return spec, fitting(folder, spec, base, num_labels, state)
@@ -84,23 +84,65 @@ def _wrong(folder: Path, config: dict[str, Any], option: str, expected: str) -> 
 
 
 def _lora(
-    config: dict[str, Any], state: AdapterState, base: Base, rank: int, alpha: float
+    folder: Path, config: dict[str, Any], state: AdapterState, base: Base, rank: int, alpha: float
 ) -> tuple[AdapterSpec, AdapterState]:
-    for option in ("use_dora", "rank_pattern", "alpha_pattern", "lora_bias", "fan_in_fan_out"):
+    for option in ("use_dora", "lora_bias", "fan_in_fan_out"):
         if config.get(option):
             raise AdapterError(f"PEFT option {option} is not supported; plain LoRA is")
-    scaling = alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
-    factor = np.float32(scaling * rank / LORA_ALPHA)
+    ranks = _patterns(folder, config, "rank_pattern", "a whole number from 1 to {}", LARGEST)
+    alphas = _patterns(folder, config, "alpha_pattern", "a number up to {}", LARGEST_ALPHA)
     targets = _targets(state, base)
     has_head = any("lora_" not in name for name in state)
-    spec = AdapterSpec(rank=rank, targets=targets, head=has_head, top=_top(state, base))
+    named: list[ModuleRank] = []
+    scaled = dict(state)
+    family = FAMILIES[base.architecture]
+    for layer in range(base.shape.stored_layers):
+        for target in targets:
+            module = family.linear(layer, target)
+            r, known = _matching(ranks, module, rank), _matching(alphas, module, alpha)
+            factor = known / math.sqrt(r) if config.get("use_rslora") else known / r
+            name = f"{PREFIX}{module}.lora_B.weight"
+            if name in state:
+                scaled[name] = state[name] * np.float32(factor * r / LORA_ALPHA)
+            if r != rank:
+                named.append(ModuleRank(layer, target, int(r)))
+    top = _top(state, base)
+    spec = AdapterSpec(rank=rank, targets=targets, head=has_head, top=top, ranks=tuple(named))
     zeros = {
         name: np.zeros_like(tensor)
         for name, tensor in initial_adapter(spec, base, 1, 0).items()
         if "lora_" in name
     }
-    scaled = {name: t * factor if "lora_B" in name else t for name, t in state.items()}
     return spec, zeros | scaled
+
+
+def _patterns(
+    folder: Path, config: dict[str, Any], option: str, expected: str, most: int
+) -> dict[str, float]:
+    """PEFT's regular expressions over module names, each with its number."""
+    found = config.get(option) or {}
+    is_whole = option == "rank_pattern"
+    kinds = int if is_whole else int | float
+
+    def is_right(value: object) -> bool:
+        is_number = isinstance(value, kinds) and not isinstance(value, bool)
+        return is_number and (1 if is_whole else -most) <= value <= most  # type: ignore[operator]
+
+    if not isinstance(found, dict) or not all(map(is_right, found.values())):
+        raise _wrong(folder, config, option, f"a table from names to {expected.format(most)}")
+    for pattern in found:
+        try:
+            re.compile(pattern)
+        except (re.error, RecursionError, OverflowError) as error:
+            said = "names as regular expressions"
+            raise _wrong(folder, config, option, said) from error
+    return found
+
+
+def _matching(patterns: dict[str, float], module: str, other: float) -> float:
+    """The number of the first pattern that fits the end of a module's name, as PEFT has it."""
+    fits = (key for key in patterns if re.match(rf"(.*\.)?({key})$", module))
+    return next((patterns[key] for key in fits), other)
 
 
 def _top(state: AdapterState, base: Base) -> int:

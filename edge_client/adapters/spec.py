@@ -10,16 +10,18 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from edge_client.adapters.ranks import LORA_ALPHA, PART, ModuleRank, parse_ranks, rank_parts
 from edge_client.bases.architectures import FAMILIES, Shape
+from edge_client.bases.layout import linear_size
 from edge_client.errors import WrongInput
 from edge_client.wire.tensors import AdapterState
 
-LORA_ALPHA = 16
 PREFIX = "base_model.model."
 TARGETS = ("q", "k", "v", "o", "up", "down")
 GRAMMAR = (
     "lora:R, lora:R@q,v,k,o,up,down, prompt:N, bias, one of them with +head, or head; "
-    "lora and bias of the top N layers alone: lora:R/topN, bias/topN "
+    "lora and bias of the top N layers alone: lora:R/topN, bias/topN; "
+    "modules of another rank or alpha, 0 for none: lora:8/0-3=0/11.v=16:32 "
     "(R and N from 1 to 9999)"
 )
 ANY_LAYER = r"\d+"
@@ -41,6 +43,7 @@ class AdapterSpec:
         top: How many top layers carry LoRA or trained biases; 0: all.
         head: Whether a classification head is trained instead of asking by cloze. It reads the
             text's first token, also behind a soft prompt.
+        ranks: Modules whose rank or alpha is another than `rank` and 16, by layer and name.
     """
 
     rank: int = 0
@@ -49,11 +52,40 @@ class AdapterSpec:
     head: bool = False
     bias: bool = False
     top: int = 0
+    ranks: tuple[ModuleRank, ...] = ()
 
     @property
     def scaling(self) -> float:
-        """LoRA's alpha / r; alpha is 16 (Multilingual Federated Prompt Tuning, section 4)."""
+        """LoRA's alpha / r, where no module says otherwise; alpha is 16 (Multilingual Federated
+        Prompt Tuning, section 4).
+        """
         return LORA_ALPHA / self.rank if self.rank else 0.0
+
+    @property
+    def largest_rank(self) -> int:
+        """The largest rank that any module may have."""
+        return max((self.rank, *(one.rank for one in self.ranks)))
+
+    @property
+    def adapted(self) -> tuple[str, ...]:
+        """Short names of the linears that carry LoRA in some layer, in our order."""
+        found = {*self.targets, *(one.target for one in self.ranks if one.rank)}
+        return tuple(target for target in TARGETS if target in found)
+
+    def module_rank(self, layer: int, target: str, layers: int) -> ModuleRank:
+        """A module's rank and alpha.
+
+        Args:
+            layer: Number of the stored layer.
+            target: Short name of the linear.
+            layers: Computed layers of the base.
+        """
+        for one in self.ranks:
+            if (one.layer, one.target) == (layer, target):
+                return one
+        is_above = not self.top or layer >= layers - self.top
+        rank = self.rank if target in self.targets and is_above else 0
+        return ModuleRank(layer, target, rank)
 
     @property
     def is_in_layers(self) -> bool:
@@ -70,6 +102,8 @@ class AdapterSpec:
             parts.append("bias")
         if self.top:
             parts[-1] += f"/top{self.top}"
+        if self.ranks:
+            parts[-1] += rank_parts(self.ranks, self.targets)
         if self.head:
             parts.append("head")
         return "+".join(parts)
@@ -83,7 +117,8 @@ def parse_adapter(text: str) -> AdapterSpec:
     """
     match = re.fullmatch(
         r"(lora:(?P<rank>[1-9]\d{0,3})(@(?P<targets>[a-z,]+))?|prompt:(?P<prompt>[1-9]\d{0,3})"
-        r"|(?P<bias>bias))(/top(?P<top>[1-9]\d{0,3}))?(?P<and_head>\+head)?|(?P<head>head)",
+        rf"|(?P<bias>bias))(/top(?P<top>[1-9]\d{{0,3}}))?(?P<ranks>({PART})*)(?P<and_head>\+head)?"
+        r"|(?P<head>head)",
         text.strip(),
     )
     targets = tuple(dict.fromkeys((match["targets"] or "q,v").split(","))) if match else ()
@@ -93,15 +128,35 @@ def parse_adapter(text: str) -> AdapterSpec:
         raise AdapterError(
             f"adapter {text!r}: a soft prompt lies below all layers; leave /top{match['top']} out"
         )
+    top, rank = int(match["top"] or 0), int(match["rank"] or 0)
     has_head = bool(match["head"] or match["and_head"])
     return AdapterSpec(
-        rank=int(match["rank"] or 0),
+        rank=rank,
         targets=targets if match["rank"] else (),
         prompt_tokens=int(match["prompt"] or 0),
         head=has_head,
         bias=bool(match["bias"]),
-        top=int(match["top"] or 0),
+        top=top,
+        ranks=_ranks(text, match["ranks"] or "", targets, rank, top),
     )
+
+
+def _ranks(
+    text: str, parts: str, targets: tuple[str, ...], rank: int, top: int
+) -> tuple[ModuleRank, ...]:
+    """The modules of other ranks; those that say what holds anyway are left out."""
+    if parts and not rank:
+        raise AdapterError(f"adapter {text!r}: ranks by module are LoRA's; leave {parts} out")
+    try:
+        found = parse_ranks(parts, targets)
+    except ValueError as error:
+        raise AdapterError(f"adapter {text!r}: {error}") from error
+    unknown = [one.target for one in found if one.target not in TARGETS]
+    if unknown:
+        expected = ", ".join(TARGETS)
+        raise AdapterError(f"adapter {text!r}: no linear {unknown[0]}; one of {expected}")
+    plain = {target: ModuleRank(0, target, rank if target in targets else 0) for target in TARGETS}
+    return tuple(one for one in found if top or one[2:] != plain[one.target][2:])
 
 
 def frozen_layers(spec: AdapterSpec, layers: int) -> int:
@@ -113,9 +168,40 @@ def frozen_layers(spec: AdapterSpec, layers: int) -> int:
     """
     if spec.prompt_tokens:
         return 0
-    if spec.is_in_layers:
-        return layers - spec.top if spec.top else 0
-    return layers
+    if not spec.is_in_layers:
+        return layers
+    if spec.ranks:
+        trained = (layer for layer in range(layers) if is_adapted(spec, layer, layers))
+        return next(trained, layers)
+    return layers - spec.top if spec.top else 0
+
+
+def is_adapted(spec: AdapterSpec, layer: int, layers: int) -> bool:
+    """Whether a linear of a stored layer carries LoRA.
+
+    Args:
+        spec: LoRA.
+        layer: The layer.
+        layers: Computed layers of the base.
+    """
+    return any(spec.module_rank(layer, target, layers).rank for target in spec.adapted)
+
+
+def lora_modules(spec: AdapterSpec, shape: Shape) -> dict[str, ModuleRank]:
+    """The full names of the modules that carry LoRA, with their ranks.
+
+    Args:
+        spec: The adapter.
+        shape: The base's.
+    """
+    family = FAMILIES[shape.architecture]
+    found = {}
+    for layer in range(shape.stored_layers):
+        for target in spec.adapted:
+            one = spec.module_rank(layer, target, shape.layers)
+            if one.rank and target in family.linears:
+                found[family.linear(layer, target)] = one
+    return found
 
 
 def check_top(spec: AdapterSpec, shape: Shape) -> None:
@@ -133,6 +219,26 @@ def check_top(spec: AdapterSpec, shape: Shape) -> None:
             f"adapter {spec}: the layers of a {shape.architecture} are one layer, repeated, and "
             f"what is trained in it is repeated too; leave /top{spec.top} out"
         )
+    check_ranks(spec, shape)
+
+
+def check_ranks(spec: AdapterSpec, shape: Shape) -> None:
+    """Refuse ranks by module that a base does not have, or that no module is left by.
+
+    Raises:
+        AdapterError: Names the module.
+    """
+    linears = FAMILIES[shape.architecture].linears
+    for one in spec.ranks:
+        name = f"adapter {spec}: {one.layer}.{one.target}"
+        if one.layer >= shape.stored_layers:
+            raise AdapterError(f"{name}: the base has layers 0 to {shape.stored_layers - 1}")
+        if one.rank and one.target not in linears:
+            raise AdapterError(f"{name}: the base has the linears {', '.join(linears)}")
+        if one.rank and one.rank > (most := min(linear_size(shape, one.target))):
+            raise AdapterError(f"{name}: rank {one.rank}; its matrix has {most} at most")
+    if spec.ranks and not lora_modules(spec, shape):
+        raise AdapterError(f"adapter {spec}: no module is left that carries LoRA")
 
 
 def adapted_layers(spec: AdapterSpec, layers: int) -> Collection[int] | None:

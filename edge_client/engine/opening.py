@@ -116,8 +116,8 @@ def open_engine(
     words = [] if spec.head else tokens.label_word_ids(task)
     elsewhere = {} if device == CPU else {"device": device}
     backend = module.open_backend(base, spec, state, words, training, **elsewhere)
-    by = plan or unplanned(base.shape, training, spec.top)
     cut = frozen_layers(spec, base.shape.layers)
+    by = plan or unplanned(base.shape, training, base.shape.layers - cut)
     return Engine(backend, encoder, base.shape, by, cut, budget)
 
 

@@ -82,7 +82,7 @@ def _waiting_bytes(work: Workload, plan: Plan) -> int:
     """
     sizes, top = _sizes(work, plan), work.shape.layers - 1
     entry = sizes.state // 2 if plan.is_kept_in_half else sizes.state
-    states = 5 if "o" in work.spec.targets else 4
+    states = 5 if "o" in work.spec.adapted else 4
     total = 0
     for index in range(lowest_trained(work, plan), work.shape.layers):
         total += entry
@@ -113,7 +113,7 @@ def _graph_bytes(work: Workload, plan: Plan) -> int:
     scores = work.shape.heads * tokens * tokens
     chunk = min(texts, max(1, SCORES // scores))
     attention = 4 * chunk * (4 * scores + 7 * tokens * work.shape.hidden)
-    summand = sizes.inner if "up" in spec.targets else sizes.state  # a linear's, before its Gemm
+    summand = sizes.inner if "up" in spec.adapted else sizes.state  # a linear's, before its Gemm
     return max(attention, summand, PASS_ARRAYS * min(4 * PASS_ELEMENTS, sizes.inner))
 
 

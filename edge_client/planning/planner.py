@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from edge_client.adapters.spec import frozen_layers
 from edge_client.planning import onnx_memory, torch_memory
 from edge_client.planning.cuda import memory as cuda_memory
 from edge_client.planning.cuda.accelerator import CPU
@@ -131,7 +132,7 @@ def depths(work: Workload) -> list[int]:
     in_each = bool(spec.rank or spec.bias) and not spec.prompt_tokens
     if not in_each or work.shape.stored_layers < layers:
         return [layers]
-    deepest = spec.top or layers
+    deepest = layers - frozen_layers(spec, layers)
     found = [deepest, *(deepest * quarters // 4 for quarters in (3, 2, 1)), 1]
     return sorted({max(1, depth) for depth in found}, reverse=True)
 

@@ -139,11 +139,13 @@ def dense_bytes(size: tuple[int, int], bits: int, dtype: str) -> int:
 # The adapter and the base's own numbers
 
 
-def layer_parameters(work: Workload) -> int:
-    """Trained parameters of one stored layer."""
-    sizes = linear_sizes(work.shape)
-    lora = work.spec.rank * sum(sum(sizes[target]) for target in work.spec.targets)
-    return lora + (_layer_biases(work.shape) if work.spec.bias else 0)
+def layer_parameters(work: Workload, layer: int) -> int:
+    """Trained parameters of a stored layer."""
+    sizes, spec, layers = linear_sizes(work.shape), work.spec, work.shape.layers
+    if spec.bias:
+        return _layer_biases(work.shape) if layer >= frozen_layers(spec, layers) else 0
+    known = [name for name in spec.adapted if name in sizes]
+    return sum(spec.module_rank(layer, name, layers).rank * sum(sizes[name]) for name in known)
 
 
 def _layer_biases(shape: Shape) -> int:
@@ -164,10 +166,10 @@ def other_parameters(work: Workload) -> int:
 
 def adapter_bytes(work: Workload, plan: Plan) -> int:
     """Values, gradients and the optimizer's numbers of what is trained."""
-    adapted = work.spec.top or work.shape.stored_layers
-    layers = min(adapted, plan.depth)
-    trained = layers * layer_parameters(work) + other_parameters(work)
-    resting = (adapted - layers) * layer_parameters(work)
+    stored = work.shape.stored_layers
+    each = [layer_parameters(work, layer) for layer in range(stored)]
+    lowest = max(0, stored - plan.depth)
+    trained, resting = sum(each[lowest:]) + other_parameters(work), sum(each[:lowest])
     # What rests has the optimizer's numbers, but no gradient.
     return 4 * ((2 + work.kept_numbers) * trained + (1 + work.kept_numbers) * resting)
 
@@ -249,7 +251,7 @@ def _sizes(work: Workload, plan: Plan) -> _Sizes:
         inner=numbers * shape.intermediate * width,
         scores=width * one_text * min(texts, max(1, SCORES // one_text)),
         wide=0 if width == 4 else numbers * shape.hidden * 4,
-        low=numbers * work.spec.rank * width,
+        low=numbers * work.spec.largest_rank * width,
     )
 
 
@@ -285,7 +287,7 @@ def _graph_bytes(work: Workload, sizes: _Sizes, is_short: bool) -> int:
     activation; a LoRA keeps the input of the linear it sits on. The top layer of an encoder goes
     on with one row per text after keys and values.
     """
-    targets = set(work.spec.targets)
+    targets = set(work.spec.adapted)
     low = sizes.low * len(targets)
     if is_short:
         return (sizes.state if targets & {"k", "v"} else 0) + 2 * sizes.kv + low
@@ -303,7 +305,7 @@ def _forward_bytes(work: Workload, sizes: _Sizes, is_short: bool, is_graph: bool
     heads = sizes.state + 2 * sizes.kv  # before they are laid out head by head
     if is_short:
         return sizes.state + 2 * sizes.kv + (0 if is_graph else 2 * sizes.kv)
-    is_wide = bool({"up", "down"} & set(work.spec.targets)) or work.shape.is_decoder
+    is_wide = bool({"up", "down"} & set(work.spec.adapted)) or work.shape.is_decoder
     inner = (3 if is_wide else 2) - (1 if is_graph else 0)
     feed_forward = 2 * sizes.state + heads + inner * sizes.inner + sizes.wide
     attention = 2 * sizes.state + heads + 2 * sizes.scores

@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import (
-    LORA_ALPHA,
     AdapterError,
     AdapterSpec,
     adapted_layers,

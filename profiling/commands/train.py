@@ -139,7 +139,7 @@ def _peer_names(every: bool, chosen: list[str], settings: Settings) -> list[str]
     here, notes = peers_here() if every else ([], [])
     names = list(dict.fromkeys([*here, *chosen]))
     spec = settings.spec
-    if names and (not spec.rank or spec.head):
+    if names and (not spec.rank or spec.head or spec.ranks):
         raise BenchmarkError(f"peers train LoRA alone; --adapter {settings.adapter} is another")
     if names and settings.device != CPU:
         raise BenchmarkError(

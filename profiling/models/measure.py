@@ -214,7 +214,7 @@ def _missing(cell: Cell) -> str:
     if cell.isa and cell.method == "onnx":
         return f"ONNX Runtime has no switch that holds it to {cell.isa}"
     spec = parse_adapter(cell.adapter) if cell.method in ("peft", "nf4") else None
-    if spec is not None and (not spec.rank or spec.head):
+    if spec is not None and (not spec.rank or spec.head or spec.ranks):
         return f"others are measured with LoRA alone, not with {cell.adapter}"
     return lack(cell.method)
 

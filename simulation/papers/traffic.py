@@ -25,9 +25,8 @@ import numpy as np
 from edge_client.adapters.spec import (
     PREFIX,
     AdapterSpec,
-    adapted_layers,
+    lora_modules,
     parse_adapter,
-    target_pattern,
 )
 from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.layout import checked_shape, tensors_of
@@ -142,12 +141,12 @@ def shapes_of(spec: AdapterSpec, config: Mapping[str, Any], num_labels: int) -> 
     shape = checked_shape(config)
     shapes: Shapes = {}
     if spec.rank:
-        layers = adapted_layers(spec, shape.layers)
-        pattern = re.compile(target_pattern(spec, shape.architecture, layers) + r"\.weight")
-        for name, (rows, columns) in _matching(config, pattern):
-            module = PREFIX + name.removesuffix(".weight")
-            shapes[f"{module}.lora_A.weight"] = (spec.rank, columns)
-            shapes[f"{module}.lora_B.weight"] = (rows, spec.rank)
+        modules = lora_modules(spec, shape)
+        named = "|".join(map(re.escape, modules))
+        for name, (rows, columns) in _matching(config, re.compile(rf"({named})\.weight")):
+            module, rank = PREFIX + name.removesuffix(".weight"), modules[name[:-7]].rank
+            shapes[f"{module}.lora_A.weight"] = (rank, columns)
+            shapes[f"{module}.lora_B.weight"] = (rows, rank)
     if spec.prompt_tokens:
         shapes["prompt_embeddings"] = (spec.prompt_tokens, shape.embedding)
     if spec.head:

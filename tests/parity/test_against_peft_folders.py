@@ -1,5 +1,6 @@
 """Adapters that PEFT itself made are read here, and give what they give there."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,19 @@ LORAS = {
     "default alpha": {"r": 4, "target_modules": ["query", "value"]},
     "alpha 32": {"r": 4, "lora_alpha": 32, "target_modules": ["query", "key", "value"]},
     "rank-stabilized": {"r": 4, "use_rslora": True, "target_modules": ["intermediate.dense"]},
+    "ranks and alphas by module": {
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": ["query", "value"],
+        "rank_pattern": {"layer.1.attention.self.query": 2, "value": 3},
+        "alpha_pattern": {"layer.0.*value": 32},
+    },
+    "ranks by module, rank-stabilized": {
+        "r": 4,
+        "use_rslora": True,
+        "target_modules": ["query", "value"],
+        "rank_pattern": {"^bert.encoder.layer.0.attention.self.query": 2},
+    },
     "top layer": {"r": 2, "target_modules": ["query"], "layers_to_transform": [1]},
 }
 
@@ -65,7 +79,17 @@ def test_a_prompt_made_by_peft_gives_the_same_here(
     np.testing.assert_allclose(engine.predict(TEXTS), theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["bias", "bias/top1", "lora:4/top1", "lora:2@q,up,down/top2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bias",
+        "bias/top1",
+        "lora:4/top1",
+        "lora:2@q,up,down/top2",
+        "lora:4/0=0/1.k=2",
+        "lora:4/1.v=2:32",
+    ],
+)
 def test_trained_adapters_go_to_peft_and_come_back(
     real_base: Base, hub_task: Task, tmp_path: Path, name: str
 ) -> None:
@@ -114,3 +138,25 @@ def test_an_adapter_for_another_base_is_named(
 def test_a_folder_that_is_no_adapter_is_told(tiny_base: Base, tmp_path: Path) -> None:
     with pytest.raises(AdapterError, match=r"adapter_config\.json"):
         read_peft_adapter(tmp_path, tiny_base, 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"rank_pattern": {"query": 0}},
+            "rank_pattern is .* to a whole number",
+        ),
+        ({"rank_pattern": {"query": 2.5}}, "rank_pattern is"),
+        ({"alpha_pattern": {"query": True}}, "alpha_pattern is .* to a number"),
+        ({"rank_pattern": {"(": 2}}, "names as regular expressions is expected"),
+    ],
+)
+def test_patterns_that_make_no_sense_are_named(
+    real_base: Base, tmp_path: Path, options: dict[str, object], said: str
+) -> None:
+    saved_by_peft(real_base, tmp_path, peft.LoraConfig(r=4, target_modules=["query"]))
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | options))
+    with pytest.raises(AdapterError, match=said):
+        read_peft_adapter(tmp_path, real_base, 6)

@@ -34,6 +34,7 @@ gradients = pytest.importorskip("profiling.benchmarks.gradients")
 WORDS = [1010, 1020, 1030, 1040]
 ADAPTERS = ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:5", "bias", "head", "prompt:3+head"]
 TOPS = ["lora:4/top2", "lora:2@q,o,down/top1+head", "bias/top1"]  # not of ALBERT
+RANKS = ["lora:4/0=0/1.v=2:32", "lora:2@q,o/1.down=3", "lora:4/1=1/0.q=0+head"]
 FORMS, SIZES = (4, 8, 16, 32), ((1, 5), (7, 60), (5, 24))
 # Every family with every adapter; stored forms and sizes of a batch go round.
 CASES = [
@@ -42,6 +43,7 @@ CASES = [
         (
             *covering(ENCODERS, ADAPTERS),
             *map(pytest.param, ("bert", "roberta", "distilbert"), TOPS),
+            *map(pytest.param, ("bert", "roberta", "distilbert"), RANKS),
         ),
         cycle(FORMS),
         cycle(SIZES),

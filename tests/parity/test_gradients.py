@@ -59,6 +59,9 @@ def test_every_family_gives_the_gradients_of_plain_peft(
         ("roberta", "lora:2@q,k,v,o,up,down/top2"),
         ("distilbert", "lora:4/top1"),
         ("bert", "bias/top2"),
+        ("bert", "lora:4/0.v=2/1.down=3:32"),
+        ("roberta", "lora:4@q,v,up/0=0/1.v=1"),
+        ("distilbert", "lora:4/1=0/0.k=2"),
     ],
 )
 @pytest.mark.parametrize("engine", ENGINES)

@@ -87,7 +87,7 @@ class Network:
         weight, eps = self.frozen.vector(module, "weight"), self.shape.norm_eps
         return Norm(PREFIX + module, weight, *self._bias(module), eps, self._bench)
 
-    def _linear(self, module: str) -> Linear:
+    def _linear(self, module: str, scaling: float = 0.0) -> Linear:
         name = PREFIX + module
         return Linear(
             name,
@@ -95,14 +95,20 @@ class Network:
             *self._bias(module),
             self.adapter.get(f"{name}.lora_A.weight"),
             self.adapter.get(f"{name}.lora_B.weight"),
-            self.spec.scaling,
+            scaling,
             self._bench,
         )
 
     def _layer(self, stored: int) -> Layer:
         prefix, family = self.frozen.layer_prefix(stored), self.frozen.family
         return Layer(
-            {name: self._linear(prefix + module) for name, module in family.linears.items()},
+            {
+                name: self._linear(
+                    prefix + module,
+                    self.spec.module_rank(stored, name, self.shape.layers).scaling,
+                )
+                for name, module in family.linears.items()
+            },
             self._norm(prefix + family.attention_norm),
             self._norm(prefix + family.output_norm),
             Activation(self.shape.activation, self._bench),

@@ -97,20 +97,24 @@ class Network:
     def _matrix(self, module: str) -> FrozenMatrix:
         return FrozenMatrix(self.frozen.matrix(module), self.device, self._scratch)
 
-    def _linear(self, module: str, is_biased: bool = True) -> Linear:
+    def _linear(self, module: str, is_biased: bool = True, scaling: float = 0.0) -> Linear:
         return Linear(
             self._matrix(module),
             self._bias(module) if is_biased else None,
             self.adapter.get(f"{PREFIX}{module}.lora_A.weight"),
             self.adapter.get(f"{PREFIX}{module}.lora_B.weight"),
-            self.spec.scaling,
+            scaling,
         )
 
     def _layer(self, index: int) -> Layer:
         prefix = self.frozen.layer_prefix(index)
         return Layer(
             {
-                target: self._linear(prefix + module, has_bias(self.shape, target))
+                target: self._linear(
+                    prefix + module,
+                    has_bias(self.shape, target),
+                    self.spec.module_rank(index, target, self.shape.layers).scaling,
+                )
                 for target, module in self.family.linears.items()
             },
             self._norm(prefix + self.family.attention_norm),

@@ -6,11 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.ranks import ModuleRank
 from edge_client.adapters.spec import (
     PREFIX,
     TARGETS,
     AdapterError,
     AdapterSpec,
+    frozen_layers,
     layers_of,
     parse_adapter,
 )
@@ -18,6 +20,19 @@ from edge_client.bases.base import Base
 from edge_client.wire.tensors import encode_adapter
 
 TARGET_SETS = st.lists(st.sampled_from(TARGETS), min_size=1, unique=True)
+ALPHAS = st.sampled_from([16.0, 32.0, 0.5, 12.25])
+
+
+def of_ranks(found: list[tuple[int, str, int, float]]) -> AdapterSpec:
+    """LoRA of rank 8 on query and value, but where a module says otherwise."""
+    named = [
+        ModuleRank(layer, target, rank, alpha if rank else 16.0)
+        for layer, target, rank, alpha in sorted(found)
+        if (rank, alpha if rank else 16.0) != (8 if target in "qv" else 0, 16.0)
+    ]
+    return AdapterSpec(rank=8, targets=("q", "v"), ranks=tuple(named))
+
+
 SPECS = st.one_of(
     st.builds(AdapterSpec, rank=st.integers(1, 9999), targets=TARGET_SETS.map(tuple)),
     st.builds(AdapterSpec, prompt_tokens=st.integers(1, 9999)),
@@ -33,6 +48,11 @@ SPECS = st.one_of(
         top=st.integers(1, 9999),
         head=st.booleans(),
     ),
+    st.lists(
+        st.tuples(st.integers(0, 30), st.sampled_from(TARGETS), st.integers(0, 64), ALPHAS),
+        max_size=40,
+        unique_by=lambda one: one[:2],
+    ).map(lambda found: of_ranks(found)),
     st.builds(AdapterSpec, bias=st.just(True), top=st.integers(1, 9999), head=st.booleans()),
 )
 
@@ -130,3 +150,66 @@ def test_the_layers_of_a_state_are_those_of_its_tensors(tiny_base: Base) -> None
     for name, expected in (("lora:4", [0, 1]), ("bias/top1", [1]), ("head", []), ("prompt:4", [])):
         state = initial_adapter(parse_adapter(name), tiny_base, 6, seed=1)
         assert layers_of(state, "bert") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("lora:8/0-3=0/11.v=16:32", "lora:8@q,v/0-3=0/11.v=16:32"),
+        ("lora:8/3=0/0-2=0", "lora:8@q,v/0-3=0"),
+        ("lora:8/0.q=4/0.v=4/1=4", "lora:8@q,v/0-1=4"),
+        ("lora:8/0=8/1.q=8:16", "lora:8@q,v"),
+        ("lora:8/0.k=2", "lora:8@q,v/0.k=2"),
+        ("lora:8/0=0:32", "lora:8@q,v/0=0"),
+        ("lora:4/top2/1=2+head", "lora:4@q,v/top2/1=2+head"),
+    ],
+)
+def test_ranks_by_module_have_one_short_name(text: str, name: str) -> None:
+    assert str(parse_adapter(text)) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lora:8/3-1=4", "3-1=4 names no layer"),
+        ("lora:8/0=4/0.q=2", "0.q is named twice"),
+        ("lora:8/0.x=4", "no linear x; one of q, v, k, o, up, down".replace("q, v, k", "q, k, v")),
+        ("bias/0=4", "ranks by module are LoRA's; leave /0=4 out"),
+        ("lora:8/0=10000", "is not one of lora:R"),
+    ],
+)
+def test_ranks_that_make_no_sense_are_refused(text: str, said: str) -> None:
+    with pytest.raises(AdapterError, match=said):
+        parse_adapter(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lora:8/2=4", "2.q: the base has layers 0 to 1"),
+        ("lora:8/1.up=17", "1.up: rank 17; its matrix has 16 at most"),
+        ("lora:8/0-1=0", "no module is left that carries LoRA"),
+    ],
+)
+def test_ranks_that_do_not_fit_the_base_are_refused(tiny_base: Base, text: str, said: str) -> None:
+    with pytest.raises(AdapterError, match=said):
+        initial_adapter(parse_adapter(text), tiny_base, 6, seed=1)
+
+
+def test_every_module_has_its_own_rank_and_those_of_rank_0_no_tensor(tiny_base: Base) -> None:
+    spec = parse_adapter("lora:4/0=0/1.v=2:32/1.down=3")
+    state = initial_adapter(spec, tiny_base, 6, seed=1)
+    ranks = {
+        name.split("layer.1.")[1].removesuffix(".lora_A.weight"): len(tensor)
+        for name, tensor in state.items()
+        if name.endswith("lora_A.weight")
+    }
+    assert ranks == {"attention.self.query": 4, "attention.self.value": 2, "output.dense": 3}
+    assert layers_of(state, "bert") == [1] and frozen_layers(spec, 2) == 1
+    assert spec.module_rank(1, "v", 2).scaling == 16.0
+
+
+@given(st.integers(1, 64), st.integers(0, 3))
+def test_ranks_that_say_nothing_new_change_no_byte(tiny_base: Base, rank: int, layer: int) -> None:
+    plain = parse_adapter(f"lora:{rank}")
+    assert parse_adapter(f"lora:{rank}/{layer}={rank}/{layer + 1}.k=0") == plain
