@@ -53,12 +53,16 @@ def answer_invitation(
     has_declined = known is not None and known.membership.state == "declined"
     if told.state == "joined" and has_declined and live.state.is_finished:
         return Receipt(False, "it is over")
+    if told.failure == "fetching" and live.state.is_finished:
+        return Receipt(False, "it is over")  # so the device fetches nothing more for it
     if told.failure is not None:
         if is_joined:
             leave(ledger, members, run_id, device, told.failure, now_s)
+        is_news = known is None or known.membership != told  # who fetches says so each minute
         members.put(run_id, device_id, told, at_s)
-        why = SAID[told.failure]
-        LOG.info("%s: %s takes no part: %s", run, device.name, why, extra=whom)
+        if is_news:
+            why = SAID[told.failure]
+            LOG.info("%s: %s takes no part: %s", run, device.name, why, extra=whom)
         return Receipt(True)
     if _returned(ledger, run_id, device_id, now_s):
         LOG.info("%s: device %s is back", run, device.name, extra=whom)

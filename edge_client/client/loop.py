@@ -73,7 +73,7 @@ class Client:
         self._barriers = Barriers()
         self._adapters = Adapters(state)
         self._works = self._failures = 0
-        self._is_outdated = False  # and has said so
+        self._minimum = ""  # of clients that get work, where this one is older and has said so
         self._returns = 0  # how often it had to enrol again
         self._fetching: Fetching  # once it is known who this device is
         self._joining: Joining  # likewise
@@ -136,6 +136,7 @@ class Client:
             if given.outdated is not None:
                 self._outdated(given.outdated)
                 continue
+            self._minimum = ""
             if not self._standings.joined:  # what came before is over, and the next may be another
                 self._worker.close()
             if given.terms is not None:
@@ -211,9 +212,11 @@ class Client:
         error = too_old(self._settings.version, outdated.minimum, self._state.folder)
         if self._settings.is_until_finished:
             raise error
-        if not self._is_outdated:
+        if outdated.minimum != self._minimum:
             log.error("%s", error)
-        self._is_outdated = True
+            self._minimum = outdated.minimum
+        self._worker.close()  # that may take weeks
+        self._fetching.close()
         nap(self._settings.parting_s)
 
     def _is_done(self) -> bool:
