@@ -160,8 +160,8 @@ LEARNS: dict[str, str] = {
 WHEN: dict[str, str] = {
     "Enrol": "Each time its client starts, before anything else; the token until it is known.",
     "work": "Always, as long as its client runs: this is how it waits.",
-    "Membership": "When a run wants it and its texts, base and budget were looked at; when a run "
-    "is over.",
+    "Membership": "When a run wants it and its texts, base and budget were looked at; each "
+    "minute while it\nfetches a run's base; when a run is over.",
     "safetensors": "After each training. The header travels in the safetensors file's metadata.",
     "Report": "After each piece of work, done or failed.",
 }
