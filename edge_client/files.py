@@ -53,14 +53,15 @@ def make_latest(path: Path, clock_ns: Callable[[], int] = time.time_ns) -> None:
         clock_ns: What the clock says.
 
     Raises:
-        OSError: It is not there, or somebody else's.
+        OSError: It is not there. What is somebody else's keeps its time.
     """
     latest_ns = clock_ns()
     for other in path.parent.iterdir():
         if other != path:
             with suppress(FileNotFoundError):
                 latest_ns = max(latest_ns, other.lstat().st_mtime_ns + LATER_NS)
-    os.utime(path, ns=(latest_ns, latest_ns), follow_symlinks=False)
+    with suppress(PermissionError):  # a disk without owners
+        os.utime(path, ns=(latest_ns, latest_ns), follow_symlinks=False)
 
 
 def oldest_first(paths: Iterable[Path]) -> list[Path]:
