@@ -106,3 +106,31 @@ class Packs:
         files[MANIFEST] = PackFile(size, file_sha256(folder / MANIFEST))
         licence, mirrors = manifest.licence or "", config.pack_mirrors
         return Offer(folder, Pack(manifest.name, licence, files, mirrors, self._is_serving))
+
+
+class LatePacks:
+    """Devices that were asked into a run before its pack was there: they are asked again then.
+
+    Args:
+        packs: What runs train on.
+    """
+
+    def __init__(self, packs: Packs) -> None:
+        self._packs, self._asked = packs, set[tuple[str, str]]()  # without it, by run and device
+
+    def told(self, run: Run, config: RunConfig, device_id: str) -> Pack | None:
+        """What a device that is asked into a run is told of its pack."""
+        pack = self._packs.of(run, config)
+        if pack is None and config.base != EMBEDDED:
+            self._asked.add((run.run_id, device_id))
+        return pack
+
+    def is_news(self, run: Run, config: RunConfig, device_id: str) -> bool:
+        """Whether there is a pack by now of which a device was not told."""
+        is_missed = (run.run_id, device_id) in self._asked
+        return is_missed and self._packs.of(run, config) is not None
+
+    def answered(self, run: Run, config: RunConfig, device_id: str) -> None:
+        """A device has said how it stands to a run: now it knows what there is to know."""
+        if self.is_news(run, config, device_id):
+            self._asked.discard((run.run_id, device_id))

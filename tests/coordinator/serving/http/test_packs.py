@@ -28,6 +28,7 @@ from tests.coordinator.devices import Device, wait_for
 from tests.edge_client.client.packs.packs import announced, make_pack
 
 WEIGHTS = "weights.safetensors"
+FETCHING, JOINED = Membership("declined", "fetching"), Membership("joined")
 MIRROR = "https://mirror.example/packs"
 
 
@@ -136,6 +137,31 @@ def test_a_pack_that_was_not_there_at_first_is_announced_once_it_is(
         assert told()  # what was read once is known
 
 
+@pytest.mark.parametrize("answer", [Membership("declined", "base"), FETCHING, JOINED])
+def test_who_was_asked_before_a_pack_was_there_is_asked_again_once_it_is(
+    config: RunConfig, tmp_path: Path, answer: Membership
+) -> None:
+    _, folder = make_pack(tmp_path)
+    now_s, away = [0.0], folder.with_name("away")
+    packs = Packs(is_serving=True, clock=lambda: now_s[0])
+    with live(tmp_path, replace(config, base=str(folder)), packs=packs) as served:
+        folder.rename(away)
+        device, held = served.enrol("a", "b")
+        for one in (device, held):
+            terms = one.next().terms
+            assert terms is not None and terms.pack is None
+        device.tell(served.run_id, Membership("declined", "base"))
+        held.tell(served.run_id, JOINED)  # it has the base already
+        away.rename(folder)
+        assert device.next().terms is None
+        now_s[0] += LOOK_AGAIN_S
+        for _ in range(2):  # until it is answered
+            terms = device.next().terms
+            assert terms is not None and terms.pack is not None
+        device.tell(served.run_id, answer)
+        assert device.next().terms is None and held.next().terms is None
+
+
 @pytest.mark.parametrize("is_inside", [True, False])
 def test_a_link_in_a_pack_is_followed_within_the_pack_alone(
     config: RunConfig, tmp_path: Path, is_inside: bool
@@ -167,13 +193,12 @@ def test_a_client_that_is_too_old_gets_no_work_and_is_waited_for_by_nobody(
 
 
 def test_who_fetches_for_a_run_that_is_over_is_told_so(config: RunConfig, tmp_path: Path) -> None:
-    fetching = Membership("declined", "fetching")
     with live(tmp_path, config) as served:
         (device,) = served.enrol("a")
-        assert device.tell(served.run_id, fetching).json()["accepted"]
+        assert device.tell(served.run_id, FETCHING).json()["accepted"]
         add_order(served.store, served.service.run(served.run_id).run, "stop", None, time.time())
         wait_for(lambda: served.service.run(served.run_id).state.is_finished)
-        told = device.tell(served.run_id, fetching).json()
+        told = device.tell(served.run_id, FETCHING).json()
         assert told == {"accepted": False, "reason": "it is over"}
 
 
