@@ -247,7 +247,7 @@ def _in_words(
     if found.verify_code == TOO_EARLY:
         return f"{url} shows a certificate that is not valid yet, and {clock}; set the clock"
     if found.verify_code == EXPIRED:
-        return f"{url} shows {_expired(context, authority)}; {clock}"
+        return f"{url} shows {_expired(context, authority)}; {clock}: set it if that is wrong"
     if found.verify_code in OTHER_NAME:
         return (
             f"{url} shows a certificate for another name ({found.verify_message}); give "
