@@ -81,6 +81,8 @@ def make(root: Root, house: Wheelhouse, sources: Path) -> None:
     """
     done = root.at(RELEASES) / house.release
     if done.is_dir():
+        if house.cpython is None:
+            _own_python(root, house)  # a newer system may have taken it away
         return
     part = root.at(RELEASES) / ".{}.part".format(house.release)
     try:
