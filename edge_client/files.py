@@ -3,18 +3,28 @@
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 PRIVATE = 0o600
 OTHERS = 0o077  # the bits of a mode that are not the owner's
+LATER_NS = 2 * 10**9  # FAT keeps times no finer
 
 
-def write_atomically(path: Path, body: bytes, mode: int = 0o644) -> None:
+def write_atomically(
+    path: Path, body: bytes, mode: int = 0o644, *, is_latest: bool = False
+) -> None:
     """Write a file so that after a crash either the old or the new content is there.
 
     An error leaves nothing beside it; only a process that is killed leaves `.NAME.part`.
+
+    Args:
+        path: Where to.
+        body: Its content.
+        mode: Its mode.
+        is_latest: Whether it gets a time as by `make_latest`.
     """
     part = path.with_name(f".{path.name}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
@@ -23,11 +33,40 @@ def write_atomically(path: Path, body: bytes, mode: int = 0o644) -> None:
             file.write(body)
             file.flush()
             os.fsync(file.fileno())
+        if is_latest:
+            make_latest(part)
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def make_latest(path: Path, clock_ns: Callable[[], int] = time.time_ns) -> None:
+    """Give a file or folder a later time than any other has that lies beside it.
+
+    A board without a battery wakes up in 1970. Whatever its clock says, files that were all made
+    the latest in turn lie in that order by `oldest_first`.
+
+    Args:
+        path: There already.
+        clock_ns: What the clock says.
+
+    Raises:
+        OSError: It is not there. What is somebody else's keeps its time.
+    """
+    latest_ns = clock_ns()
+    for other in path.parent.iterdir():
+        if other != path:
+            with suppress(FileNotFoundError):
+                latest_ns = max(latest_ns, other.lstat().st_mtime_ns + LATER_NS)
+    with suppress(PermissionError):  # a disk without owners
+        os.utime(path, ns=(latest_ns, latest_ns), follow_symlinks=False)
+
+
+def oldest_first(paths: Iterable[Path]) -> list[Path]:
+    """Files in the order in which they were made the latest of their folder."""
+    return sorted(paths, key=lambda path: path.lstat().st_mtime_ns)
 
 
 def write_synced(path: Path, body: bytes) -> None:

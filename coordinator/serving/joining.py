@@ -10,6 +10,7 @@ from coordinator.fleet.members import Members
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.events import Left, Returned
 from coordinator.serving.ledger import Ledger, Live
+from coordinator.serving.packs import LatePacks
 from coordinator.storage.rows.devices import Device
 from coordinator.watch.logs import about
 from edge_client.wire.failures import SAID, Failure
@@ -19,11 +20,18 @@ from edge_client.wire.messages import Receipt
 LOG = logging.getLogger(__name__)
 
 
-def due_invitation(ledger: Ledger, members: Members, device: Device) -> Live | None:
-    """The oldest run that wants a device and has not heard from it since its client started."""
+def due_invitation(
+    ledger: Ledger, members: Members, device: Device, late: LatePacks
+) -> Live | None:
+    """The oldest run that wants a device and has not heard from it since its client started.
+
+    One whose base it lacks asks it again where the base's pack has come since then.
+    """
     for live in ledger.open():
         member = members.get(live.run.run_id, device.device_id)
         is_told = member is not None and member.at_s >= device.started_at_s
+        if member is not None and member.membership.failure == "base":
+            is_told &= not late.is_news(live.run, live.config, device.device_id)
         # One that went home is asked again where the run was extended since then.
         is_home = member is not None and member.membership.state == "home"
         if (is_home or not is_told) and wants(live.config, live.run.secret, device):
@@ -53,12 +61,16 @@ def answer_invitation(
     has_declined = known is not None and known.membership.state == "declined"
     if told.state == "joined" and has_declined and live.state.is_finished:
         return Receipt(False, "it is over")
+    if told.failure == "fetching" and live.state.is_finished:
+        return Receipt(False, "it is over")  # so the device fetches nothing more for it
     if told.failure is not None:
         if is_joined:
             leave(ledger, members, run_id, device, told.failure, now_s)
+        is_news = known is None or known.membership != told  # who fetches says so each minute
         members.put(run_id, device_id, told, at_s)
-        why = SAID[told.failure]
-        LOG.info("%s: %s takes no part: %s", run, device.name, why, extra=whom)
+        if is_news:
+            why = SAID[told.failure]
+            LOG.info("%s: %s takes no part: %s", run, device.name, why, extra=whom)
         return Receipt(True)
     if _returned(ledger, run_id, device_id, now_s):
         LOG.info("%s: device %s is back", run, device.name, extra=whom)

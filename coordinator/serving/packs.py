@@ -1,24 +1,33 @@
 """The packs that runs train on, as devices are told of them, and their files where they are served.
 
 A pack lies where `create` was told to find it; its manifest says the rest. A base that is not a
-pack, or no longer lies there, is announced to nobody.
+pack, or does not lie there, is announced to nobody, and looked for again after a while. The place
+may be a link, as to a disk of data; links inside a pack lead nowhere else.
 """
 
 import logging
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import TypeAlias
 
 from coordinator.config import RunConfig
 from coordinator.storage.store import Run
 from edge_client.bases.base import EMBEDDED
 from edge_client.bases.manifest import is_pack, read_manifest
-from edge_client.errors import WrongInput
+from edge_client.errors import WrongInput, demand
 from edge_client.files import file_sha256
 from edge_client.wire.packs import MANIFEST, MOST_MANIFEST_BYTES, Pack, PackFile
 
 LOG = logging.getLogger(__name__)
+LOOK_AGAIN_S = 60.0  # for a pack that was not there: a disk may be mounted late
 AT_ONCE = 8  # files of packs that are sent at a time: each takes turns in the threads
+
+
+Key: TypeAlias = tuple[str, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -39,11 +48,15 @@ class Packs:
 
     Args:
         is_serving: Whether devices may have their files from here.
+        clock: Seconds, ever growing.
     """
 
-    def __init__(self, is_serving: bool = False) -> None:
-        self._is_serving, self._lock = is_serving, Lock()
-        self._offers: dict[tuple[str, str, tuple[str, ...]], Offer | None] = {}
+    def __init__(
+        self, is_serving: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._is_serving, self._lock, self._clock = is_serving, Lock(), clock
+        self._offers: dict[Key, Offer] = {}
+        self._missed: dict[Key, tuple[float, str]] = {}  # when a pack was looked for, and why not
 
     def of(self, run: Run, config: RunConfig) -> Pack | None:
         """What devices are told of the pack that a run trains on; None: nothing."""
@@ -55,38 +68,69 @@ class Packs:
         offer = self._offer(run, config) if self._is_serving else None
         if offer is None or name not in offer.pack.files:
             return None
-        return offer.folder / name, offer.pack.files[name]
+        path = (offer.folder / name).resolve()
+        if not path.is_relative_to(offer.folder):
+            return None
+        return path, offer.pack.files[name]
 
     def _offer(self, run: Run, config: RunConfig) -> Offer | None:
-        key = run.base_id, config.base, config.pack_mirrors
-        with self._lock:
-            if key not in self._offers:
-                self._offers[key] = self._read(run, config)
-            return self._offers[key]
-
-    def _read(self, run: Run, config: RunConfig) -> Offer | None:
-        folder = Path(config.base)
         if config.base == EMBEDDED:
             return None
-        if not is_pack(folder):
-            if config.pack_mirrors or self._is_serving:
-                told = "%s: no pack lies at %s as seen from here, so no device can fetch it"
-                LOG.warning(told, config.name, config.base)
-            return None
-        try:
-            manifest = read_manifest(folder / MANIFEST)
-            if manifest.pack_id != run.base_id:
-                told = "%s: the pack at %s is another one by now; devices are not told of it"
-                LOG.warning(told, config.name, folder)
-                return None
-            files = {name: PackFile(one.bytes, one.sha256) for name, one in manifest.files.items()}
-            size = (folder / MANIFEST).stat().st_size
-            if size > MOST_MANIFEST_BYTES:
-                return None
-            files[MANIFEST] = PackFile(size, file_sha256(folder / MANIFEST))
-            licence, mirrors = manifest.licence or "", config.pack_mirrors
-            pack = Pack(manifest.name, licence, files, mirrors, self._is_serving)
-        except (WrongInput, OSError) as error:
-            LOG.warning("%s: devices are not told of its pack: %s", config.name, error)
-            return None
-        return Offer(folder.absolute(), pack)
+        key = run.base_id, config.base, config.pack_mirrors
+        with self._lock:
+            missed_s, before = self._missed.get(key, (-math.inf, ""))
+            if key not in self._offers and self._clock() - missed_s >= LOOK_AGAIN_S:
+                try:
+                    self._offers[key] = self._read(run, config)
+                except (WrongInput, OSError) as error:
+                    self._missed[key] = self._clock(), str(error)
+                    is_meant = self._is_serving or config.pack_mirrors or is_pack(Path(config.base))
+                    if str(error) != before and is_meant:
+                        LOG.warning("%s: devices are not told of its pack: %s", config.name, error)
+            return self._offers.get(key)
+
+    def _read(self, run: Run, config: RunConfig) -> Offer:
+        """What there is to tell.
+
+        Raises:
+            WrongInput: There is no pack, or it is another one.
+            OSError: It cannot be read.
+        """
+        folder = Path(config.base).resolve()
+        demand(is_pack(folder), f"no pack lies at {config.base} as seen from here")
+        manifest = read_manifest(folder / MANIFEST)
+        demand(manifest.pack_id == run.base_id, f"the pack at {config.base} is another one by now")
+        files = {name: PackFile(one.bytes, one.sha256) for name, one in manifest.files.items()}
+        size = (folder / MANIFEST).stat().st_size
+        demand(size <= MOST_MANIFEST_BYTES, f"{MANIFEST} has {size} bytes")
+        files[MANIFEST] = PackFile(size, file_sha256(folder / MANIFEST))
+        licence, mirrors = manifest.licence or "", config.pack_mirrors
+        return Offer(folder, Pack(manifest.name, licence, files, mirrors, self._is_serving))
+
+
+class LatePacks:
+    """Devices that were asked into a run before its pack was there: they are asked again then.
+
+    Args:
+        packs: What runs train on.
+    """
+
+    def __init__(self, packs: Packs) -> None:
+        self._packs, self._asked = packs, set[tuple[str, str]]()  # without it, by run and device
+
+    def told(self, run: Run, config: RunConfig, device_id: str) -> Pack | None:
+        """What a device that is asked into a run is told of its pack."""
+        pack = self._packs.of(run, config)
+        if pack is None and config.base != EMBEDDED:
+            self._asked.add((run.run_id, device_id))
+        return pack
+
+    def is_news(self, run: Run, config: RunConfig, device_id: str) -> bool:
+        """Whether there is a pack by now of which a device was not told."""
+        is_missed = (run.run_id, device_id) in self._asked
+        return is_missed and self._packs.of(run, config) is not None
+
+    def answered(self, run: Run, config: RunConfig, device_id: str) -> None:
+        """A device has said how it stands to a run: now it knows what there is to know."""
+        if self.is_news(run, config, device_id):
+            self._asked.discard((run.run_id, device_id))

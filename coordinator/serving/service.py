@@ -36,7 +36,7 @@ from coordinator.serving.http.paces import Paces
 from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_invitation
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.orders import carry_out
-from coordinator.serving.packs import Packs
+from coordinator.serving.packs import LatePacks, Packs
 from coordinator.serving.saying import Lacks, Troubles
 from coordinator.serving.telling import over_of, run_text, terms_of, waiting_of, work_of
 from coordinator.storage.rows.devices import Device, note_cloned
@@ -92,7 +92,7 @@ class Service:
         packs: Packs | None = None,
     ) -> None:
         self.store, self._packs, self._minimum = store, packs or Packs(), minimum_client
-        self.clock = Clock(now_s)
+        self._late, self.clock = LatePacks(self._packs), Clock(now_s)
         self._ledger = Ledger(store, now_s, limits.keep_rounds, self.clock)
         self._file = DatabaseFile(store.database)
         self.caretaker = Caretaker(store, self._ledger.kept, limits, usage)
@@ -177,8 +177,9 @@ class Service:
         """
         if is_too_old(device.facts.smidgen, self._minimum):
             return Next(outdated=Outdated(self._minimum))
-        if live := due_invitation(self._ledger, self.members, device):
-            return Next(terms=terms_of(live, self._packs.of(live.run, live.config)))
+        if live := due_invitation(self._ledger, self.members, device, self._late):
+            pack = self._late.told(live.run, live.config, device.device_id)
+            return Next(terms=terms_of(live, pack))
         runs = [self.run(run_id) for run_id in self.members.runs_of(device.device_id)]
         if work := self._work(runs, device.device_id):
             return Next(work=work)
@@ -245,6 +246,7 @@ class Service:
         is_back = told.state == "joined" and device.device_id in live.state.left
         if is_back and (again_s := self._returns.take(who, time.monotonic())):
             raise Refusal(429, "left and back again too often of late; try again", again_s)
+        self._late.answered(live.run, live.config, device.device_id)
         return answer_invitation(self._ledger, self.members, live, device, told, now_s)
 
     # Adapters

@@ -235,7 +235,10 @@ def read_token(file: Path) -> str:
             body = opened.read(MOST_TOKEN_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a name with NUL
         why = error.strerror if isinstance(error, OSError) else error
-        raise WrongInput(f"--token-file {str(file)!r} cannot be read: {why}") from error
+        todo = (
+            "write the token that `coordinator init` printed into it, as its owner's alone (0600)"
+        )
+        raise WrongInput(f"--token-file {str(file)!r} cannot be read: {why}; {todo}") from error
     demand(
         not mode & (stat.S_IRWXG | stat.S_IRWXO),
         f"--token-file {file} is open to others (mode {stat.S_IMODE(mode):o}); chmod 600 it",

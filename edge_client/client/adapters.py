@@ -99,7 +99,7 @@ def take_home(state: ClientState, terms: Terms, settings: Settings, over: Over, 
         lack = error
     try:
         write_peft_folder(own, exported, body, card)
-        state.drop_finished_runs(KEPT)
+        state.drop_finished_runs(terms.run_name, KEPT)
     except (Failed, WrongInput, OSError) as error:
         if lack is not None:
             raise

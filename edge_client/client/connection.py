@@ -9,10 +9,10 @@ coordinator's own is raised as `Refused`. No answer is unpacked: none is asked t
 import ipaddress
 import json
 import ssl
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeAlias
 
 import httpx
 
@@ -23,6 +23,8 @@ from edge_client.metering.work import WorkMeter
 from edge_client.wire.messages import MAX_JSON_BYTES, OWN, Message, WireError, decode
 
 LONGEST_DETAIL = 500  # characters of a reason that is shown
+TOO_EARLY = 9  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID
+Trace: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 
 
 class AddressError(WrongInput):
@@ -85,6 +87,13 @@ def no_answer(url: str, error: httpx.RequestError, is_heard: bool = False) -> Un
     return unreachable
 
 
+def objection(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """What is wrong with a certificate, where that is why a request failed."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 class Connection:
     """A connection to a coordinator at a URL, made when it is needed, and again when it is lost.
 
@@ -93,6 +102,7 @@ class Connection:
         key: The device's key.
         timeout_s: Limit on connecting and on every answer but the long poll's.
         verify: Whose certificates are believed, see `edge_client.client.trust`; None: nobody's.
+        trace: Called at each step of each request, as httpcore does it.
 
     Raises:
         AddressError: The URL is not one.
@@ -102,12 +112,19 @@ class Connection:
         traffic: All that went through it, by the kernel.
     """
 
-    def __init__(self, url: str, key: str, timeout_s: float, verify: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        timeout_s: float,
+        verify: ssl.SSLContext | None,
+        trace: Trace = lambda _event, _info: None,
+    ) -> None:
         address(url)
         headers = {"User-Agent": "smidgen", "Accept-Encoding": "identity"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
-        self.url, self.traffic, self._timeout_s = url, Traffic(), timeout_s
+        self.url, self.traffic, self._timeout_s, self._trace = url, Traffic(), timeout_s, trace
         self._is_heard = False  # whether anybody has ever answered there
         self._http = http_client(url, verify or nobody(), timeout=timeout_s, headers=headers)
         for name in ("Accept", "Connection"):  # what they say goes without saying in HTTP/1.1
@@ -148,7 +165,7 @@ class Connection:
             content=content,
             headers=headers,
             timeout=httpx.Timeout(self._timeout_s, read=wait_s + self._timeout_s),
-            extensions={"trace": self.traffic.trace},
+            extensions={"trace": self._traced},
         )
         try:
             with closing(self._http.send(request, stream=True)) as response:
@@ -159,6 +176,10 @@ class Connection:
                 yield response
         except httpx.RequestError as error:
             raise no_answer(self.url, error, self._is_heard) from error
+
+    def _traced(self, event: str, info: Mapping[str, Any]) -> None:
+        self.traffic.trace(event, info)
+        self._trace(event, info)
 
     def message(
         self,

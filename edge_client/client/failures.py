@@ -28,6 +28,7 @@ from edge_client.wire.messages import Report, WireError, Work
 MOST_IN_A_ROW = 3  # pieces of work that may fail one after the other
 # What may pass by itself; a device leaves if it has not passed within `Settings.grace_s`.
 PASSING: tuple[Failure, ...] = ("disk", "memory", "budget", "transfer")
+ERRORS = (RuntimeError, ValueError, MemoryError, OSError)  # of work; others are bugs
 
 
 class ClientError(WrongInput):

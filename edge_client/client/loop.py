@@ -13,27 +13,28 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from edge_client.client.adapters import Adapters, take_home
+from edge_client.client.adapters import Adapters
 from edge_client.client.enrolment import check_protocol, enrol, identity_of
 from edge_client.client.failures import (
-    MOST_IN_A_ROW,
+    ERRORS,
     Declined,
     GaveUp,
     NotTaken,
-    OtherBase,
     Standing,
-    code_of,
     failed,
     is_lasting,
     not_known,
     too_old,
 )
 from edge_client.client.outbox import Barriers, deliver, deliver_all, keep
-from edge_client.client.packs.fetching import Fetching, Underway
+from edge_client.client.packs.fetching import Fetching
 from edge_client.client.packs.sources import Served
+from edge_client.client.runs.homecoming import Homecoming
+from edge_client.client.runs.joining import Joining
+from edge_client.client.runs.standings import SAID_AGAIN_S, Standings
 from edge_client.client.settings import Settings, Summary
 from edge_client.client.state import Answer, ClientState, Identity
-from edge_client.client.telling import Teller, begun, called
+from edge_client.client.telling import Teller, begun
 from edge_client.client.transport import (
     Coordinator,
     Refused,
@@ -42,23 +43,16 @@ from edge_client.client.transport import (
     patiently,
 )
 from edge_client.client.worker import Worker
-from edge_client.errors import Failed, WrongInput
 from edge_client.guest.guest import Guest
 from edge_client.guest.notify import status, tell
 from edge_client.guest.steps import Paused
 from edge_client.guest.stopping import Ended, look, nap, settle, waiting, working
 from edge_client.metering.work import WorkMeter
-from edge_client.wire.failures import Failure
-from edge_client.wire.fleet import MOST_RETURNS, Membership, Terms, draw_life
-from edge_client.wire.messages import Next, Over, Receipt, WireError, Work
+from edge_client.wire.fleet import MOST_RETURNS, draw_life
+from edge_client.wire.messages import Next, Work
 from edge_client.wire.packs import Outdated
 
 log = logging.getLogger(__name__)
-
-PARTING_S = 60.0  # how long a coordinator whose run is finished is waited for
-SAID_AGAIN_S, LONGEST_PAUSE_S = 1.0, 30.0
-LOOK_AGAIN_S = 300.0  # a run that could not be joined is looked at again
-ERRORS = (RuntimeError, ValueError, MemoryError, OSError)  # of work; others are bugs
 
 
 class Client:
@@ -75,18 +69,15 @@ class Client:
         self._worker = Worker(settings, state, self._guest)
         self._teller = Teller()
         self._me = Identity(settings.url, "")
-        self._runs: dict[str, Standing] = {}  # that go on, by id
-        self._declined: dict[str, Declined] = {}
-        self._finished: dict[str, str] = {}  # names of runs that are over, by id
-        self._said: set[tuple[str, str]] = set()  # how it stands to runs
-        self._homeless: dict[str, int] = {}  # how often an adapter was tried in vain
+        self._standings = Standings(state)
         self._barriers = Barriers()
         self._adapters = Adapters(state)
-        self._adapter = ""  # folder of the last one's
         self._works = self._failures = 0
-        self._is_outdated = False  # and has said so
+        self._minimum = ""  # of clients that get work, where this one is older and has said so
         self._returns = 0  # how often it had to enrol again
         self._fetching: Fetching  # once it is known who this device is
+        self._joining: Joining  # likewise
+        self._homecoming: Homecoming  # likewise
 
     def run(self) -> Summary:
         """Serve the runs that want this device: for ever, or until those it joined are over.
@@ -104,6 +95,9 @@ class Client:
         served = Served(self._settings.url, known.key, verify)
         packs, mirrors = self._settings.packs, self._settings.mirrors
         self._fetching = Fetching(packs, mirrors, served, self._state.base_ids)
+        standings, state = self._standings, self._state
+        self._joining = Joining(coordinator, self._worker, self._fetching, standings, state)
+        self._homecoming = Homecoming(coordinator, self._settings, state, standings, self._adapters)
         try:
             self._me = enrol(coordinator, known, self._settings)
             self._state.keep_identity(self._me)
@@ -121,9 +115,9 @@ class Client:
             served.close()
             self._fetching.close()
             self._worker.close()
-        me, runs = self._me, tuple(self._finished.values())
-        done = self._works, self._failures
-        return Summary(me.device_id, me.name, *done, runs, self._adapter, is_stopped)
+        me, runs = self._me, tuple(standings.finished.values())
+        done, adapter = (self._works, self._failures), self._homecoming.folder
+        return Summary(me.device_id, me.name, *done, runs, adapter, is_stopped)
 
     def _serve(self, coordinator: Coordinator) -> None:
         wait_s = 0.0  # at first, to say what is waited for
@@ -142,12 +136,13 @@ class Client:
             if given.outdated is not None:
                 self._outdated(given.outdated)
                 continue
-            if not self._runs:  # what came before is over, and the next may be another
+            self._minimum = ""
+            if not self._standings.joined:  # what came before is over, and the next may be another
                 self._worker.close()
             if given.terms is not None:
-                self._invited(coordinator, given.terms)
+                self._joining.invited(given.terms)
             elif given.over is not None:
-                if not self._take_home(coordinator, given.over) and self._is_done():
+                if not self._homecoming.of(given.over) and self._is_done():
                     return
             elif given.work is not None:
                 if not self._guest.may_work():  # by now; it is handed out again
@@ -159,9 +154,8 @@ class Client:
                 if self._is_done():
                     return
                 self._teller.waiting(given.waiting)
-                self._look_again(coordinator)
-                for terms in self._fetching.go_on():
-                    self._invited(coordinator, terms)
+                self._joining.look_again()
+                self._joining.fetch()
                 wait_s = 0.0 if self._fetching.is_under_way else self._settings.wait_s
 
     def _next(self, coordinator: Coordinator, wait_s: float, meter: WorkMeter) -> Next:
@@ -171,7 +165,9 @@ class Client:
             ClientError: It does not know this device any more, or speaks another protocol.
             Unreachable: It is gone, and nothing is missing.
         """
-        is_parting = self._settings.is_until_finished and self._finished and not self._runs
+        standings = self._standings
+        is_last = standings.finished and not standings.joined
+        is_parting = self._settings.is_until_finished and is_last
         patience_s = 0.0 if is_parting else math.inf
         try:
             given = patiently(partial(self._asked, coordinator, wait_s, meter), patience_s)
@@ -216,9 +212,11 @@ class Client:
         error = too_old(self._settings.version, outdated.minimum, self._state.folder)
         if self._settings.is_until_finished:
             raise error
-        if not self._is_outdated:
+        if outdated.minimum != self._minimum:
             log.error("%s", error)
-        self._is_outdated = True
+            self._minimum = outdated.minimum
+        self._worker.close()  # that may take weeks
+        self._fetching.close()
         nap(self._settings.parting_s)
 
     def _is_done(self) -> bool:
@@ -227,123 +225,9 @@ class Client:
         Raises:
             Exception: It could take part in none; the first reason.
         """
-        is_busy = self._runs or self._fetching.is_under_way
-        if not self._settings.is_until_finished or is_busy:
+        if not self._settings.is_until_finished or self._fetching.is_under_way:
             return False
-        if not self._finished and self._declined:
-            raise next(iter(self._declined.values())).error
-        return bool(self._finished)
-
-    def _invited(self, coordinator: Coordinator, terms: Terms, *, is_asked: bool = True) -> None:
-        """Join a run that this device can take part in; else say why, here in words.
-
-        Whoever asks is answered each time: an invitation without an answer comes again at once.
-        """
-        run_id, was_in = terms.run_id, terms.run_id in self._runs
-        try:
-            peak_bytes = self._worker.look(terms)
-            self._state.keep_terms(terms)
-        except ERRORS as found:
-            is_base = isinstance(found, OtherBase)
-            error = self._fetching.instead_of(found, terms) if is_base else found
-            before = self._declined.get(run_id)
-            is_news = before is None or code_of(before.error) != code_of(error)
-            if is_news and not isinstance(error, Underway):
-                log.error("run %s cannot be joined: %s", called(terms), error)
-            self._declined[run_id] = Declined(terms, error, time.monotonic())
-            self._runs.pop(run_id, None)
-            if is_asked:
-                self._say(coordinator, run_id, Membership("declined", code_of(error)))
-            return
-        self._declined.pop(run_id, None)
-        receipt = self._say(coordinator, run_id, Membership("joined", peak_bytes=peak_bytes))
-        if receipt is not None and receipt.accepted:
-            if not was_in:
-                log.info("joined run %s", called(terms))
-            self._runs.setdefault(run_id, Standing(terms)).terms = terms
-        elif not was_in:
-            self._state.forget_terms(run_id)
-
-    def _look_again(self, coordinator: Coordinator) -> None:
-        """A run that could not be joined may be by now: memory is free, files are mended."""
-        now_s = time.monotonic()
-        for declined in list(self._declined.values()):
-            if now_s - declined.at_s >= LOOK_AGAIN_S:
-                self._invited(coordinator, declined.terms, is_asked=False)
-
-    def _say(
-        self,
-        coordinator: Coordinator,
-        run_id: str,
-        membership: Membership,
-        patience_s: float = math.inf,
-    ) -> Receipt | None:
-        """Say how this device stands to a run; None: the coordinator did not hear of it."""
-        if (run_id, membership.state) in self._said:
-            time.sleep(SAID_AGAIN_S)  # one that asks again and again is not kept busy
-        self._said.add((run_id, membership.state))
-        try:
-            return patiently(lambda: coordinator.membership(run_id, membership), patience_s)
-        except Refused as error:
-            if error.status == 401:
-                raise not_known(self._settings.url, error) from error
-            log.warning("run %s: the coordinator does not want to hear of it: %s", run_id, error)
-        except Unreachable as error:
-            log.warning("run %s: %s", run_id, error)
-        return None
-
-    def _take_home(self, coordinator: Coordinator, over: Over) -> bool:
-        """Fetch a finished run's adapter and say so; what fails is tried again.
-
-        Returns:
-            Whether to ask what is next; false where it would be the same for ever.
-        """
-        run_id = over.run_id
-        standing = self._runs.pop(run_id, None)
-        terms = (standing.terms if standing else None) or self._state.terms(run_id)
-        self._declined.pop(run_id, None)
-        self._finished[run_id] = over.run_name
-        try:
-            if terms is None:
-                raise Refused(404, "its terms are not here any more")
-            fetch = partial(coordinator.adapter, over.adapter_sha256, WorkMeter())
-            body = self._adapters.body(over.adapter_sha256, fetch, len(self._runs), PARTING_S)
-            settings = self._settings.on_base(terms.base_id)
-            self._adapter = take_home(self._state, terms, settings, over, body)
-        except (Failed, WrongInput, OSError) as error:  # TransportError and WireError are Failed
-            self._adapter = ""
-            return self._not_had(coordinator, over, error)
-        receipt = self._say(coordinator, run_id, Membership("home"), PARTING_S)
-        if receipt is not None and not receipt.accepted:  # it goes on, for its operator extended it
-            del self._finished[run_id]
-            self._runs[run_id] = Standing(terms)
-        elif receipt is not None:
-            self._state.forget_terms(run_id)
-        return receipt is not None
-
-    def _not_had(self, coordinator: Coordinator, over: Over, error: Exception) -> bool:
-        """A finished adapter is not to be had: now, or at all where the coordinator refuses.
-
-        One that arrives damaged, or that cannot be written down, comes no better for ever: the
-        device does without it, for other runs wait behind it. A full disk or a cut line may pass.
-        """
-        run_id = over.run_id
-        tries = self._homeless[run_id] = self._homeless.get(run_id, 0) + 1
-        if tries == 1:
-            log.error("run %s is finished, its adapter not to be had: %s", over.run_name, error)
-        if tries > MOST_IN_A_ROW and self._settings.is_until_finished:
-            return False  # told that it does without, the coordinator says it again
-        is_vain = isinstance(error, WireError) or is_lasting(error, None)
-        if isinstance(error, Refused) or (is_vain and tries >= MOST_IN_A_ROW):
-            code: Failure = "transfer" if isinstance(error, TransportError) else code_of(error)
-            told = self._say(coordinator, run_id, Membership("declined", code), PARTING_S)
-            if told is not None:
-                self._state.forget_terms(run_id)
-            return told is not None
-        if tries >= MOST_IN_A_ROW and self._settings.is_until_finished:
-            return False  # it is there for the next life
-        time.sleep(min(0.25 * 2.0 ** min(tries, 16), LONGEST_PAUSE_S))
-        return True
+        return self._standings.is_done
 
     def _work(self, coordinator: Coordinator, work: Work, meter: WorkMeter) -> None:
         """Do one piece of work and answer it.
@@ -358,9 +242,7 @@ class Client:
             self._failures += 1
             return
         run_id = work.run_id
-        if run_id not in self._runs:  # joined in an earlier life
-            self._runs[run_id] = Standing(self._state.terms(run_id))
-        standing = self._runs[run_id]
+        standing = self._standings.of(run_id)
         log.info("%s", said := begun(work, standing.terms))
         status(said)
         error: Exception | None = None
@@ -403,7 +285,7 @@ class Client:
         self, coordinator: Coordinator, work: Work, standing: Standing, meter: WorkMeter
     ) -> Answer:
         base_name = standing.terms.base_name if standing.terms else "of that run"
-        control, most = b"", len(self._runs) * (2 if work.control_sha256 else 1)
+        control, most = b"", len(self._standings.joined) * (2 if work.control_sha256 else 1)
         with meter.phase("download"), waiting():
             sha256 = work.adapter_sha256
             fetch = partial(coordinator.adapter, sha256, meter, work.adapter_bytes)
@@ -422,12 +304,13 @@ class Client:
         self._failures, standing.in_a_row = self._failures + 1, standing.in_a_row + 1
         if not finished.report.is_leaving:
             return
-        self._runs.pop(run_id, None)
-        if self._runs:
-            log.error("this device has left one run, and goes on in %d", len(self._runs))
+        joined = self._standings.joined
+        joined.pop(run_id, None)
+        if joined:
+            log.error("this device has left one run, and goes on in %d", len(joined))
         if not self._settings.is_until_finished and standing.terms is not None:
-            self._declined[run_id] = Declined(standing.terms, error, time.monotonic())
-        if self._runs:
+            self._standings.declined[run_id] = Declined(standing.terms, error, time.monotonic())
+        if joined:
             return
         if not self._settings.is_until_finished:
             log.error("this device has left its only run, and waits for the next one")

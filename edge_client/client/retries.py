@@ -123,8 +123,8 @@ def reached(call: Callable[[], Given], patience_s: float) -> Given:
         if not error.is_absent:
             raise
         raise Unreachable(
-            f"{error}; is `smidgen coordinator serve` running there? --patience SECONDS waits "
-            "longer"
+            f"{error}; is the network up, and `smidgen coordinator serve` running there? "
+            "--patience SECONDS waits longer"
         ) from error
 
 

@@ -15,7 +15,8 @@ activations/           what frozen layers gave, see `edge_client.engine.activati
 lock                   held while a client runs
 
 Files are written beside their name, flushed to the disk and renamed, so a power cut leaves the old
-file or the new one.
+file or the new one. The newest is what came last, whatever the board's clock said meanwhile
+(`edge_client.files.make_latest`).
 """
 
 import fcntl
@@ -23,7 +24,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,7 +34,15 @@ import msgspec
 
 from edge_client.client.scaffold.controls import Controls
 from edge_client.errors import WrongInput
-from edge_client.files import PRIVATE, close_to_others, private, told_of, write_atomically
+from edge_client.files import (
+    PRIVATE,
+    close_to_others,
+    make_latest,
+    oldest_first,
+    private,
+    told_of,
+    write_atomically,
+)
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import Report, WireError, decode, encode
 from edge_client.wire.tensors import sha256
@@ -144,18 +153,21 @@ class ClientState:
     def _sweep(self) -> None:
         """Delete what belongs to runs of long ago, and updates whose report is not there.
 
-        A run that goes on writes its labels and hears its terms anew in each life, so its files
-        are among the newest.
+        A run that goes on hears its terms anew in each life, so they are among the newest. Labels
+        are kept for the runs whose terms are the newest, and then as they were written last.
         """
         for update in self._outbox.glob("*.st"):
             if not update.with_suffix(".json").is_file():
                 update.unlink(missing_ok=True)
-        for old in (
-            *_but_newest(self.folder.glob("labels-*.jsonl"), KEPT_LABELS),
-            *_but_newest(self._runs.glob("*.json"), KEPT_TERMS),
-        ):
-            old.unlink(missing_ok=True)
-        self.controls.forget_all_but({path.stem for path in self._runs.glob("*.json")})
+        terms = oldest_first(self._runs.glob("*.json"))
+        for old in terms[:-KEPT_TERMS]:
+            old.unlink()
+        labels = oldest_first(self.folder.glob("labels-*.jsonl"))
+        places = {f"labels-{path.stem}.jsonl": place for place, path in enumerate(terms)}
+        labels.sort(key=lambda path: places.get(path.name, -1))  # in equal places as before
+        for old in labels[:-KEPT_LABELS]:
+            old.unlink()
+        self.controls.forget_all_but({path.stem for path in terms[-KEPT_TERMS:]})
 
     def identity(self) -> Identity | None:
         """Who this device is, or None where it never enrolled; an older smidgen's is rewritten.
@@ -242,7 +254,7 @@ class ClientState:
 
     def keep_terms(self, terms: Terms) -> None:
         """Keep the terms of a run that this device joins; its end is understood by them."""
-        write_atomically(self._run_file(terms.run_id), encode(terms), PRIVATE)
+        write_atomically(self._run_file(terms.run_id), encode(terms), PRIVATE, is_latest=True)
 
     def terms(self, run_id: str) -> Terms | None:
         """The terms of a run that this device joined, or None."""
@@ -278,12 +290,15 @@ class ClientState:
         for folder in (self.folder / "adapter", self.folder / "finished"):
             close_to_others(folder)
 
-    def drop_finished_runs(self, most: int) -> None:
-        """Delete the adapters of finished runs but for the newest."""
-        found = sorted(
-            (self.folder / "finished").iterdir(), key=lambda path: path.stat().st_mtime_ns
-        )
-        for path in found[: max(0, len(found) - most)]:
+    def drop_finished_runs(self, newest: str, most: int) -> None:
+        """Delete the adapters of finished runs but for the newest.
+
+        Args:
+            newest: Name of the run that was written last.
+            most: How many stay.
+        """
+        make_latest(self.finished_run(newest))
+        for path in oldest_first((self.folder / "finished").iterdir())[:-most]:
             shutil.rmtree(path)
 
     def steps(self, work_id: str) -> Path:
@@ -295,7 +310,7 @@ class ClientState:
             self._steps.mkdir(mode=0o700, exist_ok=True)
         own = self._steps / f"{sha256(work_id.encode())}.st"
         others = [path for path in self._steps.glob("*.st") if path != own]
-        for path in _but_newest(others, KEPT_STEPS - 1):
+        for path in oldest_first(others)[: 1 - KEPT_STEPS]:
             path.unlink(missing_ok=True)
         return own
 
@@ -318,9 +333,8 @@ class ClientState:
             most: Adapters that may be kept, this one among them.
         """
         kept = self._adapters / f"{digest}.st"
-        write_atomically(kept, body, PRIVATE)
-        others = [path for path in self._adapters.glob("*.st") if path != kept]
-        for path in _but_newest(others, max(0, most - 1)):
+        write_atomically(kept, body, PRIVATE, is_latest=True)
+        for path in oldest_first(self._adapters.glob("*.st"))[: -max(1, most)]:
             path.unlink()
 
     def keep_finished(self, finished: Answer) -> None:
@@ -328,12 +342,13 @@ class ClientState:
         stem = self._outbox / sha256(finished.report.work_id.encode())
         if finished.update is not None:
             write_atomically(stem.with_suffix(".st"), finished.update, PRIVATE)
-        write_atomically(stem.with_suffix(".json"), encode(finished.report), PRIVATE)
+        report = encode(finished.report)
+        write_atomically(stem.with_suffix(".json"), report, PRIVATE, is_latest=True)
 
     def finished(self) -> list[Answer]:
         """Work in the outbox, oldest first; what cannot be read is dropped, to be done again."""
         found = []
-        for path in sorted(self._outbox.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
+        for path in oldest_first(self._outbox.glob("*.json")):
             update = path.with_suffix(".st")
             try:
                 body = path.read_bytes()
@@ -351,11 +366,6 @@ class ClientState:
         stem = self._outbox / sha256(work_id.encode())
         for ending in (".json", ".st"):
             stem.with_suffix(ending).unlink(missing_ok=True)
-
-
-def _but_newest(paths: Iterable[Path], most: int) -> list[Path]:
-    """All but so many files, by when they were written."""
-    return sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)[most:]
 
 
 def older(body: bytes) -> tuple[Identity, Terms | None]:

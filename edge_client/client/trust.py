@@ -14,11 +14,13 @@ from pathlib import Path
 import httpx
 
 from edge_client.client.connection import (
+    TOO_EARLY,
     address,
     http_client,
     is_coordinators,
     is_loopback,
     no_answer,
+    objection,
 )
 from edge_client.client.retries import Unreachable, reached
 from edge_client.errors import Failed, WrongInput, demand
@@ -37,8 +39,8 @@ SYSTEM = "system"
 KEPT, IDENTITY = "ca.pem", "device.json"  # in the state folder
 LOOK_S = 10.0
 UNPACKED = {"Accept-Encoding": "identity"}  # a compressed answer would not be read
-# OpenSSL's X509_V_ERR_...: CERT_NOT_YET_VALID, CERT_HAS_EXPIRED, and names that do not match.
-TOO_EARLY, EXPIRED, OTHER_NAME = 9, 10, (62, 64)
+# OpenSSL's X509_V_ERR_...: CERT_HAS_EXPIRED, and names that do not match.
+EXPIRED, OTHER_NAME = 10, (62, 64)
 log = logging.getLogger(__name__)
 
 
@@ -218,16 +220,10 @@ def _look(
             http.head(CA_PATH)
     except httpx.RequestError as error:
         _check_speaks_tls(url, error, kind)
-        if (found := _objection(error)) is not None:
+        if (found := objection(error)) is not None:
             kind = NotBelieved if found.verify_code == TOO_EARLY else kind
             raise kind(_in_words(url, found, context, authority)) from error
         log.debug("%s is not there: %s", url, error)
-
-
-def _objection(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
-    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 def _check_speaks_tls(url: str, error: Exception, kind: type[Exception]) -> None:
@@ -251,7 +247,7 @@ def _in_words(
     if found.verify_code == TOO_EARLY:
         return f"{url} shows a certificate that is not valid yet, and {clock}; set the clock"
     if found.verify_code == EXPIRED:
-        return f"{url} shows {_expired(context, authority)}; {clock}"
+        return f"{url} shows {_expired(context, authority)}; {clock}: set it if that is wrong"
     if found.verify_code in OTHER_NAME:
         return (
             f"{url} shows a certificate for another name ({found.verify_message}); give "

@@ -78,7 +78,8 @@ def open_within(
         smallest = min((option.predicted_peak_bytes for option in found), default=allowed)
         allowed = min(allowed, max(auto_budget(facts.budgeted_bytes), smallest))
     guard = open_guard(facts.accelerator, allowed)
-    budget = Budget(found, choose(found, allowed), guard, corrections, base.base_id)
+    option = choose(found, allowed, budget_bytes is None)
+    budget = Budget(found, option, guard, corrections, base.base_id)
     return open_engine(kind, base, task, spec, training, budget.option.plan, budget, device)
 
 
@@ -149,7 +150,7 @@ def check_budget(
         load_engine(name)
         trim()
         found = options(work, runtime_bytes(name), facts.nominal)
-    return choose(found, allowed)
+    return choose(found, allowed, budget_bytes is None)
 
 
 def _workload(

@@ -234,6 +234,7 @@ class StepFile:
         if not math.isfinite(steps.place.loss_sum):
             return  # diverged: the epoch's end says so
         try:
-            write_atomically(self._path, encode_steps(steps, self._bound), PRIVATE)
+            body = encode_steps(steps, self._bound)
+            write_atomically(self._path, body, PRIVATE, is_latest=True)
         except OSError as error:
             log.warning("the steps so far are not kept: %s", error)

@@ -18,7 +18,7 @@ from edge_client.planning.cuda import memory as cuda_memory
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.cuda.copying import seconds
 from edge_client.planning.plan import Plan, Workload
-from edge_client.planning.sizes import BudgetError, size_text
+from edge_client.planning.sizes import AUTO_PERCENT, BudgetError, size_text
 from edge_client.planning.step_cost import Rates
 from edge_client.planning.torch_memory import MemoryEstimate
 
@@ -173,11 +173,16 @@ def preference(option: Option) -> tuple[object, ...]:
     )
 
 
-def choose(options: Sequence[Option], budget_bytes: int) -> Option:
+def choose(options: Sequence[Option], budget_bytes: int, is_auto: bool = False) -> Option:
     """The preferred plan that fits.
 
     More memory never gives a plan that comes later in the order of `preference`: never fewer
     trained layers, and of as many never a slower step, but for float32 below 0.25 s.
+
+    Args:
+        options: All that there are.
+        budget_bytes: What may be taken.
+        is_auto: Whether that was found here, not said by anybody; refusals say so.
 
     Raises:
         BudgetError: None fits; the message names the smallest plan's size.
@@ -186,8 +191,10 @@ def choose(options: Sequence[Option], budget_bytes: int) -> Option:
     if fitting:
         return min(fitting, key=preference)
     smallest = min(options, key=_size)
+    said = size_text(budget_bytes, math.floor)
+    said = f"auto ({said}, {AUTO_PERCENT} % of what is free here)" if is_auto else said
     raise BudgetError(
-        f"--memory-budget {size_text(budget_bytes, math.floor)} is below the smallest plan for "
+        f"--memory-budget {said} is below the smallest plan for "
         f"this model ({size_text(smallest.predicted_peak_bytes)}); {_remedy(smallest.work)}"
     )
 

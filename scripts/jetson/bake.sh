@@ -7,4 +7,4 @@ wheelhouse=${1:?name the wheelhouse: bake.sh WHEELHOUSE ROOTFS --env FILE}
 rootfs=${2:?name the root file system: bake.sh WHEELHOUSE ROOTFS --env FILE}
 shift 2
 here=$(dirname "$(readlink -f "$0")")
-exec "$here/install.sh" "$wheelhouse" --root "$rootfs" --image "$@"
+exec bash "$here/install.sh" "$wheelhouse" --root "$rootfs" --image "$@"

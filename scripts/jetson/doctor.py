@@ -553,7 +553,10 @@ def this_host():
         said = ""
     name, _, found = said.partition(" ")
     python = ".".join(map(str, sys.version_info[:3]))
-    return Host(platform.machine(), found if name == "glibc" else "", python, time.time())
+    machine = platform.machine()
+    if sys.maxsize < 1 << 32:  # the kernel may be a 64-bit one all the same
+        machine = "a 32-bit system on " + machine
+    return Host(machine, found if name == "glibc" else "", python, time.time())
 
 
 def findings(root, host, state):

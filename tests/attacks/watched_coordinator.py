@@ -13,6 +13,7 @@ from pathlib import Path
 from safetensors.numpy import load_file, save_file
 
 import smidgen
+from edge_client.bases.base import EMBEDDED
 from tests.attacks.private_device import ROOT
 from tests.tiny import write_tiny_base
 
@@ -75,7 +76,8 @@ class Coordinator:
         flags = [option for option in options if option == "--labelling"]
         pairs = [option for option in options if option != "--labelling"]
         given |= dict(zip(pairs[::2], pairs[1::2], strict=True))
-        given |= {"--base": str(self.folder / given["--base"])}
+        if given["--base"] != EMBEDDED:
+            given |= {"--base": str(self.folder / given["--base"])}
         given |= {"--task": str(self.folder / "task.toml")}
         # A run asks the devices of its case alone: those of others come and go.
         tag = ("--tag", f"case={given['--name']}")

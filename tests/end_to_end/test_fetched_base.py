@@ -1,5 +1,7 @@
 """Devices that fetch a run's base: killed in the middle, and in rounds afterwards, as processes."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from edge_client.bases.packing import pack_random
 from tests.edge_client.client.packs.packs import contents
 from tests.end_to_end.conftest import ANY_DISK, Scene, wait_for
+from tests.end_to_end.disturbed.test_stopped_clients import end
 
 TASK = """
 name = "pair"
@@ -45,11 +48,11 @@ def data(scene: Scene) -> Path:
     return folder
 
 
-def client(scene: Scene, url: str, texts: Path, *more: str) -> None:
+def client(scene: Scene, url: str, texts: Path, *more: str, until: str = "finished") -> None:
     """Start a client that may fetch; it ends with its run."""
     where = ("--coordinator", url, "--token", scene.token, "--data", str(texts), "--name", "pi")
     folders = ("--state", str(scene.folder / "pi"), "--packs", str(scene.folder / "packs"))
-    line = ["client", "run", *where, *folders, "--until", "finished", "--engine", "onnx", *more]
+    line = ["client", "run", *where, *folders, "--until", until, "--engine", "onnx", *more]
     scene.fleet.start("pi", line)
 
 
@@ -82,3 +85,36 @@ def test_a_pack_comes_from_a_folder_where_the_coordinator_serves_none(
     client(scene, url, data(scene), "--pack-mirror", str(pack.parent))
     scene.finish()
     assert contents(scene.folder / "packs" / base_id) == contents(pack)
+
+
+def installed(folder: Path, version: str) -> Path:
+    """A folder to be found first, in which smidgen is said to be of another version."""
+    told = folder / f"smidgen-{version}.dist-info"
+    told.mkdir(parents=True)
+    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: smidgen\nVersion: {version}\n")
+    return folder
+
+
+@pytest.mark.slow
+def test_a_client_that_is_too_old_fetches_nothing_and_does_both_after_an_upgrade(
+    scene: Scene, packed: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base_id, pack = packed
+    url, texts = begin(scene, pack, "--serve-packs", "--minimum-client", "9.0"), data(scene)
+    packs, identity = scene.folder / "packs", scene.folder / "pi" / "device.json"
+    client(scene, url, texts, until="stopped")
+    wait_for(lambda: "gives work to" in scene.log("pi"), scene.fleet.check)
+    end(scene, "pi")
+    client(scene, url, texts)
+    assert scene.fleet.processes.pop("pi").wait(60) == 2
+    said = "its coordinator gives work to 9.0 or newer: install that on this device and start"
+    assert scene.log("pi").count(said) == 2 and "fetching its base" not in scene.log("pi")
+    assert scene.log("pi").strip().endswith(f"its state stays in {scene.folder / 'pi'}")
+    assert {path.name for path in packs.iterdir()} == {"lock"}
+    key = identity.read_bytes()
+    newer = installed(scene.folder / "newer", "9.0.1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(newer), *filter(None, sys.path)]))
+    client(scene, url, texts)
+    scene.finish()
+    assert contents(packs / base_id) == contents(pack) and identity.read_bytes() == key
+    assert "1 piece of work done" in scene.log("pi") or "pieces of work done" in scene.log("pi")

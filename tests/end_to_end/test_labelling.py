@@ -3,15 +3,17 @@
 import csv
 import json
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edge_client.bases.base import EMBEDDED, open_base
+from edge_client.bases.base import EMBEDDED, Base, open_base
 from simulation.demo.messages import DATA, Message, load_messages
+from simulation.demo.processes import fleet
 from tests.end_to_end.conftest import Scene, wait_for
+from tests.end_to_end.disturbed.test_stopped_clients import end
 
 WRITERS = {"b": "hub-05", "c": "hub-09"}  # as English as those of the labels
 LARGEST_FILE = 200_000  # that a device may write whose disk is full
@@ -77,33 +79,59 @@ def readings(scene: Scene, name: str) -> Any:
     return json.loads(done.stdout)["labels"]
 
 
-def federate(scene: Scene, *, is_killed: bool) -> None:
-    """Run it to its end; device `b` may be killed while it labels, and starts again."""
+def federate(scene: Scene, cut: Callable[[], object] | None = None) -> None:
+    """Run it to its end; device `b` may be cut off while it labels, and starts again."""
     url = begin(scene)
     for name in ("a", *WRITERS):
         join(scene, name, url)
-    if is_killed:
+    if cut is not None:
         book = scene.folder / "state" / "b" / f"labels-{scene.run_id}.jsonl"
         wait_for(lambda: book.is_file() and '"Read"' in book.read_text(), scene.fleet.check)
-        scene.kill("b")
-        assert book.read_text().count('"Read"') < CHUNKS
+        cut()
+        assert 0 < book.read_text().count('"Read"') < CHUNKS
         join(scene, "b", url)
     scene.finish()
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_base: Base) -> Scene:
+    """The run to whose end nothing happens."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with fleet(folder / "logs", cores_each=1) as processes:
+        scene = Scene(folder, tiny_base, processes)
+        federate(scene)
+    return scene
+
+
+def assert_is_the_same(scene: Scene, undisturbed: Scene) -> None:
+    assert scene.adapter() == undisturbed.adapter()
+    assert figures(scene) == figures(undisturbed)
+    assert readings(scene, "b") == readings(undisturbed, "b")
+
+
 @pytest.mark.slow
 @pytest.mark.fault
-def test_a_device_killed_while_it_labels_changes_no_byte(scene: Scene, other_scene: Scene) -> None:
-    federate(other_scene, is_killed=False)
-    federate(scene, is_killed=True)
-    assert scene.adapter() == other_scene.adapter()
-    assert figures(scene) == figures(other_scene)
-    assert readings(scene, "b") == readings(other_scene, "b")
+def test_a_device_killed_while_it_labels_changes_no_byte(scene: Scene, undisturbed: Scene) -> None:
+    federate(scene, lambda: scene.kill("b"))
+    assert_is_the_same(scene, undisturbed)
     trained = [row for row in figures(scene) if row["kind"] == "train" and row["device"] != "a"]
     assert {row["device"] for row in trained} == {"b", "c"}
     assert all(0 < row["num_examples"] <= row["pseudo_labels"] for row in trained)
     assert any((scene.folder / "state" / "b" / "activations").rglob("*"))
     assert not (scene.folder / "state" / "c" / "activations").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+def test_a_device_told_to_end_while_it_labels_ends_in_time_and_changes_no_byte(
+    scene: Scene, undisturbed: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    took_s = list[float]()
+    federate(scene, lambda: took_s.append(end(scene, "b")))  # `end` holds it to ten seconds
+    assert "told to end; what was done is kept" in scene.log("b")
+    assert_is_the_same(scene, undisturbed)
+    with capsys.disabled():
+        print(f"\nended while labelling: {took_s[0]:.2f} s")
 
 
 def test_a_full_disk_and_a_damaged_file_stop_no_client(scene: Scene) -> None:

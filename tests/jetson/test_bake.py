@@ -2,6 +2,7 @@
 
 import platform
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,18 @@ def bake(house: Path, *words: str | Path) -> object:
     done = install(house, *words, script="bake.sh")
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
+
+
+def test_an_install_whose_python_a_newer_system_took_away_is_told(
+    rootfs: Path, env: Path, tmp_path: Path
+) -> None:
+    bare = wheelhouse(tmp_path / "bare", machine=OTHER, bring=False)
+    ours = rootfs / f"usr/bin/python3.{sys.version_info.minor}"
+    (rootfs / PYTHON).rename(ours)
+    bake(bare, rootfs, "--env", env)
+    bake(bare, rootfs, "--env", env)
+    ours.rename(rootfs / "usr/bin/python3.99")
+    refused(install(bare, rootfs, "--env", env, script="bake.sh"), "has no CPython 3")
 
 
 def test_an_image_of_another_machine_gets_wheels_of_that_machine(

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import venv
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.jetson.wheelhouses import JETSON, as_root, digest, empty_root, instal
 
 pytest.importorskip("packaging")
 
+import packaging
 from packaging.requirements import Requirement
 
 LOCKS = sorted((JETSON / "locks").glob("*.lock"))
@@ -136,6 +138,17 @@ def index_or_skip() -> None:
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode:
         pytest.skip("no package index answers")
+
+
+def test_a_python_without_pip_is_told_which_has_one(tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/packaging").symlink_to(Path(packaging.__file__).parent)
+    line = [str(tmp_path / "bare/bin/python"), "-B", str(JETSON / "build_wheelhouse"), "arm64"]
+    here = {**os.environ, "PYTHONPATH": str(tmp_path / "links")}
+    done = subprocess.run([*line, str(tmp_path / "h")], capture_output=True, text=True, env=here)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
+    assert "No module named pip; take the Python of a `python3 -m venv`" in done.stderr
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """install.sh into a made-up root: twice, an upgrade, one that fails, one that is killed, away."""
 
 import os
+import pty
 import re
 import signal
 import stat
@@ -65,6 +66,17 @@ def test_a_second_run_changes_nothing(house: Path, tmp_path: Path) -> None:
     assert "already" in installed(root, house, *given)
     assert tree(root) == before
     assert smidgen_in(root, "--version") == "1.0.0"
+
+
+def test_who_waits_at_a_terminal_is_told_what_for(house: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    line = [str(JETSON / "install.sh"), str(house), "--root", str(empty_root(tmp_path / "root"))]
+    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=theirs, text=True, check=False)
+    os.close(theirs)
+    told = os.read(ours, 4096).decode().splitlines()
+    os.close(ours)
+    assert done.returncode == 0 and done.stdout.count("\n") == 1
+    assert told[0] == f"checking every file of {house} ..." and "installing 2 wheels ..." in told
 
 
 def test_what_is_installed_has_the_owners_and_modes_that_the_unit_needs(

@@ -13,11 +13,13 @@ import pytest
 from tests.jetson.wheelhouses import (
     JETSON,
     as_root,
+    digest,
     empty_root,
     install,
     refused,
     seal,
     tree,
+    wheel,
     wheelhouse,
 )
 
@@ -185,6 +187,52 @@ def test_too_little_disk_is_told_before_anything_is_written(whole: Path, tmp_pat
             refused(install(whole, "--root", root), told)
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+def test_wheels_are_unpacked_beside_the_release_and_not_in_a_small_tmp(
+    whole: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, small = Path(shutil.copytree(whole, tmp_path / "house")), tmp_path / "small"
+    the_only(house, "wheels/tinydep-*").unlink()
+    body = f"HELP = 'smidgen client'\n{'#' * (1 << 20)}"
+    needed = wheel(house / "wheels", "tinydep", "2.5", "py3-none-any", body)
+    (house / "base.lock").write_text(f"tinydep==2.5 --hash=sha256:{digest(needed)}\n")
+    small.mkdir()
+    line = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)]
+    if subprocess.run(line, capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        monkeypatch.setenv("TMPDIR", str(small))
+        done = install(seal(house), "--root", root)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    (release,) = (root / "opt/smidgen/releases").iterdir()
+    assert sorted(path.name for path in release.iterdir()) == ["bin", "python", "site", "system"]
+
+
+def test_a_stick_from_which_nothing_may_be_started_will_do(root: Path, tmp_path: Path) -> None:
+    stick = tmp_path / "stick"
+    stick.mkdir()
+    for line in (["--bind", str(JETSON)], ["-o", "remount,noexec,bind"]):
+        if subprocess.run(["mount", *line, str(stick)], capture_output=True).returncode:
+            pytest.skip("nothing can be mounted here")
+    try:
+        gone = str(tmp_path / "gone")
+        for words in (["install.sh", gone, "--root", str(root)], ["bake.sh", gone, str(root)]):
+            line = ["bash", str(stick / words[0]), *words[1:]]
+            done = subprocess.run(line, capture_output=True, text=True, check=False)
+            refused(done, "gone is not a folder")
+    finally:
+        subprocess.run(["umount", str(stick)], check=True)
+
+
+def test_a_32_bit_system_is_told_that_there_are_no_wheels_for_it(root: Path, house: Path) -> None:
+    for_another_machine(house)
+    (root / "usr/bin").mkdir(parents=True)
+    (root / "usr/bin/env").write_bytes(b"\x7fELF\x01" + bytes(13) + (40).to_bytes(2, "little"))
+    with untouched(root):
+        refused(install(house, "--root", root), "is armv7l; flash a 64-bit system")
 
 
 def test_who_is_not_root_is_told(whole: Path, root: Path) -> None:

@@ -90,7 +90,17 @@ def test_a_board_that_knows_no_coordinator_is_told_what_to_write(
 ) -> None:
     done = board.install(wheelhouse(tmp_path / "house"))
     assert done.returncode == 0 and "write SMIDGEN_COORDINATOR into /etc/smidgen.env" in done.stdout
+    assert "its token into /var/lib/smidgen/token, then `systemctl start" in done.stdout
     assert not [line for line in board.asked() if line.startswith("restart")]
+
+
+def test_a_system_without_systemd_is_told_that_nothing_starts_the_client(
+    board: Board, tmp_path: Path, env: Path
+) -> None:
+    (board.root / "run/systemd/system").rmdir()
+    done = board.install(wheelhouse(tmp_path / "house"), "--env", env)
+    assert done.returncode == 0 and "systemd does not run here" in done.stdout
+    assert board.asked() == []
 
 
 def test_an_upgrade_whose_service_ends_at_once_is_taken_back(

@@ -6,7 +6,8 @@
 What has arrived stays when the process is killed, and is hashed again before more comes behind it.
 A file is the announced one by its SHA-256, the manifest is the run's by its base id, and only a
 pack that is whole gets its name. So nobody has to be believed, and what is wrong is fetched anew:
-from the same source once where its beginning came from somewhere else, then from the next one.
+from the same source once where its beginning came from somewhere else, then from the next one. Nor
+does anybody hold it up: who gives little for long is left for the next source.
 """
 
 import hashlib
@@ -32,7 +33,10 @@ from edge_client.wire.packs import MANIFEST, Pack, PackFile
 
 log = logging.getLogger(__name__)
 READ_BYTES = 1 << 20
-MOST_ROUNDS = 10  # of all sources, in which no byte comes
+MOST_ROUNDS = 10  # of all sources, in which less than `LEAST_BYTES` come
+# A source is judged by what it gives while it is waited for; a slow line over 2G gives more.
+JUDGED_S = 30.0
+LEAST_BYTES = int(1024 * JUDGED_S)
 
 
 class NotFetched(Failed):
@@ -126,7 +130,7 @@ class Fetch:
         pack: What was announced.
         sources: Where to ask, in this order.
         clock: Seconds, ever growing.
-        most_rounds: Rounds of all sources without a byte, after which it is given up for now.
+        most_rounds: Rounds of all sources in which too little comes; it is given up for now then.
 
     Raises:
         NotFetched: What was announced is not a pack, or nobody is known who has it.
@@ -162,7 +166,8 @@ class Fetch:
         self._pieces: Iterator[bytes] = iter(())
         self._began = 0  # at which byte of the file the source's answer did
         self._failures, self._again_s, self.came_bytes = 0, 0.0, 0
-        self._furthest = 0  # of this file, in this life
+        self._forgiven = 0  # of this file: what came up to there makes up for earlier failures
+        self._waited_s, self._gave_bytes = 0.0, 0  # of the source's, since it was last judged
 
     def go_on(self, until_s: float) -> Base | None:
         """Fetch until some time; the pack once it is in its place.
@@ -204,15 +209,17 @@ class Fetch:
         if self._part is None:
             name = self._left[0]
             self._part = Part(self._folder, name, self._pack.files[name])
-            self._furthest = 0
+            self._forgiven = self._part.size
             if self._part.size:
                 log.info("%s: %s of it are here already", name, size(self._part.size))
             self._look()
             return
+        began_s = self._clock()
         try:
             if not self._is_asked:
                 self._ask(self._part)
             piece = next(self._pieces, None)
+            self._waited_s += self._clock() - began_s
         except Unreachable as error:
             self._failed(error)
             return
@@ -226,9 +233,20 @@ class Fetch:
         else:
             self._part.write(piece)
             self.came_bytes += len(piece)
-            if self._part.size > self._furthest:  # the same bytes again are no way forward
-                self._furthest, self._failures = self._part.size, 0
+            if self._part.size >= self._forgiven + LEAST_BYTES:  # none of them comes twice
+                self._forgiven, self._failures = self._part.size, 0
+            self._gave_bytes += len(piece)
             self._look()
+            self._judge()
+
+    def _judge(self) -> None:
+        """Leave a source for the next one that has given too little for a while."""
+        if not self._is_asked or self._waited_s < JUDGED_S:
+            return
+        gave, waited_s = self._gave_bytes, self._waited_s
+        self._waited_s, self._gave_bytes = 0.0, 0
+        if gave < LEAST_BYTES:
+            self._failed(Unreachable(f"only {gave} bytes came in {waited_s:.0f} s"))
 
     def _ask(self, part: Part) -> None:
         opened = self._sources[0].opened(self._base_id, part.name, part.size)
@@ -236,6 +254,7 @@ class Fetch:
         if first != part.size:  # the source gives whole files alone
             part.restart()
         self._began, self._is_asked = first, True
+        self._waited_s, self._gave_bytes = 0.0, 0
 
     def _look(self) -> None:
         """Go on to the next file where this one is right."""
@@ -247,9 +266,10 @@ class Fetch:
                 self._wrong(part, "has another SHA-256")
             else:  # as a power cut left it
                 part.restart()
+                self._forgiven = 0
             return
         part.close(is_done=True)
-        self._part = None
+        self._part, self._failures = None, 0
         self._hang_up()
         self._left.pop(0)
         if part.name == MANIFEST:
@@ -267,6 +287,7 @@ class Fetch:
         """Begin again; a source that gave all of it is asked no more."""
         name, is_whole = self._sources[0].name, self._began == 0
         part.restart()
+        self._forgiven = 0
         self._hang_up()
         if is_whole:
             self._drop(f"{name}: {part.name} {what} than the pack's there")

@@ -105,6 +105,20 @@ class Fetching:
         self.close()
         return self._due.pop(base_id)
 
+    @property
+    def runs(self) -> list[Terms]:
+        """The runs for which something is fetched."""
+        return [terms for runs in self._due.values() for terms in runs]
+
+    def drop(self, run_id: str) -> None:
+        """Fetch nothing more for a run; what has arrived stays while there is room for it."""
+        for base_id, runs in list(self._due.items()):
+            self._due[base_id] = [terms for terms in runs if terms.run_id != run_id]
+            if not self._due[base_id]:
+                if base_id == next(iter(self._due)):  # the one under way
+                    self.close()
+                del self._due[base_id]
+
     def close(self) -> None:
         """Let go of what is under way; what has arrived stays."""
         if self._now is not None:

@@ -4,9 +4,10 @@
           .BASE_ID.fetching/   one that arrives; the next life of the client goes on with it
           lock                 held while a client runs
 
-Only what the owner of the client put there is followed: a link in the place of a folder or a file
-is refused. Packs that nobody needs are removed for the room of one that is needed, the one first
-whose last use was the longest ago.
+The folder itself may be a link, as to a partition for data: it is followed once, when the client
+starts, and what it leads to has to be the owner's alone. Inside, a link in the place of a folder or
+a file is refused. Packs that nobody needs are removed for the room of one that is needed: first
+what came in part, then the pack whose last use was the longest ago, whatever the clock said.
 """
 
 import fcntl
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from edge_client.bases.base import Base, BaseError, open_base
 from edge_client.errors import Failed, WrongInput, demand
-from edge_client.files import OTHERS, private, sync_folder
+from edge_client.files import OTHERS, make_latest, oldest_first, private, sync_folder
 from edge_client.tables import size
 from edge_client.wire.packs import SHA_256
 
@@ -37,12 +38,12 @@ class Shelf:
     """Packs by base id.
 
     Args:
-        folder: Made if it is not there; its owner's alone.
+        folder: Made if it is not there; its owner's alone, or a link to such a folder.
         most_bytes: What all packs may take together.
         free_bytes: Free space of the disk that a folder lies on.
 
     Raises:
-        WrongInput: The folder cannot be made, is a link, or others may write to it.
+        WrongInput: The folder cannot be made, or somebody else may write to it.
     """
 
     def __init__(
@@ -51,16 +52,24 @@ class Shelf:
         most_bytes: int,
         free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
     ) -> None:
-        self.folder, self.most_bytes, self._free_bytes = folder, most_bytes, free_bytes
+        self.most_bytes, self._free_bytes = most_bytes, free_bytes
         self._bases: dict[str, Base] = {}  # that were checked in this life
+        demand(
+            folder.exists() or not folder.is_symlink(),
+            f"--packs {folder} is a link to what is not there; mount it, or make that folder",
+        )
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            mode = folder.stat().st_mode
+            self.folder = folder.resolve(strict=True)
+            told = self.folder.lstat()
         except OSError as error:
             raise WrongInput(f"--packs {folder} cannot be made: {error.strerror}") from error
+        user = os.geteuid()
+        is_own = user in (0, told.st_uid) and not told.st_mode & OTHERS & 0o022
+        where = f" (a link to {self.folder})" if folder.is_symlink() else ""
         demand(
-            stat.S_ISDIR(mode) and not mode & OTHERS & 0o022,
-            f"--packs {folder}: a folder that its owner alone may write to is expected",
+            stat.S_ISDIR(told.st_mode) and is_own,
+            f"--packs {folder}{where}: a folder that its owner alone may write to is expected",
         )
 
     @contextmanager
@@ -86,6 +95,7 @@ class Shelf:
         if not SHA_256.fullmatch(base_id) or not _is_folder(self.folder / base_id):
             return None
         try:
+            _check_plain(self.folder / base_id)
             found = open_base(str(self.folder / base_id))
         except BaseError:
             self._remove(self.folder / base_id)
@@ -100,7 +110,7 @@ class Shelf:
     def used(self, base_id: str) -> None:
         """Note that a pack is in use now."""
         with suppress(OSError):
-            os.utime(self.folder / base_id)
+            make_latest(self.folder / base_id)
 
     def partial(self, base_id: str) -> Path:
         """The folder in which a pack arrives, made; what is not a folder there is removed.
@@ -129,6 +139,7 @@ class Shelf:
         sync_folder(partial)
         self._remove(place)
         partial.rename(place)
+        self.used(base_id)
         sync_folder(self.folder)
         self._bases[base_id] = replace(found, name=str(place), folder=place)
         return self._bases[base_id]
@@ -163,7 +174,8 @@ class Shelf:
         sizes = {path: _bytes_in(path) for path in self.folder.iterdir() if _id_of(path)}
         arrived = sum(taken for path, taken in sizes.items() if _id_of(path) == base_id)
         stays = {base_id, *needed}
-        old = sorted((path for path in sizes if _id_of(path) not in stays), key=_age)
+        old = oldest_first(path for path in sizes if _id_of(path) not in stays)
+        old.sort(key=lambda path: path.name == _id_of(path))  # whole packs last
         taken = sum(sizes.values()) - arrived + total_bytes
         lacks = total_bytes - arrived + RESERVE_BYTES - self._free_bytes(self.folder)
         spare = sum(sizes[path] for path in old)
@@ -208,8 +220,15 @@ def _id_of(path: Path) -> str:
     return found[1] if found else ""
 
 
-def _age(path: Path) -> int:
-    return path.lstat().st_mtime_ns
+def _check_plain(folder: Path) -> None:
+    """Refuse a pack with a link in it.
+
+    Raises:
+        BaseError: Names it.
+        OSError: The folder cannot be read.
+    """
+    for path in folder.iterdir():
+        demand(not path.is_symlink(), f"{path} is a link", BaseError)
 
 
 def _bytes_in(path: Path) -> int:

@@ -4,14 +4,15 @@
         ...  # bytes from `first` on, which is 4096 or 0
 
 What cannot be had now raises `Unreachable`, and what will never be had there `NotHere`. An address
-is asked without the device's key, follows no redirect, and unpacks nothing.
+is asked without the device's key, follows no redirect, and unpacks nothing. Nobody is waited for
+longer than `TIMEOUT_S`, neither for an answer's beginning nor for its next piece.
 """
 
 import os
 import ssl
 import stat
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias
@@ -19,7 +20,16 @@ from typing import BinaryIO, Protocol, TypeAlias
 import httpx
 
 from edge_client.bases.manifest import is_pack, read_manifest
-from edge_client.client.connection import Connection, http_client, no_answer, nobody, pieces
+from edge_client.client.connection import (
+    TOO_EARLY,
+    Connection,
+    http_client,
+    no_answer,
+    nobody,
+    objection,
+    pieces,
+)
+from edge_client.client.packs.deadline import Deadline
 from edge_client.client.retries import PASSING, Refused, Unreachable, asked_pause_s
 from edge_client.errors import Failed, WrongInput, demand
 from edge_client.metering.work import WorkMeter
@@ -108,10 +118,18 @@ def _id_in(folder: Path) -> str:
 
 
 class Web:
-    """An address under which files lie as `BASE_ID/FILE`."""
+    """An address under which files lie as `BASE_ID/FILE`.
 
-    def __init__(self, url: str) -> None:
-        self.name, self._context = url.rstrip("/"), nobody()
+    Args:
+        url: Such as `https://host/packs`.
+        timeout_s: How long to wait for it.
+
+    Raises:
+        WrongInput: It is not an address.
+    """
+
+    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
+        self.name, self._context, self._timeout_s = url.rstrip("/"), nobody(), timeout_s
         if url.startswith("https://"):
             self._context = ssl.create_default_context()
         try:
@@ -126,15 +144,27 @@ class Web:
         """See `Source`."""
         headers = {"User-Agent": "smidgen", "Accept-Encoding": "identity"}
         asked = headers | ({"Range": f"bytes={first}-"} if first else {})
+        path, deadline = f"/{base_id}/{file}", Deadline(self._timeout_s)
+        traced = {"trace": deadline.trace}
         try:
-            with http_client(self.name, self._context, timeout=TIMEOUT_S) as client:
-                request = client.build_request("GET", f"/{base_id}/{file}", headers=asked)
-                with closing(client.send(request, stream=True)) as response:
-                    yield self._begun(response, first)
+            with http_client(self.name, self._context, timeout=self._timeout_s) as client:
+                request = client.build_request("GET", path, headers=asked, extensions=traced)
+                with deadline.running():
+                    response = client.send(request, stream=True)
+                with closing(response):
+                    yield self._begun(response, first, deadline)
         except httpx.RequestError as error:
-            raise no_answer(self.name, error, is_heard=True) from error
+            found = objection(error)
+            if found is None or found.verify_code == TOO_EARLY:  # that may be this board's clock
+                raise no_answer(self.name, error, is_heard=True) from error
+            raise NotHere(
+                f"{self.name} shows a certificate that this system does not believe "
+                f"({found.verify_message}); add its CA to the system's, or name it by SSL_CERT_FILE"
+            ) from error
 
-    def _begun(self, response: httpx.Response, first: int) -> tuple[int, Iterator[bytes]]:
+    def _begun(
+        self, response: httpx.Response, first: int, deadline: Deadline
+    ) -> tuple[int, Iterator[bytes]]:
         status = response.status_code
         if status >= 500 or status in PASSING:
             now = datetime.now(timezone.utc)
@@ -144,7 +174,7 @@ class Web:
             raise NotHere(f"{self.name} leads elsewhere ({status}); give the address it leads to")
         if status not in (200, 206, 416):
             raise NotHere(f"{self.name} answered {status}")
-        return _placed(response, first, WorkMeter())
+        return _placed(response, first, WorkMeter(), deadline)
 
 
 class Served:
@@ -154,10 +184,14 @@ class Served:
         url: Its address.
         key: The device's.
         verify: Whose certificates are believed; None: nobody's.
+        timeout_s: How long to wait for it.
     """
 
-    def __init__(self, url: str, key: str, verify: ssl.SSLContext | None) -> None:
-        self._connection, self.name = Connection(url, key, TIMEOUT_S, verify), url
+    def __init__(
+        self, url: str, key: str, verify: ssl.SSLContext | None, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self.name, self._deadline = url, Deadline(timeout_s)
+        self._connection = Connection(url, key, timeout_s, verify, self._deadline.trace)
 
     def close(self) -> None:
         self._connection.close()
@@ -168,13 +202,18 @@ class Served:
         headers = {"Range": f"bytes={first}-"} if first else {}
         path, meter = f"/v1/packs/{base_id}/{file}", WorkMeter()
         try:
-            with self._connection.asking("GET", path, meter, None, headers, (416,)) as response:
-                yield _placed(response, first, meter)
+            with ExitStack() as stack:
+                with self._deadline.running():
+                    asking = self._connection.asking("GET", path, meter, None, headers, (416,))
+                    response = stack.enter_context(asking)
+                yield _placed(response, first, meter, self._deadline)
         except Refused as error:
             raise NotHere(f"{self.name}: {error}") from error
 
 
-def _placed(response: httpx.Response, first: int, meter: WorkMeter) -> tuple[int, Iterator[bytes]]:
+def _placed(
+    response: httpx.Response, first: int, meter: WorkMeter, deadline: Deadline
+) -> tuple[int, Iterator[bytes]]:
     """Where a body begins, and its bytes.
 
     Raises:
@@ -188,12 +227,18 @@ def _placed(response: httpx.Response, first: int, meter: WorkMeter) -> tuple[int
     is_part = response.status_code == 206
     if is_part and not said.startswith(f"bytes {first}-"):
         raise NotHere("another part of the file came than was asked for")
-    return (first if is_part else 0), _all_of(response, meter)
+    return (first if is_part else 0), _all_of(response, meter, deadline)
 
 
-def _all_of(response: httpx.Response, meter: WorkMeter) -> Iterator[bytes]:
+def _all_of(response: httpx.Response, meter: WorkMeter, deadline: Deadline) -> Iterator[bytes]:
+    coming = pieces(response, meter, 2**63)
     try:
-        yield from pieces(response, meter, 2**63)
+        while True:
+            with deadline.running():
+                piece = next(coming, None)
+            if piece is None:
+                return
+            yield piece
     except WireError as error:
         raise NotHere(str(error)) from error
     except httpx.RequestError as error:

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Optional
 
+from progress import tell
 from refusal import Refusal, demand
 from release import (
     CURRENT,
@@ -29,7 +30,7 @@ from release import (
     switch,
     take_back,
 )
-from root import COMMAND, ENV, IDENTITY, RULES, STATE, TOKEN, UNIT, WANTED, Root
+from root import COMMAND, ENV, IDENTITY, RULES, STATE, TOKEN, UNIT, WANTED, WIDE, Root
 from service import forget, restart, stop
 from wheelhouse import Wheelhouse
 
@@ -76,10 +77,12 @@ def install(
     root: Root, folder: Path, env: Optional[Path], token_file: Optional[Path], is_image: bool
 ) -> str:
     """Install or upgrade; everything is checked before anything is written."""
+    tell("checking every file of {}", folder)
     house = Wheelhouse(folder.resolve())
     fits = house.machine in (None, root.machine)
-    told = "the wheels in {} are for {}, {} is {}; take a wheelhouse for that"
-    demand(fits, told.format(folder, house.machine, root.folder, root.machine))
+    told = "the wheels in {} are for {}, {} is {}; {}"
+    todo = "take a wheelhouse for that" if root.machine in WIDE else "flash a 64-bit system"
+    demand(fits, told.format(folder, house.machine, root.folder, root.machine, todo))
     settings = None if env is None else read_env(env)
     token = None if token_file is None else read_token(root, token_file)
     if is_image:
@@ -149,7 +152,7 @@ def read_token(root: Root, path: Path) -> bytes:
     demand(not is_enrolled(root.at(IDENTITY)), told)
     demand(path.is_file(), "--token-file {} is not a file".format(path))
     mode = stat.S_IMODE(path.stat().st_mode)
-    told = "--token-file {} is open to others (mode {:o}); chmod 600 it"
+    told = "--token-file {} is open to others (mode {:o}); chmod 600 it, off the stick if need be"
     demand(not mode & 0o077, told.format(path, mode))
     words = path.read_bytes()[:4096].split()
     demand(len(words) == 1, "--token-file {}: one line with the token is expected".format(path))

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator, List, Optional
 
+from progress import tell
 from refusal import Refusal, demand
 from root import COMMAND, RULES, UNIT, WANTED, Root
 from wheelhouse import Wheelhouse
@@ -80,6 +81,8 @@ def make(root: Root, house: Wheelhouse, sources: Path) -> None:
     """
     done = root.at(RELEASES) / house.release
     if done.is_dir():
+        if house.cpython is None:
+            _own_python(root, house)  # a newer system may have taken it away
         return
     part = root.at(RELEASES) / ".{}.part".format(house.release)
     try:
@@ -90,6 +93,7 @@ def make(root: Root, house: Wheelhouse, sources: Path) -> None:
             python = own = _own_python(root, house)
         else:
             python, own = '"$release/python/bin/python3"', str(part / "python" / "bin" / "python3")
+            tell("unpacking its CPython")
             _unpack(house.cpython, part / "python")
         is_ours = house.machine in (None, platform.machine())
         is_native = is_ours and (root.is_live or house.cpython is not None) and _runs(own)
@@ -98,6 +102,7 @@ def make(root: Root, house: Wheelhouse, sources: Path) -> None:
         (part / "bin" / "smidgen").write_text(START.format(python=python))
         (part / "bin" / "smidgen").chmod(0o755)
         if is_native:
+            tell("starting it once on the side")
             line = [str(part / "bin" / "smidgen"), "client", "--help"]
             _run(line, "the new release does not start")
         os.sync()
@@ -200,16 +205,21 @@ def _install(house: Wheelhouse, part: Path, native: Optional[str]) -> None:
     line += ["--find-links", str(house.folder / "wheels")]
     for lock in [*house.locks, requirement]:
         line += ["-r", str(lock)]
+    scratch = part / "tmp"  # pip unpacks all of it there first; /tmp may be a small memory's
+    scratch.mkdir()
     if native is None:
         version = house.python or VERSIONS[0]
         line += ["--implementation", "cp", "--python-version", version, "--abi", "abi3"]
         line += ["--abi", "cp" + version.replace(".", ""), "--abi", "none"]
         for tag in sorted(house.platforms):
             line += ["--platform", tag]
-    _run(line, "pip cannot install from {}{}".format(house.folder, house.made_for))
+    tell("installing {} wheels", len(house.wheels))
+    _run(line, "pip cannot install from {}{}".format(house.folder, house.made_for), scratch)
     requirement.unlink()
+    shutil.rmtree(str(scratch))
     shutil.rmtree(str(part / "site" / "bin"), ignore_errors=True)  # they name another interpreter
     if native is not None:
+        tell("compiling them")
         compiling = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
         _run([native, *compiling, str(part / "site")], "the packages cannot be compiled")
 
@@ -225,9 +235,11 @@ def _pip(python: str, house: Wheelhouse) -> List[str]:
     raise Refusal(told.format(python))
 
 
-def _run(line: List[str], problem: str) -> None:
+def _run(line: List[str], problem: str, scratch: Optional[Path] = None) -> None:
     """Run a program; where it fails, the last of what it said is the reason."""
-    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    more = {} if scratch is None else {"TMPDIR": str(scratch)}
+    here = dict(os.environ, **more)
+    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=here)
     if done.returncode != 0:
         said = done.stdout.decode("utf-8", "replace").strip().splitlines()
         last = [one for one in said if one.startswith("ERROR")] or said

@@ -10,6 +10,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Optional, Tuple
 
@@ -21,6 +22,7 @@ UNIT = "etc/systemd/system/smidgen-client.service"
 WANTED = "etc/systemd/system/multi-user.target.wants/smidgen-client.service"
 RULES, COMMAND = "etc/udev/rules.d/70-smidgen-power.rules", "usr/local/bin/smidgen"
 MACHINES = {183: "aarch64", 62: "x86_64", 40: "armv7l"}  # e_machine of ELF
+WIDE = ("aarch64", "x86_64")  # there are wheels for
 SPARE_BYTES = 64 << 20
 
 
@@ -57,10 +59,13 @@ class Root:
 
     @property
     def machine(self) -> str:
-        """Its architecture, read off one of its programs; of an empty folder, this machine's."""
-        for name in () if self.is_live else ("usr/bin/dash", "bin/dash", "usr/bin/env", "bin/bash"):
-            path = self.at(name)
-            if path.is_file() and not path.is_symlink():
+        """Its architecture, read off one of its programs; of an empty folder, this machine's.
+
+        The kernel does not know: a 64-bit one runs the 32-bit systems of Raspberry Pis.
+        """
+        names = ("usr/bin/dash", "bin/dash", "usr/bin/env", "bin/bash")
+        for path in [Path(sys.executable)] if self.is_live else map(self.at, names):
+            if path.is_file() and (self.is_live or not path.is_symlink()):
                 with path.open("rb") as file:
                     head = file.read(20)
                 if head[:4] == b"\x7fELF":

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from refusal import Refusal
-from root import ENV, Root
+from root import ENV, TOKEN, Root
 
 NAME = "smidgen-client.service"
 SETTLE_S = 10.0  # a client that will not do ends sooner, with exit code 2
@@ -27,15 +27,16 @@ def restart(root: Root) -> str:
         Refusal: The client ended at once.
     """
     if not is_running_here(root):
-        return ""
+        return "; systemd does not run here, so nothing starts the client" if root.is_live else ""
     _ask("systemctl", "daemon-reload")
     _ask("udevadm", "control", "--reload")
     _ask("udevadm", "trigger", *SENSORS)
     if not re.search(
         r"^SMIDGEN_COORDINATOR=\S", root.at(ENV).read_text("utf-8", "replace"), re.MULTILINE
     ):
-        told = "; write SMIDGEN_COORDINATOR into {}, then `systemctl start smidgen-client`"
-        return told.format(root.at(ENV))
+        told = "; write SMIDGEN_COORDINATOR into {} and its token into {}, then "
+        told += "`systemctl start smidgen-client`"
+        return told.format(root.at(ENV), root.at(TOKEN))
     if not _ask("systemctl", "is-enabled", "--quiet", NAME):
         return "; its service is disabled, and was not started"
     _ask("systemctl", "reset-failed", NAME)

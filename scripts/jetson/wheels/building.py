@@ -146,5 +146,7 @@ def _reason(said: str) -> str:
     if "DO NOT MATCH THE HASHES" in said:
         wheels = [one for one in lines if "==" in one and " from " in one] or lines
         return "{} has not the SHA-256 of the lock; ask another index".format(wheels[0].rstrip(":"))
+    if lines[0].endswith("No module named pip"):
+        return lines[0] + "; take the Python of a `python3 -m venv`, which has pip"
     error = next((one for one in lines if one.startswith("ERROR")), lines[0])
     return "{}; does a package index answer?".format(error[7:] if error[:7] == "ERROR: " else error)

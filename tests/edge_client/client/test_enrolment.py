@@ -195,7 +195,7 @@ def test_a_revoked_device_is_told_that_its_operator_alone_lets_it_in(
 
 def test_a_new_device_is_told_what_to_look_at_where_nobody_listens(home: Home) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(Unreachable, match=r"coordinator serve` running there\? --patience"):
+    with pytest.raises(Unreachable, match=r"network up, and .* serve` running there\? --patience"):
         Client(home.settings(url, patience_s=0.0), home.state).run()
 
 

@@ -6,11 +6,22 @@ import stat
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edge_client.bases.base import Base
-from edge_client.client.state import Answer, ClientState, Identity, StateError
+from edge_client.client.state import (
+    KEPT_LABELS,
+    KEPT_STEPS,
+    KEPT_TERMS,
+    Answer,
+    ClientState,
+    Identity,
+    StateError,
+)
 from edge_client.errors import WrongInput
+from edge_client.guest.steps import Moments, Place, StepFile, Steps
+from edge_client.planning.plan import Plan
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Report
 from edge_client.wire.tensors import sha256
@@ -141,6 +152,79 @@ def test_what_runs_of_long_ago_left_is_swept_when_a_client_starts(tmp_path: Path
     assert {path.stem for path in (tmp_path / "runs").iterdir()} == {
         f"run-{place}" for place in range(6, 70)
     }
+
+
+AHEAD = 2.0e9  # 2033: written before the clock was reset
+
+
+def written_ahead(*paths: Path) -> None:
+    """By a clock that was ahead of what it says now."""
+    for place, path in enumerate(paths):
+        assert path.exists()
+        os.utime(path, (AHEAD + 10 * place, AHEAD + 10 * place))
+
+
+def test_after_a_clock_was_reset_the_adapter_that_came_last_is_the_newest(tmp_path: Path) -> None:
+    state, digests = ClientState(tmp_path), [sha256(body) for body in (b"1", b"2", b"3")]
+    state.keep_adapter(digests[0], b"1")
+    written_ahead(tmp_path / "adapters" / f"{digests[0]}.st")
+    state.keep_adapter(digests[1], b"2", 2)
+    state.keep_adapter(digests[2], b"3", 2)
+    assert [state.adapter(digest) for digest in digests] == [None, b"2", b"3"]
+
+
+def test_after_a_clock_was_reset_the_steps_that_were_kept_last_are_the_newest(
+    tmp_path: Path,
+) -> None:
+    state = ClientState(tmp_path)
+    files = [state.steps(f"w{place}") for place in range(KEPT_STEPS)]
+    moments = Moments({}, {}, {})
+    steps = Steps(Place(), Plan("float32", 1, (), 1, 8), {"a": np.zeros(1, np.float32)}, moments)
+    for place, file in enumerate(files):
+        StepFile(file, {}, lambda: None).keep(steps)
+        if not place:
+            written_ahead(file)
+    state.steps("another")
+    assert [file.exists() for file in files] == [False, True, True, True]
+
+
+def test_after_a_clock_was_reset_the_runs_heard_of_last_keep_terms_and_labels(
+    tmp_path: Path, tiny_base: Base, hub_task: Task
+) -> None:
+    state, terms = ClientState(tmp_path), terms_for(tiny_base, hub_task)
+    old = [f"old-{place}" for place in range(KEPT_TERMS)]
+    for run_id in old:
+        state.keep_terms(replace(terms, run_id=run_id))
+        state.labels(run_id).write_text("")
+    written_ahead(*(tmp_path / "runs" / f"{run_id}.json" for run_id in old))
+    written_ahead(*map(state.labels, old))
+    state.keep_terms(replace(terms, run_id="new"))
+    state.labels("new").write_text("")
+    with state.locked():
+        assert state.terms("new") is not None and state.labels("new").exists()
+        assert len(list((tmp_path / "runs").iterdir())) == KEPT_TERMS
+        assert len(list(tmp_path.glob("labels-*"))) == KEPT_LABELS
+
+
+def test_after_a_clock_was_reset_work_is_sent_in_the_order_in_which_it_was_done(
+    tmp_path: Path,
+) -> None:
+    state, done = ClientState(tmp_path), [Answer(Report(f"w{n}", "done"), None) for n in range(3)]
+    state.keep_finished(done[0])
+    written_ahead(*(tmp_path / "outbox").iterdir())
+    for finished in done[1:]:
+        state.keep_finished(finished)
+    assert state.finished() == done
+
+
+def test_after_a_clock_was_reset_the_run_that_finished_last_stays(tmp_path: Path) -> None:
+    state = ClientState(tmp_path)
+    for name in ("old", "new"):
+        state.finished_run(name).mkdir(parents=True)
+        if name == "old":
+            written_ahead(state.finished_run(name))
+    state.drop_finished_runs("new", 1)
+    assert not state.finished_run("old").exists() and state.finished_run("new").exists()
 
 
 def test_two_clients_on_one_state_are_refused(tmp_path: Path) -> None:

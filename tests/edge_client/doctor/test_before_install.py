@@ -194,5 +194,10 @@ def test_an_error_is_exit_code_1_and_wrong_use_2(tmp_path: Path) -> None:
     code = f"{late}runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1 and "set the clock" in done.stdout
+    narrow = "import runpy, sys; sys.maxsize = 2**31 - 1; sys.argv = ['doctor.py']\n"
+    code = code.replace(late, narrow)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and "a 32-bit system on " in done.stdout, done
+    assert "install a 64-bit system" in done.stdout
     wrong = [sys.executable, str(SCRIPT), "--x"]
     assert subprocess.run(wrong, capture_output=True).returncode == 2

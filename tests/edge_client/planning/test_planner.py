@@ -143,6 +143,14 @@ def test_a_budget_below_all_plans_says_what_to_do() -> None:
     )
 
 
+def test_a_budget_that_was_found_here_is_said_to_be() -> None:
+    expected = (
+        r"--memory-budget auto \(150M, 60 % of what is free here\) is below the smallest plan"
+    )
+    with pytest.raises(BudgetError, match=expected):
+        choose(options_of(large()), 150 * MIB, is_auto=True)
+
+
 def test_whoever_has_the_light_engine_is_told_what_else_takes_less() -> None:
     with pytest.raises(BudgetError, match="lower --tokens or pack the base with fewer --bits"):
         choose(options_of(replace(large(), engine="onnx")), MIB)

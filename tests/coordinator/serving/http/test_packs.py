@@ -1,5 +1,6 @@
 """Packs that a coordinator tells devices of, gives them, and clients that are too old for it."""
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -14,16 +15,20 @@ pytest.importorskip("fastapi")
 from coordinator.config import ConfigError, RunConfig
 from coordinator.fleet.versions import check_minimum, is_too_old
 from coordinator.serving.pack_route import Turns
-from coordinator.serving.packs import Packs
+from coordinator.serving.packs import LOOK_AGAIN_S, Packs
+from coordinator.storage.orders import add_order
 from coordinator.storage.store import Store
 from edge_client.errors import WrongInput
+from edge_client.wire.failures import Failure
+from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Next, decode
 from edge_client.wire.packs import Outdated
 from tests.coordinator.conftest import Live, serving
-from tests.coordinator.devices import Device
+from tests.coordinator.devices import Device, wait_for
 from tests.edge_client.client.packs.packs import announced, make_pack
 
 WEIGHTS = "weights.safetensors"
+FETCHING, JOINED = Membership("declined", "fetching"), Membership("joined")
 MIRROR = "https://mirror.example/packs"
 
 
@@ -107,6 +112,76 @@ def test_a_pack_that_was_changed_is_announced_to_nobody(
     assert "is another one by now" in caplog.text
 
 
+def test_a_pack_that_was_not_there_at_first_is_announced_once_it_is(
+    config: RunConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, folder = make_pack(tmp_path)
+    now_s, away = [0.0], folder.with_name("away")
+    packs = Packs(is_serving=True, clock=lambda: now_s[0])
+    with live(tmp_path, replace(config, base=str(folder)), packs=packs) as served:
+        folder.rename(away)
+        (device,) = served.enrol("a")
+
+        def told() -> bool:
+            terms = device.next().terms
+            return terms is not None and terms.pack is not None
+
+        assert not told()
+        now_s[0] += LOOK_AGAIN_S
+        assert not told() and caplog.text.count("no pack lies at") == 1
+        away.rename(folder)
+        assert not told()  # nobody looks at each question
+        now_s[0] += LOOK_AGAIN_S
+        assert told()
+        folder.rename(away)
+        assert told()  # what was read once is known
+
+
+@pytest.mark.parametrize("answer", [Membership("declined", "base"), FETCHING, JOINED])
+def test_who_was_asked_before_a_pack_was_there_is_asked_again_once_it_is(
+    config: RunConfig, tmp_path: Path, answer: Membership
+) -> None:
+    _, folder = make_pack(tmp_path)
+    now_s, away = [0.0], folder.with_name("away")
+    packs = Packs(is_serving=True, clock=lambda: now_s[0])
+    with live(tmp_path, replace(config, base=str(folder)), packs=packs) as served:
+        folder.rename(away)
+        device, held = served.enrol("a", "b")
+        for one in (device, held):
+            terms = one.next().terms
+            assert terms is not None and terms.pack is None
+        device.tell(served.run_id, Membership("declined", "base"))
+        held.tell(served.run_id, JOINED)  # it has the base already
+        away.rename(folder)
+        assert device.next().terms is None
+        now_s[0] += LOOK_AGAIN_S
+        for _ in range(2):  # until it is answered
+            terms = device.next().terms
+            assert terms is not None and terms.pack is not None
+        device.tell(served.run_id, answer)
+        assert device.next().terms is None and held.next().terms is None
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_a_link_in_a_pack_is_followed_within_the_pack_alone(
+    config: RunConfig, tmp_path: Path, is_inside: bool
+) -> None:
+    base_id, folder = make_pack(tmp_path)
+    body = (folder / WEIGHTS).read_bytes()
+    elsewhere = folder / "real" if is_inside else tmp_path / "secret"
+    (folder / WEIGHTS).rename(elsewhere)
+    (folder / WEIGHTS).symlink_to(elsewhere)
+    linked = tmp_path / "link"  # to the pack itself, as an operator gives it
+    linked.symlink_to(folder)
+    mine = replace(config, base=str(linked))
+    with live(tmp_path, mine, packs=Packs(is_serving=True)) as served:
+        (device,) = served.enrol("a")
+        answer = ask(served, device, f"{base_id}/{WEIGHTS}")
+        assert answer.status_code == (200 if is_inside else 404)
+        assert (answer.content == body) is is_inside
+        assert ask(served, device, f"{base_id}/manifest.json").status_code == 200
+
+
 def test_a_client_that_is_too_old_gets_no_work_and_is_waited_for_by_nobody(
     config: RunConfig, tmp_path: Path
 ) -> None:
@@ -115,6 +190,28 @@ def test_a_client_that_is_too_old_gets_no_work_and_is_waited_for_by_nobody(
         assert old.next() == Next(outdated=Outdated("0.0.1"))
         assert decode(new.poll(5.0).content, Next).outdated is not None
         assert served.service.alive(served.run_id, time.time()) == set()
+
+
+def test_who_fetches_for_a_run_that_is_over_is_told_so(config: RunConfig, tmp_path: Path) -> None:
+    with live(tmp_path, config) as served:
+        (device,) = served.enrol("a")
+        assert device.tell(served.run_id, FETCHING).json()["accepted"]
+        add_order(served.store, served.service.run(served.run_id).run, "stop", None, time.time())
+        wait_for(lambda: served.service.run(served.run_id).state.is_finished)
+        told = device.tell(served.run_id, FETCHING).json()
+        assert told == {"accepted": False, "reason": "it is over"}
+
+
+def test_who_says_each_minute_that_it_fetches_fills_no_log(
+    config: RunConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with live(tmp_path, config) as served:
+        (device,) = served.enrol("a")
+        codes: list[Failure] = ["fetching", "fetching", "base", "fetching"]
+        for code in codes:
+            device.tell(served.run_id, Membership("declined", code))
+    assert caplog.text.count("a takes no part: the device is fetching") == 2
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """Small real packs, what a coordinator announces of them, and sources that give what they like."""
 
 import hashlib
+import ssl
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from edge_client.bases.manifest import MANIFEST, read_manifest
@@ -72,3 +75,22 @@ def from_folder(folder: Path, piece: int = 4096) -> Bytes:
 
 def fetch_of(shelf: Shelf, pack: tuple[str, Path], *sources: Source, most_rounds: int = 2) -> Fetch:
     return Fetch(shelf, pack[0], announced(pack[1]), sources, most_rounds=most_rounds)
+
+
+@contextmanager
+def served(
+    handler: Callable[..., BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
+    """A web server; its address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads, server.block_on_close = True, False
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -4,11 +4,10 @@ import math
 import os
 import resource
 import stat
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from tests.edge_client.client.packs.packs import (
     fetch_of,
     from_folder,
     make_pack,
+    served,
     told_of,
 )
 
@@ -296,19 +296,8 @@ def web(made: Made) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    yield from served(partial(Quiet, directory=str(shown)))
-
-
-def served(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with served(partial(Quiet, directory=str(shown))) as url:
+        yield url
 
 
 def test_a_pack_comes_from_a_web_server_that_knows_no_ranges(
@@ -344,9 +333,8 @@ def test_an_address_that_answers_otherwise_is_named(
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    for url in served(Otherwise):
-        with pytest.raises(NotFetched, match=said):
-            fetch_of(shelf, made, Web(url), most_rounds=1).go_on(math.inf)
+    with served(Otherwise) as url, pytest.raises(NotFetched, match=said):
+        fetch_of(shelf, made, Web(url), most_rounds=1).go_on(math.inf)
 
 
 def test_a_size_beyond_the_disk_is_refused_before_anybody_is_asked(

@@ -99,6 +99,61 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
         Shelf(tmp_path / "packs", PLENTY)
 
 
+def test_a_clock_that_was_set_back_at_boot_removes_no_newer_pack_first(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "packs", 250, lambda _: PLENTY)
+    put(shelf, A, 100, age=-3600 * 24 * 365 * 40)  # by a clock that was forty years ahead
+    put(shelf, B, 100, age=0)
+    shelf.used(A)
+    shelf.used(B)
+    assert shelf.make_room(C, 100, ()) == [A]
+
+
+def test_what_came_in_part_goes_before_a_whole_pack(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "packs", 250, lambda _: PLENTY)
+    put(shelf, A, 100, age=1)
+    (shelf.partial(B) / "weights.safetensors").write_bytes(bytes(100))
+    assert shelf.make_room(C, 100, ()) == [B]
+
+
+def test_a_link_to_a_folder_elsewhere_is_followed_once(tmp_path: Path) -> None:
+    one, data = make_pack(tmp_path, 1), tmp_path / "data"
+    data.mkdir(mode=0o700)
+    (tmp_path / "packs").symlink_to(data)
+    shelf = Shelf(tmp_path / "packs", PLENTY)
+    assert shelf.folder == data.resolve()
+    (tmp_path / "packs").unlink()
+    (tmp_path / "packs").symlink_to(tmp_path / "elsewhere")
+    assert fetch_of(shelf, one, Folder(one[1])).go_on(1e12) is not None
+    assert {path.name for path in data.iterdir()} == {one[0]}
+
+
+def test_a_link_to_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(0o770)
+    (tmp_path / "packs").symlink_to(tmp_path / "data")
+    with pytest.raises(WrongInput, match=r"a link to .*data\): a folder that its owner alone"):
+        Shelf(tmp_path / "packs", PLENTY)
+
+
+@pytest.mark.parametrize("target", ["not-mounted", "packs"])
+def test_a_link_to_nothing_is_told_and_nothing_is_made_there(tmp_path: Path, target: str) -> None:
+    (tmp_path / "packs").symlink_to(tmp_path / target)
+    with pytest.raises(WrongInput, match="is a link to what is not there; mount it"):
+        Shelf(tmp_path / "packs", PLENTY)
+    assert [path.name for path in tmp_path.iterdir()] == ["packs"]
+
+
+def test_a_pack_with_a_link_in_it_is_no_pack_in_the_next_life(tmp_path: Path) -> None:
+    one = make_pack(tmp_path, 1)
+    shelf = Shelf(tmp_path / "packs", PLENTY)
+    assert fetch_of(shelf, one, Folder(one[1])).go_on(1e12) is not None
+    weights, outside = shelf.folder / one[0] / "weights.safetensors", tmp_path / "outside"
+    weights.rename(outside)
+    weights.symlink_to(outside)
+    assert Shelf(shelf.folder, PLENTY).base(one[0]) is None
+    assert names(shelf) == set() and outside.stat().st_size > 0
+
+
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "packs", 100, lambda _: PLENTY)
     (shelf.folder / "photo.jpg").write_bytes(bytes(500))

@@ -1,25 +1,40 @@
 """What a client does about another base and about being too old: a real one, scripted answers."""
 
+import gc
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.failures import OtherBase, TooOld
 from edge_client.client.loop import Client
 from edge_client.client.packs.fetch import NotFetched
+from edge_client.client.packs.fetching import Fetching
 from edge_client.client.packs.shelf import NoRoom, Shelf
 from edge_client.client.packs.sources import Folder
+from edge_client.client.retries import Unreachable
+from edge_client.client.runs.joining import Joining
+from edge_client.client.runs.standings import Standings
 from edge_client.client.state import Answer as Kept
+from edge_client.client.transport import Coordinator
+from edge_client.client.worker import Worker
+from edge_client.engine.engine import Engine
+from edge_client.guest.guest import Guest
 from edge_client.texts.tasks import Task
-from edge_client.wire.messages import Next, Report, encode
+from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work, encode
 from edge_client.wire.packs import Outdated
-from tests.edge_client.client.packs.packs import ROOM, announced, contents, make_pack
+from edge_client.wire.tensors import encode_adapter, sha256
+from edge_client.wire.training import Training
+from tests.edge_client.client.packs.packs import ROOM, Script, announced, contents, make_pack
 from tests.edge_client.client.servers import Answer, http_server
-from tests.edge_client.client.terms import Door, over, terms_for
+from tests.edge_client.client.terms import IDLE, Door, over, terms_for
 from tests.edge_client.client.test_enrolment import Gate, Home
+from tests.edge_client.client.test_loop import Turns
 
 Made = tuple[str, Path]
 
@@ -108,15 +123,16 @@ def test_a_base_id_that_is_no_hash_touches_no_folder(home: Home, made: Made, bas
 class Newer:
     """A coordinator that gives work to newer clients alone, for so many questions."""
 
-    def __init__(self, times: int) -> None:
-        self.door, self.left = Door(), times
+    def __init__(self, times: int, *minima: str) -> None:
+        self.door, self.left, self._minima = Door(), times, list(minima)
 
     def answer(self, method: str, path: str, body: bytes) -> Answer:
         if known := self.door.answer(path, body):
             return known
         if path.startswith("/v1/work?") and self.left:
             self.left -= 1
-            return 200, encode(Next(outdated=Outdated("9.0")))
+            minimum = self._minima.pop(0) if self._minima else "9.0"
+            return 200, encode(Next(outdated=Outdated(minimum))) if minimum else IDLE
         return 401, b'{"detail": "who"}'
 
 
@@ -148,7 +164,81 @@ def test_a_client_that_serves_for_ever_waits_and_says_it_once(
     home: Home, caplog: pytest.LogCaptureFixture
 ) -> None:
     newer = Newer(3)
+    wait(newer, home)
+    assert newer.left == 0 and caplog.text.count("gives work to 9.0 or newer") == 1
+
+
+def wait(newer: Newer, home: Home) -> None:
+    """Serve for ever, until the coordinator knows the device no more."""
     settings = {"is_until_finished": False, "parting_s": 0.01, "version": "0.1"}
     with http_server(newer.answer) as url, pytest.raises(ValueError, match="does not know"):
         Client(replace(home.settings(url), **settings), home.state).run()  # type: ignore[arg-type]
-    assert newer.left == 0 and caplog.text.count("gives work to 9.0 or newer") == 1
+
+
+def test_a_minimum_that_is_raised_again_is_said_again(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    wait(Newer(6, "8.0", "8.0", "9.0", "9.0", "", "9.0"), home)
+    lines = [one.getMessage() for one in caplog.records if one.name.endswith("client.loop")]
+    said = [line.split("work to ")[1][:3] for line in lines]
+    assert said == ["8.0", "9.0", "9.0"]
+
+
+def test_a_client_that_is_too_old_holds_no_engine_meanwhile(
+    home: Home, made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    terms = terms_for(home.base, home.terms.task)
+    weights = encode_adapter(initial_adapter(parse_adapter("lora:2"), home.base, 3, seed=3))
+    work = Work(
+        *(PROTOCOL, "work-1", "train", "run", 1, home.base.base_id, "lora:2"),
+        *(sha256(weights), len(weights), terms.task, Training()),
+        seed=7,
+    )
+    turns = [Next(terms=terms), Next(work=work), Next(outdated=Outdated("9.0"))]
+    said, engines = Turns(turns, (200, weights)), list[int]()
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        if path.startswith("/v1/work?"):
+            gc.collect()
+            engines.append(sum(type(one) is Engine for one in gc.get_objects()))
+        return said.answer(method, path, body)
+
+    waits = {"is_until_finished": False, "parting_s": 0.01, "version": "0.1"}
+    with http_server(answer) as url, pytest.raises(ValueError, match="does not know"):
+        Client(replace(home.settings(url), **waits), home.state).run()  # type: ignore[arg-type]
+    before, _, after_work, when_outdated = engines
+    assert (after_work - before, when_outdated - before) == (1, 0)
+
+
+def test_a_run_that_ends_while_its_pack_is_fetched_is_fetched_no_more(
+    home: Home, made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    now_s, accepts, state = [1000.0], [True, False], home.state
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        return 200, encode(Receipt(accepts.pop(0)))
+
+    def cut(file: str, first: int) -> Iterator[bytes]:
+        raise Unreachable("nobody there")
+
+    source, standings = Script(cut), Standings(state)
+    with http_server(answer) as url:
+        settings = home.settings(url)
+        coordinator = Coordinator(url, "key")
+        shelf = Shelf(home.folder / "packs", ROOM)
+        fetching = Fetching(shelf, [source], source, state.base_ids)
+        worker = Worker(settings, state, Guest(settings.rules))
+        joining = Joining(coordinator, worker, fetching, standings, state, clock=lambda: now_s[0])
+        joining.invited(home.terms)
+        assert fetching.runs == [home.terms]
+        now_s[0] += 61.0
+        joining.fetch()
+        coordinator.close()
+    assert not fetching.is_under_way and not accepts and not source.asked
+    assert caplog.text.count("was over before its pack was here") == 1
+    with pytest.raises(NotFetched, match="was over before its pack was here"):
+        assert standings.is_done
+    now_s[0] += 1e6
+    joining.look_again()  # asks nobody: it is over
+    assert not fetching.is_under_way

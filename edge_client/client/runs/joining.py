@@ -1,0 +1,112 @@
+"""Joining runs: at an invitation, with a base that was fetched, or once a fault is mended."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+
+from edge_client.client.failures import ERRORS, Declined, OtherBase, Standing, code_of
+from edge_client.client.packs.fetch import NotFetched
+from edge_client.client.packs.fetching import Fetching, Underway
+from edge_client.client.runs.standings import Standings
+from edge_client.client.state import ClientState
+from edge_client.client.telling import called
+from edge_client.client.transport import Coordinator
+from edge_client.client.worker import Worker
+from edge_client.wire.fleet import Membership, Terms
+from edge_client.wire.messages import Receipt
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 300.0  # a run that could not be joined is looked at again
+SAY_EVERY_S = 60.0  # that a pack is fetched, to hear whether its run still goes on
+FETCHING = Membership("declined", "fetching")
+
+
+class Joining:
+    """How a device comes into runs.
+
+    Args:
+        coordinator: Hears of it.
+        worker: Sees whether this device can do what a run asks.
+        fetching: Fetches packs of runs with another base.
+        standings: Are kept.
+        state: Keeps the terms of runs that were joined.
+        clock: Seconds, ever growing.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        worker: Worker,
+        fetching: Fetching,
+        standings: Standings,
+        state: ClientState,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._coordinator, self._worker, self._fetching = coordinator, worker, fetching
+        self._standings, self._state, self._clock = standings, state, clock
+        self._said_s = -math.inf  # when the coordinator last heard of runs that it is fetched for
+
+    def invited(self, terms: Terms, *, is_asked: bool = True) -> None:
+        """Join a run that this device can take part in; else say why, here in words.
+
+        Whoever asks is answered each time: an invitation without an answer comes again at once.
+        """
+        run_id, was_in = terms.run_id, terms.run_id in self._standings.joined
+        try:
+            peak_bytes = self._worker.look(terms)
+            self._state.keep_terms(terms)
+        except ERRORS as found:
+            is_base = isinstance(found, OtherBase)
+            error = self._fetching.instead_of(found, terms) if is_base else found
+            self._declined(terms, error)
+            if is_asked:
+                self._say(run_id, Membership("declined", code_of(error)))
+                self._said_s = self._clock()
+            return
+        self._standings.declined.pop(run_id, None)
+        receipt = self._say(run_id, Membership("joined", peak_bytes=peak_bytes))
+        if receipt is not None and receipt.accepted:
+            if not was_in:
+                log.info("joined run %s", called(terms))
+            self._standings.joined.setdefault(run_id, Standing(terms)).terms = terms
+        elif not was_in:
+            self._state.forget_terms(run_id)
+
+    def look_again(self) -> None:
+        """A run that could not be joined may be by now: memory is free, files are mended."""
+        now_s = self._clock()
+        for declined in list(self._standings.declined.values()):
+            if now_s - declined.at_s >= LOOK_AGAIN_S:
+                self.invited(declined.terms, is_asked=False)
+
+    def fetch(self) -> None:
+        """Fetch packs for a while; runs whose pack is here are joined."""
+        if self._fetching.is_under_way and self._clock() - self._said_s >= SAY_EVERY_S:
+            for terms in self._fetching.runs:
+                receipt = self._say(terms.run_id, FETCHING)
+                if receipt is None or not receipt.accepted:
+                    self._ended(terms)
+            self._said_s = self._clock()
+        for terms in self._fetching.go_on():
+            self.invited(terms)
+
+    def _ended(self, terms: Terms) -> None:
+        """A run is over, or its coordinator wants to hear no more of it."""
+        self._fetching.drop(terms.run_id)
+        error = NotFetched(f"run {called(terms)} was over before its pack was here")
+        log.info("%s; it is not fetched any more", error)
+        self._standings.declined[terms.run_id] = Declined(terms, error, math.inf)
+
+    def _declined(self, terms: Terms, error: Exception) -> None:
+        before = self._standings.declined.get(terms.run_id)
+        is_news = before is None or code_of(before.error) != code_of(error)
+        if is_news and not isinstance(error, Underway):
+            told = "run %s cannot be joined: %s; it is looked at again every %.0f min"
+            log.error(told, called(terms), error, LOOK_AGAIN_S / 60)
+        self._standings.declined[terms.run_id] = Declined(terms, error, self._clock())
+        self._standings.joined.pop(terms.run_id, None)
+
+    def _say(self, run_id: str, membership: Membership) -> Receipt | None:
+        return self._standings.say(self._coordinator, run_id, membership)
