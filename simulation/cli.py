@@ -11,6 +11,7 @@ from simulation.commands.experiments import (
 )
 from simulation.commands.pretrain import pretrain
 from simulation.commands.split import split
+from simulation.commands.waiting import waiting
 from simulation.commands.zero_compute import zero_compute
 
 app = typer.Typer(
@@ -27,4 +28,5 @@ app.command("run")(run_command)
 app.command()(data)
 app.command()(split)
 app.command("zero-compute")(zero_compute)
+app.command()(waiting)
 app.command()(pretrain)

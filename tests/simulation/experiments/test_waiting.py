@@ -1,0 +1,56 @@
+"""Rounds beside a slow device on a virtual clock: what `simulate waiting` shows, small."""
+
+import json
+
+import pytest
+
+pytest.importorskip("torch")
+
+from collections.abc import Iterator
+
+from simulation.experiments.devices import InProcess
+from simulation.experiments.stage import Stage
+from simulation.experiments.waiting import WAYS, Asked, homes, run
+from tests import command_line
+
+ASKED = Asked(clients=3, slower=6.0, rounds=1, labelled=4, tests=2, seeds=1)
+
+
+@pytest.fixture(scope="module")
+def stage() -> Stage:
+    return homes(ASKED, 0)
+
+
+@pytest.fixture(scope="module")
+def devices(stage: Stage) -> Iterator[InProcess]:
+    opened = InProcess(stage)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_run_is_the_same_again_and_so_is_its_replay(
+    stage: Stage, devices: InProcess, name: str
+) -> None:
+    first, again = (run(name, stage, devices, ASKED, 6.0) for _ in range(2))
+    assert first.is_replayed
+    assert first.told.journal == again.told.journal
+    assert first.told.adapter == again.told.adapter
+
+
+def test_only_synchronous_rounds_are_as_slow_as_the_slowest(
+    stage: Stage, devices: InProcess
+) -> None:
+    made = {name: run(name, stage, devices, ASKED, 6.0).told.made for name in WAYS}
+    assert made["synchronous"] == 1
+    assert made["over-selected"] >= 4 and made["asynchronous"] >= 4
+
+
+@pytest.mark.slow
+def test_the_command_says_how_long_each_takes() -> None:
+    line = ("simulate", "waiting", "--clients", "3", "--rounds", "1", "--slower", "4")
+    done = command_line.smidgen(*line, "--seeds", "1", "--json")
+    assert done.exit_code == 0, done.stderr
+    told = json.loads(done.stdout.strip().splitlines()[-1])
+    assert [one["rounds"] for one in told["ways"]] == list(WAYS)
+    assert all(one["is_replayed"] for one in told["ways"])
