@@ -33,6 +33,7 @@ from simulation.papers.typology import distance
 
 AUG_NAMES = (*aug_fedprompt.NAMES, "cost")
 MFPT_NAMES = (*mfpt.NAMES, "traffic")
+BY_MEAN = f"Forged updates against {', '.join(attacks.MEANS)}, without any other defence."
 PLUGINS = "Folder of Python files with means, optimizers and selections that files may name."
 BaseOption = Annotated[str, typer.Option(help="Folder, hub name, or `embedded`.")]
 DataOption = Annotated[
@@ -126,6 +127,7 @@ def attacks_command(
     attack: Annotated[
         list[str] | None, typer.Option(help=f"Only this one; repeat: {', '.join(ATTACKS)}.")
     ] = None,
+    by_mean: Annotated[bool, typer.Option("--by-mean", help=BY_MEAN)] = False,
     base: BaseOption = EMBEDDED,
     out: OutOption = OUT,
     seeds: SeedsOption = 3,
@@ -133,12 +135,18 @@ def attacks_command(
     jobs: JobsOption = 1,
     json_output: JsonOption = False,
 ) -> None:
-    """Hostile devices in a run, without the defences and with them."""
+    """Hostile devices in a run: without the defences and with them, or by mean."""
+    demand(not (by_mean and attack), "--by-mean takes its own attacks; leave --attack out")
     for name in attack or ():
         _one_of("--attack", name, ATTACKS)
     with resumable(out):
         asked = [name for name in ATTACKS if name in (attack or ATTACKS)]
-        chosen = attacks.attacks(attacks.write_messages(out / "messages"), base, asked)
+        messages = attacks.write_messages(out / "messages")
+        chosen = (
+            attacks.aggregations(messages, base)
+            if by_mean
+            else attacks.attacks(messages, base, asked)
+        )
         place = Place(None, out / "experiments")
         order = Order(range(seeds), place, jobs, out, json_output)
         play(chosen.lasting(rounds), order, attacks.paired_table)

@@ -5,9 +5,11 @@ paired by seed with the same run in which the hostile devices take no part.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.rounds.learning.settings import Learning
 from edge_client.files import write_atomically
 from edge_client.tables import Column, Table
 from edge_client.wire.training import Training
@@ -28,6 +30,10 @@ NOTES = (
     f"{WITHOUT}: norm_bound = 0, max_examples = 0, no check of a new adapter, no roll-back",
     f"paired: minus the run of equal seed and column with the hostile devices {ATTACKS[0]}",
 )
+# Of the two hostile ones among 20: what each mean bears is as many, or more.
+MEANS = ("fedavg", "trimmed:0.2", "median", "krum:2", "multikrum:2:10", "geometric")
+FORGED: tuple[Attack, ...] = (ATTACKS[0], "scaled", "flipped", "noise")
+ALONE = "norm_bound = 0, max_examples = 0, no check of a new adapter, no roll-back: the mean alone"
 
 
 def write_messages(folder: Path) -> Path:
@@ -57,6 +63,24 @@ def attacks(folder: Path, base: str, chosen: Sequence[Attack] = ATTACKS) -> Scen
     ]
     title = f"{HOSTILE} hostile of {DEVICES} devices, {ROUNDS} rounds: accuracy in %"
     return Scenario("attacks", title, tuple(cells), NOTES)
+
+
+def aggregations(folder: Path, base: str, means: Sequence[str] = MEANS) -> Scenario:
+    """Forged updates against each mean, without any other defence.
+
+    Args:
+        folder: Where the messages are; see `write_messages`.
+        base: `embedded`, a folder or a hub name.
+        means: As `[learning] mean` has them.
+    """
+    cells = [
+        Cell(attack, mean, replace(one, learning=Learning(mean=mean)))
+        for mean in means
+        for attack in FORGED
+        for one in [experiment(folder, base, attack, is_resisted=False)]
+    ]
+    title = f"{HOSTILE} hostile of {DEVICES} devices, {ROUNDS} rounds, by mean: accuracy in %"
+    return Scenario("attacks-by-mean", title, tuple(cells), (NOTES[0], ALONE, NOTES[2]))
 
 
 def experiment(folder: Path, base: str, attack: Attack, is_resisted: bool) -> Experiment:

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from coordinator.rounds.bounds import norm_of
+from coordinator.rounds.learning.settings import Learning
 from edge_client.errors import WrongInput
 from edge_client.wire.messages import PROTOCOL, Work
 from edge_client.wire.tensors import decode_adapter, encode_adapter
@@ -18,6 +19,7 @@ from simulation.experiments.federation.run import federate
 from simulation.experiments.hostile import ATTACKS, Attack, Hostile, told_texts, without_tests
 from simulation.experiments.scoring import Score, Tally
 from simulation.experiments.zero_compute import ADDED, TASK, Echoes
+from simulation.papers.attacks import MEANS
 from simulation.population.clients import Client
 from simulation.population.deal import Deal
 from tests.edge_client.engine.engines import TEXTS
@@ -40,13 +42,19 @@ class Judged(Echoes):
 
 
 def rounds_with(
-    attack: Attack, is_resisted: bool, rounds: int = 3, names: Sequence[str] = NAMES, last: int = 1
+    attack: Attack,
+    is_resisted: bool,
+    rounds: int = 3,
+    names: Sequence[str] = NAMES,
+    last: int = 1,
+    mean: str = "fedavg",
 ) -> list[Round]:
     """Rounds of ten devices, one of which is hostile, or as said."""
     hostile, seen = Hostile(last, attack), list[Round]()
     forgers = frozenset(names[-last:])
     names = names[:-last] if attack == "absent" else names
     schedule = Rounds(rounds, 1.0, 1, 0, hostile=hostile, labels=TASK.labels)
+    schedule = replace(schedule, learning=Learning(mean=mean))
     if is_resisted:
         schedule = replace(
             schedule, norm_bound="adaptive", max_examples="adaptive", is_guarded=True
@@ -83,6 +91,23 @@ def test_two_of_twenty_cost_as_much_as_the_bounds_let_them(attack: Attack, progr
     last = rounds_with(attack, is_resisted=True, rounds=10, names=names, last=2)[-1]
     mean = float(decode_adapter(last.standing.adapter)["a"].mean())
     assert mean / (10 * ADDED) == pytest.approx(progress, abs=0.05)
+
+
+@pytest.mark.parametrize("attack", [*UPDATES, "flipped"])
+@pytest.mark.parametrize("mean", MEANS[1:])
+def test_where_honest_devices_agree_a_robust_mean_alone_goes_all_the_way(
+    mean: str, attack: Attack
+) -> None:
+    names = [f"client-{number:04d}" for number in range(20)]
+    last = rounds_with(attack, is_resisted=False, names=names, last=2, mean=mean)[-1]
+    found = decode_adapter(last.standing.adapter)["a"]
+    np.testing.assert_allclose(found, 3 * ADDED, rtol=1e-5)
+
+
+def test_a_cohort_too_small_for_its_mean_stands_still_and_says_so() -> None:
+    seen = rounds_with("scaled", is_resisted=False, mean="krum:5")
+    assert {one.trouble for one in seen[1:]} == {"mean krum:5 needs 13 updates or more, 10 came"}
+    assert length(seen[-1]) == 0.0
 
 
 def test_false_evaluations_are_not_all_that_is_heard() -> None:
