@@ -25,10 +25,10 @@ import msgspec
 
 from coordinator.plugins import check_known
 from coordinator.rounds.choice import DeviceChoice
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.learning.settings import LORA_MEANS, Learning
 from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.rounds.selection import cohort_size
-from edge_client.adapters.spec import parse_adapter
+from edge_client.adapters.spec import LORA_ALPHA, parse_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import WrongInput, demand
 from edge_client.planning.sizes import BudgetError, parse_size
@@ -122,7 +122,17 @@ class RunConfig:
     def __post_init__(self) -> None:
         _demand(0 < len(self.name) <= 64 and self.name.isprintable(), "name: 1 to 64 characters")
         _demand(bool(self.base), "base: a folder, a hub name or `embedded`")
-        parse_adapter(self.adapter)
+        spec, lora_mean = parse_adapter(self.adapter), self.learning.lora_mean
+        known = ", ".join(LORA_MEANS)
+        _demand(lora_mean in LORA_MEANS, f"learning: lora_mean: one of {known}")
+        if lora_mean == "product":
+            _demand(spec.rank > 0, f"learning: lora_mean = product: adapter {spec} has no LoRA")
+            said = "learning: lora_mean = product: leave the table [asynchronous] out"
+            _demand(self.asynchronous is None, said)
+            said = "scaffold: its control variates are of factors; leave lora_mean = product out"
+            _demand(not self.training.scaffold, said)
+            said = f"learning: lora_mean = product: adapter {spec}: leave alphas by module out"
+            _demand(all(one.alpha == LORA_ALPHA for one in spec.ranks), said)
         _demand(1 <= self.rounds <= 1_000_000, "rounds: 1 to 1000000")
         _demand(0.0 < self.fraction <= 1.0, "fraction: above 0 and at most 1")
         _demand(0 <= self.max_cohort <= 1_000_000, "max_cohort: 0 to 1000000")

@@ -168,6 +168,7 @@ ROUND = {
     "down_bytes": 1234567,
     "is_by_kernel": True,
     "phases_s": {"download": 0.4, "train": 31.5, "upload": 1.2},
+    "lost": None,
 }
 
 
@@ -190,6 +191,8 @@ class Round(Model):
         down_bytes: Received by the devices.
         is_by_kernel: Whether bytes are TCP's, headers and TLS in them, or bodies alone.
         phases_s: Seconds by phase, summed over the devices.
+        lost: With `lora_mean = "product"`, the share of the mean's squared norm that the run's rank
+            leaves out; else null.
     """
 
     model_config = example(ROUND)
@@ -208,6 +211,7 @@ class Round(Model):
     down_bytes: int
     is_by_kernel: bool
     phases_s: dict[str, float]
+    lost: float | None = None
 
 
 class Rounds(Model):

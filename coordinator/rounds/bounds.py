@@ -14,7 +14,7 @@ that no device pulls harder than three median ones.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median, median_low
 
@@ -169,7 +169,11 @@ def _step_norm(training: Training, parameters: int) -> float:
 
 
 def lack_of(
-    adapter: AdapterState, mean: AdapterState, norms: Sequence[float], bound: float | None
+    adapter: AdapterState,
+    mean: AdapterState,
+    norms: Sequence[float],
+    bound: float | None,
+    length: Callable[[AdapterState], float] = norm_of,
 ) -> str:
     """Why a new adapter must not be handed out; empty where it may.
 
@@ -178,10 +182,11 @@ def lack_of(
         mean: What was added to the one before.
         norms: Medians of the rounds before.
         bound: The round's bound on an update's length, if it has one.
+        length: How long an update is.
     """
     if not all(is_computable(tensor) for tensor in adapter.values()):
         return "the new adapter holds numbers that no device can compute with"
-    usual, step = median(norms) if norms else 0.0, norm_of(mean)
+    usual, step = median(norms) if norms else 0.0, length(mean)
     usual = max(usual, (bound or 0.0) / NORM_FACTOR)
     if usual and step > STEP_FACTOR * usual:
         return f"its step is {step / usual:.3g} times as long as updates of the rounds before"

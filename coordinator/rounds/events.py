@@ -138,6 +138,8 @@ class StepClosed:
             where it was.
         memory_sha256: What the coordinator remembers for the next round, a blob; empty: nothing.
         control_sha256: The control variate that devices of the next round fetch; empty: zero.
+        lost: Share of the mean's squared norm that the run's rank leaves out; None where nothing is
+            left out by the way that its mean is taken.
     """
 
     adapter_sha256: str | None
@@ -145,6 +147,7 @@ class StepClosed:
     refused: str = ""
     memory_sha256: str = ""
     control_sha256: str = ""
+    lost: float | None = None
 
 
 @dataclass(frozen=True)

@@ -22,17 +22,21 @@ class Past:
         scores: By round, evaluated on somebody's texts; of one evaluated again the newest.
         best: The round whose adapter was right most often when it was evaluated, of equals the
             newest: the one that is kept (`upkeep.retention`); and how right. None of no evaluation.
+        lost: By round, the share of the mean's squared norm that the run's rank left out, where
+            something is.
     """
 
     adapters: Mapping[int, str] = field(default_factory=dict)
     scores: Mapping[int, Score] = field(default_factory=dict)
     best: tuple[int, Score] | None = None
+    lost: Mapping[int, float] = field(default_factory=dict)
 
     def plus(self, news: "Past") -> "Past":
         """With what an event added, as `news_of` tells it."""
         scores = {**self.scores, **news.scores} if news.scores else self.scores
         adapters = {**self.adapters, **news.adapters} if news.adapters else self.adapters
-        return Past(adapters, scores, better(self.best, news.best))
+        lost = {**self.lost, **news.lost} if news.lost else self.lost
+        return Past(adapters, scores, better(self.best, news.best), lost)
 
     def newest(self, most: int) -> "Past":
         """Of so many of the newest rounds, of the first adapter, and of the best one."""
@@ -42,7 +46,8 @@ class Past:
         kept = {0, self.best[0] if self.best else 0, *range(last - most + 1, last + 1)}
         adapters = {index: one for index, one in self.adapters.items() if index in kept}
         scores = {index: one for index, one in self.scores.items() if index in kept}
-        return Past(adapters, scores, self.best)
+        lost = {index: one for index, one in self.lost.items() if index in kept}
+        return Past(adapters, scores, self.best, lost)
 
 
 NOTHING = Past()
@@ -56,6 +61,7 @@ class History:
     adapters: dict[int, str]
     scores: dict[int, Score]
     best: int | None = None
+    lost: dict[int, float] = field(default_factory=dict)
 
 
 def is_as_good(newer: Score, older: Score) -> bool:
@@ -86,7 +92,8 @@ def news_of(before: State, event: Event, after: State) -> Past:
         return NOTHING
     kind, index = before.step.opened.kind, before.step.opened.round_index
     if kind == "train":
-        return Past({index: after.adapter_sha256})
+        lost = {} if event.lost is None else {index: event.lost}
+        return Past({index: after.adapter_sha256}, lost=lost)
     if kind == "evaluate" and index in after.scores:
         score = after.scores[index]
         return Past({}, {index: score}, (index, score))
@@ -101,14 +108,16 @@ def past_of(event: Folded) -> Past:
 def history_of(adapter_sha256: str, events: Iterable[Event]) -> History:
     """The rounds of a run that started from an adapter."""
     state, best = State(adapter_sha256), None
-    adapters, scores = {0: adapter_sha256}, dict[int, Score]()
+    adapters, scores, lost = {0: adapter_sha256}, dict[int, Score](), dict[int, float]()
     for event in events:
         before, state = state, evolve(state, event)
         if isinstance(event, Folded):
             past = past_of(event)
             adapters, scores, best = dict(past.adapters), dict(past.scores), past.best
+            lost = dict(past.lost)
         elif (news := news_of(before, event, state)) is not NOTHING:
             adapters |= news.adapters
             scores |= news.scores
+            lost |= news.lost
             best = better(best, news.best)
-    return History(state, adapters, scores, best[0] if best else None)
+    return History(state, adapters, scores, best[0] if best else None, lost)

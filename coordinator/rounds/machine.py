@@ -20,6 +20,7 @@ from coordinator.rounds.events import (
     StepOpened,
 )
 from coordinator.rounds.extensions.catalogue import PluginError
+from coordinator.rounds.learning.learning import gain_of
 from coordinator.rounds.pace.asking import also_asked, open_step, train_on
 from coordinator.rounds.pace.deadlines import closes_after_s, deadline_of_next
 from coordinator.rounds.pace.patience import lack_of_progress
@@ -162,8 +163,10 @@ def bounded(
         most = next_most_examples(state.medians.examples or told)
     bound = config.norm_bound or None
     if bound == "adaptive":
-        parameters = sum(tensor.size for tensor in adapter().values())
-        bound = next_norm_bound(state.medians.norms, wide_bound(config.training, told, parameters))
+        known = adapter()
+        parameters = sum(tensor.size for tensor in known.values())
+        wide = wide_bound(config.training, told, parameters) * gain_of(config.learning, known)
+        bound = next_norm_bound(state.medians.norms, wide)
     is_told = config.norm_bound == config.max_examples == "adaptive"
     pull = pull_bound(bound or 0.0, most) if is_told else None
     return replace(opened, norm_bound=bound, most_examples=most, most_pull=pull)

@@ -10,8 +10,8 @@ from threading import Lock
 from coordinator.fleet.devices import Fleet
 from coordinator.fleet.members import Members
 from coordinator.rounds.admission import Refusal, check_report, check_update, counted_steps
-from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import Answered, StepOpened
+from coordinator.rounds.learning.learning import length_of
 from coordinator.rounds.pace.standing import answer_to
 from coordinator.serving.http.uploads import Judge
 from coordinator.serving.joining import leave
@@ -90,7 +90,7 @@ class Answers:
         adapter = self._adapter(asked.opened.adapter_sha256)
         config = self._live(asked).config
         update = check_update(path.read_bytes(), work_id, adapter, config)
-        norm = norm_of(update.delta)
+        norm = length_of(config.learning, adapter)(update.delta)
         steps = counted_steps(update, norm, config.training)
         answer = Answered(work_id, "done", name, update.num_examples, norm=norm, steps=steps)
         if (receipt := self._known(asked, work_id, name)) is not None:

@@ -112,4 +112,5 @@ def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
     memory = store.put(encode_memory(found.memory)) if found.memory else ""
     control = control_in(part_of(found.memory, CONTROL))
     handed_out = store.put(encode_adapter(control)) if control else ""
-    return StepClosed(store.put(encode_adapter(found.adapter)), now_s, "", memory, handed_out)
+    name = store.put(encode_adapter(found.adapter))
+    return StepClosed(name, now_s, "", memory, handed_out, found.lost)

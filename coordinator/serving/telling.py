@@ -225,7 +225,8 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
         missing = f"; no answer from {listed(late)}" if late else ""
         what = f"{config.name}: {round_text(live, step.opened)} closed {spent}"
         refused = f"; the new adapter is not taken: {event.refused}" if event.refused else ""
-        return f"{what}: {done}{gave}{missing}{refused}"
+        lost = "" if event.lost is None else f", the run's rank keeps all but {event.lost:.2%}"
+        return f"{what}: {done}{gave}{lost}{missing}{refused}"
     if isinstance(event, RolledBack):
         return f"{config.name}: back to round {event.round_index}: {event.reason}"
     if isinstance(event, Paused):

@@ -48,6 +48,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "accuracy_error_by_round": errors(history.scores),
         "accuracy_median_by_round": medians(history.scores),
         "pseudo_labels_by_round": pseudo_labels(table),
+        "lost_by_round": history.lost,
         "adapter_sha256": state.adapter_sha256,
         "texts": {names.get(key, key): texts for key, texts in sorted(state.texts.items())},
     }

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from coordinator.rounds.learning.handing import handed
 from edge_client.client.answers import answer
 from edge_client.client.failures import code_of
 from edge_client.client.state import Answer
 from edge_client.engine.activation_cache import ActivationCache
+from edge_client.engine.engine import Engine
 from edge_client.labelling.book import Book, MemoryNotes
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.texts.examples import ClientData, Example
@@ -35,6 +37,7 @@ class InProcess:
         self._on, self._engine = on, on.open_engine()
         self._open = ExitStack()
         self._open.callback(self._engine.close)
+        self._lower: dict[str, Engine] = {}  # of adapters of a lower rank, once they are asked for
         if on.experiment.cache_bytes:
             folder = tempfile.TemporaryDirectory(prefix="smidgen-activations-")
             limit, base_id = on.experiment.cache_bytes, on.base.base_id
@@ -72,16 +75,27 @@ class InProcess:
         """Answer training or label work, in the order asked; who fails says so in its report."""
         state = decode_adapter(adapter)
         for name, work in asked:
-            self._engine.load_adapter(state)
+            engine = self._engine_of(work)
+            engine.load_adapter(handed(state, work.adapter_spec))
             notes = MemoryNotes(self._books.get(name))
             if work.labelling is not None:
                 self._books[name] = notes.book  # before it is answered: who asks may not come back
             try:
                 own, held = self._texts(name, work), helds.get(name)
-                yield answer(self._engine, own, work, name, notes, held=held)
+                yield answer(engine, own, work, name, notes, held=held)
             except (RuntimeError, ValueError) as error:
                 failed = Report(work.work_id, "failed", failure=code_of(error))
                 yield Answer(failed, None, f"{name}: {error}")
+
+    def _engine_of(self, work: Work) -> Engine:
+        """The engine that trains a piece of work's adapter."""
+        said = work.adapter_spec
+        if said == self._on.experiment.adapter:
+            return self._engine
+        if said not in self._lower:
+            self._lower[said] = engine = self._on.open_engine(said)
+            self._open.callback(engine.close)
+        return self._lower[said]
 
     def _texts(self, name: str, work: Work) -> OwnTexts:
         """A client's texts as the engine reads them."""

@@ -48,7 +48,7 @@ else:  # pragma: no cover - the same library, before it moved into Python
 
 FULL = ("full", "full+head")
 RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before
-ADDED_LATER = ("norm_bound", "max_examples", "is_guarded", "hostile", "learning")
+ADDED_LATER = ("norm_bound", "max_examples", "is_guarded", "hostile", "learning", "ranks")
 ADDED_TO_TRAINING = ("optimizer", "momentum", "proximal", "scaffold")
 Paradigm = Literal["federated", "centralised", "local"]
 
@@ -78,6 +78,7 @@ class Experiment:
         deal: How texts are dealt to clients.
         training: A client's training in one round.
         learning: What becomes of a round's updates.
+        ranks: The most rank that clients take, dealt to them in turn; none: all take the adapter's.
         rounds: Server steps; 0 asks the base as it is (zero-shot).
         cohort: Clients asked in a round, of those that hold labelled texts; 0 for all.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
@@ -113,6 +114,7 @@ class Experiment:
     deal: Deal = field(default_factory=Deal)
     training: Training = field(default_factory=Training)
     learning: Learning = field(default_factory=Learning)
+    ranks: tuple[int, ...] = ()
     rounds: int = 10
     cohort: int = 0
     evaluate_every: int = 1
@@ -166,9 +168,18 @@ class Experiment:
         if self.adapter in FULL:
             return
         try:
-            parse_adapter(self.adapter)
+            spec = parse_adapter(self.adapter)
         except AdapterError as error:
             raise ExperimentError(f"{error}, or {', '.join(FULL)}") from error
+        _demand(
+            not self.ranks or (self.learning.lora_mean != "factors" and self.labelling is None),
+            "ranks: learning: lora_mean `product`, and no labelling, is expected",
+        )
+        _demand(
+            not self.training.scaffold or self.learning.lora_mean == "factors",
+            "scaffold: its control variates are of factors; lora_mean `factors` is expected",
+        )
+        _demand(all(1 <= rank <= spec.rank for rank in self.ranks), f"ranks: 1 to {spec.rank}")
 
     def key(self, base_id: str, dataset_sha256: str, task: Task, engine: str) -> str:
         """Names an experiment's results: equal keys give equal numbers.

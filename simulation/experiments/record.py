@@ -69,6 +69,7 @@ class Row:
         labels: The label step before it, if there was one.
         reported: Accuracy by what devices told of it, where hostile ones are among them.
         trouble: What was done about the run after it: not taken, or gone back; empty of nothing.
+        lost: Share of the mean's squared norm that the run's rank leaves out, where that is known.
     """
 
     arm: str
@@ -88,6 +89,7 @@ class Row:
     labels: Labels | None = None
     reported: float | None = None
     trouble: str = ""
+    lost: float | None = None
 
     @property
     def all_forwards(self) -> int:
@@ -247,6 +249,7 @@ class Record:
             labels=Labels(closed.looking, held) if closed.looking and held else None,
             reported=closed.reported,
             trouble=closed.trouble,
+            lost=closed.lost,
         )
         before = self._last.get(arm)
         if closed.standing.memory:

@@ -192,7 +192,11 @@ def _run_arm(
     hostile = experiment.hostile
     forgers = hostile.names(on.population) if hostile else frozenset[str]()
     texts = told_texts(texts, hostile, forgers)
-    federate(schedule, on.template(), start, present, devices, keep, arm.name, texts, forgers)
+    dealt, ranks = experiment.ranks, dict[str, int]()
+    if dealt:
+        ranks = {name: dealt[index % len(dealt)] for index, name in enumerate(names)}
+    known = (arm.name, texts, forgers, "", ranks)
+    federate(schedule, on.template(), start, present, devices, keep, *known)
 
 
 def _devices(on: Stage, place: Place) -> Devices:

@@ -109,8 +109,12 @@ class Stage:
             if len(client.test)
         ]
 
-    def open_engine(self) -> Engine:
-        """The engine that all clients take turns at; the caller closes it."""
+    def open_engine(self, adapter: str = "") -> Engine:
+        """The engine that all clients take turns at; the caller closes it.
+
+        Args:
+            adapter: Another adapter than the experiment's, of the clients that train that.
+        """
         experiment, task = self.experiment, self.dataset.task
         use_threads(experiment.threads)
         if experiment.adapter in FULL:
@@ -120,7 +124,7 @@ class Stage:
             seed = derive_seed(experiment.seed, "adapter")
             has_head = experiment.adapter.endswith("+head")
             return open_full(self.base, task, experiment.training, has_head, seed)
-        spec = parse_adapter(experiment.adapter)
+        spec = parse_adapter(adapter or experiment.adapter)
         rest = (experiment.engine, self.base, task, spec, experiment.training)
         if experiment.dtype == "float32":
             return open_engine(*rest)

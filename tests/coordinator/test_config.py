@@ -169,3 +169,23 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         read_run_config(written(tmp_path, 'task = "none.toml"'), {})
     with pytest.raises(AdapterError, match="'lora' is not one of"):
         read_run_config(written(tmp_path, 'adapter = "lora"\ntask = "task.toml"'), {})
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ('adapter = "lora:8"\n[learning]\nlora_mean = "exact"', "one of factors, product"),
+        ('adapter = "lora:8"\n[learning]\nlora_mean = "padded"', "one of factors, product"),
+        ('adapter = "bias"\n[learning]\nlora_mean = "product"', "adapter bias has no LoRA"),
+        ('[learning]\nlora_mean = "product"\nmean = "median"', "needs mean and optimizer fedavg"),
+        ('[learning]\nlora_mean = "product"\nlr = 0.5', "lr 1 and no decay"),
+        ('[learning]\nlora_mean = "product"\n[asynchronous]', "leave the table .asynchronous. out"),
+    ],
+)
+def test_a_mean_of_products_that_cannot_be_is_refused_in_a_line(
+    tmp_path: Path, said: str, expected: str
+) -> None:
+    (tmp_path / "run.toml").write_text(f'task = "agnews"\n{said}')
+    with pytest.raises(ConfigError, match=expected) as refused:
+        read_run_config(tmp_path / "run.toml", {})
+    assert "\n" not in str(refused.value)

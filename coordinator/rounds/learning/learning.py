@@ -4,16 +4,21 @@ A real coordinator and the simulation both come through here, so that they end i
 
     updates -> contributions (bounded weight and length) -> mean -> server optimizer -> check
 
-Each arrow is a small protocol: `mean.Mean`, `optimizers.ServerOptimizer`.
+Each arrow is a small protocol: `mean.Mean`, `optimizers.ServerOptimizer`. The exact mean of LoRA's
+products (`exact`) is mean and step in one.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
 from coordinator.rounds.bounds import Bounds, bounds_of, lack_of, norm_of
 from coordinator.rounds.events import StepOpened
+from coordinator.rounds.learning.apart import factors_mean
+from coordinator.rounds.learning.exact import Product, product_gain, product_mean, product_norm_of
 from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory, part_of, with_part
 from coordinator.rounds.learning.named import mean_of, optimizer_of
@@ -21,6 +26,8 @@ from coordinator.rounds.learning.robust.means import TooFewError
 from coordinator.rounds.learning.scaffold import CONTROL, Scaffold, Tally
 from coordinator.rounds.learning.settings import Learning
 from edge_client.wire.tensors import AdapterState, Update
+
+Length: TypeAlias = Callable[[AdapterState], float]
 
 OPTIMIZER = "optimizer"  # the part of the memory that is the server optimizer's
 
@@ -32,7 +39,7 @@ class Answer:
     Attributes:
         device_id: Whose.
         update: What it sent.
-        norm: Its Euclidean norm; None where that is not known.
+        norm: How long it is (`length_of`); None where that is not known.
         share: How much it counts: 1, or less where it is of an older version.
         steps: Optimizer steps that made it, by which its device's control variate is known; 0: it
             is not.
@@ -53,11 +60,14 @@ class Learned:
         adapter: The next one; the one before where it was not taken.
         memory: What the next round needs to know.
         lack: Why the new adapter was not taken; empty where it was.
+        lost: Share of the mean's squared norm that the run's rank leaves out; None where all of it
+            is kept by definition.
     """
 
     adapter: AdapterState
     memory: Memory
     lack: str = ""
+    lost: float | None = None
 
 
 def learn(
@@ -89,26 +99,64 @@ def learn(
     """
     tally = None if scaffold is None else Tally(scaffold, opened, part_of(memory, CONTROL))
     heard = answers if tally is None else tally.heard(answers)
-    bounded = contributions(bounds_of(opened), heard)
+    length = length_of(learning, adapter)
+    bounded = contributions(bounds_of(opened), heard, length)
+    lost, kept = None, part_of(memory, OPTIMIZER)
     try:
-        mean = mean_of(learning.mean).mean(bounded, adapter)
+        if learning.lora_mean == "factors":
+            mean = mean_of(learning.mean).mean(bounded, adapter)
+            optimizer = optimizer_of(learning.optimizer, learning.rates)
+            after, kept = optimizer.step(adapter, mean, kept, opened.round_index, rounds)
+        else:
+            found = _products(learning.lora_mean)(bounded, adapter)
+            after, lost = found.adapter, found.lost
     except TooFewError as error:
         return Learned(adapter, memory, str(error))
-    known = part_of(memory, OPTIMIZER)
-    optimizer = optimizer_of(learning.optimizer, learning.rates)
-    after, kept = optimizer.step(adapter, mean, known, opened.round_index, rounds)
     step = {name: after[name].astype(np.float64) - adapter[name] for name in adapter}
-    lack = lack_of(after, step, norms, opened.norm_bound) if is_guarded else ""
+    lack = lack_of(after, step, norms, opened.norm_bound, length) if is_guarded else ""
     if lack:
         return Learned(adapter, memory, lack)
     learned = with_part(memory, OPTIMIZER, kept)
-    return Learned(after, learned if tally is None else with_part(learned, CONTROL, tally.part()))
+    learned = learned if tally is None else with_part(learned, CONTROL, tally.part())
+    return Learned(after, learned, lost=lost)
 
 
-def contributions(bounds: Bounds, answers: Iterable[Answer]) -> Iterator[Contribution]:
+def length_of(learning: Learning, adapter: AdapterState) -> Length:
+    """How long an update of a run is, as its bounds count it.
+
+    Args:
+        learning: How the run learns.
+        adapter: The run's, that is answered.
+    """
+    if learning.lora_mean == "factors":
+        return norm_of
+    return partial(product_norm_of, adapter=adapter)
+
+
+def gain_of(learning: Learning, adapter: AdapterState) -> float:
+    """How many times as long as its numbers' change an update may well be, as `length_of` has it.
+
+    Args:
+        learning: How the run learns.
+        adapter: The run's.
+    """
+    return 1.0 if learning.lora_mean == "factors" else product_gain(adapter)
+
+
+def _products(
+    lora_mean: str,
+) -> Callable[[Iterable[Contribution], AdapterState], Product]:
+    if lora_mean == "product":
+        return product_mean
+    return partial(factors_mean, is_padded=lora_mean == "padded")
+
+
+def contributions(
+    bounds: Bounds, answers: Iterable[Answer], length: Length = norm_of
+) -> Iterator[Contribution]:
     """Each answer within the bounds of its step; inside them to the last bit as it came."""
     for answer in answers:
         delta = answer.update.delta
-        norm = norm_of(delta) if answer.norm is None else answer.norm
+        norm = length(delta) if answer.norm is None else answer.norm
         weight = bounds.weight(answer.update.num_examples, norm)
         yield Contribution(answer.device_id, delta, weight, bounds.share(norm) * answer.share)

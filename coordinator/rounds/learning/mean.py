@@ -68,20 +68,36 @@ def weighted_mean(updates: Iterable[Weighted]) -> AdapterState:
         ValueError: The cohort is empty, a weight is not positive, or its members disagree on
             names or shapes.
     """
-    sums: dict[str, np.ndarray] = {}
-    total_weight = 0.0
+    found = Sum()
     for delta, weight, *scaled in updates:
+        found.add(delta, weight, math.prod(scaled))
+    return found.mean()
+
+
+class Sum:
+    """A weighted sum of deltas as it grows; see `weighted_mean`."""
+
+    def __init__(self) -> None:
+        self._sums: AdapterState = {}
+        self._total = 0.0
+
+    def add(self, delta: AdapterState, weight: float, share: float = 1.0) -> None:
+        """One more, times `share`; its names and shapes are those of the first."""
         if not weight > 0.0:
             raise ValueError(f"weight {weight}: a positive number of examples is expected")
-        if not total_weight:
-            sums = {name: np.zeros(tensor.shape) for name, tensor in delta.items()}
-        _check_agreement(sums, delta)
+        if not self._total:
+            self._sums = {name: np.zeros(tensor.shape) for name, tensor in delta.items()}
+        _check_agreement(self._sums, delta)
         for name, tensor in delta.items():
-            sums[name] += np.float64(weight * math.prod(scaled)) * tensor.astype(np.float64)
-        total_weight += weight
-    if not total_weight:
-        raise ValueError("no update to average; a cohort of one or more is expected")
-    return {name: (tensor / total_weight).astype(np.float32) for name, tensor in sums.items()}
+            self._sums[name] += np.float64(weight * share) * tensor.astype(np.float64)
+        self._total += weight
+
+    def mean(self) -> AdapterState:
+        """Their mean by weight, float32."""
+        if not self._total:
+            raise ValueError("no update to average; a cohort of one or more is expected")
+        total = self._total
+        return {name: (tensor / total).astype(np.float32) for name, tensor in self._sums.items()}
 
 
 def _check_agreement(sums: AdapterState, delta: AdapterState) -> None:

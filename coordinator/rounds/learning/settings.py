@@ -18,6 +18,8 @@ from edge_client.errors import demand
 Number: TypeAlias = float | Literal["default"]
 
 SELECTIONS = ("random",)
+LORA_MEANS = ("factors", "product")
+WRONG_MEANS = ("padded", "apart")  # that simulations compare with
 NUMBERS = ("lr", "momentum", "beta_1", "beta_2", "tau")
 
 
@@ -40,6 +42,8 @@ class Learning:
         tau: What is added to the root of the squares, above 0.
         bias_correction: Whether fedadam and fedyogi correct for means that start at zero.
         decay: `none`; `linear`, lr falls to zero over the run; d, it is times 1 - d r in round r.
+        lora_mean: What LoRA's mean is of: `factors`, A and B each for itself; `product`, what B A
+            changes, exactly, for devices of any ranks.
     """
 
     mean: str = "fedavg"
@@ -52,6 +56,7 @@ class Learning:
     tau: Number = "default"
     bias_correction: bool = False
     decay: Decay = "none"
+    lora_mean: str = "factors"
 
     def __post_init__(self) -> None:
         check_name("mean", self.mean, _forms())
@@ -81,6 +86,11 @@ class Learning:
 
         is_optimizer = self.optimizer in OPTIMIZERS
         demand(is_optimizer or self.decay == "none", f"decay: {self.optimizer} does not have it")
+        known = (*LORA_MEANS, *WRONG_MEANS)
+        demand(self.lora_mean in known, f"lora_mean: one of {', '.join(LORA_MEANS)}")
+        is_plain = self.optimizer == "fedavg" and self.rates == Rates() and self.mean == "fedavg"
+        said = f"lora_mean = {self.lora_mean}: needs mean and optimizer fedavg, lr 1 and no decay"
+        demand(self.lora_mean == LORA_MEANS[0] or is_plain, said)
 
     @property
     def least(self) -> int:

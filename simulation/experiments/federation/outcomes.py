@@ -74,6 +74,7 @@ class Round:
         looking: The label step before it, if there was one.
         reported: Accuracy by what devices told, where hostile ones are among them.
         trouble: What was done about the run: not taken, or gone back; empty of nothing.
+        lost: Share of the mean's squared norm that the run's rank leaves out, where that is known.
     """
 
     round_index: int
@@ -90,3 +91,4 @@ class Round:
     looking: Looking | None = None
     reported: float | None = None
     trouble: str = ""
+    lost: float | None = None

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from coordinator.rounds.admission import Refusal, check_update, counted_steps
-from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import (
     Answered,
     Event,
@@ -25,8 +24,9 @@ from coordinator.rounds.events import (
     StepOpened,
 )
 from coordinator.rounds.guidance import guidance_of
+from coordinator.rounds.learning.handing import handed, spec_at_rank
 from coordinator.rounds.learning.learning import Answer as Admitted
-from coordinator.rounds.learning.learning import learn
+from coordinator.rounds.learning.learning import learn, length_of
 from coordinator.rounds.learning.memory import decode_memory, encode_memory, part_of
 from coordinator.rounds.learning.scaffold import CONTROL, control_in, scaffold_of
 from coordinator.rounds.machine import MOST_ROLLBACKS, bounded, decide, thresholds_before
@@ -99,6 +99,7 @@ def federate(
     texts: Mapping[str, int] | None = None,
     forgers: frozenset[str] = frozenset(),
     secret: str = "",
+    ranks: Mapping[str, int] | None = None,
 ) -> Standing:
     """Run all rounds that are left.
 
@@ -117,13 +118,15 @@ def federate(
         forgers: Clients that answer as `schedule.hostile` says.
         secret: What a coordinator draws by; the schedule's seed where it is not said, for nobody
             foresees anything here.
+        ranks: The most rank that each of the clients takes, where that is less than the run's.
 
     Raises:
         SimulationError: Fewer clients than the schedule needs, or a round in which too few could
             train; quotes the first error.
     """
     drawn_by = secret or str(schedule.seed)
-    run = _Run(schedule, template, devices, start, arm, texts or {}, forgers, drawn_by)
+    known = (texts or {}, forgers, drawn_by, ranks or {})
+    run = _Run(schedule, template, devices, start, arm, *known)
     open_round: Round | None = None
     while (event := run.next_event(names)) is not None:
         if isinstance(event, StepOpened) and event.kind == "evaluate":
@@ -156,7 +159,9 @@ class _Run:
         texts: Mapping[str, int],
         forgers: frozenset[str],
         secret: str,
+        ranks: Mapping[str, int],
     ) -> None:
+        self._ranks = ranks
         self._hostile, self._forgers, self._secret = schedule.hostile, forgers, secret
         self._schedule, self._template, self._devices = schedule, template, devices
         self._arm, self._first = arm, devices.start().adapter
@@ -203,7 +208,7 @@ class _Run:
         is_first = opened.adapter_sha256 == sha256(self._first)
         adapter = self._first if is_first else self.standing.adapter
         used = 0 if is_first else self.standing.round_index
-        asked = [(name, self._work(opened, work_id)) for work_id, name in opened.members]
+        asked = [(name, self._work(opened, work_id, name)) for work_id, name in opened.members]
         answers = self._devices.do(adapter, asked)
         for (name, work), finished in zip(asked, answers, strict=True):
             report = finished.report
@@ -228,13 +233,17 @@ class _Run:
         errors: dict[str, str] = {}
         sizes: list[int] = []
         control, new = self._control(), dict[str, bytes]()
+        down: list[int] = []
+        length = length_of(schedule.learning, reference)
 
         def updates() -> Iterator[Admitted]:
-            asked = [(name, self._work(opened, work_id)) for work_id, name in opened.members]
+            asked = [(name, self._work(opened, work_id, name)) for work_id, name in opened.members]
             honest = self._devices.do(before, asked, self._helds(asked, control))
             answers = train_answers(honest, before, asked, self._hostile, self._forgers)
             for (name, work), finished in zip(asked, answers, strict=True):
-                taken, update = _admitted(finished, work, reference, schedule)
+                given = handed(reference, work.adapter_spec)
+                down.append(len(before) if given is reference else len(encode_adapter(given)))
+                taken, update = _admitted(finished, work, given, schedule)
                 report = reports[name] = taken.report
                 if taken.reason:
                     errors[name] = taken.reason
@@ -242,7 +251,7 @@ class _Run:
                 if update is None:
                     self._state = evolve(self._state, answer)
                     continue
-                norm = norm_of(update.delta)
+                norm = length(update.delta)
                 steps = counted_steps(update, norm, schedule.training)
                 answer = replace(answer, num_examples=update.num_examples, norm=norm, steps=steps)
                 self._state = evolve(self._state, answer)
@@ -262,13 +271,13 @@ class _Run:
             known = (opened, schedule.rounds, updates(), reference, remembers, norms)
             scaffold = scaffold_of(schedule.training, self._state.controls)
             found = learn(schedule.learning, *known, schedule.is_guarded, scaffold)
-            lack = found.lack
+            lack, lost = found.lack, found.lost
             if not lack:
                 self._server = encode_memory(found.memory) if found.memory else b""
         except TooFew as error:
             if self._hostile is None:
                 raise
-            lack = str(error)  # such a run stands still: what it has is judged
+            lack, lost = str(error), None  # such a run stands still: what it has is judged
         adapter = before if lack else encode_adapter(found.adapter)
         after = sha256(kept) if (kept := self._control()) else ""
         closed = StepClosed(sha256(adapter), 0.0, lack, control_sha256=after)
@@ -286,13 +295,14 @@ class _Run:
             errors=errors,
             num_examples=num_examples,
             loss=losses / num_examples if num_examples else None,
-            bytes_down=(len(before) + len(control)) * len(reports),
+            bytes_down=sum(down) + len(control) * len(reports),
             bytes_up=sum(sizes),
             layer_forwards=sum(report.layer_forwards for report in done),
             train_s=time.perf_counter() - start_s,
             standing=self.standing,
             looking=looking,
             trouble=lack,
+            lost=lost,
         )
 
     def _control(self) -> bytes:
@@ -354,13 +364,17 @@ class _Run:
         for told in evaluations(scored, opened.members, index, labels, hostile, self._forgers):
             self._state = evolve(self._state, told)
 
-    def _work(self, opened: StepOpened, work_id: str) -> Work:
+    def _work(self, opened: StepOpened, work_id: str, name: str = "") -> Work:
         guidance = guidance_of(self._schedule, self._state, opened)
+        spec = self._template.adapter_spec
+        if rank := self._ranks.get(name, 0):
+            spec = spec_at_rank(spec, rank)
         return replace(
             self._template,
             work_id=work_id,
             kind=opened.kind,
             round_index=opened.round_index,
+            adapter_spec=spec,
             adapter_sha256=opened.adapter_sha256,
             adapter_bytes=len(self.standing.adapter),
             keep=guidance.keep,

@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 from coordinator.config import RunConfig
+from coordinator.rounds.learning.settings import Learning
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
@@ -62,6 +63,7 @@ def over_http(on: Stage, tmp_path: Path) -> tuple[str, dict[int, float], str]:
         max_cohort=asked.cohort,
         min_clients=3,
         seed=asked.seed,
+        learning=asked.learning,
         labelling=asked.labelling,
     )
     write_clients(tmp_path / "data", on.dataset.train, on.dataset.test, on.population, config.task)
@@ -90,6 +92,7 @@ def client_of(on: Stage, url: object, token: str, name: str, folder: Path) -> Ca
     return Client(settings, state).run
 
 
+PRODUCT = Learning(lora_mean="product")
 LABELLING = Labelling(
     keep_first=0.5, keep_last=1.0, confidence=0.5, compute_share=1.0, early_exit=False
 )
@@ -142,11 +145,13 @@ def test_control_variates_are_the_same_over_http(
     assert not any(list(folder.iterdir()) for folder in folders if folder.is_dir())  # it is over
 
 
+@pytest.mark.parametrize("learning", [Learning(), PRODUCT], ids=["factors", "product"])
 @pytest.mark.parametrize("kind", first_fast(KINDS))
 def test_in_process_gives_the_bytes_that_http_gives(
-    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str, learning: Learning
 ) -> None:
-    on, seen = staged(tiny_base, hub_task, engine=kind, dtype="auto", **GUARDED), list[Round]()
+    said = {"engine": kind, "dtype": "auto", "learning": learning} | GUARDED
+    on, seen = staged(tiny_base, hub_task, **said), list[Round]()
     on = as_devices(on)
     adapter, accuracy, secret = over_http(on, tmp_path)
     devices, names = InProcess(on), [client.name for client in on.population]

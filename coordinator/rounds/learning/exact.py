@@ -1,0 +1,175 @@
+"""LoRA averaged as what it does to the base: exact for devices of any ranks.
+
+The mean of products B A is not the product of the means of A and of B; FedAvg on the factors is
+off by their covariance, and cannot add factors of several ranks at all. Here the mean is taken of
+the changes to the base's matrices, by stacked factors (as FLoRA does, Wang et al. 2024,
+arXiv:2409.05976), and brought back to the run's rank by the best approximation there is, so ranks
+do not grow from round to round and a device has only to take its own rank's part.
+
+What a device of rank r is handed is the first r components of each module (`at_rank`), the best
+form of that rank, and what counts is how it changed those: what it never had stays.
+
+    at = at_rank(adapter, 4)
+    found = product_mean(contributions, adapter)
+    found.adapter, found.lost
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from coordinator.rounds.learning.mean import Contribution, Sum
+from coordinator.rounds.learning.products import (
+    LORA_A,
+    LORA_B,
+    Stack,
+    lora_modules,
+    others,
+    product_norm,
+)
+from edge_client.adapters.spec import LORA_ALPHA
+from edge_client.wire.tensors import AdapterState
+
+ROW_NORM = 1 / math.sqrt(3)  # of A's rows: about what they are drawn with, so lr means the same
+
+
+@dataclass(frozen=True)
+class Product:
+    """A cohort's mean, in the run's rank.
+
+    Attributes:
+        adapter: The run's next one, in canonical form: components by size, the largest first, rows
+            of A orthogonal and `ROW_NORM` long, the largest number of each positive.
+        lost: Share of the mean's squared Frobenius norm that the rank leaves out, 0 to 1.
+    """
+
+    adapter: AdapterState
+    lost: float
+
+
+def at_rank(adapter: AdapterState, rank: int) -> AdapterState:
+    """An adapter as a device of a lower rank gets it; modules of this rank or less stay.
+
+    Of an adapter in canonical form it is the best form of that rank. The scaling is alpha / rank, a
+    larger one for a lower rank, so B is that much smaller.
+
+    Args:
+        adapter: The run's.
+        rank: The most that the device takes, 1 or more.
+    """
+    found = dict(adapter)
+    for module in lora_modules(adapter):
+        a, b = adapter[module + LORA_A], adapter[module + LORA_B]
+        if rank < len(a):
+            found[module + LORA_A] = np.ascontiguousarray(a[:rank])
+            smaller = b[:, :rank].astype(np.float64) * (rank / len(a))
+            found[module + LORA_B] = np.ascontiguousarray(smaller, np.float32)
+    return found
+
+
+def product_mean(updates: Iterable[Contribution], adapter: AdapterState) -> Product:
+    """The adapter after a round: its matrices plus the mean of what devices changed in theirs.
+
+    W + sum_i w_i share_i (s_i B_i A_i - s_i B_i0 A_i0) / sum_i w_i for each module over the devices
+    that train it, B_i0 A_i0 being what device i was handed. So devices that were all handed W end
+    in the plain mean of their products; what a device of a lower rank was never handed is not
+    pulled to zero by it. One device alone ends in its own product. Other tensors are averaged as
+    ever, and a module that nobody trained stays.
+
+    Args:
+        updates: By device id, one or more; read once, none is kept but its factors.
+        adapter: What the step started from.
+
+    Raises:
+        ValueError: No update, or a weight that is not positive.
+    """
+    plain, modules = Sum(), {module: _Module(adapter, module) for module in lora_modules(adapter)}
+    for one in updates:
+        plain.add(others(one.delta), one.weight, one.share)
+        for module in lora_modules(one.delta):
+            modules[module].add(one)
+    mean = plain.mean()
+    after = {
+        name: (adapter[name].astype(np.float64) + mean[name]).astype(np.float32) for name in mean
+    }
+    lost = whole = 0.0
+    for found in modules.values():
+        changed, left_out, size = found.closed()
+        after |= changed
+        lost, whole = lost + left_out, whole + size
+    return Product({name: after[name] for name in adapter}, lost / whole if whole else 0.0)
+
+
+def product_gain(adapter: AdapterState) -> float:
+    """How many times as long as its factors' change (`bounds.norm_of`) a change well is.
+
+    B's change counts alpha / r times the length of A's rows. A device of a lower rank r' trains
+    fewer numbers with a larger scaling: its updates are up to sqrt(r / r') times as long.
+
+    Args:
+        adapter: The run's.
+    """
+    ranks = [len(adapter[module + LORA_A]) for module in lora_modules(adapter)]
+    return max([1.0, *(LORA_ALPHA / rank * ROW_NORM for rank in ranks)])
+
+
+class _Module:
+    """One module's sum, in units of alpha and of the weights so far."""
+
+    def __init__(self, adapter: AdapterState, module: str) -> None:
+        self._module = module
+        self._a, self._b = (adapter[module + part].astype(np.float64) for part in (LORA_A, LORA_B))
+        self._rank = len(self._a)
+        self._stack = Stack(len(self._b), self._a.shape[1])
+        self._total, self._taken = 0.0, np.zeros(self._rank)
+
+    def add(self, one: Contribution) -> None:
+        """A device's factors, and that its part of the run's is in them."""
+        a, b = one.delta[self._module + LORA_A], one.delta[self._module + LORA_B]
+        rank = len(a)
+        counted = one.weight * one.share
+        before = rank / self._rank * self._b[:, :rank]
+        before = before.astype(np.float32) if rank < self._rank else before
+        self._stack.add(before + b.astype(np.float64), self._a[:rank] + a, counted / rank)
+        self._total += one.weight
+        self._taken[:rank] += counted
+
+    def closed(self) -> tuple[AdapterState, float, float]:
+        """The module's next tensors, and squared norms of what is left out and of the whole."""
+        names = self._module + LORA_A, self._module + LORA_B
+        if not self._total:
+            kept = np.asarray(self._a, np.float32), np.asarray(self._b, np.float32)
+            size = product_norm(self._b, self._a) ** 2 / self._rank**2
+            return dict(zip(names, kept, strict=True)), 0.0, size
+        self._stack.add(self._b, self._a, (self._total - self._taken) / self._rank)
+        best, total = self._stack.best(self._rank), self._total
+        with np.errstate(over="ignore"):  # an infinity is seen by whoever takes the adapter
+            b = (best.left * (best.sizes / total * self._rank / ROW_NORM)).astype(np.float32)
+            a = (best.right * ROW_NORM).astype(np.float32)
+        return dict(zip(names, (a, b), strict=True)), best.lost / total**2, best.whole / total**2
+
+
+def product_norm_of(delta: AdapterState, adapter: AdapterState) -> float:
+    """How far an update moves what the base computes: the same for equal changes of any rank.
+
+    The Frobenius norm of all changes to the base's matrices, alpha / r B A after minus before,
+    and of the other tensors.
+
+    Args:
+        delta: The update.
+        adapter: The run's, that it answers in its own rank.
+    """
+    squares = [
+        float(np.square(tensor, dtype=np.float64).sum()) for tensor in others(delta).values()
+    ]
+    for module in lora_modules(delta):
+        a, b = (delta[module + part].astype(np.float64) for part in (LORA_A, LORA_B))
+        given = at_rank(
+            {module + part: adapter[module + part] for part in (LORA_A, LORA_B)}, len(a)
+        )
+        left = np.concatenate([b, given[module + LORA_B]], axis=1)
+        right = np.concatenate([given[module + LORA_A] + a, a], axis=0)
+        squares.append((LORA_ALPHA / len(a) * product_norm(left, right)) ** 2)
+    return math.sqrt(math.fsum(squares))
