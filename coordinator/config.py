@@ -28,7 +28,8 @@ from coordinator.rounds.choice import DeviceChoice
 from coordinator.rounds.learning.settings import LORA_MEANS, Learning
 from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.rounds.selection import cohort_size
-from edge_client.adapters.spec import LORA_ALPHA, parse_adapter
+from edge_client.adapters.ranks import LORA_ALPHA
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import WrongInput, demand
 from edge_client.planning.sizes import BudgetError, parse_size

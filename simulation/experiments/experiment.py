@@ -179,7 +179,10 @@ class Experiment:
             not self.training.scaffold or self.learning.lora_mean == "factors",
             "scaffold: its control variates are of factors; lora_mean `factors` is expected",
         )
-        _demand(all(1 <= rank <= spec.rank for rank in self.ranks), f"ranks: 1 to {spec.rank}")
+        _demand(
+            all(1 <= rank <= spec.largest_rank for rank in self.ranks),
+            f"ranks: 1 to {spec.largest_rank}",
+        )
 
     def key(self, base_id: str, dataset_sha256: str, task: Task, engine: str) -> str:
         """Names an experiment's results: equal keys give equal numbers.

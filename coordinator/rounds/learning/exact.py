@@ -29,7 +29,7 @@ from coordinator.rounds.learning.products import (
     others,
     product_norm,
 )
-from edge_client.adapters.spec import LORA_ALPHA
+from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.wire.tensors import AdapterState
 
 ROW_NORM = 1 / math.sqrt(3)  # of A's rows: about what they are drawn with, so lr means the same

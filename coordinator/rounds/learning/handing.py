@@ -16,7 +16,10 @@ def spec_at_rank(adapter_spec: str, rank: int) -> str:
         rank: 1 or more.
     """
     spec = parse_adapter(adapter_spec)
-    return str(replace(spec, rank=rank)) if 0 < rank < spec.rank else adapter_spec
+    if not 0 < rank < spec.largest_rank:
+        return adapter_spec
+    ranks = tuple(one._replace(rank=min(rank, one.rank)) for one in spec.ranks)
+    return str(parse_adapter(str(replace(spec, rank=min(rank, spec.rank), ranks=ranks))))
 
 
 def handed(adapter: AdapterState, adapter_spec: str) -> AdapterState:
@@ -27,5 +30,5 @@ def handed(adapter: AdapterState, adapter_spec: str) -> AdapterState:
         adapter_spec: The name (`spec_at_rank`).
     """
     ranks = [len(adapter[module + LORA_A]) for module in lora_modules(adapter)]
-    rank = parse_adapter(adapter_spec).rank if ranks else 0
+    rank = parse_adapter(adapter_spec).largest_rank if ranks else 0
     return at_rank(adapter, rank) if rank and rank < max(ranks) else adapter
