@@ -137,6 +137,9 @@ def said_of(one: Status, now_s: float) -> Iterator[str]:
         yield f"{title}: {_paused(one)}"
     elif step := one["step"]:
         yield f"{title}: {_work(step)}, {_times(step, now_s)}"
+        if passed := step.get("passed"):
+            told = ", ".join(f"{each['devices']} ({each['reason']})" for each in passed)
+            yield f"not asked: {told}"
     else:
         yield f"{title}: {_waiting(one, now_s)}"
     if one["trouble"]:

@@ -9,6 +9,7 @@ from threading import Lock
 
 from coordinator.config import RunConfig
 from coordinator.rounds.choice import is_chosen
+from coordinator.rounds.selections.selection import Facts
 from coordinator.storage.keys import hash_secret
 from coordinator.storage.rows.devices import Device, devices
 from coordinator.storage.store import Store
@@ -73,6 +74,12 @@ class Fleet:
     def all(self) -> list[Device]:
         with self._lock:
             return list(self._by_id.values())
+
+    def facts(self, device_ids: Iterable[str]) -> Facts:
+        """What policies of selection may know of devices."""
+        known = [one for name in device_ids if (one := self._by_id.get(name)) is not None]
+        memory = {one.device_id: one.facts.usable_bytes for one in known}
+        return Facts(memory, {one.device_id: one.all_tags for one in known})
 
     def is_wanted(self, config: RunConfig, secret: str, device_id: str) -> bool:
         """Whether a run may ask a device: chosen by the run, and not revoked."""

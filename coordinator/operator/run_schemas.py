@@ -18,6 +18,7 @@ STEP = {
     "asked": 3,
     "answers": 2,
     "failed": 0,
+    "passed": [{"reason": "not drawn", "devices": 2}],
 }
 RUN = {
     "run_id": "r0a1b2c3d4e",
@@ -41,6 +42,20 @@ RUN = {
 }
 
 
+class Passed(Model):
+    """Devices that were there and are not asked to train.
+
+    Attributes:
+        reason: Why.
+        devices: How many.
+    """
+
+    model_config = example({"reason": "not drawn", "devices": 2})
+
+    reason: str
+    devices: int
+
+
 class Step(Model):
     """The open step of a run.
 
@@ -54,6 +69,7 @@ class Step(Model):
         asked: Devices that were asked.
         answers: Those that have answered, failures too.
         failed: Those among them that failed.
+        passed: Why others that were there were not asked to train.
     """
 
     model_config = example(STEP)
@@ -66,6 +82,7 @@ class Step(Model):
     asked: int
     answers: int
     failed: int
+    passed: list[Passed]
 
 
 class Run(Model):

@@ -86,6 +86,7 @@ def _step_told(config: RunConfig, state: State) -> Told | None:
         "closes_at_s": closes_at_s(config, step),
         "asked": len(step.members),
         "answers": len(step.answers),
+        "passed": [{"reason": one.reason, "devices": one.count} for one in step.opened.passed],
         "failed": sum(answer.outcome == "failed" for answer in step.answers.values()),
     }
 

@@ -47,7 +47,7 @@ def is_chosen(
         tags: Its tags, those of its owner and of the operator.
         facts: What it said of itself.
     """
-    memory = facts.memory_bytes if facts.budget_bytes is None else facts.budget_bytes
+    memory = facts.usable_bytes
     return (
         all(tags.get(key) == value for key, value in choice.tags.items())
         and memory >= choice.least_memory_bytes

@@ -13,6 +13,21 @@ Kind = Literal["train", "label", "evaluate"]
 
 
 @dataclass(frozen=True)
+class Passed:
+    """Devices that were there and are not asked to train.
+
+    Attributes:
+        reason: Why.
+        count: How many.
+        device_ids: Some of them, the first by their ids.
+    """
+
+    reason: str
+    count: int
+    device_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class StepOpened:
     """Devices are asked to train from an adapter, to label with it or to evaluate it.
 
@@ -33,6 +48,7 @@ class StepOpened:
         enough: Updates with which it closes at once, the first that come; 0: it waits for all.
         is_asynchronous: Whether work of steps before it goes on in it, and its own after it.
         given_up: Work ids of those steps that count no more from here on.
+        passed: Why others that were there are not asked.
     """
 
     kind: Kind
@@ -49,6 +65,7 @@ class StepOpened:
     enough: int = 0
     is_asynchronous: bool = False
     given_up: tuple[str, ...] = ()
+    passed: tuple[Passed, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,6 +79,19 @@ class AlsoAsked:
 
     members: tuple[tuple[str, str], ...]
     asked_at_s: float
+
+
+@dataclass(frozen=True)
+class LossTold:
+    """A device told the loss of training that counts; noted where the choice goes by it.
+
+    Attributes:
+        device_id: The device.
+        loss: Mean over its texts.
+    """
+
+    device_id: str
+    loss: float
 
 
 @dataclass(frozen=True)
@@ -255,6 +285,7 @@ Event = (
     StepOpened
     | AlsoAsked
     | Answered
+    | LossTold
     | Left
     | Returned
     | StepClosed

@@ -37,8 +37,8 @@ from coordinator.rounds.selection import (
     labellers,
     trainable,
 )
-from coordinator.rounds.selections.policies import selection_of
-from coordinator.rounds.selections.selection import Asking
+from coordinator.rounds.selections.choosing import choose, passed_over
+from coordinator.rounds.selections.selection import Facts
 from coordinator.rounds.state import State
 from coordinator.rounds.thresholds import class_thresholds
 from edge_client.wire.labelling import Labelling, keep_in
@@ -48,11 +48,17 @@ MOST_FAILURES = 6  # attempts at a round in a row in which every device fails; a
 MANY_DEVICES = 20  # that failed stand for all: no run needs to ask thousands to know that it fails
 MOST_ROLLBACKS = 3  # by itself, until its operator orders something: a run comes to its end
 MOST_TRIES = 3  # at an evaluation that nobody answers
+NOBODY = Facts()  # of whom anything is known
 ASK_AGAIN_S = 60.0  # between two questions whether anybody has texts to train on by now
 
 
 def decide(
-    config: Schedule, state: State, alive: Collection[str], secret: str, now_s: float
+    config: Schedule,
+    state: State,
+    alive: Collection[str],
+    secret: str,
+    now_s: float,
+    facts: Facts = NOBODY,
 ) -> Event | None:
     """The next event that is due, or None if there is something to wait for.
 
@@ -62,21 +68,27 @@ def decide(
         alive: Ids of the devices that are there.
         secret: What draws and work ids, which nobody must guess, are derived from.
         now_s: Unix time.
+        facts: What is known of devices, where the run's selection goes by it.
     """
     if state.is_finished or state.is_paused:
         return None
     try:
-        return _due(config, state, alive, secret, now_s)
+        return _due(config, state, alive, secret, now_s, facts)
     except PluginError as error:
         return Paused(now_s, str(error))
 
 
 def _due(
-    config: Schedule, state: State, alive: Collection[str], secret: str, now_s: float
+    config: Schedule,
+    state: State,
+    alive: Collection[str],
+    secret: str,
+    now_s: float,
+    facts: Facts,
 ) -> Event | None:
     alive = set(alive) - state.left.keys()
     if state.step is None:
-        return _back(config, state, now_s) or _next_step(config, state, alive, secret, now_s)
+        return _back(config, state, now_s) or _next_step(config, state, alive, secret, now_s, facts)
     step, opened = state.step, state.step.opened
     is_overdue = now_s >= closes_at_s(config, step)
     if opened.kind != "train":
@@ -85,14 +97,15 @@ def _due(
         if is_overdue and alive:
             return _evaluate(config, state, alive, secret, now_s, opened.attempt + 1)
         return None
-    if more := None if step.is_full or is_overdue else _also(config, state, alive, secret, now_s):
+    known = config, state, alive, secret, now_s
+    if more := None if step.is_full or is_overdue else _also(*known, facts):
         return more
     if len(step.updates()) >= config.min_updates:
         return StepClosed(None, now_s) if step.is_answered or is_overdue else None
     # When everyone failed at once there is nobody to wait for, but no reason to ask in a hot loop.
     pause_s = min(config.deadline_s, 2.0 ** min(opened.attempt, 30))
     if is_overdue or (step.is_answered and now_s >= opened.opened_at_s + pause_s):
-        again = _train(config, state, alive, secret, now_s, opened.attempt + 1)
+        again = _train(*known, opened.attempt + 1, facts)
         if again is not None and _is_hopeless(config, state, step, alive):
             said = f"every device failed at round {opened.round_index}, {state.failed + 1} times"
             return Paused(now_s, said)
@@ -101,13 +114,18 @@ def _due(
 
 
 def _also(
-    config: Schedule, state: State, alive: Collection[str], secret: str, now_s: float
+    config: Schedule,
+    state: State,
+    alive: Collection[str],
+    secret: str,
+    now_s: float,
+    facts: Facts,
 ) -> AlsoAsked | None:
     """More devices for the open step, where it is asynchronous and some are idle."""
     if state.step is None or not state.step.opened.is_asynchronous:
         return None
     least = thresholds_before(config, state, state.step.opened.round_index)
-    return also_asked(config, state, alive, least, secret, now_s)
+    return also_asked(config, state, alive, least, secret, now_s, facts)
 
 
 def _is_hopeless(config: Schedule, state: State, step: Step, alive: Collection[str]) -> bool:
@@ -203,7 +221,12 @@ def devices_needed(config: Schedule, state: State) -> int:
 
 
 def _next_step(
-    config: Schedule, state: State, alive: Collection[str], secret: str, now_s: float
+    config: Schedule,
+    state: State,
+    alive: Collection[str],
+    secret: str,
+    now_s: float,
+    facts: Facts,
 ) -> Event | None:
     is_last = state.round_index >= rounds_of(config, state)
     every = config.evaluate_every
@@ -227,7 +250,7 @@ def _next_step(
         index, attempt = state.round_index + 1, state.dropped + 1
         labels = open_step(sha256, "label", index, attempt, chosen, secret, now_s)
         return _timed(config, state, labels) if chosen else None
-    opened = _train(config, state, alive, secret, now_s, state.dropped + 1)
+    opened = _train(config, state, alive, secret, now_s, state.dropped + 1, facts)
     has_waited = not 0.0 <= now_s - state.closed_at_s < ASK_AGAIN_S  # a clock may be set back
     if opened is None and alive and has_waited:
         # Nobody who is there had a text to train on; an evaluation hears whether that has changed.
@@ -304,22 +327,24 @@ def _train(
     secret: str,
     now_s: float,
     attempt: int,
+    facts: Facts,
 ) -> StepOpened | None:
     round_index = state.round_index + 1
     least = thresholds_before(config, state, round_index)
     if config.asynchronous is not None:
-        return train_on(config, state, alive, least, secret, now_s, attempt)
+        return train_on(config, state, alive, least, secret, now_s, attempt, facts)
     most, sha256 = config.max_cohort, state.adapter_sha256
-    policy = selection_of(config.learning)
+    at = round_index, attempt
     for there in (awake(alive, state.silences, state.steps + 1), alive):
         names = candidates(there, state.texts, state.confidences, least)
         size = counted_size(config.fraction, len(names), most)
         asked = asked_size(size, config.over_selection)
-        known = (state.texts, state.confidences, least)
-        chosen, _ = policy.choose(Asking(names, asked, secret, round_index, attempt, *known))
+        chosen, why_not = choose(config, state, names, asked, secret, at, least, facts)
         if min(size, len(chosen)) >= config.min_updates:
-            opened = open_step(sha256, "train", round_index, attempt, chosen, secret, now_s)
-            opened = replace(opened, enough=size if size < len(chosen) else 0)
+            opened = open_step(sha256, "train", *at, chosen, secret, now_s)
+            passed = passed_over(state, alive, names, chosen, why_not)
+            enough = size if size < len(chosen) else 0
+            opened = replace(opened, enough=enough, passed=passed)
             if config.training.scaffold:
                 opened = replace(opened, population=len(names))
             return _timed(config, state, opened)

@@ -19,6 +19,7 @@ from coordinator.rounds.events import (
     Finished,
     Folded,
     Left,
+    LossTold,
     Paused,
     Resumed,
     Returned,
@@ -29,6 +30,7 @@ from coordinator.rounds.events import (
 )
 from coordinator.rounds.learning.scaffold import counts
 from coordinator.rounds.pace.deadlines import Times, after_answers
+from coordinator.rounds.pace.heard import Heard, after_training, with_loss
 from coordinator.rounds.pace.patience import Patience, after_score
 from coordinator.rounds.pace.silence import Silence, after_step
 from coordinator.rounds.pace.step import Step, asking_also, step_of
@@ -82,6 +84,7 @@ class State:
         control_sha256: The population's control variate, a blob; empty: zero.
         controls: Device -> the last round in which its update changed that.
         patience: How many evaluations in a row found nothing better.
+        heard: What devices' training last gave.
         underway: Training of asynchronous rounds that goes on while no such step is open.
     """
 
@@ -121,6 +124,7 @@ class State:
     controls: Mapping[str, int] = field(default_factory=dict)
     patience: Patience = field(default_factory=Patience)
     underway: Mapping[str, Underway] = field(default_factory=dict)
+    heard: Mapping[str, Heard] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         first = self.first_sha256 or self.adapter_sha256
@@ -163,6 +167,8 @@ def evolve(state: State, event: Event) -> State:
         return replace(state, step=asking_also(state.step, event))
     if isinstance(event, Answered):
         return _answered(state, event)
+    if isinstance(event, LossTold):
+        return replace(state, heard=with_loss(state.heard, event.device_id, event.loss))
     if isinstance(event, Left):
         return _left(state, event)
     if isinstance(event, Returned):
@@ -186,8 +192,7 @@ def evolve(state: State, event: Event) -> State:
         since = event.resumed_at_s if state.is_paused and state.step else state.paused_at_s
         underway = moved(state.underway, to_s=event.resumed_at_s)
         again = replace(_opened_at(state, event.resumed_at_s), paused_at_s=since, underway=underway)
-        broken = again.step and replace(again.step, is_measured=False)
-        return replace(again, step=broken)
+        return replace(again, step=again.step and replace(again.step, is_measured=False))
     if isinstance(event, Paused):
         if state.is_paused:
             return state
@@ -345,7 +350,8 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
     round_index = step.opened.round_index
     if step.opened.kind == "train":
         closed = replace(_unfailed(state), step=None, round_index=round_index, dropped=0)
-        closed = replace(closed, underway=step.left_over(is_closed=True))
+        heard = after_training(state.heard, round_index, step.updates())
+        closed = replace(closed, underway=step.left_over(is_closed=True), heard=heard)
         if event.refused:
             return replace(closed, trouble=f"round {round_index} was not taken: {event.refused}")
         medians = state.medians.after(step.opened, [answer for _, answer in step.updates()])

@@ -10,7 +10,7 @@ from threading import Lock
 from coordinator.fleet.devices import Fleet
 from coordinator.fleet.members import Members
 from coordinator.rounds.admission import Refusal, check_report, check_update, counted_steps
-from coordinator.rounds.events import Answered, StepOpened
+from coordinator.rounds.events import Answered, LossTold, StepOpened
 from coordinator.rounds.learning.learning import length_of
 from coordinator.rounds.pace.standing import answer_to
 from coordinator.serving.http.uploads import Judge
@@ -115,6 +115,8 @@ class Answers:
         else:
             is_counted = self._ledger.is_counted(report.work_id)
             receipt = Receipt(is_counted, "" if is_counted else "no update of this work counts")
+        if opened.kind == "train" and receipt.accepted:
+            self._note_loss(run_id, device, report)
         if report.is_leaving and report.failure:
             leave(self._ledger, self._members, run_id, device, report.failure, now_s)
         figures = {
@@ -145,6 +147,16 @@ class Answers:
             run = self._live(asked).config.name
             LOG.log(level, "%s", said, extra=about(run, device.name, opened.round_index))
         return receipt
+
+    def _note_loss(self, run_id: str, device: Device, report: Report) -> None:
+        """Journal the loss of training that counts, where the choice of devices goes by it."""
+        live = self._ledger.run(run_id)
+        while live is not None and report.loss is not None:
+            if live.config.learning.selection != "utility" or live.state.is_finished:
+                return
+            if self._ledger.append(live, LossTold(device.device_id, report.loss)):
+                return
+            live = self._ledger.run(run_id)  # another answer came in between
 
     def count(self, run_id: str) -> int:
         """Answers to a run's work since the process began."""

@@ -8,8 +8,9 @@ from coordinator.rounds.extensions.catalogue import PluginError
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import decode_memory, encode_memory, part_of
 from coordinator.rounds.learning.scaffold import CONTROL, control_in, scaffold_of
-from coordinator.rounds.machine import bounded, decide
+from coordinator.rounds.machine import NOBODY, bounded, decide
 from coordinator.rounds.pace.step import Step
+from coordinator.rounds.selections.selection import Facts
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.telling import pace_texts, step_text
 from coordinator.storage.store import Store
@@ -27,6 +28,7 @@ def proceed(
     names_of: Callable[[Iterable[str]], list[str]],
     now_s: float,
     is_full: bool = False,
+    facts: Facts | None = None,
 ) -> Event | None:
     """Let a run take one step, if one is due; the event that was written.
 
@@ -40,9 +42,10 @@ def proceed(
         names_of: Names of devices for the log, by their ids.
         now_s: Unix time.
         is_full: Whether the store's disk has no room for another step's updates.
+        facts: What is known of the devices; None: nothing.
     """
     while (live := ledger.run(run_id)) is not None:
-        event = decide(live.config, live.state, alive, live.run.secret, now_s)
+        event = decide(live.config, live.state, alive, live.run.secret, now_s, facts or NOBODY)
         if event is None or (is_full and isinstance(event, StepOpened | AlsoAsked)):
             return None
         if written := _written(store, ledger, live, event):

@@ -385,7 +385,9 @@ class Service:
     def _proceed(self, run_id: str, now_s: float, woken: set[str]) -> None:
         alive, names_of = self.alive(run_id, now_s), self.fleet.names_of
         is_full = self.caretaker.is_full
-        while event := proceed(self.store, self._ledger, run_id, alive, names_of, now_s, is_full):
+        known = self.fleet.facts(alive) if self.run(run_id).config.learning.goes_by_facts else None
+        given = (run_id, alive, names_of, now_s, is_full, known)
+        while event := proceed(self.store, self._ledger, *given):
             if isinstance(event, StepOpened | AlsoAsked):
                 woken |= {device_id for _, device_id in event.members}
             if isinstance(event, AlsoAsked):

@@ -215,7 +215,8 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
         what = f"{round_text(live, event)}{again}"
         some = f"when {event.enough} are done, or " if event.enough else ""
         closes = f"closes {some}in {config.deadline_s:g} s at most{sooner}"
-        return f"{config.name}: {what}: asked {names}; {closes}"
+        passed = f"; not asked: {passed_text(event)}" if event.passed else ""
+        return f"{config.name}: {what}: asked {names}; {closes}{passed}"
     if isinstance(event, StepClosed) and step is not None:
         done = f"{len(step.updates())} of {len(step.members)} done"
         if step.opened.is_asynchronous:
@@ -235,6 +236,11 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
         why = f": {event.reason}" if event.reason else ""
         return f"{config.name}: finished, round {live.state.round_index} of {live.rounds}{why}"
     return ""
+
+
+def passed_text(opened: StepOpened) -> str:
+    """Why others that were there are not asked, in a line; empty where all are."""
+    return ", ".join(f"{one.count} ({one.reason})" for one in opened.passed)
 
 
 def _version_text(live: Live, step: Step, event: StepClosed, names_of: Names) -> str:

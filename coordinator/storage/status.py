@@ -104,6 +104,7 @@ def _step(config: RunConfig, step: Step) -> dict[str, Any]:
         "attempt": opened.attempt,
         "opened_at_s": opened.opened_at_s,
         "closes_at_s": closes_at_s(config, step),
+        "passed": [{"reason": one.reason, "devices": one.count} for one in opened.passed],
         "usual_s": opened.deadline_s or config.deadline_s,
     }
 

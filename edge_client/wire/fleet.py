@@ -114,6 +114,11 @@ class DeviceFacts:
     board: str = ""
     is_on_mains: bool | None = None
 
+    @property
+    def usable_bytes(self) -> int:
+        """Its budget, or where it names none all of its machine's memory."""
+        return self.memory_bytes if self.budget_bytes is None else self.budget_bytes
+
     def __post_init__(self) -> None:
         for name in ("machine", "python", "smidgen", "engine", "base_id", "board"):
             is_short = len(getattr(self, name)) <= LONGEST_FACT

@@ -17,7 +17,7 @@ from edge_client.errors import demand
 
 Number: TypeAlias = float | Literal["default"]
 
-SELECTIONS = ("random",)
+SELECTIONS = ("random", "coverage", "utility", "memory", "balance")
 LORA_MEANS = ("factors", "product")
 WRONG_MEANS = ("padded", "apart")  # that simulations compare with
 NUMBERS = ("lr", "momentum", "beta_1", "beta_2", "tau")
@@ -34,7 +34,8 @@ class Learning:
             `fedadagrad`, `fedadam`, `fedyogi`, it is a step that remembers earlier ones; or an
             extension's.
         selection: How those who are asked to train are chosen: `random`, each with the same chance;
-            or an extension's.
+            `coverage`, `utility`, `memory`, `balance:TAG`, some with better odds; or an
+            extension's.
         lr: The server's learning rate; by default the optimizer's own.
         momentum: fedavgm's share of the steps before, 0 to below 1.
         beta_1: Share of the mean of earlier steps that is kept, 0 to below 1.
@@ -61,7 +62,12 @@ class Learning:
     def __post_init__(self) -> None:
         check_name("mean", self.mean, _forms())
         check_name("optimizer", self.optimizer, tuple(OPTIMIZERS))
-        check_name("selection", self.selection, SELECTIONS)
+        policy, arguments = split(self.selection)
+        if policy == "balance":
+            is_tag = len(arguments) == 1 and bool(arguments[0])
+            demand(is_tag, "selection: balance:TAG is expected, such as balance:language")
+        else:
+            check_name("selection", self.selection, SELECTIONS)
         if split(self.mean)[0] in MEANS:
             mean_of(self.mean)
         taken = OPTIMIZERS.get(self.optimizer, {})
@@ -100,8 +106,13 @@ class Learning:
     @property
     def is_ours(self) -> bool:
         """Whether no extension takes part."""
-        are_ours = self.optimizer in OPTIMIZERS and self.selection in SELECTIONS
+        are_ours = self.optimizer in OPTIMIZERS and split(self.selection)[0] in SELECTIONS
         return are_ours and split(self.mean)[0] in MEANS
+
+    @property
+    def goes_by_facts(self) -> bool:
+        """Whether the choice of devices goes by their memory or tags, or an extension may."""
+        return split(self.selection)[0] not in ("random", "coverage", "utility")
 
     def check_known(self) -> None:
         """Refuse extensions that this process does not know.

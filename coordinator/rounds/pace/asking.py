@@ -12,7 +12,9 @@ from coordinator.rounds.events import AlsoAsked, Kind, StepOpened
 from coordinator.rounds.pace.silence import awake
 from coordinator.rounds.pace.underway import Works, busy, given_up, room_for
 from coordinator.rounds.schedule import Schedule
-from coordinator.rounds.selection import candidates, drawn
+from coordinator.rounds.selection import candidates
+from coordinator.rounds.selections.choosing import choose, passed_over
+from coordinator.rounds.selections.selection import Chosen, Facts
 from coordinator.rounds.state import State
 
 
@@ -24,6 +26,7 @@ def train_on(
     secret: str,
     now_s: float,
     attempt: int,
+    facts: Facts,
 ) -> StepOpened | None:
     """A step of asynchronous training: what is underway goes on, and idle devices join it.
 
@@ -37,6 +40,7 @@ def train_on(
         secret: The run's.
         now_s: Unix time.
         attempt: 1-based.
+        facts: What is known of devices.
     """
     rule, round_index = config.asynchronous, state.round_index + 1
     assert rule is not None
@@ -50,10 +54,13 @@ def train_on(
     # Where enough is there for a version at once, nobody is asked to start from the one before.
     is_full = sum(one.answer is not None for one in works.values()) >= rule.buffer
     for there in [set[str]()] if is_full else [rested, set(alive)]:
-        chosen = _idle(config, state, there - asked_now, works, least, secret, at)
+        idle = there - asked_now - busy(works)
+        chosen, why_not = _idle(config, state, idle, works, least, secret, at, facts)
         if len(chosen) + len(works) >= max(1, config.min_updates):
             opened = open_step(state.adapter_sha256, "train", *at, chosen, secret, now_s)
-            return replace(opened, enough=rule.buffer, is_asynchronous=True, given_up=lost)
+            told = passed_over(state, alive, idle, chosen, why_not, busy(works))
+            opened = replace(opened, enough=rule.buffer, is_asynchronous=True, given_up=lost)
+            return replace(opened, passed=told)
     return None
 
 
@@ -64,6 +71,7 @@ def also_asked(
     least: Sequence[float],
     secret: str,
     now_s: float,
+    facts: Facts,
 ) -> AlsoAsked | None:
     """More devices for the open step, which is asynchronous; None where nobody is idle.
 
@@ -77,6 +85,7 @@ def also_asked(
         least: The same.
         secret: The same.
         now_s: The same.
+        facts: The same.
     """
     step = state.step
     if step is None or config.asynchronous is None:
@@ -85,7 +94,8 @@ def also_asked(
     works = {key: replace(one, answer=step.answers.get(key)) for key, one in step.works.items()}
     asked_now = {one.device_id for one in works.values() if one.round_index == at[0]}
     rested = awake(alive, state.silences, state.steps + 1)
-    chosen = _idle(config, state, rested - asked_now, works, least, secret, at)
+    idle = rested - asked_now - busy(works)
+    chosen, _ = _idle(config, state, idle, works, least, secret, at, facts)
     return AlsoAsked(members_of(chosen, secret, "train", *at), now_s) if chosen else None
 
 
@@ -97,13 +107,13 @@ def _idle(
     least: Sequence[float],
     secret: str,
     at: tuple[int, int],
-) -> tuple[str, ...]:
+    facts: Facts,
+) -> Chosen:
     """Devices that may train beside those that do, as many as there is room for."""
     assert config.asynchronous is not None
-    at_work = busy(works)
-    able = candidates(sorted(set(there) - at_work), state.texts, state.confidences, least)
-    room = room_for(config.asynchronous.concurrency, len(at_work), len(able))
-    return drawn(able, room, secret, "cohort", *at)
+    able = candidates(sorted(there), state.texts, state.confidences, least)
+    room = room_for(config.asynchronous.concurrency, len(busy(works)), len(able))
+    return choose(config, state, able, room, secret, at, least, facts)
 
 
 def open_step(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from coordinator.rounds.pace.heard import Heard
 from edge_client.wire.confidences import Confidences
 
 Chosen: TypeAlias = tuple[tuple[str, ...], Mapping[str, str]]
@@ -25,6 +26,9 @@ class Asking:
         texts: How many texts with a gold label a device holds, of those that said so.
         confidences: How sure devices are of their other texts, of those that said so.
         thresholds: Least confidence of a pseudo-label, by label; none without labelling.
+        heard: What devices' training last gave, of those that have trained.
+        memory: Bytes that a device may use, of those of which it is known.
+        tags: Tags of devices, their owners' and the operator's.
     """
 
     candidates: Sequence[str]
@@ -35,6 +39,17 @@ class Asking:
     texts: Mapping[str, int] = field(default_factory=dict)
     confidences: Mapping[str, Confidences] = field(default_factory=dict)
     thresholds: tuple[float, ...] = ()
+    heard: Mapping[str, Heard] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)
+    tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What policies may know of devices beside the journal: their memory and tags, by device."""
+
+    memory: Mapping[str, int] = field(default_factory=dict)
+    tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class Selection(Protocol):
