@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -11,8 +11,7 @@ import pytest
 
 from coordinator.kit import check_mean, check_optimizer, check_selection
 from coordinator.plugins import know_folder
-from coordinator.rounds.extensions import catalogue
-from coordinator.rounds.extensions.catalogue import PluginError
+from coordinator.rounds.extensions.catalogue import PluginError, apart
 from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory
 from coordinator.rounds.learning.named import MEANS, OPTIMIZERS, least_of, mean_of, optimizer_of
@@ -48,8 +47,9 @@ def test_our_policies_keep_the_laws(name: str) -> None:
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "_KNOWN", {})
+def known() -> Iterator[None]:
+    with apart():
+        yield
 
 
 @pytest.mark.usefixtures("known")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from coordinator import plugins
 from coordinator.config import ConfigError, read_run_config
-from coordinator.rounds.extensions import catalogue
+from coordinator.rounds.extensions.catalogue import apart
 from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.named import mean_of
 from coordinator.rounds.learning.settings import Learning
@@ -27,8 +28,9 @@ MEANS = {"first": First}
 
 
 @pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "_KNOWN", {})
+def nothing_known() -> Iterator[None]:
+    with apart():
+        yield
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ class Scene:
         file.write_text("adaptive_deadline = false\n")
         return str(file)
 
-    def serve(self, port: int = 0) -> str:
+    def serve(self, port: int = 0, *arguments: str) -> str:
         """Start the coordinator; its URL."""
         log = self.fleet.logs / "coordinator.log"
         log.unlink(missing_ok=True)
@@ -99,6 +99,7 @@ class Scene:
                 str(port),
                 "--exit-when-finished",
                 *ANY_DISK,
+                *arguments,
             ],
         )
         return self.fleet.url_of("coordinator")

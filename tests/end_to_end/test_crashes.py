@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from coordinator.rounds.extensions.catalogue import apart
 from tests.breadth import first_fast
 from tests.end_to_end.conftest import CLIENTS, EPOCHS, Scene, wait_for
 
@@ -18,6 +19,18 @@ def begun(scene: Scene, engine: str) -> str:
     for name in CLIENTS:
         scene.client(name, url, "--engine", engine)
     return url
+
+
+GOOD = """
+from coordinator.rounds.learning.mean import WeightedMean
+MEANS = {"mine": WeightedMean}
+"""
+BAD = """
+class Mine:
+    def mean(self, updates, adapter):
+        raise RuntimeError("not yet")
+MEANS = {"mine": Mine}
+"""
 
 
 @pytest.mark.fault
@@ -82,5 +95,35 @@ def test_kill_9_between_rounds_loses_nothing_that_fedadam_remembers(
             wait_for(lambda: "round 3 of 3: train" in scene.log("b"), scene.fleet.check)
             place.kill("coordinator")
             place.serve(int(url.rsplit(":", 1)[1]))
+        place.finish()
+    assert scene.adapter() == other_scene.adapter()
+
+
+@pytest.mark.slow
+def test_a_round_outlives_a_broken_plugin_and_the_coordinator_that_it_was_in(
+    scene: Scene, other_scene: Scene
+) -> None:
+    """The run pauses; with the file mended and the coordinator restarted, no text is lost."""
+    for place, first in ((other_scene, GOOD), (scene, BAD)):
+        ideas = place.folder / "ideas"
+        ideas.mkdir(mode=0o755)
+        (ideas / "mine.py").write_text(first)
+        file = place.folder / "mine.toml"
+        file.write_text("adaptive_deadline = false\n[learning]\nmean = 'mine'\n")
+        plugins = ("--plugins", str(ideas))
+        with apart():
+            place.create(1, len(CLIENTS), 4, *plugins, str(file))
+        url = place.serve(0, *plugins)
+        for name in CLIENTS:
+            place.client(name, url, "--engine", "onnx")
+        if first is BAD:
+            wait_for(
+                lambda: scene.coordinator_json("status")["phase"] == "paused", scene.fleet.check
+            )
+            assert "mean 'mine' of " in scene.coordinator_json("status")["trouble"]
+            scene.kill("coordinator")
+            (ideas / "mine.py").write_text(GOOD)
+            scene.serve(int(url.rsplit(":", 1)[1]), *plugins)
+            scene.coordinator_json("resume")
         place.finish()
     assert scene.adapter() == other_scene.adapter()

@@ -6,7 +6,8 @@ whoever starts the process (`coordinator.plugins`); no run file, device or opera
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -53,6 +54,18 @@ def add(one: Extension, ours: Collection[str] = ()) -> None:
     known = _KNOWN.get((one.kind, one.name), one)
     demand(known.origin == one.origin, f"{said}, and so does {known.origin}", WrongInput)
     _KNOWN[one.kind, one.name] = one
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """A block in which only what is added inside is known, and which leaves nothing behind."""
+    before = dict(_KNOWN)
+    _KNOWN.clear()
+    try:
+        yield
+    finally:
+        _KNOWN.clear()
+        _KNOWN.update(before)
 
 
 def names_of(kind: Kind) -> list[str]:

@@ -48,3 +48,42 @@ def test_too_little_memory_for_any_plan_is_one_line(file: Path, jobs: str) -> No
     said = done.stderr.splitlines()[-1]
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
     assert said.startswith("smidgen simulate: ") and "below the smallest plan" in said
+
+
+SIGNS = """
+import numpy as np
+class Signs:
+    def mean(self, updates, adapter):
+        votes = {name: np.zeros(one.shape) for name, one in adapter.items()}
+        for update in updates:
+            for name, delta in update.delta.items():
+                votes[name] += np.sign(delta)
+        return {name: 0.001 * np.sign(vote) for name, vote in votes.items()}
+class Broken:
+    def mean(self, updates, adapter):
+        return {name: one / len(list(updates)) for name, one in adapter.items() if "A" in name}
+MEANS = {"signs": Signs, "broken": Broken}
+"""
+
+
+@pytest.mark.slow
+def test_a_folder_s_mean_takes_part_in_experiments_in_processes_too(file: Path) -> None:
+    ideas = file.parent / "ideas"
+    ideas.mkdir(mode=0o755)
+    (ideas / "signs.py").write_text(SIGNS)
+    (ideas / "signs.py").chmod(0o644)
+    line = [sys.executable, "-m", "smidgen", "simulate", "run", str(file)]
+
+    def run(mean: str, *more: str) -> "subprocess.CompletedProcess[str]":
+        said = f'{EXPERIMENT.format(folder=file.parent)}\n[learning]\nmean = "{mean}"\n'
+        file.write_text(said)
+        where = ["--out", str(file.parent / "out")]
+        return subprocess.run([*line, *where, *more], capture_output=True, text=True)
+
+    refused = run("signs")
+    assert refused.returncode == 2 and "'signs' is not known" in refused.stderr.splitlines()[-1]
+    done = run("signs", "--plugins", str(ideas), "--seeds", "2", "--jobs", "2")
+    assert done.returncode == 0, done.stderr
+    broken = run("broken", "--plugins", str(ideas), "--seeds", "1")
+    last = broken.stderr.splitlines()[-1]
+    assert broken.returncode == 1 and "mean 'broken' of" in last and "other tensors" in last

@@ -9,8 +9,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from coordinator.rounds.events import StepOpened
-from coordinator.rounds.extensions import catalogue
-from coordinator.rounds.extensions.catalogue import Extension, Kind, PluginError, add
+from coordinator.rounds.extensions.catalogue import Extension, Kind, PluginError, add, apart
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.named import mean_of, optimizer_of
@@ -33,8 +32,9 @@ class Given:
 
 
 @pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "_KNOWN", {})
+def nothing_known() -> Iterator[None]:
+    with apart():
+        yield
 
 
 def know(kind: Kind, answer: Callable[..., Any]) -> None:
