@@ -1,0 +1,117 @@
+"""Asynchronous rounds of real processes: one client is slowed down, the coordinator is killed.
+
+The slow one is stopped and let go on again by turns (SIGSTOP, SIGCONT), so it gets a tenth of its
+time. `SMIDGEN_FAULT_SEED` replays when the coordinator is killed. At the end the journal, folded
+once more, gives the same state, and every version has as many updates as its buffer holds.
+"""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+
+import pytest
+
+from coordinator.rounds.events import StepClosed
+from coordinator.rounds.past.folding import to_plain
+from coordinator.rounds.state import State, evolve, replay
+from coordinator.storage.store import Store
+from tests.end_to_end.conftest import Scene, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.timeout(900)]
+
+QUICK, SLOW = ("a", "c"), "b"
+ROUNDS, EPOCHS, KILLS, WITHIN_S = 8, 10, 3, 300.0
+TABLE = """
+adaptive_deadline = false
+evaluate_every = 4
+[asynchronous]
+buffer = 2
+most_staleness = 20
+"""
+PERIOD_S, SHARE = 0.5, 0.1
+
+
+@contextmanager
+def slowed(pid: int) -> Iterator[None]:
+    """A process that gets a tenth of its time."""
+    over = threading.Event()
+
+    def turns() -> None:
+        with suppress(ProcessLookupError):
+            while not over.wait(PERIOD_S * SHARE):
+                os.kill(pid, signal.SIGSTOP)
+                over.wait(PERIOD_S * (1 - SHARE))
+                os.kill(pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=turns)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def has_begun(scene: Scene, round_index: int) -> bool:
+    """Whether a quick client has been asked something in a round."""
+    return f"round {round_index} of {ROUNDS}" in scene.log(QUICK[0])
+
+
+def run(scene: Scene, table: str, kills: int = 0) -> float:
+    """A run with one slow client; seconds from when the coordinator serves until all are home."""
+    scene.folder.mkdir(parents=True, exist_ok=True)
+    (scene.folder / "run.toml").write_text(table)
+    scene.create(ROUNDS, 3, EPOCHS, str(scene.folder / "run.toml"))
+    url = scene.serve()
+    port = int(url.rsplit(":", 1)[1])
+    for name in (*QUICK, SLOW):
+        scene.client(name, url, "--engine", "onnx")
+    chance = random.Random(int(os.environ["SMIDGEN_FAULT_SEED"]))
+    began_s = time.monotonic()
+    with slowed(scene.fleet.processes[SLOW].pid):
+        for number in range(kills):
+            wait_for(partial(has_begun, scene, 2 * number + 1), scene.fleet.check, WITHIN_S)
+            time.sleep(chance.uniform(0.0, 0.5))
+            scene.kill("coordinator")
+            assert scene.coordinator_json("verify")["is_sound"]
+            scene.serve(port)
+        finished = f"finished, round {ROUNDS}"
+        wait_for(lambda: finished in scene.log("coordinator"), scene.fleet.check, WITHIN_S)
+        took_s = time.monotonic() - began_s
+    scene.finish(WITHIN_S)
+    return took_s
+
+
+def test_kill_9_between_and_within_versions_loses_nothing(scene: Scene) -> None:
+    run(scene, TABLE, KILLS)
+    assert scene.coordinator_json("status")["round_index"] == ROUNDS
+    with closing(Store(scene.folder / "store")) as store:
+        (row,) = store.runs()
+        events = list(store.events(row.run_id))
+        state = replay(row.adapter_sha256, events)
+        assert state.is_finished and not state.underway
+        folded, stale = State(row.adapter_sha256), 0
+        for event in events:
+            step = folded.step
+            if isinstance(event, StepClosed) and step is not None and step.works:
+                stale = max([stale, *map(step.staleness, step.counted())])
+                assert len(step.counted()) == 2
+            folded = evolve(folded, event)
+        assert to_plain(folded) == to_plain(state)
+    assert "Traceback" not in scene.log("coordinator") + scene.log(SLOW)
+
+
+def test_rounds_that_wait_for_nobody_are_over_sooner(
+    scene: Scene, other_scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    patient_s = run(scene, "adaptive_deadline = false\nevaluate_every = 4\n")
+    took_s = run(other_scene, TABLE)
+    with capsys.disabled():
+        print(f"\n{ROUNDS} rounds beside a slow client: {patient_s:.1f} s synchronous, ", end="")
+        print(f"{took_s:.1f} s asynchronous")
+    assert took_s < patient_s
