@@ -9,6 +9,7 @@ from simulation.commands.experiments import (
     mfpt_command,
     run_command,
 )
+from simulation.commands.mixed_ranks import mixed_ranks_command
 from simulation.commands.pretrain import pretrain
 from simulation.commands.split import split
 from simulation.commands.waiting import waiting
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command("aug-fedprompt")(aug_fedprompt_command)
 app.command("mfpt")(mfpt_command)
 app.command("attacks")(attacks_command)
+app.command("mixed-ranks")(mixed_ranks_command)
 app.command("run")(run_command)
 app.command()(data)
 app.command()(split)

@@ -44,4 +44,4 @@ def factors_mean(
         known = np.maximum(weight, 1e-300)
         found[a] = np.where(weight[:, np.newaxis] > 0, sums[a] / known[:, np.newaxis], adapter[a])
         found[b] = np.where(weight > 0, sums[b] / known, adapter[b])
-    return Product({name: found[name].astype(np.float32) for name in adapter}, 0.0)
+    return Product({name: found[name].astype(np.float32) for name in adapter}, None)

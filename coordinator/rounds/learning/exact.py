@@ -42,11 +42,12 @@ class Product:
     Attributes:
         adapter: The run's next one, in canonical form: components by size, the largest first, rows
             of A orthogonal and `ROW_NORM` long, the largest number of each positive.
-        lost: Share of the mean's squared Frobenius norm that the rank leaves out, 0 to 1.
+        lost: Share of the mean's squared Frobenius norm that the rank leaves out, 0 to 1; None of a
+            mean that is not of products.
     """
 
     adapter: AdapterState
-    lost: float
+    lost: float | None
 
 
 def at_rank(adapter: AdapterState, rank: int) -> AdapterState:
