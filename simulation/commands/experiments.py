@@ -72,8 +72,8 @@ def aug_fedprompt_command(
     json_output: JsonOption = False,
 ) -> None:
     """Few-shot federated NLP: cloze against a head, skew, numbers of labels."""
-    _one_of("SCENARIO", name, AUG_NAMES)
-    _one_of("--dataset", dataset, tuple(LABELS))
+    one_of("SCENARIO", name, AUG_NAMES)
+    one_of("--dataset", dataset, tuple(LABELS))
     with resumable(out):
         asked = (base, dataset, adapter, quick)
         is_cost = name == "cost"
@@ -102,7 +102,7 @@ def mfpt_command(
     json_output: JsonOption = False,
 ) -> None:
     """Multilingual federated prompt tuning: one silo per language, local to federated."""
-    _one_of("SCENARIO", name, MFPT_NAMES)
+    one_of("SCENARIO", name, MFPT_NAMES)
     is_read = not pretraining or name == "distance"
     demand(is_read, f"--pretraining is for `mfpt distance`, not for {name}")
     if name == "traffic":
@@ -138,7 +138,7 @@ def attacks_command(
     """Hostile devices in a run: without the defences and with them, or by mean."""
     demand(not (by_mean and attack), "--by-mean takes its own attacks; leave --attack out")
     for name in attack or ():
-        _one_of("--attack", name, ATTACKS)
+        one_of("--attack", name, ATTACKS)
     with resumable(out):
         asked = [name for name in ATTACKS if name in (attack or ATTACKS)]
         messages = attacks.write_messages(out / "messages")
@@ -189,5 +189,5 @@ def resumable(out: Path) -> Iterator[None]:
         raise Stopped(f"stopped; the same command goes on from {out}") from error
 
 
-def _one_of(option: str, value: str, known: Sequence[str]) -> None:
+def one_of(option: str, value: str, known: Sequence[str]) -> None:
     demand(value in known, f"{option} {value!r} is not one of {', '.join(known)}")

@@ -1,0 +1,167 @@
+"""Server optimizers and clients' corrections side by side: how fast, how far, even and skewed.
+
+FedAvg, FedAvgM, FedAdam, FedYogi (Reddi et al. 2021, arXiv:2003.00295), FedProx (Li et al. 2020,
+arXiv:1812.06127) and SCAFFOLD (Karimireddy et al. 2020, arXiv:1910.06378), each on the same texts,
+dealt the same way. SCAFFOLD's correction is of plain SGD, so FedAvg by SGD stands beside it.
+
+Skew is of two kinds: of classes alone (alpha), where clients disagree and corrections have
+something to correct; and AUG-FedPrompt's of numbers too (gamma), where one client holds nearly all
+labels and no mean over clients can help.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from coordinator.rounds.learning.settings import Learning
+from edge_client.tables import Column, Table
+from edge_client.wire.training import Training
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.record import Result, mean_and_spread
+from simulation.papers.mfpt import MASAKHANEWS
+from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
+from simulation.population.deal import Deal
+
+ROUNDS, QUICK_ROUNDS = 20, 6
+EVEN, CLASSES, SKEWED = "even", "classes skewed", "skewed"
+GAMMA, ALPHA = 1e-3, 0.1
+BEHIND = 0.01  # the target is FedAvg's mean final accuracy on a split, minus this
+SETS = {"ag_news": (), "masakhanews": MASAKHANEWS}
+
+
+FEDAVG, SGD_ROW = "FedAvg", "FedAvg, SGD"
+LR, SGD_LR = 5e-3, 0.1
+SGD = {"optimizer": "sgd", "lr": SGD_LR}
+
+
+@dataclass(frozen=True)
+class Method:
+    """What differs from FedAvg.
+
+    Attributes:
+        training: Fields of the clients' training.
+        learning: What becomes of a round's updates.
+    """
+
+    training: dict[str, Any] = field(default_factory=dict)
+    learning: Learning = field(default_factory=Learning)
+
+
+METHODS: dict[str, Method] = {
+    FEDAVG: Method(),
+    "FedAvgM": Method(learning=Learning(optimizer="fedavgm")),
+    "FedAdam": Method(learning=Learning(optimizer="fedadam")),
+    "FedYogi": Method(learning=Learning(optimizer="fedyogi")),
+    "FedProx": Method({"proximal": 0.01}),
+    SGD_ROW: Method(SGD),
+    "SCAFFOLD": Method(SGD | {"scaffold": True}),
+}
+NOTES = (
+    "5 clients a round, 2 local epochs, batch 4; AG News: 256 labels on 32 clients, asked by "
+    "cloze; MasakhaNEWS in five languages: 500 labels on 20 clients, with a head",
+    f"{EVEN}: gamma and alpha inf; {CLASSES}: alpha {ALPHA:g}; {SKEWED}: gamma {GAMMA:g} and alpha "
+    f"{ALPHA:g}, one client holds nearly all labels",
+    f"AdamW on clients with lr {LR:g}, plain SGD with {SGD_LR:g}; the servers' own rates are the "
+    "run file's defaults; nothing was searched for",
+)
+
+
+def server_learning(
+    base: str, quick: bool, sets: Sequence[str] = tuple(SETS), methods: Sequence[str] = ()
+) -> Scenario:
+    """Every method on every split.
+
+    Args:
+        base: `embedded`, a folder or a hub name.
+        quick: Fewer rounds and test texts.
+        sets: Data sets, of `SETS`.
+        methods: Rows beside FedAvg, of `METHODS`; none means all.
+    """
+    rows = dict.fromkeys((FEDAVG, *(methods or METHODS)))
+    cells = [
+        Cell(row, f"{name}, {split}", experiment(base, name, split, METHODS[row], quick))
+        for row in rows
+        for name in sets
+        for split in (EVEN, CLASSES, SKEWED)
+    ]
+    title = "Server optimizers and clients' corrections: final accuracy in %"
+    return Scenario("server-learning", title, tuple(cells), NOTES)
+
+
+def experiment(base: str, dataset: str, split: str, method: Method, quick: bool) -> Experiment:
+    """One method on one split."""
+    few = dataset == "ag_news"
+    deal = Deal(
+        clients=32 if few else 20,
+        labelled=256 if few else 500,
+        gamma=GAMMA if split == SKEWED else math.inf,
+        alpha=math.inf if split == EVEN else ALPHA,
+    )
+    training = Training(epochs=2, batch=4, lr=LR, tokens=64)
+    return Experiment(
+        "server-learning",
+        dataset,
+        SETS[dataset],
+        base,
+        "lora:8" if few else "lora:8+head",
+        deal=deal,
+        training=replace(training, **method.training),
+        learning=method.learning,
+        rounds=QUICK_ROUNDS if quick else ROUNDS,
+        cohort=5,
+        evaluate_every=1,
+        test_texts=(60 if quick else 500) if few else (12 if quick else 100),
+    )
+
+
+def target_table(found: Sequence[Measured]) -> tuple[Table, Any]:
+    """Rounds to FedAvg's mean final accuracy on the split less a point; the same for machines."""
+    plain = [_told(item, found) for item in found]
+    rows = [
+        [
+            str(one["method"]),
+            str(one["split"]),
+            f"{100 * one['target']:.1f}",
+            ", ".join("-" if at is None else str(at) for at in one["rounds_by_seed"]),
+            _points(one["accuracy"]),
+            _points(one["difference"], "+"),
+        ]
+        for one in plain
+    ]
+    columns = [Column("method", "text"), Column("split", "text"), Column("target")]
+    columns += [Column(name) for name in ("rounds to it, by seed", "final", "paired")]
+    notes = (
+        f"target: FedAvg's mean final accuracy on the split less {100 * BEHIND:g} point; a round "
+        "counts where it is reached first; -: never",
+        "paired: minus FedAvg of the same split and seed; ± is the standard deviation over seeds",
+    )
+    return Table(columns, rows, "rounds to FedAvg's accuracy", list(notes), SUMMARY), plain
+
+
+def _told(item: Measured, found: Sequence[Measured]) -> dict[str, Any]:
+    split = item.cell.column
+    [first] = [one for one in found if (one.cell.row, one.cell.column) == (FEDAVG, split)]
+    target = first.accuracy()[0] - BEHIND
+    pairs = zip(item.results, first.results, strict=True)
+    gaps = [one.accuracy - other.accuracy for one, other in pairs]
+    return {
+        "method": item.cell.row,
+        "split": split,
+        "target": target,
+        "rounds_by_seed": [reached(result, target) for result in item.results],
+        "accuracy": item.accuracy(),
+        "difference": mean_and_spread(gaps),
+        "difference_by_seed": gaps,
+        "bytes_up": round(item.total("bytes_up")),
+        "bytes_down": round(item.total("bytes_down")),
+    }
+
+
+def reached(result: Result, target: float) -> int | None:
+    """The first evaluated round whose accuracy is the target or more; None: no round's."""
+    return next((index for index, score in result.curve() if score.accuracy >= target), None)
+
+
+def _points(figure: tuple[float, float], sign: str = "") -> str:
+    return f"{100 * figure[0]:{sign}.1f} ± {100 * figure[1]:.1f}"
