@@ -89,10 +89,10 @@ def prior_of(asked: Iterable[Answered]) -> tuple[float, ...]:
     A device counts for no more than a few median ones, and its word for no more than a few nats to
     either side of the median device's: labelling takes the prior off every text.
     """
-    answers = list(asked)
-    weighed = bounded([(0.0, one.num_examples) for one in answers])
-    pairs = zip((one.mean_log_probabilities for one in answers), weighed, strict=True)
-    told = [(row, weight) for row, (_, weight) in pairs if row and weight]
+    said = [(one.mean_log_probabilities, one.num_examples) for one in asked]
+    rows = [(row, texts) for row, texts in said if row and texts]
+    weighed = bounded([(0.0, texts) for _, texts in rows])
+    told = [(row, weight) for (row, _), (_, weight) in zip(rows, weighed, strict=True)]
     weights, total = [weight for _, weight in told], sum(weight for _, weight in told)
     columns = list(zip(*(row for row, _ in told), strict=True))
     if len(told) >= FEWEST:

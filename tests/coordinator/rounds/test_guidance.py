@@ -158,6 +158,15 @@ def test_who_keeps_no_texts_for_it_does_not_move_the_prior() -> None:
     assert told(asked("evaluate"), b=mute).priors == {}
 
 
+def test_a_device_that_says_no_means_bounds_nobodys_weight_in_the_prior() -> None:
+    heavy = replace(answered("", "a"), num_examples=9, right=0)
+    heavy = replace(heavy, mean_log_probabilities=(-1.0, -3.0))
+    light = replace(heavy, num_examples=3, mean_log_probabilities=(-2.0, -2.0))
+    mute = replace(heavy, num_examples=1, mean_log_probabilities=())
+    both = told(asked("evaluate"), a=heavy, b=light).priors[1]
+    assert told(asked("evaluate"), a=heavy, b=light, c=mute).priors[1] == both
+
+
 def test_the_prior_is_that_of_the_adapter_to_label_with() -> None:
     known = State(
         "third",
