@@ -159,7 +159,7 @@ def test_who_keeps_no_texts_for_it_does_not_move_the_prior() -> None:
 
 
 def test_a_device_that_says_no_means_bounds_nobodys_weight_in_the_prior() -> None:
-    heavy = replace(answered("", "a"), num_examples=9, right=0)
+    heavy = replace(answered("", "a"), num_examples=90, right=0)
     heavy = replace(heavy, mean_log_probabilities=(-1.0, -3.0))
     light = replace(heavy, num_examples=3, mean_log_probabilities=(-2.0, -2.0))
     mute = replace(heavy, num_examples=1, mean_log_probabilities=())
