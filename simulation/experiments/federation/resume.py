@@ -7,6 +7,7 @@ from types import MappingProxyType
 import msgspec
 
 from coordinator.rounds.bounds import Medians
+from coordinator.rounds.pace.heard import Heard
 from coordinator.rounds.pace.patience import Patience
 from coordinator.rounds.scoring import Good, Score
 from coordinator.rounds.state import State
@@ -37,6 +38,7 @@ class Memory:
     good_adapter: bytes = b""
     server: bytes = b""
     patience: Patience = field(default_factory=Patience)
+    heard: dict[str, Heard] = field(default_factory=dict)
     controls: dict[str, int] = field(default_factory=dict)
     variates: dict[str, bytes] = field(default_factory=dict)
 
@@ -74,6 +76,7 @@ def remembered(
         good_adapter,
         server,
         state.patience,
+        dict(state.heard),
         dict(state.controls),
         dict(variates),
     )
@@ -103,6 +106,7 @@ def recalled(memory: bytes, state: State) -> tuple[State, Memory]:
         good=found.good,
         rollbacks=found.rollbacks,
         patience=found.patience,
+        heard=found.heard,
         controls=found.controls,
     )
     return known, found

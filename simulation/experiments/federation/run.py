@@ -18,6 +18,7 @@ from coordinator.rounds.events import (
     Answered,
     Event,
     Finished,
+    LossTold,
     Paused,
     RolledBack,
     StepClosed,
@@ -255,6 +256,8 @@ class _Run:
                 steps = counted_steps(update, norm, schedule.training)
                 answer = replace(answer, num_examples=update.num_examples, norm=norm, steps=steps)
                 self._state = evolve(self._state, answer)
+                if schedule.learning.selection == "utility" and report.loss is not None:
+                    self._state = evolve(self._state, LossTold(name, report.loss))
                 sizes.append(len(finished.update or b""))
                 if taken.control is not None:
                     new[name] = taken.control

@@ -1,0 +1,35 @@
+"""What a device reports of its training is in the journal where the choice goes by it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from coordinator.rounds.events import LossTold, StepOpened
+from coordinator.rounds.learning.settings import Learning
+from tests.coordinator.conftest import Live
+from tests.coordinator.devices import wait_for
+
+
+def is_training(live: Live) -> bool:
+    step = live.service.run(live.run_id).state.step
+    return step is not None and step.opened.kind == "train"
+
+
+@pytest.mark.parametrize("policy", ["utility", "random", "memory", "balance:site"])
+def test_only_utility_keeps_the_losses_and_all_say_who_is_not_asked(
+    start: Callable[..., Live], policy: str
+) -> None:
+    live = start(learning=Learning(selection=policy), max_cohort=1, min_clients=2, rounds=1)
+    devices = live.join("a", "b")
+    for device in devices:
+        device.do(device.work())
+    wait_for(lambda: is_training(live))
+    step = live.service.run(live.run_id).state.step
+    assert step is not None
+    (device,) = (one for one in devices if one.device_id in step.members.values())
+    device.do(device.work())
+    events = list(live.store.journal(live.run_id))
+    losses = [one for one in events if isinstance(one, LossTold)]
+    assert losses == ([LossTold(device.device_id, 1.0)] if policy == "utility" else [])
+    (opened,) = (one for one in events if isinstance(one, StepOpened) and one.kind == "train")
+    assert sum(one.count for one in opened.passed) == 1
