@@ -16,12 +16,13 @@ from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory
 from coordinator.rounds.learning.named import MEANS, OPTIMIZERS, least_of, mean_of, optimizer_of
 from coordinator.rounds.learning.settings import Learning
-from coordinator.rounds.selections.policies import SELECTIONS
+from coordinator.rounds.selections.policies import SELECTIONS, selection_of
 from coordinator.rounds.selections.selection import Asking, Chosen
 from edge_client.wire.tensors import AdapterState
 
 DOCS = Path(__file__).parents[2] / "docs"
 OURS = ["fedavg", "trimmed:0.2", "median", "krum:1", "multikrum:1:3", "geometric"]
+POLICIES = ["random", "coverage", "utility", "memory", "balance:language"]
 BEARS = {"median": lambda n: (n - 1) // 2, "trimmed:0.2": lambda n: int(0.2 * n + 1e-9)}
 
 
@@ -31,8 +32,9 @@ def test_our_means_keep_the_laws(mean: str) -> None:
     check_mean(lambda: mean_of(mean), least_of(mean), mean != "fedavg", bears, examples=30)
 
 
-def test_every_mean_of_ours_is_tried() -> None:
+def test_every_mean_and_policy_of_ours_is_tried() -> None:
     assert {mean.split(":")[0] for mean in OURS} == set(MEANS)
+    assert {policy.split(":")[0] for policy in POLICIES} == set(SELECTIONS)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -41,9 +43,10 @@ def test_our_optimizers_keep_the_laws(name: str) -> None:
     check_optimizer(lambda: optimizer_of(name, rates), examples=30)
 
 
-@pytest.mark.parametrize("name", SELECTIONS)
-def test_our_policies_keep_the_laws(name: str) -> None:
-    check_selection(SELECTIONS[name], examples=30)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_our_policies_keep_the_laws(policy: str) -> None:
+    learning = Learning(selection=policy)
+    check_selection(lambda: selection_of(learning), examples=30)
 
 
 @pytest.fixture
