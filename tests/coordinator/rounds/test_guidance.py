@@ -162,7 +162,7 @@ def test_a_device_that_says_no_means_bounds_nobodys_weight_in_the_prior() -> Non
     heavy = replace(answered("", "a"), num_examples=90, right=0)
     heavy = replace(heavy, mean_log_probabilities=(-1.0, -3.0))
     light = replace(heavy, num_examples=3, mean_log_probabilities=(-2.0, -2.0))
-    mute = replace(heavy, num_examples=1, mean_log_probabilities=())
+    mute = replace(heavy, num_examples=50, mean_log_probabilities=())
     both = told(asked("evaluate"), a=heavy, b=light).priors[1]
     assert told(asked("evaluate"), a=heavy, b=light, c=mute).priors[1] == both
 
