@@ -31,6 +31,7 @@ from coordinator.rounds.selection import cohort_size
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED
+from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput, demand
 from edge_client.planning.sizes import BudgetError, parse_size
 from edge_client.texts.ready_tasks import find_task
@@ -64,6 +65,7 @@ class RunConfig:
         prompt_init: Text a soft prompt starts from; empty for random words.
         training: How a device trains in one round.
         learning: How the coordinator learns from a round.
+        updates: In how many bytes updates travel.
         asynchronous: How rounds go on without waiting for all; None if they do not. It decides who
             is asked in the place of `fraction`, `max_cohort` and `over_selection`.
         labelling: How devices label their own texts; None if they do not.
@@ -100,6 +102,7 @@ class RunConfig:
     prompt_init: str = ""
     training: Training = field(default_factory=Training)
     learning: Learning = field(default_factory=Learning)
+    updates: Updates = field(default_factory=Updates)
     rounds: int = 10
     fraction: float = 1.0
     max_cohort: int = 0
@@ -132,6 +135,8 @@ class RunConfig:
             _demand(self.asynchronous is None, said)
             said = "scaffold: its control variates are of factors; leave lora_mean = product out"
             _demand(not self.training.scaffold, said)
+            said = "updates: what they leave out is of factors; leave lora_mean = product out"
+            _demand(not self.updates.is_coded, said)
             said = f"learning: lora_mean = product: adapter {spec}: leave alphas by module out"
             _demand(all(one.alpha == LORA_ALPHA for one in spec.ranks), said)
         _demand(1 <= self.rounds <= 1_000_000, "rounds: 1 to 1000000")
@@ -177,6 +182,8 @@ class RunConfig:
         if self.asynchronous is not None:
             buffer, over = self.asynchronous.buffer, self.over_selection
             is_plain = not self.training.scaffold
+            is_float = not self.updates.is_coded
+            _demand(is_float, "updates: up is float32 alone in asynchronous rounds")
             _demand(is_plain, "scaffold: not in asynchronous rounds; leave out one of the two")
             _demand(
                 over == 1.0, "over_selection: asynchronous rounds wait for nobody; leave it out"
@@ -217,6 +224,7 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     flags = {key: value for key, value in overrides.items() if value is not None}
     training = _merged(table, "training", Training, flags, origin)
     learning = _merged(table, "learning", Learning, {}, origin)
+    updates = _merged(table, "updates", Updates, {}, origin)
     asynchronous = _merged(table, "asynchronous", Asynchronous, {}, origin)
     is_labelling = flags.pop("labelling", False)
     labelling = _merged(table, "labelling", Labelling, flags, origin)
@@ -230,7 +238,7 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     else:
         raise ConfigError(f"{origin}: no task; add `task = FILE` or a [task] table, or use --task")
     merged = {"name": task["name"]} | table | flags | {"task": task, "training": training}
-    merged["learning"] = learning
+    merged |= {"learning": learning, "updates": updates}
     merged["devices"] = devices
     if "asynchronous" in table:
         merged["asynchronous"] = asynchronous

@@ -59,6 +59,10 @@ REVEALS: dict[str, tuple[str, str]] = {
         "up to a factor.",
         "The mean over devices of that mean gradient, which is handed out for the next round.",
     ),
+    "UpdateHeader.codec": (
+        "Nothing of the device: what its run file asked for.",
+        "nothing",
+    ),
     "Update.delta": (
         "The most of all: see [updates](#updates) below.",
         "The mean over the round's devices, in the next adapter. In a round of one device that is "
@@ -149,6 +153,8 @@ LEARNS: dict[str, str] = {
     "work out the other's.",
     "Work.control_bytes": "",
     "Work.control_round": "",
+    "Work.codec": "",
+    "Work.residual_round": "",
     "Waiting.phase": "What others are doing.",
     "Waiting.run_name": "",
     "Waiting.round_index": "",
@@ -245,6 +251,10 @@ worth to it has not been studied here.
 With control variates (`scaffold`) a device sends no more than its update and the number of its
 steps, from which the coordinator works out the mean gradient over the device's texts: an update is
 the same but for the learning rate and that number. The device's own variate stays with it.
+
+A coded update (`[updates]`) is the same with less in it. What it leaves out stays in the device's
+state folder, and part of it is in the next: a single update says less of one round's training, but
+their sum says the same. No protection is claimed for it.
 
 The finished adapter is made of all devices' updates. Whoever holds it can ask whether a text was
 trained on (membership inference: Shokri et al. 2017,

@@ -25,7 +25,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("errors", "tables"),
         ("files", "completion", "log_lines"),
         ("outputs",),
-        ("texts",),
+        ("texts", "codecs"),
         ("wire",),
         ("metering",),
         ("bases",),
@@ -83,7 +83,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 BELOW_LABELLING = {
     *("errors", "files", "outputs", "tables", "texts", "wire", "bases", "adapters", "planning"),
-    *("guest", "engine", "metering"),
+    *("codecs", "guest", "engine", "metering"),
 }
 EVERY_ROOM = {room for line in ORDER["edge_client"] for room in line}
 # package -> other package -> the rooms of it that it sees
@@ -97,6 +97,7 @@ SEES: dict[str, dict[str, set[str]]] = {
             "tables",
             "log_lines",
             "texts",
+            "codecs",
             "wire",
             "bases",
             "adapters",

@@ -15,6 +15,7 @@ from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store
 from edge_client.bases.base import EMBEDDED
+from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput
 from edge_client.texts.ready_tasks import READY
 from edge_client.texts.tasks import task_from_mapping
@@ -24,6 +25,7 @@ from edge_client.wire.training import Training
 TABLES = {
     "training": Training,
     "learning": Learning,
+    "updates": Updates,
     "asynchronous": Asynchronous,
     "labelling": Labelling,
     "devices": DeviceChoice,

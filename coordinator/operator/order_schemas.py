@@ -51,6 +51,7 @@ class NewRun(Asked):
     prompt_init: str | None = None
     training: dict[str, Any] | None = None
     learning: dict[str, Any] | None = None
+    updates: dict[str, Any] | None = None
     asynchronous: dict[str, Any] | None = None
     labelling: dict[str, Any] | None = None
     devices: dict[str, Any] | None = None

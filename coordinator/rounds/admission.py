@@ -13,6 +13,7 @@ from edge_client.wire.tensors import (
     Update,
     check_same_parameters,
     decode_update,
+    shapes_of,
 )
 from edge_client.wire.training import Training
 
@@ -51,10 +52,9 @@ def check_update(
         Refusal: 422; says what is wrong with it.
     """
     try:
-        update = decode_update(body)
-        check_same_parameters(
-            update.delta, {name: tensor.shape for name, tensor in adapter.items()}
-        )
+        shapes = shapes_of(adapter)
+        update = decode_update(body, shapes)
+        check_same_parameters(update.delta, shapes)
     except WireError as error:
         raise Refusal(422, str(error)) from error
     if update.work_id != work_id:

@@ -49,6 +49,7 @@ class StepOpened:
         is_asynchronous: Whether work of steps before it goes on in it, and its own after it.
         given_up: Work ids of those steps that count no more from here on.
         passed: Why others that were there are not asked.
+        codec: What updates of its members are coded as; empty: they are not.
     """
 
     kind: Kind
@@ -66,6 +67,7 @@ class StepOpened:
     is_asynchronous: bool = False
     given_up: tuple[str, ...] = ()
     passed: tuple[Passed, ...] = ()
+    codec: str = ""
 
 
 @dataclass(frozen=True)

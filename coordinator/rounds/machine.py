@@ -347,5 +347,7 @@ def _train(
             opened = replace(opened, enough=enough, passed=passed)
             if config.training.scaffold:
                 opened = replace(opened, population=len(names))
+            if config.updates.is_coded:
+                opened = replace(opened, codec=config.updates.up)
             return _timed(config, state, opened)
     return None

@@ -4,6 +4,7 @@ from typing import Literal, Protocol
 
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
+from edge_client.codecs.settings import Updates
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 
@@ -26,6 +27,10 @@ class Schedule(Protocol):
     @property
     def over_selection(self) -> float:
         """How many times the cohort is asked to train; the first of them count."""
+
+    @property
+    def updates(self) -> Updates:
+        """What devices' updates are coded as."""
 
     @property
     def patience(self) -> int:

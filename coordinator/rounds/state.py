@@ -10,7 +10,7 @@ from functools import reduce
 
 import msgspec
 
-from coordinator.rounds.bounds import Medians, bounds_of
+from coordinator.rounds.bounds import Medians
 from coordinator.rounds.events import (
     AlsoAsked,
     Answered,
@@ -28,7 +28,7 @@ from coordinator.rounds.events import (
     StepOpened,
     Unpaused,
 )
-from coordinator.rounds.learning.scaffold import counts
+from coordinator.rounds.learning.kept import Kept, kept_after
 from coordinator.rounds.pace.deadlines import Times, after_answers
 from coordinator.rounds.pace.heard import Heard, after_training, with_loss
 from coordinator.rounds.pace.patience import Patience, after_score
@@ -82,7 +82,7 @@ class State:
         trouble: What last went wrong with it, or why it ended early, in words; empty of nothing.
         memory_sha256: What the last closed round left for the next, a blob; empty: nothing.
         control_sha256: The population's control variate, a blob; empty: zero.
-        controls: Device -> the last round in which its update changed that.
+        kept: In which rounds devices' updates last changed that, and their coded ones counted.
         patience: How many evaluations in a row found nothing better.
         heard: What devices' training last gave.
         underway: Training of asynchronous rounds that goes on while no such step is open.
@@ -121,7 +121,7 @@ class State:
     times: Times = field(default_factory=dict)
     memory_sha256: str = ""
     control_sha256: str = ""
-    controls: Mapping[str, int] = field(default_factory=dict)
+    kept: Kept = field(default_factory=Kept)
     patience: Patience = field(default_factory=Patience)
     underway: Mapping[str, Underway] = field(default_factory=dict)
     heard: Mapping[str, Heard] = field(default_factory=dict)
@@ -336,7 +336,7 @@ def _rolled_back(state: State, event: RolledBack) -> State:
         priors=priors,
         memory_sha256="",  # it belongs to the adapter that was left
         control_sha256="",  # nor does the other path's drift say anything
-        controls={},
+        kept=Kept(),
         medians=state.medians.without(state.round_index - event.round_index),
         good=known,
         asked=0,
@@ -361,7 +361,7 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
             adapter_sha256=adapter_sha256,
             memory_sha256=event.memory_sha256,
             control_sha256=event.control_sha256,
-            controls=_holders(state, step) if event.control_sha256 else state.controls,
+            kept=kept_after(state.kept, step, bool(event.control_sha256)),
             medians=medians,
         )
     if step.opened.kind == "label":
@@ -390,13 +390,6 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
         scores={index: one for index, one in scores.items() if index in decides},
         priors={index: one for index, one in priors.items() if index in decides},
     )
-
-
-def _holders(state: State, step: Step) -> Mapping[str, int]:
-    """Whose control variates count, and of which round, after a training step."""
-    bounds, index = bounds_of(step.opened), step.opened.round_index
-    new = [name for name, one in step.updates() if counts(bounds, one.norm, one.steps)]
-    return {**state.controls, **dict.fromkeys(new, index)}
 
 
 def replay(adapter_sha256: str, events: Iterable[Event]) -> State:

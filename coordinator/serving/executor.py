@@ -15,7 +15,7 @@ from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.telling import pace_texts, step_text
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
-from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter
+from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter, shapes_of
 
 LOG = logging.getLogger(__name__)
 
@@ -88,10 +88,12 @@ def _written(store: Store, ledger: Ledger, live: Live, event: Event) -> Event | 
 def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
     """Store the adapter after a training step; the step with it, or without where it is unfit."""
     opened, state, rule = step.opened, live.state, live.config.asynchronous
+    adapter = decode_adapter(store.read(opened.adapter_sha256))
+    shapes = shapes_of(adapter)
     answers = (
         Answer(
             device_id,
-            decode_update(store.read(one.update_sha256 or "")),
+            decode_update(store.read(one.update_sha256 or ""), shapes),
             one.norm,
             rule.share(step.staleness(one.work_id)) if rule else 1.0,
             one.steps,
@@ -104,10 +106,10 @@ def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
         opened,
         live.rounds,
         answers,
-        decode_adapter(store.read(opened.adapter_sha256)),
+        adapter,
         decode_memory(remembered or b""),
         state.medians.norms,
-        scaffold=scaffold_of(live.config.training, state.controls),
+        scaffold=scaffold_of(live.config.training, state.kept.controls),
     )
     if found.lack:
         kept = state.memory_sha256, state.control_sha256

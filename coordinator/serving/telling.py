@@ -91,14 +91,19 @@ def work_of(
         thresholds=guidance.thresholds,
         most=guidance.most,
     )
-    if opened.kind != "train" or not live.config.training.scaffold:
+    if opened.kind != "train":
+        return work
+    if opened.codec:
+        before = state.kept.residuals.get(device_id, 0)
+        work = replace(work, codec=opened.codec, residual_round=before)
+    if not live.config.training.scaffold:
         return work
     control = state.control_sha256
     return replace(
         work,
         control_sha256=control,
         control_bytes=bytes_of(control) if control else 0,
-        control_round=state.controls.get(device_id, 0),
+        control_round=state.kept.controls.get(device_id, 0),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from edge_client.client.state import Answer
+from edge_client.codecs.codec import PLAIN
 from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import evaluate, train
 from edge_client.guest.steps import Keeper
@@ -22,13 +23,16 @@ from edge_client.metering.phases import phase
 from edge_client.texts.examples import ClientData
 from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work
+from edge_client.wire.residual import residual_file, residual_in
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import (
     AdapterState,
     Update,
     check_same_parameters,
     encode_adapter,
+    encode_coded,
     encode_update,
+    shapes_of,
 )
 
 
@@ -103,9 +107,21 @@ def _train(
         layer_forwards=trained.earlier_forwards,
     )
     with phase("encode"):
-        body = encode_update(update)
-        after = held.own_after(trained.delta, steps, work.training.lr) if held and steps else None
-    return Answer(report, body, control=None if after is None else encode_adapter(after))
+        body, sent, residual = _encoded(update, work, held)
+        after = held.own_after(sent, steps, work.training.lr) if held and steps else None
+    control = None if after is None else encode_adapter(after)
+    return Answer(report, body, control=control, residual=residual)
+
+
+def _encoded(
+    update: Update, work: Work, held: Held | None
+) -> tuple[bytes, AdapterState, bytes | None]:
+    """The update's file, its delta as the coordinator will have it, and what it leaves out."""
+    if work.codec == PLAIN:
+        return encode_update(update), update.delta, None
+    before = residual_in(held.residual, work, shapes_of(update.delta)) if held else {}
+    body, sent, left = encode_coded(update, work.codec, before)
+    return body, sent, residual_file(left, work)
 
 
 def _shift(engine: Engine, held: Held | None) -> AdapterState:

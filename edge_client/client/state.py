@@ -8,6 +8,7 @@ adapter/               the adapter of the run finished last, for `smidgen client
 finished/RUN/          the same for each finished run by its name, the last sixteen
 outbox/WORK.json, .st  a finished report and update until the coordinator has acknowledged them
 controls/RUN/ROUND.st  its control variates, see `edge_client.client.scaffold.controls`
+residuals/RUN/ROUND.st what its coded updates left out, kept alike
 steps/WORK.st          where unfinished training stands, see `edge_client.guest.steps`
 labels-RUN.jsonl       what it has read of its unlabelled texts, see `edge_client.labelling.book`
 corrections.json       measured peaks of memory, which correct predictions
@@ -87,12 +88,14 @@ class Answer:
         reason: Why it failed, for people at this device; never sent, and not kept.
         control: The device's control variate after it, a safetensors file that is never sent; None
             where there is none.
+        residual: What its coded update left out, likewise.
     """
 
     report: Report
     update: bytes | None
     reason: str = ""
     control: bytes | None = None
+    residual: bytes | None = None
 
 
 class ClientState:
@@ -110,6 +113,7 @@ class ClientState:
         self._adapters, self._outbox = folder / "adapters", folder / "outbox"
         self._runs, self._steps = folder / "runs", folder / "steps"
         self.controls = Controls(folder / "controls")
+        self.residuals = Controls(folder / "residuals", "what an update left out")
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the texts
             for part in (self._adapters, self._outbox, self._runs):
@@ -167,7 +171,8 @@ class ClientState:
         labels.sort(key=lambda path: places.get(path.name, -1))  # in equal places as before
         for old in labels[:-KEPT_LABELS]:
             old.unlink()
-        self.controls.forget_all_but({path.stem for path in terms[-KEPT_TERMS:]})
+        for kept in (self.controls, self.residuals):
+            kept.forget_all_but({path.stem for path in terms[-KEPT_TERMS:]})
 
     def identity(self) -> Identity | None:
         """Who this device is, or None where it never enrolled; an older smidgen's is rewritten.
@@ -242,6 +247,7 @@ class ClientState:
                 for path in (*self._runs.glob("*.json"), *self._steps.glob("*.st")):
                     path.unlink()
                 self.controls.forget_all_but(())
+                self.residuals.forget_all_but(())
             if before != identity:
                 self._write_identity(identity)
             (self.folder / DRAWN).unlink(missing_ok=True)
@@ -273,6 +279,7 @@ class ClientState:
         """Drop the terms of a run whose adapter is at home."""
         self._run_file(run_id).unlink(missing_ok=True)
         self.controls.forget(file_name(run_id))
+        self.residuals.forget(file_name(run_id))
 
     def _run_file(self, run_id: str) -> Path:
         return self._runs / f"{file_name(run_id)}.json"

@@ -14,6 +14,7 @@ from edge_client.client.enrolment import check_base, check_ready, check_texts
 from edge_client.client.settings import Settings
 from edge_client.client.state import Answer, ClientState, file_name
 from edge_client.client.telling import Progress, texts_in
+from edge_client.codecs.codec import PLAIN
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
@@ -115,6 +116,9 @@ class Worker:
             if finished.control is not None:  # before the outbox, so that both are there or neither
                 told = work.round_index, work.control_round
                 self._state.controls.keep(file_name(work.run_id), *told, finished.control)
+            if finished.residual is not None:
+                told = work.round_index, work.residual_round
+                self._state.residuals.keep(file_name(work.run_id), *told, finished.residual)
             if work.kind == "train":
                 engine.end_round()
         peak = engine.device_peak()
@@ -122,10 +126,16 @@ class Worker:
         return finished
 
     def _held(self, work: Work, control: bytes) -> Held | None:
-        """Control variates to train with; None in a run without."""
-        if work.kind != "train" or not work.training.scaffold:
+        """What to go on from in training; None in a run that keeps nothing."""
+        is_coded = work.codec != PLAIN
+        if work.kind != "train" or not (work.training.scaffold or is_coded):
             return None
-        return Held(control, self._state.controls.own(file_name(work.run_id), work.control_round))
+        run, own, residual = file_name(work.run_id), None, b""
+        if work.training.scaffold:
+            own = self._state.controls.own(run, work.control_round)
+        if is_coded:
+            residual = self._state.residuals.own(run, work.residual_round) or b""
+        return Held(control, own, residual)
 
     def _keeper(self, work: Work) -> Keeper:
         settings = self._settings

@@ -19,15 +19,18 @@ from edge_client.wire.tensors import AdapterState, decode_adapter
 
 @dataclass(frozen=True)
 class Held:
-    """What a device needs of control variates for one training.
+    """What a device goes on from in one training: control variates, and what updates left out.
 
     Attributes:
         control: c, a safetensors file; empty: zeros.
-        own: c_i, likewise; None: it is lost, so the device trains without, and says no steps.
+        own: c_i, likewise; None: it is lost or there is none, so the device trains without, and
+            says no steps.
+        residual: What its coded updates have left out, likewise; empty: nothing.
     """
 
     control: bytes = b""
     own: bytes | None = b""
+    residual: bytes = b""
 
     @property
     def c(self) -> AdapterState:

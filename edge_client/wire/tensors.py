@@ -1,8 +1,9 @@
 """The tensor half of the contract: adapters, updates, and the hashes that name them.
 
 An adapter is a safetensors file of float32 tensors under PEFT's own names. An update is the same
-with what training changed, and a header in the file's metadata: protocol, work, weight in the
-mean. Equal values give equal bytes, and bytes from outside end in a value or a `WireError`.
+with what training changed, or that in a codec's tensors (`edge_client.codecs`), and a header in the
+file's metadata: protocol, work, weight in the mean, codec. Equal values give equal bytes, and bytes
+from outside end in a value or a `WireError`.
 
     body = encode_update(Update("work-7", 12, delta))
     decode_update(body).num_examples  # 12
@@ -20,8 +21,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
+from edge_client.codecs.blocks import CodecError
+from edge_client.codecs.codec import PLAIN, Kind, Shapes, decode, encode, kind_of
 from edge_client.errors import demand
-from edge_client.wire.messages import PROTOCOL, WireError, decode, encode_brief
+from edge_client.wire.messages import PROTOCOL, WireError, encode_brief
+from edge_client.wire.messages import decode as decode_message
 
 MAX_UPDATE_OVERHEAD_BYTES = 64 * 1024  # what an update may weigh beyond the adapter it answers
 UPDATES_SINCE = 2  # the protocol whose updates had this form first; a store may hold some
@@ -37,12 +41,14 @@ class UpdateHeader:
         work_id: The work it answers.
         num_examples: The update's weight in the mean, 1 to 10^9.
         steps: Optimizer steps that made it, of a run with control variates; 0: not said.
+        codec: How its tensors are coded; `float32`: they are not.
     """
 
     protocol: int
     work_id: str
     num_examples: int
     steps: int = 0
+    codec: Kind = PLAIN
 
     def __post_init__(self) -> None:
         demand(1 <= self.num_examples <= 10**9, "num_examples: 1 to 10^9")
@@ -82,10 +88,18 @@ def decode_adapter(body: bytes) -> AdapterState:
     Raises:
         WireError: Not safetensors, another dtype, or a NaN or infinity in it.
     """
+    return _checked(_loaded(body))
+
+
+def _loaded(body: bytes) -> AdapterState:
     try:
         state: AdapterState = load_safetensors(body)
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise WireError(f"not a safetensors file: {error}") from error
+    return state
+
+
+def _checked(state: AdapterState) -> AdapterState:
     for name, tensor in state.items():
         if tensor.dtype != np.float32:
             raise WireError(f"tensor {name!r} is {tensor.dtype}, float32 expected")
@@ -111,17 +125,61 @@ def encode_update(update: Update) -> bytes:
     return encode_adapter(update.delta, encode_brief(header).decode())
 
 
-def decode_update(body: bytes) -> Update:
-    """Decode an update.
+def encode_coded(
+    update: Update, codec: str, residual: AdapterState
+) -> tuple[bytes, AdapterState, AdapterState]:
+    """Encode an update in a codec's tensors, with what earlier ones left out.
+
+    Args:
+        update: What training gave.
+        codec: The codec's name; not `float32`.
+        residual: What earlier updates left out; empty: nothing.
+
+    Returns:
+        The file, its delta as whoever decodes it has it, and what is left out now.
 
     Raises:
-        WireError: Not safetensors, no header, another protocol, or no examples.
+        CodecError: NaN or an infinity, or a residual of another adapter.
     """
-    delta = decode_adapter(body)
-    header = decode(header_of(body), UpdateHeader)
+    coded, left = encode(update.delta, codec, residual)
+    header = UpdateHeader(
+        PROTOCOL, update.work_id, update.num_examples, update.steps, kind_of(codec)
+    )
+    told = {"smidgen": encode_brief(header).decode()}
+    body = bytes(save_safetensors(dict(sorted(coded.items())), metadata=told))
+    return body, decode(coded, kind_of(codec), shapes_of(update.delta)), left
+
+
+def decode_update(body: bytes, shapes: Shapes | None = None) -> Update:
+    """Decode an update.
+
+    Args:
+        body: A safetensors file.
+        shapes: Those of the adapter that it answers; without them a coded one is refused.
+
+    Raises:
+        WireError: Not safetensors, no header, another protocol, no examples, or not what its codec
+            gives of such an adapter.
+    """
+    tensors = _loaded(body)
+    header = decode_message(header_of(body), UpdateHeader)
     if not UPDATES_SINCE <= header.protocol <= PROTOCOL:
         raise WireError(f"update of protocol {header.protocol}, {PROTOCOL} expected")
+    if header.codec == PLAIN:
+        delta = _checked(tensors)
+    elif shapes is None:
+        raise WireError("a coded update is read beside the adapter that it answers")
+    else:
+        try:
+            delta = decode(tensors, header.codec, shapes)
+        except CodecError as error:
+            raise WireError(str(error)) from error
     return Update(header.work_id, header.num_examples, delta, header.steps)
+
+
+def shapes_of(state: AdapterState) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of tensors."""
+    return {name: tensor.shape for name, tensor in state.items()}
 
 
 def check_same_parameters(delta: AdapterState, reference: Mapping[str, tuple[int, ...]]) -> None:

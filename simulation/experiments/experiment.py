@@ -34,6 +34,7 @@ from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import EMBEDDED
+from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
@@ -48,7 +49,15 @@ else:  # pragma: no cover - the same library, before it moved into Python
 
 FULL = ("full", "full+head")
 RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before
-ADDED_LATER = ("norm_bound", "max_examples", "is_guarded", "hostile", "learning", "ranks")
+ADDED_LATER = (
+    "norm_bound",
+    "max_examples",
+    "is_guarded",
+    "hostile",
+    "learning",
+    "ranks",
+    "updates",
+)
 ADDED_TO_TRAINING = ("optimizer", "momentum", "proximal", "scaffold")
 Paradigm = Literal["federated", "centralised", "local"]
 
@@ -79,6 +88,7 @@ class Experiment:
         training: A client's training in one round.
         learning: What becomes of a round's updates.
         ranks: The most rank that clients take, dealt to them in turn; none: all take the adapter's.
+        updates: In how many bytes updates travel.
         rounds: Server steps; 0 asks the base as it is (zero-shot).
         cohort: Clients asked in a round, of those that hold labelled texts; 0 for all.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
@@ -115,6 +125,7 @@ class Experiment:
     training: Training = field(default_factory=Training)
     learning: Learning = field(default_factory=Learning)
     ranks: tuple[int, ...] = ()
+    updates: Updates = field(default_factory=Updates)
     rounds: int = 10
     cohort: int = 0
     evaluate_every: int = 1
@@ -180,6 +191,10 @@ class Experiment:
             "scaffold: its control variates are of factors; lora_mean `factors` is expected",
         )
         _demand(
+            not self.updates.is_coded or self.learning.lora_mean == "factors",
+            "updates: what they leave out is of factors; lora_mean `factors` is expected",
+        )
+        _demand(
             all(1 <= rank <= spec.largest_rank for rank in self.ranks),
             f"ranks: 1 to {spec.largest_rank}",
         )
@@ -239,6 +254,7 @@ class Rounds:
     is_guarded: bool = False
     training: Training = field(default_factory=Training)
     learning: Learning = field(default_factory=Learning)
+    updates: Updates = field(default_factory=Updates)
     hostile: Hostile | None = None
 
     def is_gated(self, round_index: int) -> bool:
@@ -276,6 +292,7 @@ def schedule_of(experiment: Experiment, clients: int, labels: tuple[str, ...] = 
         is_guarded=experiment.is_guarded,
         training=experiment.training,
         learning=experiment.learning,
+        updates=experiment.updates,
         hostile=experiment.hostile,
         labels=labels if experiment.hostile else (),
     )
@@ -308,6 +325,7 @@ def read_experiment(path: Path) -> Experiment:
     _check_keys(table.get("deal", {}), Deal, f"{path}: [deal]")
     _check_keys(table.get("training", {}), Training, f"{path}: [training]")
     _check_keys(table.get("learning", {}), Learning, f"{path}: [learning]")
+    _check_keys(table.get("updates", {}), Updates, f"{path}: [updates]")
     _check_keys(table.get("hostile", {}), Hostile, f"{path}: [hostile]")
     _check_keys(table.get("labelling", {}), Labelling, f"{path}: [labelling]")
     try:

@@ -24,6 +24,7 @@ from edge_client.wire.tensors import (
     decode_adapter,
     decode_update,
     encode_update,
+    shapes_of,
 )
 from simulation.experiments.scoring import Score
 from simulation.population.clients import Population
@@ -122,11 +123,12 @@ def forged_answer(answer: Answer, adapter: bytes, work: Work, attack: Attack, na
 
     A device that cannot compute with a ruined adapter goes on sending: it needs no training.
     """
+    state = decode_adapter(adapter)
     if answer.update is None:
-        nothing = {key: np.zeros_like(one) for key, one in decode_adapter(adapter).items()}
+        nothing = {key: np.zeros_like(one) for key, one in state.items()}
         honest = Update(work.work_id, 1, nothing)
     else:
-        honest = decode_update(answer.update)
+        honest = decode_update(answer.update, shapes_of(state))
     seed = derive_seed(work.seed, "hostile", name, str(work.round_index))
     sent = forged(honest, attack, seed)
     report = replace(answer.report, outcome="done", failure=None, num_examples=sent.num_examples)

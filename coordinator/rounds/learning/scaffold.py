@@ -7,7 +7,7 @@ Law: c is the sum of all devices' c_i over their number, in which whoever has no
 
 An update that was scaled down to its bound moves the adapter, but not c: what its device makes of
 its own c_i would not be what was counted here. So the journal knows whose round counted last
-(`State.controls`), each device is told, and goes on from its c_i of that round.
+(`State.kept`), each device is told, and goes on from its c_i of that round.
 """
 
 from collections.abc import Collection, Iterable, Iterator

@@ -1,5 +1,7 @@
 """A device's own control variates on disk, of each run by round; they never leave it.
 
+What coded updates left out is kept in the same way (`Work.residual_round`).
+
     controls.keep("RUN", 7, 5, body)  # made in round 7, from the one of round 5
     controls.own("RUN", 7)
 
@@ -28,10 +30,11 @@ class Controls:
 
     Args:
         folder: Made when there is something to keep.
+        what: What is kept, for the log.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, what: str = "the control variate") -> None:
+        self._folder, self._what = folder, what
         self._held: dict[tuple[str, int], bytes] = {}  # what the disk has no room for
 
     def own(self, run: str, round_index: int) -> bytes | None:
@@ -49,9 +52,7 @@ class Controls:
             digest, body = _parted(self._path(run, round_index).read_bytes())
             if sha256(body).encode() == digest:
                 return body
-        log.warning(
-            "the control variate of round %d is lost; this device trains without", round_index
-        )
+        log.warning("%s of round %d is lost; this device trains without", self._what, round_index)
         return None
 
     def keep(self, run: str, round_index: int, before: int, body: bytes) -> None:
@@ -70,7 +71,7 @@ class Controls:
                 folder.mkdir(mode=0o700, exist_ok=True)
             write_atomically(path, sha256(body).encode() + body, PRIVATE)
         except OSError as error:  # a full disk costs memory; the next life trains without
-            log.warning("the control variate is not kept: %s", error)
+            log.warning("%s is not kept: %s", self._what, error)
             self._held[run, round_index] = body
             return
         kept = {path, self._path(run, before)}

@@ -7,6 +7,7 @@ from types import MappingProxyType
 import msgspec
 
 from coordinator.rounds.bounds import Medians
+from coordinator.rounds.learning.kept import Kept
 from coordinator.rounds.pace.heard import Heard
 from coordinator.rounds.pace.patience import Patience
 from coordinator.rounds.scoring import Good, Score
@@ -21,7 +22,8 @@ class Memory:
     """The fields are those of `rounds.machine.State`, the clients' books, and the last gate.
 
     `server` is what `learning.learning.learn` gave for the next round, encoded; `variates` are
-    clients' own control variates, so it grows with the clients that have trained.
+    clients' own control variates and `residuals` what their coded updates left out, so it grows
+    with the clients that have trained.
     """
 
     scores: dict[int, Score]
@@ -39,8 +41,9 @@ class Memory:
     server: bytes = b""
     patience: Patience = field(default_factory=Patience)
     heard: dict[str, Heard] = field(default_factory=dict)
-    controls: dict[str, int] = field(default_factory=dict)
+    kept: Kept = field(default_factory=Kept)
     variates: dict[str, bytes] = field(default_factory=dict)
+    residuals: dict[str, bytes] = field(default_factory=dict)
 
 
 def remembered(
@@ -50,6 +53,7 @@ def remembered(
     good_adapter: bytes = b"",
     server: bytes = b"",
     variates: Mapping[str, bytes] = MappingProxyType({}),
+    residuals: Mapping[str, bytes] = MappingProxyType({}),
 ) -> bytes:
     """Everything that a run goes on from, encoded.
 
@@ -60,6 +64,7 @@ def remembered(
         good_adapter: What `state.good` names.
         server: What the last round left for the next.
         variates: Clients' own control variates.
+        residuals: What clients' coded updates left out.
     """
     memory = Memory(
         dict(state.scores),
@@ -77,8 +82,9 @@ def remembered(
         server,
         state.patience,
         dict(state.heard),
-        dict(state.controls),
+        state.kept,
         dict(variates),
+        dict(residuals),
     )
     return msgspec.json.encode(memory)
 
@@ -107,6 +113,6 @@ def recalled(memory: bytes, state: State) -> tuple[State, Memory]:
         rollbacks=found.rollbacks,
         patience=found.patience,
         heard=found.heard,
-        controls=found.controls,
+        kept=found.kept,
     )
     return known, found

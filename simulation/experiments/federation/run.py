@@ -33,6 +33,7 @@ from coordinator.rounds.learning.scaffold import CONTROL, control_in, scaffold_o
 from coordinator.rounds.machine import MOST_ROLLBACKS, bounded, decide, thresholds_before
 from coordinator.rounds.state import State, evolve
 from edge_client.client.state import Answer
+from edge_client.codecs.codec import PLAIN
 from edge_client.errors import Failed
 from edge_client.labelling.book import Book
 from edge_client.wire.control import Held
@@ -70,7 +71,7 @@ class Devices(Protocol):
         Args:
             adapter: What to start from.
             asked: Names and what is asked of them.
-            helds: Control variates by name, of training in a run that has them.
+            helds: What they go on from by name, of training in a run that keeps anything.
         """
 
     def gate(self, adapter: bytes, work: Work) -> Report | None:
@@ -170,6 +171,7 @@ class _Run:
         self._gate = Report("", "done")
         self._good, self._server = self._first, b""
         self._variates: dict[str, bytes] = {}  # clients' own control variates
+        self._residuals: dict[str, bytes] = {}  # what their coded updates left out
         self.standing = start
         name, first = sha256(start.adapter), sha256(self._first)
         self._state = State(name, start.round_index, start.evaluated, first_sha256=first)
@@ -178,6 +180,7 @@ class _Run:
             self._state, known = recalled(start.memory, self._state)
             self._gate, self._good = known.gate, known.good_adapter or self._first
             self._server, self._variates = known.server, dict(known.variates)
+            self._residuals = dict(known.residuals)
             control = sha256(found) if (found := self._control()) else ""
             self._state = replace(self._state, control_sha256=control)
             devices.recall(known.books)
@@ -199,7 +202,7 @@ class _Run:
             event = bounded(event, self._schedule, self._state, lambda: decode_adapter(adapter))
         self._state = evolve(self._state, event)
         if isinstance(event, RolledBack):
-            self._server, self._variates = b"", {}
+            self._server, self._variates, self._residuals = b"", {}, {}
             self.standing = self._stand(self._good)
         return event
 
@@ -233,7 +236,7 @@ class _Run:
         reports: dict[str, Report] = {}
         errors: dict[str, str] = {}
         sizes: list[int] = []
-        control, new = self._control(), dict[str, bytes]()
+        control, new, left = self._control(), dict[str, bytes](), dict[str, bytes]()
         down: list[int] = []
         length = length_of(schedule.learning, reference)
 
@@ -261,6 +264,8 @@ class _Run:
                 sizes.append(len(finished.update or b""))
                 if taken.control is not None:
                     new[name] = taken.control
+                if taken.residual is not None:
+                    left[name] = taken.residual
                 yield Admitted(name, update, norm, steps=steps)
             if len(sizes) < max(1, schedule.min_updates):
                 reason = next(iter(errors.values()), "nobody was asked")
@@ -272,7 +277,7 @@ class _Run:
         try:
             remembers, norms = decode_memory(self._server), self._state.medians.norms
             known = (opened, schedule.rounds, updates(), reference, remembers, norms)
-            scaffold = scaffold_of(schedule.training, self._state.controls)
+            scaffold = scaffold_of(schedule.training, self._state.kept.controls)
             found = learn(schedule.learning, *known, schedule.is_guarded, scaffold)
             lack, lost = found.lack, found.lost
             if not lack:
@@ -285,8 +290,8 @@ class _Run:
         after = sha256(kept) if (kept := self._control()) else ""
         closed = StepClosed(sha256(adapter), 0.0, lack, control_sha256=after)
         self._state = evolve(self._state, closed)
-        index, holders = opened.round_index, self._state.controls
-        self._variates |= {name: one for name, one in new.items() if holders.get(name) == index}
+        self._variates |= _of_round(opened.round_index, self._state.kept.controls, new)
+        self._residuals |= _of_round(opened.round_index, self._state.kept.residuals, left)
         self.standing = self._stand(adapter)
         done = [report for report in reports.values() if report.outcome == "done"]
         num_examples = sum(report.num_examples for report in done)
@@ -314,10 +319,12 @@ class _Run:
         return encode_adapter(found) if found else b""
 
     def _helds(self, asked: Sequence[tuple[str, Work]], control: bytes) -> Mapping[str, Held]:
-        """Control variates of those who are asked; nobody's in a run without."""
-        if not self._schedule.training.scaffold:
+        """What those who are asked go on from; nobody in a run that keeps nothing."""
+        has_own, is_coded = self._schedule.training.scaffold, self._schedule.updates.is_coded
+        if not (has_own or is_coded):
             return NOTHING
-        return {name: Held(control, self._variates.get(name, b"")) for name, _ in asked}
+        own = {name: self._variates.get(name, b"") if has_own else None for name, _ in asked}
+        return {name: Held(control, own[name], self._residuals.get(name, b"")) for name, _ in asked}
 
     def rolled_back(self, event: RolledBack, closed: Round) -> Round:
         """A round whose adapter was left for an earlier one, which is what the run has now."""
@@ -333,8 +340,8 @@ class _Run:
         if state.good is not None and state.good.adapter_sha256 == sha256(adapter):
             self._good = adapter
         good = b"" if state.good is None else self._good
-        notes, variates = self._devices.notes(), self._variates
-        memory = remembered(state, notes, self._gate, good, self._server, variates)
+        own = self._server, self._variates, self._residuals
+        memory = remembered(state, self._devices.notes(), self._gate, good, *own)
         return Standing(adapter, self._state.round_index, self._state.evaluated, memory)
 
     def evaluate(self, opened: StepOpened, trained: Round | None) -> Round:
@@ -384,7 +391,13 @@ class _Run:
             prior=guidance.prior,
             thresholds=guidance.thresholds,
             most=guidance.most,
+            codec=opened.codec or PLAIN,
         )
+
+
+def _of_round(index: int, last: Mapping[str, int], new: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Of what clients have made in a round, what counts: that round is their last."""
+    return {name: one for name, one in new.items() if last.get(name) == index}
 
 
 def gate_answer(work_id: str, report: Report) -> Answered:

@@ -50,9 +50,10 @@ TOLD = counted(9, [0, 1, 1, 0], [1.0, 0.5, 0.501, 0.499], 2)
 # Protocol 7 on the wire, byte for byte: a change here needs a new protocol number.
 GOLDEN_WORK = (
     b'{"adapter_bytes":9,"adapter_sha256":"sha","adapter_spec":"lora:8","base_id":"base",'
-    b'"control_bytes":0,"control_round":0,"control_sha256":"",'
-    b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":8,"round_index":2,'
-    b'"run_id":"r","seed":7,"task":{"ensemble":false,"labels":["a","b"],"name":"t",'
+    b'"codec":"float32","control_bytes":0,"control_round":0,"control_sha256":"",'
+    b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":8,'
+    b'"residual_round":0,"round_index":2,"run_id":"r","seed":7,'
+    b'"task":{"ensemble":false,"labels":["a","b"],"name":"t",'
     b'"patterns":["[MASK] {text}"],"verbalizer":{"a":"good","b":"bad"}},"thresholds":[],'
     b'"training":{"batch":8,"epochs":4,"lr":0.005,"momentum":0.0,"optimizer":"adamw",'
     b'"proximal":0.0,"scaffold":false,"tokens":128,"weight_decay":0.0},"work_id":"w"}'

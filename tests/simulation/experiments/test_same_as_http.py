@@ -17,6 +17,7 @@ from edge_client.bases.base import Base
 from edge_client.client.loop import Client
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, Identity
+from edge_client.codecs.settings import Updates
 from edge_client.texts.tasks import Task
 from edge_client.wire.fleet import device_id_of
 from edge_client.wire.labelling import Labelling
@@ -58,6 +59,7 @@ def over_http(on: Stage, tmp_path: Path) -> tuple[str, dict[int, float], str]:
         base=asked.base,
         adapter=asked.adapter,
         training=asked.training,
+        updates=asked.updates,
         rounds=asked.rounds,
         fraction=1.0 if asked.labelling else asked.cohort / 3,
         max_cohort=asked.cohort,
@@ -142,6 +144,25 @@ def test_control_variates_are_the_same_over_http(
         other = federate(free, template, start, names, devices, secret=secret)
     assert sha256(last.adapter) == adapter != sha256(other.adapter)
     folders = [tmp_path / "state" / name / "controls" for name in names]
+    assert not any(list(folder.iterdir()) for folder in folders if folder.is_dir())  # it is over
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4", "topk:0.05"])
+def test_coded_updates_are_the_same_over_http(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, codec: str
+) -> None:
+    said = {"engine": KINDS[0], "dtype": "auto", "updates": Updates(codec), "rounds": 3} | GUARDED
+    on, seen = as_devices(staged(tiny_base, hub_task, **said)), list[Round]()
+    adapter, _, secret = over_http(on, tmp_path)
+    names = [client.name for client in on.population]
+    schedule = schedule_of(on.experiment, len(names))
+    with closing(InProcess(on)) as devices:
+        start = devices.start()
+        last = federate(schedule, on.template(), start, names, devices, seen.append, secret=secret)
+        halfway = seen[2].standing
+        again = federate(schedule, on.template(), halfway, names, devices, secret=secret)
+    assert sha256(last.adapter) == sha256(again.adapter) == adapter
+    folders = [tmp_path / "state" / name / "residuals" for name in names]
     assert not any(list(folder.iterdir()) for folder in folders if folder.is_dir())  # it is over
 
 

@@ -107,9 +107,9 @@ def closed(state: State, steps: dict[str, int], norms: dict[str, float]) -> Stat
 
 def test_the_journal_knows_whose_round_counted_last() -> None:
     state = closed(State("first"), {"a": 4, "b": 4, "c": 0}, {"b": 5.0})
-    assert state.controls == {"a": 1} and state.control_sha256 == "control"
+    assert state.kept.controls == {"a": 1} and state.control_sha256 == "control"
     state = closed(state, {"b": 4}, {})
-    assert state.controls == {"a": 1, "b": 2}
+    assert state.kept.controls == {"a": 1, "b": 2}
 
 
 def test_a_round_that_is_not_taken_counts_for_nobody() -> None:
@@ -117,12 +117,12 @@ def test_a_round_that_is_not_taken_counts_for_nobody() -> None:
     state = evolve(state, opened(2))
     state = evolve(state, Answered("wa", "done", "u", 8, norm=1.0, steps=4))
     state = evolve(state, StepClosed("adapter-1", 0.0, "too long", "memory", "control"))
-    assert state.controls == {"a": 1} and state.control_sha256 == "control"
+    assert state.kept.controls == {"a": 1} and state.control_sha256 == "control"
 
 
 def test_a_run_that_goes_back_begins_with_none() -> None:
     state = evolve(closed(State("first"), {"a": 4}, {}), RolledBack(0, "first", "it fell", 0.0))
-    assert state.controls == {} and state.control_sha256 == ""
+    assert state.kept.controls == {} and state.control_sha256 == ""
 
 
 def test_a_step_says_how_many_devices_there_are() -> None:

@@ -1,0 +1,56 @@
+"""The numbers of largest magnitude alone, with their places; all others come back as zero.
+
+Places are counted through all tensors, one behind the other. Laws: none that is left out is larger
+than one that is kept; of equal ones those of the lowest places are kept; what is kept is exact.
+"""
+
+import math
+
+import numpy as np
+
+from edge_client.codecs.blocks import CodecError
+from edge_client.errors import demand
+
+MOST_SHARE = 0.5  # of more, place and value take more bytes than all values would
+
+
+def kept_of(share: float, size: int) -> int:
+    """How many of so many numbers are kept: at least one, where there is one."""
+    return min(size, max(1, math.ceil(share * size)))
+
+
+def largest(numbers: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Places (uint32, ascending) and values (float32) of the largest numbers.
+
+    Args:
+        numbers: float32, shape (size,), finite.
+        share: How many of them, as a share.
+    """
+    order = np.argsort(-np.abs(numbers), kind="stable")[: kept_of(share, numbers.size)]
+    places = np.sort(order)
+    return places.astype(np.uint32), numbers[places]
+
+
+def spread(places: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+    """The inverse of `largest`, with zeros for what was left out; float32 of shape (size,).
+
+    Raises:
+        CodecError: It is not what `largest` gives of so many numbers.
+    """
+    most = kept_of(MOST_SHARE, size)
+    is_whole = places.dtype == np.uint32 and places.ndim == 1 and places.size <= most
+    demand(is_whole, f"up to {most} places as uint32 expected, {_of(places)} came", CodecError)
+    kept = places.size
+    is_whole = values.dtype == np.float32 and values.shape == (kept,)
+    demand(is_whole, f"{kept} values as float32 expected, {_of(values)} came", CodecError)
+    demand(bool(np.isfinite(values).all()), "a value is infinite or NaN", CodecError)
+    found = places.astype(np.int64)
+    demand(bool((np.diff(found) > 0).all()), "places do not rise: one comes twice", CodecError)
+    demand(not kept or int(found[-1]) < size, f"a place beyond the last of {size}", CodecError)
+    numbers = np.zeros(size, np.float32)
+    numbers[found] = values
+    return numbers
+
+
+def _of(found: np.ndarray) -> str:
+    return f"{found.dtype} of shape {found.shape}"

@@ -1,0 +1,113 @@
+"""A real client that is asked for coded updates, by a scripted coordinator."""
+
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_client.bases.base import Base
+from edge_client.client.state import ClientState
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import PROTOCOL, Next, Work, decode, encode
+from edge_client.wire.residual import residual_file, residual_in
+from edge_client.wire.tensors import (
+    AdapterState,
+    decode_adapter,
+    decode_update,
+    shapes_of,
+)
+from edge_client.wire.training import Training
+from tests.edge_client.client.servers import Answer
+from tests.edge_client.client.test_new_texts import Script, mine, nothing, task
+
+__all__ = ["mine", "task"]  # fixtures
+
+
+@dataclass
+class Coded(Script):
+    """Says which round of the device counted last, as `counted` has it.
+
+    Attributes:
+        counted: By work.
+        codec: What is asked for.
+        kept: The device's files when it asked for work.
+    """
+
+    counted: tuple[int, ...] = (0, 0, 0)
+    codec: str = "int4"
+    kept: list[list[str]] = field(default_factory=list)
+    folder: Path = Path()
+
+    def next_work(self) -> Answer:
+        files = (self.folder / "state" / "residuals" / "run").glob("*")
+        self.kept.append(sorted(path.name for path in files))
+        status, body = super().next_work()
+        work = decode(body, Next).work
+        if work is None:
+            return status, body
+        before = self.counted[work.round_index - 1]
+        return 200, encode(Next(work=replace(work, codec=self.codec, residual_round=before)))
+
+    def delta(self, index: int) -> AdapterState:
+        """An update as the coordinator has it."""
+        return decode_update(self.updates[index], shapes_of(decode_adapter(self.adapter))).delta
+
+
+def test_what_an_update_left_out_goes_into_the_next_if_that_one_counted(
+    tiny_base: Base, task: Task, mine: Path, tmp_path: Path
+) -> None:
+    script = Coded(tiny_base, task, [("train", nothing)] * 4, codec="topk:0.1")
+    script.folder, script.counted = tmp_path, (0, 0, 2, 2)  # the first came too late
+    assert [one.outcome for one in script.run(tmp_path)] == ["done"] * 4
+    assert script.kept[-5:-1] == [["1.st"], ["2.st"], ["2.st", "3.st"], ["2.st", "4.st"]]
+    # AdamW steps all alike: what was left out once makes an update twice as high, not three times.
+    peaks = [max(np.abs(one).max() for one in script.delta(index).values()) for index in range(4)]
+    np.testing.assert_allclose(np.array(peaks) / peaks[0], [1.0, 1.0, 2.0, 2.0], rtol=0.1)
+    assert not (tmp_path / "state" / "residuals" / "run").exists()  # the run is over
+
+
+def test_two_coded_updates_are_what_two_plain_ones_are_but_for_what_is_left(
+    tiny_base: Base, task: Task, mine: Path, tmp_path: Path
+) -> None:
+    seen = list[bytes | None]()
+
+    def look() -> None:
+        seen.append(ClientState(tmp_path / "coded" / "state").residuals.own("run", len(seen)))
+
+    coded = Coded(tiny_base, task, [("train", look)] * 3)
+    coded.folder, coded.counted = tmp_path / "coded", (0, 1, 2)
+    plain = Coded(tiny_base, task, [("train", nothing)] * 3, codec="float32")
+    for script, folder in ((coded, "coded"), (plain, "plain")):
+        shutil.copytree(mine, tmp_path / folder / mine.name)
+        script.run(tmp_path / folder)
+    left = decode_adapter(seen[2] or b"")
+    for name, tensor in left.items():
+        sent, whole = (
+            sum(script.delta(index)[name] for index in range(2)) for script in (coded, plain)
+        )
+        np.testing.assert_allclose(sent + tensor, whole, atol=1e-7)
+        assert not name.endswith("B.weight") or np.abs(sent - whole).max() > 0.0
+    sizes = [len(script.updates[0]) for script in (coded, plain)]
+    assert sizes[0] < 0.2 * sizes[1]  # of a tiny adapter, whose header counts
+
+
+def test_what_is_kept_of_another_adapter_is_dropped_in_one_line(
+    task: Task, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = "lora:2", "a" * 64, 9, task, Training()
+    work = Work(PROTOCOL, "w", "train", "run", 1, "b", *start, seed=0)
+    state = {"x": np.ones(4, np.float32)}
+    body = residual_file(state, work)
+    assert (residual_in(body, work, shapes_of(state))["x"] == 1.0).all()
+    assert residual_in(b"", work, shapes_of(state)) == {} and not caplog.records
+    others = (replace(work, adapter_spec="bias"), replace(work, run_id="other"))
+    for index, other in enumerate(others, 1):
+        assert residual_in(body, other, shapes_of(state)) == {}
+        assert len(caplog.records) == index
+        said = caplog.records[-1].getMessage()
+        assert f"of adapter {work.adapter_spec} in run {work.run_id}" in said
+        assert said.endswith("it is dropped") and "\n" not in said
+    assert residual_in(body, work, {"x": (5,)}) == {} and residual_in(b"x", work, {}) == {}
+    assert len(caplog.records) == 4
