@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from coordinator.plugins import know_folder
 from edge_client.errors import demand
 from simulation.experiments.experiment import Experiment, read_experiment
 from simulation.experiments.record import Result
@@ -44,6 +45,7 @@ def simulate(
     seeds: int = SEEDS,
     jobs: int = JOBS,
     ray: str = "",
+    plugins: str | Path | None = None,
     tell: Tell | None = None,
 ) -> list[Simulated]:
     """Run experiments, each with each seed; finished ones in `out` are not run again.
@@ -57,6 +59,7 @@ def simulate(
         seeds: Number of seeds, from each experiment's own on.
         jobs: Experiments at once, one process each.
         ray: Address of a Ray cluster that trains, or `local`.
+        plugins: Folder of Python files whose means, optimizers and selections experiments may name.
         tell: Told rounds done, rounds in all, and what is at hand.
 
     Returns:
@@ -68,10 +71,13 @@ def simulate(
     """
     demand(1 <= seeds <= 1000, f"--seeds {seeds}: 1 to 1000 is expected")
     demand(1 <= jobs <= 1024, f"--jobs {jobs}: 1 to 1024 is expected")
+    folder = None if plugins is None else Path(plugins)
+    if folder is not None:
+        know_folder(folder)
     given = [experiments] if isinstance(experiments, Experiment | str | Path) else experiments
     said = [_read(one) for one in given]
     every = [replace(one, seed=one.seed + more) for one in said for more in range(seeds)]
-    place = Place(None if data is None else Path(data), Path(out) / "experiments", ray)
+    place = Place(None if data is None else Path(data), Path(out) / "experiments", ray, folder)
     return [_simulated(result) for result in run_all(every, place, jobs, tell)]
 
 

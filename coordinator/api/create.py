@@ -9,6 +9,7 @@ from pathlib import Path
 from coordinator.api.starting import start_of
 from coordinator.api.stores import Place, open_store
 from coordinator.config import ConfigError, RunConfig, read_run_config
+from coordinator.plugins import know_folder
 from coordinator.storage import runs as stored
 from coordinator.storage.status import status_of
 from coordinator.storage.store import Run, Store
@@ -92,6 +93,7 @@ def create_run(
     least_memory: str | None = None,
     share: float | None = None,
     start: Place | None = None,
+    plugins: Place | None = None,
 ) -> NewRun:
     """Create a run: from a `RunConfig`, or from a run file and keywords, which go before the file.
 
@@ -132,11 +134,14 @@ def create_run(
         share: Share of the devices that fit otherwise, above 0 to 1.
         start: The adapter that it starts from, instead of a new one: a PEFT folder, or `RUN@N` of
             the store: a run's adapter after its round N, `best` or `last`.
+        plugins: Folder as `serve(plugins=)` has it: its names may stand in the run file.
 
     Raises:
         WrongInput: A value outside its range, no such base or task, a name that is taken, or tags
             that none of the devices has.
     """
+    if plugins is not None:
+        know_folder(Path(plugins))
     keywords = {
         "task": None if task is None else str(task),
         "name": name,

@@ -12,7 +12,6 @@ from coordinator.api.joining import join_line
 from coordinator.api.serve import PORT
 from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, NewStoreOption, answer, tags_of
-from coordinator.plugins import know_folder
 from coordinator.storage.runs import config_of, find_run
 
 TASK = "A task.toml, or the name of a ready-made task (`smidgen client tasks` lists them)."
@@ -95,8 +94,6 @@ def create(
 
     Options go before the run file; what neither says has the default named here.
     """
-    if plugins is not None:
-        know_folder(plugins)
     created = create_run(
         store,
         file,
@@ -129,6 +126,7 @@ def create(
         least_memory=least_memory,
         share=share,
         start=start,
+        plugins=plugins,
     )
     announce(created, as_json)
     if not as_json:
