@@ -13,6 +13,7 @@ from simulation.commands.mixed_ranks import mixed_ranks_command
 from simulation.commands.pretrain import pretrain
 from simulation.commands.server_learning import server_learning_command
 from simulation.commands.split import split
+from simulation.commands.traffic_accuracy import traffic_accuracy_command
 from simulation.commands.waiting import waiting
 from simulation.commands.zero_compute import zero_compute
 
@@ -28,6 +29,7 @@ app.command("mfpt")(mfpt_command)
 app.command("attacks")(attacks_command)
 app.command("mixed-ranks")(mixed_ranks_command)
 app.command("server-learning")(server_learning_command)
+app.command("traffic-accuracy")(traffic_accuracy_command)
 app.command("run")(run_command)
 app.command()(data)
 app.command()(split)

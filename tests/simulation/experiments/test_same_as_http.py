@@ -162,6 +162,12 @@ def test_coded_updates_are_the_same_over_http(
         halfway = seen[2].standing
         again = federate(schedule, on.template(), halfway, names, devices, secret=secret)
     assert sha256(last.adapter) == sha256(again.adapter) == adapter
+    with closing(Store(tmp_path / "store")) as store:
+        [run] = store.runs()
+        trained = [row for row in rows(store, run.run_id) if row["kind"] == "train"]
+    over_wire = sum(row["cost"]["payload_up_bytes"] for row in trained)
+    print(f"{codec}: {over_wire} bytes of updates went over HTTP")
+    assert over_wire == sum(closed.bytes_up for closed in seen)
     folders = [tmp_path / "state" / name / "residuals" for name in names]
     assert not any(list(folder.iterdir()) for folder in folders if folder.is_dir())  # it is over
 

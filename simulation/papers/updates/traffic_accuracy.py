@@ -1,0 +1,142 @@
+"""What smaller updates cost in accuracy, and what they save: by codec, paired by seed.
+
+The same texts, dealt the same way, with the same draws: a codec's run differs from float32's of the
+same seed in its updates alone. What a difference is worth is told by the 95 % interval of its mean
+over seeds (Student's t); nothing is said to be within half a point unless the interval is.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from edge_client.codecs.settings import Updates
+from edge_client.tables import Column, Table, sizes
+from edge_client.wire.training import Training
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.record import mean_and_spread
+from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
+from simulation.population.deal import Deal
+
+ROUNDS, QUICK_ROUNDS = 20, 4
+PLAIN = "float32"
+CODECS = (PLAIN, "int8", "int4", "topk:0.01")
+WITHIN = 0.005
+# Quantiles 0.975 of Student's t by degrees of freedom from 1 on.
+T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160),
+    *(2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060),
+)
+NOTES = (
+    "AG News, 256 labels on 32 clients evenly, 5 clients a round, 2 local epochs, batch 4, AdamW, "
+    "lr 0.005, LoRA of rank 8 on queries and values",
+    "what a codec leaves out stays with the client and goes into its next update that counts",
+    "bytes are those of the files as they would travel, headers and scales among them",
+)
+
+
+def traffic_accuracy(base: str, quick: bool, codecs: Sequence[str] = CODECS) -> Scenario:
+    """Every codec on the same texts.
+
+    Args:
+        base: `embedded`, a folder or a hub name.
+        quick: Fewer rounds and test texts.
+        codecs: Rows beside float32.
+    """
+    plain = experiment(base, quick)
+    rows = dict.fromkeys((PLAIN, *codecs))
+    cells = [Cell(row, "up", replace(plain, updates=Updates(up=row))) for row in rows]
+    title = "Smaller updates on AG News: final accuracy in %"
+    return Scenario("traffic-accuracy", title, tuple(cells), NOTES)
+
+
+def experiment(base: str, quick: bool) -> Experiment:
+    """The experiment that all codecs share."""
+    return Experiment(
+        "traffic-accuracy",
+        "ag_news",
+        base=base,
+        adapter="lora:8",
+        deal=Deal(clients=32, labelled=256),
+        training=Training(epochs=2, batch=4, lr=5e-3, tokens=64),
+        rounds=QUICK_ROUNDS if quick else ROUNDS,
+        cohort=5,
+        evaluate_every=0,
+        test_texts=100 if quick else 2000,
+    )
+
+
+def traffic_table(found: Sequence[Measured]) -> tuple[Table, Any]:
+    """Differences from float32's accuracy, with intervals, beside bytes; the same for machines."""
+    plain = [_told(item, found[0]) for item in found]
+    ups = sizes([float(one["bytes_up"]) for one in plain])
+    downs = sizes([float(one["bytes_down"]) for one in plain])
+    rows = [
+        [
+            str(one["codec"]),
+            str(one["ways"]),
+            _percent(one["accuracy"][0]),
+            _percent(one["difference"], "+"),
+            _interval(one["interval"]),
+            ", ".join(_percent(each, "+") for each in one["difference_by_seed"]),
+            str(one["is_within"]),
+            up,
+            f"{100 * one['share_up']:.1f}",
+            down,
+            f"{100 * one['share_down']:.1f}",
+        ]
+        for one, up, down in zip(plain, ups, downs, strict=True)
+    ]
+    columns = [Column("codec", "text"), Column("ways", "text"), Column("accuracy")]
+    columns += [Column(name) for name in ("paired", "95 %", "by seed", "within 0.5", "sent")]
+    columns += [Column(name) for name in ("of float32's %", "received", "of float32's, %")]
+    notes = (
+        "in %; paired: minus float32 of the same seed, mean and 95 % interval (Student's t)",
+        "within 0.5: yes, where the whole interval is no more than half a point below float32; no, "
+        "where all of it is further; else not shown",
+    )
+    return Table(columns, rows, "bytes and accuracy by codec", list(notes), SUMMARY), plain
+
+
+def _told(item: Measured, first: Measured) -> dict[str, Any]:
+    pairs = zip(item.results, first.results, strict=True)
+    gaps = [one.accuracy - other.accuracy for one, other in pairs]
+    low, high = interval(gaps)
+    up, down = item.total("bytes_up"), item.total("bytes_down")
+    return {
+        "codec": item.cell.row,
+        "ways": item.cell.column,
+        "accuracy": item.accuracy(),
+        "difference": mean_and_spread(gaps)[0],
+        "difference_by_seed": gaps,
+        "interval": (low, high),
+        "is_within": within(low, high),
+        "bytes_up": round(up),
+        "bytes_down": round(down),
+        "share_up": up / first.total("bytes_up"),
+        "share_down": down / first.total("bytes_down"),
+    }
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of a mean, by Student's t; without end on both sides for one value."""
+    mean, spread = mean_and_spread(values)
+    if len(values) < 2:
+        return -math.inf, math.inf
+    half = T[min(len(values) - 2, len(T) - 1)] * spread / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
+def within(low: float, high: float) -> str:
+    """What an interval says of a loss of at most half a point: yes, no, or not shown."""
+    if low >= -WITHIN:
+        return "yes"
+    return "no" if high < -WITHIN else "not shown"
+
+
+def _percent(value: float, sign: str = "") -> str:
+    return f"{100 * value:{sign}.2f}"
+
+
+def _interval(ends: tuple[float, float]) -> str:
+    return "-" if math.isinf(ends[0]) else f"{_percent(ends[0], '+')} to {_percent(ends[1], '+')}"
