@@ -78,6 +78,11 @@ class Members:
         with self._lock:
             return [key for key, member in self._of.get(run_id, {}).items() if member.is_joined]
 
+    def ranks(self, run_id: str) -> dict[str, int]:
+        """The largest ranks that devices take in a run, of those that said one; by device id."""
+        known = {key: one.membership.most_rank for key, one in self.of(run_id).items()}
+        return {key: rank for key, rank in known.items() if rank}
+
     def runs_of(self, device_id: str) -> frozenset[str]:
         """Runs that a device is in, finished or not."""
         with self._lock:

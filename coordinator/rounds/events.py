@@ -48,6 +48,8 @@ class StepOpened:
         enough: Updates with which it closes at once, the first that come; 0: it waits for all.
         is_asynchronous: Whether work of steps before it goes on in it, and its own after it.
         given_up: Work ids of those steps that count no more from here on.
+        ranks: (device_id, rank) of the members that take a lower rank than the run's.
+        lower: (rank, SHA-256) of the adapter in each of those ranks.
         passed: Why others that were there are not asked.
         codec: What updates of its members are coded as; empty: they are not.
     """
@@ -66,6 +68,14 @@ class StepOpened:
     enough: int = 0
     is_asynchronous: bool = False
     given_up: tuple[str, ...] = ()
+    ranks: tuple[tuple[str, int], ...] = ()
+    lower: tuple[tuple[int, str], ...] = ()
+
+    def given(self, device_id: str) -> tuple[int, str]:
+        """What a member starts from: its rank, 0 for the run's, and the adapter's SHA-256."""
+        rank = dict(self.ranks).get(device_id, 0)
+        return rank, dict(self.lower).get(rank, self.adapter_sha256)
+
     passed: tuple[Passed, ...] = ()
     codec: str = ""
 

@@ -11,6 +11,7 @@ from coordinator.fleet.devices import Fleet
 from coordinator.fleet.members import Members
 from coordinator.rounds.admission import Refusal, check_report, check_update, counted_steps
 from coordinator.rounds.events import Answered, LossTold, StepOpened
+from coordinator.rounds.learning.handing import handed, spec_at_rank
 from coordinator.rounds.learning.learning import length_of
 from coordinator.rounds.pace.standing import answer_to
 from coordinator.serving.http.uploads import Judge
@@ -63,7 +64,7 @@ class Answers:
             raise Refusal(
                 422, f"work {work_id} asks to {asked.opened.kind}; a report alone is expected"
             )
-        adapter = self._store.blob_path(asked.opened.adapter_sha256)
+        adapter = self._store.blob_path(asked.opened.given(asked.device_id)[1])
         most = adapter.stat().st_size + MAX_UPDATE_OVERHEAD_BYTES if adapter.is_file() else 0
         known, accept = partial(self._known, asked, work_id), partial(self._accept, asked, work_id)
         return Judge(most, known, accept)
@@ -89,7 +90,9 @@ class Answers:
             return receipt  # its step has closed while it came: its adapter may be gone
         adapter = self._adapter(asked.opened.adapter_sha256)
         config = self._live(asked).config
-        update = check_update(path.read_bytes(), work_id, adapter, config)
+        rank, _ = asked.opened.given(asked.device_id)
+        given = handed(adapter, spec_at_rank(config.adapter, rank)) if rank else adapter
+        update = check_update(path.read_bytes(), work_id, given, config)
         norm = length_of(config.learning, adapter)(update.delta)
         steps = counted_steps(update, norm, config.training)
         answer = Answered(work_id, "done", name, update.num_examples, norm=norm, steps=steps)

@@ -1,10 +1,12 @@
 """Carries out what `rounds.decide` says is due: aggregates where needed, then writes the event."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from coordinator.rounds.events import AlsoAsked, Event, Paused, StepClosed, StepOpened
 from coordinator.rounds.extensions.catalogue import PluginError
+from coordinator.rounds.learning.handing import handed, spec_at_rank
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import decode_memory, encode_memory, part_of
 from coordinator.rounds.learning.scaffold import CONTROL, control_in, scaffold_of
@@ -29,6 +31,7 @@ def proceed(
     now_s: float,
     is_full: bool = False,
     facts: Facts | None = None,
+    ranks: Mapping[str, int] | None = None,
 ) -> Event | None:
     """Let a run take one step, if one is due; the event that was written.
 
@@ -43,12 +46,13 @@ def proceed(
         now_s: Unix time.
         is_full: Whether the store's disk has no room for another step's updates.
         facts: What is known of the devices; None: nothing.
+        ranks: The largest rank that devices take, of those that said one.
     """
     while (live := ledger.run(run_id)) is not None:
         event = decide(live.config, live.state, alive, live.run.secret, now_s, facts or NOBODY)
         if event is None or (is_full and isinstance(event, StepOpened | AlsoAsked)):
             return None
-        if written := _written(store, ledger, live, event):
+        if written := _written(store, ledger, live, event, ranks or {}):
             if text := step_text(live, written, names_of):
                 told = about(live.config.name, round_index=_round_of(live, written))
                 after = ledger.run(run_id) or live
@@ -67,7 +71,9 @@ def _round_of(live: Live, event: Event) -> int:
     return live.state.round_index if opened is None else opened.round_index
 
 
-def _written(store: Store, ledger: Ledger, live: Live, event: Event) -> Event | None:
+def _written(
+    store: Store, ledger: Ledger, live: Live, event: Event, ranks: Mapping[str, int]
+) -> Event | None:
     """The event as it was written; None if the state it was decided on no longer holds."""
     step = live.state.step
     if isinstance(event, StepClosed) and event.adapter_sha256 is None and step is not None:
@@ -82,7 +88,22 @@ def _written(store: Store, ledger: Ledger, live: Live, event: Event) -> Event | 
         store.check(event.adapter_sha256)  # rather than have every device fail on it
         name = event.adapter_sha256
         event = bounded(event, live.config, live.state, lambda: decode_adapter(store.read(name)))
+        with store.claiming():
+            event = _ranked(store, live, event, ranks)
+            return event if ledger.append(live, event) else None
     return event if ledger.append(live, event) else None
+
+
+def _ranked(store: Store, live: Live, opened: StepOpened, ranks: Mapping[str, int]) -> StepOpened:
+    """A step with the lower ranks of its members; their adapters are stored, one for each rank."""
+    spec, members = live.config.adapter, [device_id for _, device_id in opened.members]
+    lower = {key: ranks[key] for key in members if spec_at_rank(spec, ranks.get(key, 0)) != spec}
+    if not lower or live.config.learning.lora_mean == "factors":
+        return opened
+    adapter, found = decode_adapter(store.read(opened.adapter_sha256)), dict[int, str]()
+    for rank in sorted(set(lower.values())):
+        found[rank] = store.put(encode_adapter(handed(adapter, spec_at_rank(spec, rank))))
+    return replace(opened, ranks=tuple(sorted(lower.items())), lower=tuple(found.items()))
 
 
 def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:

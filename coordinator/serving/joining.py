@@ -9,10 +9,12 @@ from coordinator.fleet.devices import Fleet, wants
 from coordinator.fleet.members import Members
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.events import Left, Returned
+from coordinator.rounds.learning.handing import spec_at_rank
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.packs import LatePacks
 from coordinator.storage.rows.devices import Device
 from coordinator.watch.logs import about
+from edge_client.adapters.spec import parse_adapter
 from edge_client.wire.failures import SAID, Failure
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Receipt
@@ -72,12 +74,29 @@ def answer_invitation(
             why = SAID[told.failure]
             LOG.info("%s: %s takes no part: %s", run, device.name, why, extra=whom)
         return Receipt(True)
+    if lack := lack_of_rank(live, told):
+        if is_joined:
+            leave(ledger, members, run_id, device, "budget", now_s)
+        members.put(run_id, device_id, Membership("declined", "budget"), at_s)
+        LOG.info("%s: %s takes no part: %s", run, device.name, lack, extra=whom)
+        return Receipt(False, lack)
     if _returned(ledger, run_id, device_id, now_s):
         LOG.info("%s: device %s is back", run, device.name, extra=whom)
     elif not is_joined:
         LOG.info("%s: device %s joined", run, device.name, extra=whom)
     members.put(run_id, device_id, told, at_s)
     return Receipt(True)
+
+
+def lack_of_rank(live: Live, told: Membership) -> str:
+    """Why a device takes too low a rank for a run, in words; empty where it does not."""
+    spec, rank = live.config.adapter, told.most_rank
+    if spec_at_rank(spec, rank) == spec or live.config.learning.lora_mean != "factors":
+        return ""
+    return (
+        f"run {live.config.name} needs rank {parse_adapter(spec).largest_rank} of every device, "
+        f"this one takes {rank} at most; lora_mean = product takes any"
+    )
 
 
 def leave(

@@ -386,7 +386,7 @@ class Service:
         alive, names_of = self.alive(run_id, now_s), self.fleet.names_of
         is_full = self.caretaker.is_full
         known = self.fleet.facts(alive) if self.run(run_id).config.learning.goes_by_facts else None
-        given = (run_id, alive, names_of, now_s, is_full, known)
+        given = (run_id, alive, names_of, now_s, is_full, known, self.members.ranks(run_id))
         while event := proceed(self.store, self._ledger, *given):
             if isinstance(event, StepOpened | AlsoAsked):
                 woken |= {device_id for _, device_id in event.members}

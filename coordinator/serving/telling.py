@@ -6,6 +6,7 @@ from itertools import islice
 
 from coordinator.rounds.events import Event, Finished, Paused, RolledBack, StepClosed, StepOpened
 from coordinator.rounds.guidance import guidance_of
+from coordinator.rounds.learning.handing import spec_at_rank
 from coordinator.rounds.machine import closes_at_s, devices_needed
 from coordinator.rounds.pace.silence import Silence, rest_after
 from coordinator.rounds.pace.step import Step
@@ -72,6 +73,7 @@ def work_of(
         device_id: Who is asked.
     """
     guidance, state = guidance_of(live.config, live.state, opened), live.state
+    rank, name = opened.given(device_id)
     work = Work(
         protocol=PROTOCOL,
         work_id=work_id,
@@ -79,9 +81,9 @@ def work_of(
         run_id=live.run.run_id,
         round_index=opened.round_index,
         base_id=live.run.base_id,
-        adapter_spec=live.config.adapter,
-        adapter_sha256=opened.adapter_sha256,
-        adapter_bytes=bytes_of(opened.adapter_sha256),
+        adapter_spec=spec_at_rank(live.config.adapter, rank),
+        adapter_sha256=name,
+        adapter_bytes=bytes_of(name),
         task=live.config.task,
         training=live.config.training,
         seed=live.config.seed,

@@ -84,6 +84,7 @@ MEMBERSHIPS = sql.Table(
     sql.Column("failure", sql.String),
     sql.Column("peak_bytes", sql.Integer),
     sql.Column("at_s", sql.Float, nullable=False),
+    sql.Column("most_rank", sql.Integer, nullable=False, server_default="0"),
 )
 # `chain`: SHA-256 over the chain before and the payload; see `coordinator/storage/chain.py`.
 EVENTS = sql.Table(

@@ -32,6 +32,7 @@ class Shelf:
         best: SHA-256 of the best evaluated one; of equals the newest.
         best_score: How right it was; None where nothing was evaluated.
         asked: SHA-256 of what the newest steps start from.
+        lower: SHA-256 of the same in lower ranks, of each of those steps.
     """
 
     keep_rounds: int = KEEP_ROUNDS
@@ -39,6 +40,7 @@ class Shelf:
     best: str | None = None
     best_score: Score | None = None
     asked: tuple[str, ...] = ()
+    lower: tuple[tuple[str, ...], ...] = ()
 
 
 def shelved(shelf: Shelf, before: State, event: Event, after: State) -> Shelf:
@@ -56,7 +58,8 @@ def shelved(shelf: Shelf, before: State, event: Event, after: State) -> Shelf:
         return replace(known, keep_rounds=most, recent=recent)
     if isinstance(event, StepOpened):
         asked = (*shelf.asked, event.adapter_sha256)[-STEPS_ON_THEIR_WAY:]
-        return replace(shelf, asked=asked)
+        lower = (*shelf.lower, tuple(name for _, name in event.lower))[-STEPS_ON_THEIR_WAY:]
+        return replace(shelf, asked=asked, lower=lower)
     if not isinstance(event, StepClosed) or before.step is None:
         return shelf
     opened = before.step.opened
@@ -76,6 +79,7 @@ def adapters_kept(shelf: Shelf, state: State) -> set[str]:
     always |= {state.good.adapter_sha256} if state.good else set()
     always |= {one.adapter_sha256 for one in asynchronous(state).values()}
     always |= {state.control_sha256} if state.control_sha256 else set()
+    always = always.union(*shelf.lower)
     return always | set(shelf.asked) | {sha256 for _, sha256 in shelf.recent}
 
 
@@ -98,7 +102,7 @@ def remembered_kept(state: State) -> set[str]:
 
 def of_finished(shelf: Shelf) -> Shelf:
     """What a finished run still needs: first, best and last adapter."""
-    return replace(shelf, keep_rounds=0, recent=(), asked=())
+    return replace(shelf, keep_rounds=0, recent=(), asked=(), lower=())
 
 
 def folded(shelf: Shelf, state: State, events: Iterable[Event]) -> tuple[Shelf, State]:

@@ -222,14 +222,17 @@ class Membership:
             `home`: the run is over and the device has its adapter.
         failure: Code of why it cannot; of `declined` alone.
         peak_bytes: Memory that its plan for this run predicts; null where it does not say.
+        most_rank: The largest rank of LoRA that it takes; 0: the run's, whatever that is.
     """
 
     state: Literal["joined", "declined", "home"]
     failure: Failure | None = None
     peak_bytes: int | None = None
+    most_rank: int = 0
 
     def __post_init__(self) -> None:
         is_told = (self.state == "declined") == (self.failure is not None)
         demand(is_told, "failure: a code where the device declines, and only there")
         is_sane = self.peak_bytes is None or 0 <= self.peak_bytes < 2**53
         demand(is_sane, "peak_bytes: 0 to 2^53, or null")
+        demand(0 <= self.most_rank < 10_000, "most_rank: 1 to 9999, or 0 for any")

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
-HEAD = "0005"
+HEAD = "0006"
 KNOWN = ("0001", "0002", "0003", "0004", HEAD)
 OLDER = {1: "0001", 2: "0002"}  # by the table `schema_version`, which ended with 0002
 FOLDER = Path(__file__).parent

@@ -56,6 +56,7 @@ def put_member(database: Database, run_id: str, device_id: str, member: Member) 
         "state": told.state,
         "failure": told.failure,
         "peak_bytes": told.peak_bytes,
+        "most_rank": told.most_rank,
         "at_s": member.at_s,
     }
     here = (MEMBERSHIPS.c.run_id == run_id) & (MEMBERSHIPS.c.device_id == device_id)
@@ -69,5 +70,5 @@ def put_member(database: Database, run_id: str, device_id: str, member: Member) 
 
 
 def _member(row: Mapping[str, Any]) -> Member:
-    told = {name: row[name] for name in ("state", "failure", "peak_bytes")}
+    told = {name: row[name] for name in ("state", "failure", "peak_bytes", "most_rank")}
     return Member(msgspec.convert(told, Membership), row["at_s"])

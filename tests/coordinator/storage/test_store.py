@@ -104,7 +104,7 @@ def test_a_store_of_a_newer_schema_is_refused_in_one_line(tmp_path: Path) -> Non
     Store(tmp_path).close()
     with closing(sqlite3.connect(tmp_path / DATABASE)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '0099'")
-    said = r"schema 0099, newer than the 0005 that this smidgen knows; install the smidgen that"
+    said = r"schema 0099, newer than the 0006 that this smidgen knows; install the smidgen that"
     with pytest.raises(StoreError, match=said):
         Store(tmp_path, is_upgrading=True)
 

@@ -156,7 +156,7 @@ def test_only_serving_brings_a_store_up_to_date(tmp_path: Path) -> None:
     for command in ("status", "figures", "list"):
         done = smidgen("coordinator", command, "--store", str(tmp_path))
         assert done.exit_code == 2 and done.stderr.count("\n") == 1
-        assert "written by an older smidgen (schema 0001, now 0005); start `smidgen" in done.stderr
+        assert "written by an older smidgen (schema 0001, now 0006); start `smidgen" in done.stderr
     with pytest.raises(StoreError, match="older smidgen"):
         open_store(tmp_path)
     assert not copy_of(tmp_path / DATABASE).exists()
