@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from edge_client.errors import demand
 from edge_client.tables import Column, Table, show
 from simulation.experiments.waiting import WAYS, Asked, Compared, compare
 
@@ -26,6 +27,7 @@ def waiting(
     ] = False,
 ) -> None:
     """Time to a target beside one slow device: rounds that wait, ask more, or wait for nobody."""
+    demand(1.0 <= slower <= 1000.0, f"--slower {slower}: 1 to 1000 is expected")  # not NaN
     console = Console(stderr=json_output)
     progress = Console(stderr=True)
     asked = Asked(clients=clients, slower=slower, rounds=rounds, seeds=seeds)

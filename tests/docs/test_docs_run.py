@@ -22,6 +22,11 @@ pytest.importorskip("matplotlib")
 
 import typer.main
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # the same library, before it moved into Python
+    import tomli as tomllib
+
 from coordinator.config import read_run_config
 from edge_client.adapters.spec import parse_adapter
 from edge_client.planning.sizes import parse_budget, parse_cache_size
@@ -49,6 +54,11 @@ BY_HAND = {
     ".": "is the shell's own",
     "mv": "moves a store; restoring is tried in tests/coordinator/upkeep/test_copying.py",
     "cp": "the same",
+    "cd": "is the shell's own",
+    "mkdir": "makes room on a stick of one's own",
+    "python3": "is the board's or makes a venv; the scripts it starts are tried in tests/jetson",
+    "tools/bin/pip": "asks a package index",
+    "tools/bin/python": "resolves from a package index; that the script is there is checked",
 }
 PLACEHOLDERS = {"S": "0"}  # for numbers; FOLDER, URL and TOKEN are words as good as any
 LABELS = ("security", "delivery", "power", "weather", "family", "health")  # of the demo's task
@@ -119,6 +129,8 @@ def test_another_command_is_there_or_listed(block: Block, words: tuple[str, ...]
         assert os.access(script, os.X_OK), f"{block}: {words[0]} is not executable"
         return
     assert words[0] in BY_HAND, f"{block}: {words[0]} is neither run nor listed in BY_HAND"
+    for word in words[1:] if words[0] in ("python3", "tools/bin/python", "bash") else ():
+        assert not word.startswith("scripts/") or (ROOT / word).is_file(), f"{block}: no {word}"
     if words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for extra in re.findall(r"\[([\w,]+)\]", " ".join(words)) if words[0] == "pip" else ():
@@ -147,9 +159,18 @@ def test_a_line_of_json_is_read(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", of("toml"), ids=str)
-def test_a_task_is_read(block: Block, tmp_path: Path) -> None:
-    (tmp_path / "task.toml").write_text(block.text)
-    assert len(read_task(tmp_path / "task.toml").labels) > 1
+def test_a_toml_file_is_read_by_what_takes_it(block: Block, tmp_path: Path) -> None:
+    """A task, a run file or a part of one, or a package's entry points."""
+    file = tmp_path / "file.toml"
+    file.write_text(block.text)
+    told = tomllib.loads(block.text)
+    if "project" in told:
+        groups = {f"smidgen.{kind}" for kind in ("means", "optimizers", "selections")}
+        assert set(told["project"]["entry-points"]) <= groups
+    elif "labels" in told:
+        assert len(read_task(file).labels) > 1
+    else:
+        assert read_run_config(file, {"task": "agnews"})
 
 
 @pytest.mark.parametrize("file", sorted(ROOT.glob("docs/examples/*.toml")), ids=lambda p: p.name)
