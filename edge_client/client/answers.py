@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from edge_client.client.state import Answer
-from edge_client.codecs.codec import PLAIN
+from edge_client.codecs.codec import AUTO, PLAIN
 from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import evaluate, train
 from edge_client.guest.steps import Keeper
@@ -120,7 +120,8 @@ def _encoded(
     if work.codec == PLAIN:
         return encode_update(update), update.delta, None
     before = residual_in(held.residual, work, shapes_of(update.delta)) if held else {}
-    body, sent, left = encode_coded(update, work.codec, before)
+    is_open, chosen = work.codec == AUTO, held.codec if held else PLAIN
+    body, sent, left = encode_coded(update, chosen if is_open else work.codec, before)
     return body, sent, residual_file(left, work)
 
 

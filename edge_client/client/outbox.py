@@ -174,7 +174,10 @@ def deliver(
             try:
                 with meter.phase("upload"):
                     is_begun = work is None  # perhaps: it may have been cut by a restart
+                    begun_s = time.monotonic()
                     receipt = _sent(coordinator, report.work_id, finished.update, meter, is_begun)
+                if not is_begun:
+                    state.link.sent(len(finished.update), time.monotonic() - begun_s)
                 is_counted = receipt.accepted
             except NotThrough as error:
                 finished = _not_through(report, error)

@@ -11,6 +11,7 @@ controls/RUN/ROUND.st  its control variates, see `edge_client.client.scaffold.co
 residuals/RUN/ROUND.st what its coded updates left out, kept alike
 steps/WORK.st          where unfinished training stands, see `edge_client.guest.steps`
 labels-RUN.jsonl       what it has read of its unlabelled texts, see `edge_client.labelling.book`
+link.json              how fast its updates got through, see `edge_client.metering.link`
 corrections.json       measured peaks of memory, which correct predictions
 activations/           what frozen layers gave, see `edge_client.engine.activation_cache`
 lock                   held while a client runs
@@ -44,6 +45,7 @@ from edge_client.files import (
     told_of,
     write_atomically,
 )
+from edge_client.metering.link import Link
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import Report, WireError, decode, encode
 from edge_client.wire.tensors import sha256
@@ -113,6 +115,7 @@ class ClientState:
         self._adapters, self._outbox = folder / "adapters", folder / "outbox"
         self._runs, self._steps = folder / "runs", folder / "steps"
         self.controls = Controls(folder / "controls")
+        self.link = Link(folder / "link.json")
         self.residuals = Controls(folder / "residuals", "what an update left out")
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the texts

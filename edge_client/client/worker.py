@@ -14,7 +14,8 @@ from edge_client.client.enrolment import check_base, check_ready, check_texts
 from edge_client.client.settings import Settings
 from edge_client.client.state import Answer, ClientState, file_name
 from edge_client.client.telling import Progress, texts_in
-from edge_client.codecs.codec import PLAIN
+from edge_client.codecs.codec import AUTO, PLAIN
+from edge_client.codecs.settings import codec_for
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
@@ -111,7 +112,7 @@ class Worker:
                 leave = self._guest.between if work.kind == "label" else self._guest.stay
                 engine.on_texts = left_after(engine.on_texts, leave)
         with meter.phase(work.kind):
-            held = self._held(work, control)
+            held = self._held(work, control, len(body))
             finished = answer(engine, own, work, device_id, notes, self._keeper(work), held)
             if finished.control is not None:  # before the outbox, so that both are there or neither
                 told = work.round_index, work.control_round
@@ -125,7 +126,7 @@ class Worker:
         meter.accelerator_peak_bytes = peak.allocated_bytes if peak else None
         return finished
 
-    def _held(self, work: Work, control: bytes) -> Held | None:
+    def _held(self, work: Work, control: bytes, plain_bytes: int) -> Held | None:
         """What to go on from in training; None in a run that keeps nothing."""
         is_coded = work.codec != PLAIN
         if work.kind != "train" or not (work.training.scaffold or is_coded):
@@ -135,7 +136,8 @@ class Worker:
             own = self._state.controls.own(run, work.control_round)
         if is_coded:
             residual = self._state.residuals.own(run, work.residual_round) or b""
-        return Held(control, own, residual)
+        rate = self._state.link.rate() if work.codec == AUTO else None
+        return Held(control, own, residual, codec_for(plain_bytes, rate))
 
     def _keeper(self, work: Work) -> Keeper:
         settings = self._settings

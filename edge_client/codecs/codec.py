@@ -28,7 +28,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 Kind = Literal["float32", "int8", "int4", "topk"]
 PLAIN: Literal["float32"] = "float32"
-TOPK = "topk"
+TOPK, AUTO = "topk", "auto"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 WIDTHS = {"int8": INT8, "int4": INT4}
 NUMBERS, SCALES, PLACES, VALUES = "q", "s", "i", "v"  # tensors' names: short, for each is sent
@@ -46,6 +46,16 @@ def check_codec(name: str) -> None:
         share_of(name)
         return
     demand(name == PLAIN or name in WIDTHS, f"unknown codec {name[:40]!r}: {KNOWN}")
+
+
+def check_setting(name: str) -> None:
+    """Refuse what is neither a codec's name nor `auto`.
+
+    Raises:
+        WrongInput: Says which there are.
+    """
+    if name != AUTO:
+        check_codec(name)
 
 
 def share_of(name: str) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edge_client.codecs.codec import PLAIN
 from edge_client.wire.tensors import AdapterState, decode_adapter
 
 
@@ -26,11 +27,13 @@ class Held:
         own: c_i, likewise; None: it is lost or there is none, so the device trains without, and
             says no steps.
         residual: What its coded updates have left out, likewise; empty: nothing.
+        codec: What `auto` comes to.
     """
 
     control: bytes = b""
     own: bytes | None = b""
     residual: bytes = b""
+    codec: str = PLAIN
 
     @property
     def c(self) -> AdapterState:

@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from edge_client.codecs.codec import PLAIN, check_codec
+from edge_client.codecs.codec import PLAIN, check_setting
 from edge_client.errors import Failed, demand
 from edge_client.texts.tasks import Task
 from edge_client.wire.confidences import Confidences
@@ -78,7 +78,7 @@ class Work:
         control_bytes: Size of that file.
         control_round: The last round in which this device's update changed it, 0 for none: the
             device goes on from the variate of its own that it had after that one.
-        codec: How the update is to be coded; see `edge_client.codecs`. Of training.
+        codec: How the update is to be coded, or `auto`; see `edge_client.codecs`. Of training.
         residual_round: The last round in which this device's coded update counted, 0 for none: what
             that one left out is added to what training gives.
     """
@@ -112,7 +112,7 @@ class Work:
         if self.control_sha256:
             check_id("control_sha256", self.control_sha256)
         demand(self.control_round >= 0, "control_round: 0 or more")
-        check_codec(self.codec)
+        check_setting(self.codec)
         demand(self.residual_round >= 0, "residual_round: 0 or more")
         is_whole = self.kind != "label" or self.labelling is not None
         demand(is_whole, "labelling: expected with label work")

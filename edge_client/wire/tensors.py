@@ -132,7 +132,7 @@ def encode_coded(
 
     Args:
         update: What training gave.
-        codec: The codec's name; not `float32`.
+        codec: The codec's name; `float32` leaves nothing out.
         residual: What earlier updates left out; empty: nothing.
 
     Returns:

@@ -34,6 +34,7 @@ from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import EMBEDDED
+from edge_client.codecs.codec import AUTO
 from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput
 from edge_client.texts.tasks import Task
@@ -176,6 +177,7 @@ class Experiment:
         _demand(0 <= self.seed < 2**63, "seed: 0 to 2^63 - 1")
         _demand(1 <= self.threads <= 1024, "threads: 1 to 1024")
         object.__setattr__(self, "languages", tuple(sorted(set(self.languages))))
+        _demand(self.updates.up != AUTO, "updates: up: a codec by name; no link is measured here")
         if self.adapter in FULL:
             return
         try:

@@ -89,9 +89,10 @@ def traffic_table(found: Sequence[Measured]) -> tuple[Table, Any]:
     ]
     columns = [Column("codec", "text"), Column("ways", "text"), Column("accuracy")]
     columns += [Column(name) for name in ("paired", "95 %", "by seed", "within 0.5", "sent")]
-    columns += [Column(name) for name in ("of float32's %", "received", "of float32's, %")]
+    columns += [Column(name) for name in ("sent, %", "received", "received, %")]
     notes = (
-        "in %; paired: minus float32 of the same seed, mean and 95 % interval (Student's t)",
+        "in %, bytes in those of float32; paired: minus float32 of the same seed, mean and 95 % "
+        "interval (Student's t)",
         "within 0.5: yes, where the whole interval is no more than half a point below float32; no, "
         "where all of it is further; else not shown",
     )

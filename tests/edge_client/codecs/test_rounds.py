@@ -14,8 +14,10 @@ from edge_client.wire.messages import PROTOCOL, Next, Work, decode, encode
 from edge_client.wire.residual import residual_file, residual_in
 from edge_client.wire.tensors import (
     AdapterState,
+    UpdateHeader,
     decode_adapter,
     decode_update,
+    header_of,
     shapes_of,
 )
 from edge_client.wire.training import Training
@@ -91,6 +93,26 @@ def test_two_coded_updates_are_what_two_plain_ones_are_but_for_what_is_left(
         assert not name.endswith("B.weight") or np.abs(sent - whole).max() > 0.0
     sizes = [len(script.updates[0]) for script in (coded, plain)]
     assert sizes[0] < 0.2 * sizes[1]  # of a tiny adapter, whose header counts
+
+
+def test_auto_takes_what_the_link_carries_and_leaves_nothing_behind(
+    tiny_base: Base, task: Task, mine: Path, tmp_path: Path
+) -> None:
+    rates = iter((30.0, 1e9, None, None))  # bytes per second, as if sent between the works
+
+    def act() -> None:
+        path = tmp_path / "state" / "link.json"
+        path.unlink(missing_ok=True)
+        if rate := next(rates):
+            path.write_bytes(b'{"bytes_per_s": %f}' % rate)
+
+    auto = Coded(tiny_base, task, [("train", act)] * 4, codec="auto")
+    auto.folder, auto.counted = tmp_path, (0, 1, 2, 3)
+    assert [one.outcome for one in auto.run(tmp_path)] == ["done"] * 4
+    said = [decode(header_of(body), UpdateHeader).codec for body in auto.updates]
+    assert said == ["int4", "float32", "int8", "int8"]
+    assert len(auto.adapter) * 0.27 > 30 * 10  # so the first link is too slow for int8
+    assert auto.kept[-4:-1] == [["1.st", "2.st"], ["2.st", "3.st"], ["3.st", "4.st"]]
 
 
 def test_what_is_kept_of_another_adapter_is_dropped_in_one_line(
