@@ -8,7 +8,7 @@ a run without torch. LoRA: Hu et al. 2021 (arXiv:2106.09685); soft prompts: Lest
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edge_client.adapters.ranks import LORA_ALPHA, PART, ModuleRank, parse_ranks, rank_parts
 from edge_client.bases.architectures import FAMILIES, Shape
@@ -157,6 +157,14 @@ def _ranks(
         raise AdapterError(f"adapter {text!r}: no linear {unknown[0]}; one of {expected}")
     plain = {target: ModuleRank(0, target, rank if target in targets else 0) for target in TARGETS}
     return tuple(one for one in found if top or one[2:] != plain[one.target][2:])
+
+
+def at_most(spec: AdapterSpec, rank: int) -> AdapterSpec:
+    """The adapter with no module above a rank; 0 changes nothing, nor does one without LoRA."""
+    if not 0 < rank < spec.largest_rank:
+        return spec
+    ranks = tuple(one._replace(rank=min(rank, one.rank)) for one in spec.ranks)
+    return parse_adapter(str(replace(spec, rank=min(rank, spec.rank), ranks=ranks)))
 
 
 def frozen_layers(spec: AdapterSpec, layers: int) -> int:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from edge_client.adapters.spec import parse_adapter
+from edge_client.adapters.spec import at_most, parse_adapter
 from edge_client.client.failures import ClientError, NoMemoryNow, OtherBase, not_known
 from edge_client.client.retries import reached
 from edge_client.client.settings import Settings
@@ -27,7 +27,15 @@ from edge_client.planning.sizes import BudgetError
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
 from edge_client.texts.rows import DataError
-from edge_client.wire.fleet import REVOKED, DeviceFacts, Enrol, Enrolled, Terms, draw_key
+from edge_client.wire.fleet import (
+    REVOKED,
+    DeviceFacts,
+    Enrol,
+    Enrolled,
+    Membership,
+    Terms,
+    draw_key,
+)
 from edge_client.wire.messages import PROTOCOL
 
 log = logging.getLogger(__name__)
@@ -153,7 +161,7 @@ def check_protocol(url: str, protocol: int) -> None:
         )
 
 
-def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> int:
+def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> Membership:
     """Look before any work whether this device can do what a run asks.
 
     Args:
@@ -162,7 +170,8 @@ def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> int:
         folder: The device's texts, by the run's labels.
 
     Returns:
-        Bytes of memory that the plan for it predicts.
+        How it takes part: in the run's rank, or where its owner or its memory allows less, in the
+        largest that fits, halved as often as it must be.
 
     Raises:
         ClientError: The device holds another base.
@@ -174,15 +183,23 @@ def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> int:
     check_base(settings, terms.base_id, terms.base_name, is_offered=terms.pack is not None)
     settings.limits.check(terms.training)
     check_texts(settings, folder.read(), is_labelling=terms.labelling is not None)
-    spec, work = parse_adapter(terms.adapter_spec), (terms.training, len(terms.task.labels))
-    try:
-        ours = settings.budget_bytes, settings.device
-        plan = check_budget(settings.engine, settings.base, spec, *work, *ours)
-    except BudgetError as error:
-        if settings.budget_bytes is not None:
-            raise
-        raise NoMemoryNow(f"{error}; start the client again when more memory is free") from error
-    return plan.predicted_peak_bytes
+    spec, lack = parse_adapter(terms.adapter_spec), None
+    work = (terms.training, len(terms.task.labels), settings.budget_bytes, settings.device)
+    rank = min(spec.largest_rank, max(1, int(settings.limits.rank)))
+    while True:
+        try:
+            plan = check_budget(settings.engine, settings.base, at_most(spec, rank), *work)
+            most_rank = rank if rank < spec.largest_rank else 0
+            return Membership("joined", None, plan.predicted_peak_bytes, most_rank)
+        except BudgetError as error:
+            lack = lack or error
+            if rank > 1:
+                rank //= 2
+                continue
+            if settings.budget_bytes is not None:
+                raise lack from None
+            told = f"{lack}; start the client again when more memory is free"
+            raise NoMemoryNow(told) from error
 
 
 def check_base(

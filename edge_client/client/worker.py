@@ -31,7 +31,7 @@ from edge_client.metering.work import WorkMeter
 from edge_client.planning.words import plan_in_words
 from edge_client.texts.data_folder import DataFolder
 from edge_client.wire.control import Held
-from edge_client.wire.fleet import Terms
+from edge_client.wire.fleet import Membership, Terms
 from edge_client.wire.messages import Work
 from edge_client.wire.tensors import decode_adapter
 
@@ -57,8 +57,8 @@ class Worker:
         self._is_told = False  # which of these texts are not read
         self._notes: tuple[str, FileNotes] | None = None  # of one run
 
-    def look(self, terms: Terms) -> int:
-        """See whether this device can do what a run asks; memory that its plan predicts.
+    def look(self, terms: Terms) -> Membership:
+        """See whether this device can do what a run asks, and how it takes part.
 
         Raises:
             WrongInput: Another base, texts that do not fit, or no plan that fits the budget.
@@ -68,9 +68,9 @@ class Worker:
             self._close_engine()  # its memory is what the plan is to fit in
         labels = terms.task.labels
         folder = self._folders.get(labels) or self._open_folder(labels)
-        peak_bytes = check_ready(self._settings.on_base(terms.base_id), terms, folder)
+        joined = check_ready(self._settings.on_base(terms.base_id), terms, folder)
         self._folders[labels] = folder
-        return peak_bytes
+        return joined
 
     def do(
         self,

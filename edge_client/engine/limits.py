@@ -35,6 +35,7 @@ class Limits:
         tokens: Longest input.
         lr: Learning rate.
         seconds: Of computing; looked at between steps.
+        rank: Of LoRA; of a run with more this device takes this much, if the run allows it.
     """
 
     epochs: float = 100
@@ -42,6 +43,7 @@ class Limits:
     tokens: float = 2048
     lr: float = 1.0
     seconds: float = 6 * 3600
+    rank: float = 9999
 
     def check(self, training: Training) -> None:
         """Refuse training that is more than allowed.

@@ -1,10 +1,8 @@
 """What a device is handed that takes less rank than the run has."""
 
-from dataclasses import replace
-
 from coordinator.rounds.learning.exact import at_rank
 from coordinator.rounds.learning.products import LORA_A, lora_modules
-from edge_client.adapters.spec import parse_adapter
+from edge_client.adapters.spec import at_most, parse_adapter
 from edge_client.wire.tensors import AdapterState
 
 
@@ -16,10 +14,8 @@ def spec_at_rank(adapter_spec: str, rank: int) -> str:
         rank: 1 or more.
     """
     spec = parse_adapter(adapter_spec)
-    if not 0 < rank < spec.largest_rank:
-        return adapter_spec
-    ranks = tuple(one._replace(rank=min(rank, one.rank)) for one in spec.ranks)
-    return str(parse_adapter(str(replace(spec, rank=min(rank, spec.rank), ranks=ranks))))
+    lower = at_most(spec, rank)
+    return adapter_spec if lower is spec else str(lower)
 
 
 def handed(adapter: AdapterState, adapter_spec: str) -> AdapterState:

@@ -13,6 +13,7 @@ from edge_client.client.state import ClientState
 from edge_client.client.telling import called
 from edge_client.client.transport import Coordinator
 from edge_client.client.worker import Worker
+from edge_client.planning.sizes import BudgetError
 from edge_client.wire.fleet import Membership, Terms
 from edge_client.wire.messages import Receipt
 
@@ -21,6 +22,10 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 300.0  # a run that could not be joined is looked at again
 SAY_EVERY_S = 60.0  # that a pack is fetched, to hear whether its run still goes on
 FETCHING = Membership("declined", "fetching")
+
+
+class LowRank(BudgetError):
+    """A run that needs a larger rank than this device takes."""
 
 
 class Joining:
@@ -55,7 +60,7 @@ class Joining:
         """
         run_id, was_in = terms.run_id, terms.run_id in self._standings.joined
         try:
-            peak_bytes = self._worker.look(terms)
+            joined = self._worker.look(terms)
             self._state.keep_terms(terms)
         except ERRORS as found:
             is_base = isinstance(found, OtherBase)
@@ -66,12 +71,14 @@ class Joining:
                 self._said_s = self._clock()
             return
         self._standings.declined.pop(run_id, None)
-        receipt = self._say(run_id, Membership("joined", peak_bytes=peak_bytes))
+        receipt = self._say(run_id, joined)
         if receipt is not None and receipt.accepted:
             if not was_in:
                 log.info("joined run %s", called(terms))
             self._standings.joined.setdefault(run_id, Standing(terms)).terms = terms
-        elif not was_in:
+        elif receipt is not None and joined.most_rank:
+            self._declined(terms, LowRank(receipt.reason))
+        if not was_in and (receipt is None or not receipt.accepted):
             self._state.forget_terms(run_id)
 
     def look_again(self) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -9,16 +10,19 @@ from urllib.parse import urlsplit
 import pytest
 
 from edge_client.bases.base import Base
+from edge_client.client.enrolment import check_ready
 from edge_client.client.failures import ClientError, OtherBase
 from edge_client.client.loop import Client
 from edge_client.client.settings import Settings
 from edge_client.client.state import Answer as Kept
 from edge_client.client.state import ClientState, Identity
 from edge_client.client.transport import Unreachable
+from edge_client.engine.limits import Limits
 from edge_client.planning.sizes import BudgetError
+from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
-from edge_client.wire.fleet import REVOKED, Enrol, Terms, device_id_of
+from edge_client.wire.fleet import REVOKED, Enrol, Membership, Terms, device_id_of
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Next, Report, decode, encode
 from tests.edge_client.client.servers import Answer, http_server
@@ -285,3 +289,32 @@ def test_before_enrolment_the_patience_is_said_as_it_is(
     with pytest.raises(Unreachable):
         Client(settings, home.state).run()
     assert "trying again for 0.5 s" in caplog.text
+
+
+def stands(home: Home, spec: str, **more: object) -> Membership:
+    """How a device would take part in a run with this adapter."""
+    terms = replace(home.terms, adapter_spec=spec)
+    folder = DataFolder(home.folder / "mine", terms.task.labels)
+    return check_ready(home.settings("http://hub", **more), terms, folder)
+
+
+def test_a_device_takes_the_rank_that_its_owner_allows(home: Home) -> None:
+    assert stands(home, "lora:8").most_rank == 0  # the run's, whatever that is
+    assert stands(home, "lora:8", limits=Limits(rank=8)).most_rank == 0
+    assert stands(home, "lora:8", limits=Limits(rank=3)).most_rank == 3
+    assert stands(home, "lora:8/0.q=2", limits=Limits(rank=1)).most_rank == 1
+    assert stands(home, "bias", limits=Limits(rank=1)).most_rank == 0
+
+
+def test_a_device_takes_half_of_the_rank_or_less_where_more_does_not_fit_its_memory(
+    home: Home,
+) -> None:
+    found: list[int] = []
+    for budget_bytes in range(64 << 20, 2048 << 20, 8 << 20):
+        with suppress(BudgetError):
+            found.append(stands(home, "lora:8192", budget_bytes=budget_bytes).most_rank)
+            if found[-1] == 0:
+                break
+    assert found[-1] == 0 and found[0] < 8192
+    assert found[:-1] == sorted(found[:-1]) and set(found[:-1]) <= {2**n for n in range(13)}
+    assert 4096 in found

@@ -18,6 +18,7 @@ from edge_client.client.loop import Client
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, Identity
 from edge_client.codecs.settings import Updates
+from edge_client.engine.limits import Limits
 from edge_client.texts.tasks import Task
 from edge_client.wire.fleet import device_id_of
 from edge_client.wire.labelling import Labelling
@@ -27,7 +28,7 @@ from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import schedule_of
 from simulation.experiments.federation.outcomes import Round
 from simulation.experiments.federation.run import federate
-from simulation.experiments.stage import Stage
+from simulation.experiments.stage import Stage, use_threads
 from simulation.population.deal import Deal
 from simulation.population.folders import write_clients
 from tests.breadth import first_fast
@@ -48,6 +49,12 @@ def as_devices(on: Stage) -> Stage:
 def key_of_id(device_id: str) -> str:
     keys = [key_of(f"client-{number:04d}") for number in range(1, 10)]
     return next(key for key in keys if device_id_of(key) == device_id)
+
+
+def ranks_of(on: Stage) -> dict[str, int]:
+    """The most rank that each client takes, in turn."""
+    ranks, names = on.experiment.ranks, [client.name for client in on.population]
+    return dict(zip(names, ranks * len(names), strict=False))
 
 
 def over_http(on: Stage, tmp_path: Path) -> tuple[str, dict[int, float], str]:
@@ -86,8 +93,12 @@ def over_http(on: Stage, tmp_path: Path) -> tuple[str, dict[int, float], str]:
 
 def client_of(on: Stage, url: object, token: str, name: str, folder: Path) -> Callable[[], object]:
     data, kind = folder / "data" / name, on.experiment.engine
+    limits = Limits(rank=ranks_of(on).get(name, 9999))
     settings = Settings(
-        *(str(url), token, name, data, on.base, kind), wait_s=1.0, is_until_finished=True
+        *(str(url), token, name, data, on.base, kind),
+        wait_s=1.0,
+        limits=limits,
+        is_until_finished=True,
     )
     state = ClientState(folder / "state" / name)
     state.keep_identity(Identity("", key_of_id(name)))
@@ -171,6 +182,25 @@ def test_coded_updates_are_the_same_over_http(
     assert over_wire == sum(closed.bytes_up for closed in seen)
     folders = [tmp_path / "state" / name / "residuals" for name in names]
     assert not any(list(folder.iterdir()) for folder in folders if folder.is_dir())  # it is over
+
+
+@pytest.mark.parametrize("kind", first_fast(KINDS))
+def test_mixed_ranks_are_the_same_over_http(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+) -> None:
+    said = {"engine": kind, "dtype": "auto", "learning": PRODUCT, "adapter": "lora:4"} | GUARDED
+    all_of_them = {"ranks": (1, 2, 4), "cohort": 3}
+    on, seen = as_devices(staged(tiny_base, hub_task, **said, **all_of_them)), list[Round]()
+    use_threads(on.experiment.threads)  # sums depend on them
+    adapter, _, secret = over_http(on, tmp_path)
+    names, ranks = [client.name for client in on.population], ranks_of(on)
+    assert sorted(ranks.values()) == [1, 2, 4]
+    with closing(InProcess(on)) as devices:
+        known = (schedule_of(on.experiment, len(names)), on.template(), devices.start(), names)
+        last = federate(*known, devices, seen.append, secret=secret, ranks=ranks)
+        other = federate(*known, devices, secret=secret)  # all of them take rank 4
+    assert sha256(last.adapter) == adapter != sha256(other.adapter)
+    assert all(closed.lost is not None for closed in seen if closed.round_index)
 
 
 @pytest.mark.parametrize("learning", [Learning(), PRODUCT], ids=["factors", "product"])
