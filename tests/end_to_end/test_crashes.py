@@ -1,11 +1,14 @@
 """Processes killed for real, mid-round; the run finishes as if nothing had happened."""
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 
 import pytest
 
+from coordinator.rounds.events import StepOpened
 from coordinator.rounds.extensions.catalogue import apart
+from coordinator.storage.store import Store
 from tests.breadth import first_fast
 from tests.end_to_end.conftest import CLIENTS, EPOCHS, Scene, wait_for
 
@@ -127,3 +130,27 @@ def test_a_round_outlives_a_broken_plugin_and_the_coordinator_that_it_was_in(
             scene.coordinator_json("resume")
         place.finish()
     assert scene.adapter() == other_scene.adapter()
+
+
+@pytest.mark.fault
+def test_kill_9_changes_no_byte_of_a_run_of_mixed_ranks(scene: Scene, other_scene: Scene) -> None:
+    """The coordinator dies while devices of ranks 4 and 8 train in a run of rank 16."""
+    for place, is_killed in ((other_scene, False), (scene, True)):
+        file = place.folder / "ranks.toml"
+        learning = '[learning]\nlora_mean = "product"\n'
+        file.write_text(f"adaptive_deadline = false\n{learning}")
+        place.create(2, len(CLIENTS), EPOCHS, str(file), "--adapter", "lora:16")
+        url = place.serve()
+        for name, rank in zip(CLIENTS, (4, 8), strict=True):
+            place.client(name, url, "--limits", f"rank={rank}")
+        if is_killed:
+            wait_for(lambda: "round 2 of 2: train" in scene.log("b"), scene.fleet.check)
+            place.kill("coordinator")
+            place.serve(int(url.rsplit(":", 1)[1]))
+        place.finish()
+    assert scene.adapter() == other_scene.adapter()
+    status = scene.coordinator_json("status")
+    assert set(status["lost_by_round"]) == {"1", "2"}
+    with closing(Store(scene.folder / "store")) as store:
+        opened = [one for one in store.journal(scene.run_id) if isinstance(one, StepOpened)]
+    assert all(sorted(rank for _, rank in one.ranks) == [4, 8] for one in opened)
