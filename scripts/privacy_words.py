@@ -44,6 +44,10 @@ REVEALS: dict[str, tuple[str, str]] = {
         "",
     ),
     "Membership.peak_bytes": ("How much memory it will take, so its engine and its budget.", ""),
+    "Membership.most_rank": (
+        "How much of the run's rank its memory and its owner let it take; of other runs nothing.",
+        "",
+    ),
     "work.wait_s": (SAYS_NOTHING, ""),
     "work.life": ("When it was started anew, and that its state folder was copied.", ""),
     "UpdateHeader.protocol": (SAYS_NOTHING, ""),
