@@ -14,6 +14,7 @@ MEMBERSHIP = {
     "state": "joined",
     "failure": None,
     "peak_bytes": 180000000,
+    "most_rank": 0,
     "at_s": 1789990100.0,
     "misses": 0,
 }
@@ -28,6 +29,7 @@ class Membership(Model):
         state: `joined`, `declined`, or `home`: the run is over and it has the adapter.
         failure: Why it declined.
         peak_bytes: Memory that its plan predicts.
+        most_rank: The largest rank of LoRA that it takes; 0: the run's.
         at_s: When it said so.
         misses: Steps of the run in a row that closed without it; it is asked less often for that.
     """
@@ -39,6 +41,7 @@ class Membership(Model):
     state: Literal["joined", "declined", "home"]
     failure: Failure | None
     peak_bytes: int | None
+    most_rank: int
     at_s: float
     misses: int
 
