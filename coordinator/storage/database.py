@@ -1,5 +1,7 @@
 """One database of a store: reading rows, and writes that are on disk when they return."""
 
+import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from threading import Lock
@@ -160,5 +162,19 @@ def _told() -> Iterator[None]:
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     for pragma in PRAGMAS:
-        cursor.execute(f"PRAGMA {pragma}")
+        _set(cursor, pragma)
     cursor.close()
+
+
+def _set(cursor: Any, pragma: str) -> None:
+    """SQLite's own wait does not count where two turn on the write-ahead log at once."""
+    (wait_ms,) = cursor.execute("PRAGMA busy_timeout").fetchone()
+    end = time.monotonic() + wait_ms / 1000
+    while True:
+        try:
+            cursor.execute(f"PRAGMA {pragma}")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
