@@ -22,8 +22,15 @@ from coordinator.storage.blobs import Checked, keep_blob, put_blob, read_blob
 from coordinator.storage.database import Database, Statement
 from coordinator.storage.heads import Head, Heads
 from coordinator.storage.journal import JournalError, chained, forget_before, link_of, read
-from coordinator.storage.migrations.upgrade import HEAD, KNOWN, keep_copy, revision_of, upgrade
-from coordinator.storage.schema import DEVICES, EVENTS, METADATA, REPORTS, RUNS, STORE, VERSION
+from coordinator.storage.migrations.upgrade import (
+    HEAD,
+    KNOWN,
+    create,
+    keep_copy,
+    revision_of,
+    upgrade,
+)
+from coordinator.storage.schema import DEVICES, EVENTS, REPORTS, RUNS, STORE
 from edge_client.errors import WrongInput
 from edge_client.files import private
 
@@ -98,17 +105,18 @@ class Store:
         except (OSError, SQLAlchemyError) as error:
             raise StoreError(f"cannot open the store {folder}: {_first_line(error)}") from error
 
+    @property
+    def _url(self) -> str:
+        return self.database.engine.url.render_as_string(hide_password=False)
+
     def _create(self, folder: Path) -> None:
-        if any(self.blobs.iterdir()):
+        is_used = any(self.blobs.iterdir())
+        if is_used and revision_of(self.database.engine) is None:  # nobody was quicker
             raise StoreError(
                 f"store {folder} holds adapters, but its database is empty; restore "
                 f"{DATABASE} from a backup, or name another --store"
             )
-        METADATA.create_all(self.database.engine)
-        self.database.write(
-            sql.insert(STORE).values(is_watched=False, is_secured=False),
-            sql.insert(VERSION).values(version_num=HEAD),
-        )
+        create(self._url)
 
     def _check_older(self, folder: Path, revision: str, is_upgrading: bool) -> None:
         if revision not in KNOWN:
@@ -133,7 +141,7 @@ class Store:
             if url.get_backend_name() == "sqlite" and file:
                 copy = keep_copy(Path(file))
                 LOG.info("an older smidgen wrote this store: its database is copied to %s", copy)
-            upgrade(url.render_as_string(hide_password=False), revision)
+            upgrade(self._url, revision)
             LOG.info("the store has been brought from schema %s to %s", revision, HEAD)
 
     def close(self) -> None:

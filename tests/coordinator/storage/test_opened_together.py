@@ -11,6 +11,8 @@ import sqlalchemy as sql
 
 from coordinator.storage import database
 from coordinator.storage.database import Database, DatabaseBusy
+from coordinator.storage.schema import STORE
+from coordinator.storage.store import Store
 
 
 def test_the_write_ahead_log_is_turned_on_by_many_at_once(tmp_path: Path) -> None:
@@ -32,6 +34,24 @@ def test_the_write_ahead_log_is_turned_on_by_many_at_once(tmp_path: Path) -> Non
                 older.execute("CREATE TABLE runs (run_id TEXT)")
             modes = [pool.submit(opened, file, together) for _ in range(count)]
             assert [one.result() for one in modes] == ["wal"] * count
+
+
+def test_a_store_that_is_not_there_yet_is_made_once(tmp_path: Path) -> None:
+    """`coordinator serve` and `coordinator create`, started by one script."""
+    count = 3
+
+    def opened(folder: Path, together: Barrier) -> list[dict[str, object]]:
+        together.wait()
+        store = Store(folder)
+        rows = [dict(row) for row in store.database.rows(sql.select(STORE))]
+        store.close()
+        return rows
+
+    with ThreadPoolExecutor(count) as pool:
+        for number in range(15):
+            together = Barrier(count)
+            stores = [pool.submit(opened, tmp_path / f"{number}", together) for _ in range(count)]
+            assert [len(one.result()) for one in stores] == [1] * count
 
 
 def test_one_who_keeps_it_is_waited_for_as_long_as_a_write_waits(
