@@ -13,6 +13,7 @@ from pathlib import Path
 from edge_client.adapters.peft_folder import is_exported
 from edge_client.api.given import Asked, Place, place, place_or_none, task_file
 from edge_client.api.labeller import Answer, Labeller, Left, answers, open_labeller
+from edge_client.api.prior import with_prior
 from edge_client.bases.base import EMBEDDED
 from edge_client.engine.scores import Confusion, LabelScores
 from edge_client.planning.cuda.accelerator import CPU
@@ -60,6 +61,7 @@ def evaluate(
     label_column: str = "",
     delimiter: str = "",
     encoding: str = "",
+    prior: Place | None = None,
 ) -> Scores:
     """Score an adapter (or the base alone) on labelled texts: test.* of a folder, or a file.
 
@@ -78,13 +80,15 @@ def evaluate(
         label_column: Column with the label; `label` by default.
         delimiter: Between the columns of CSV and TSV.
         encoding: Of the file; UTF-8 by default.
+        prior: A file of texts, about equally many of each label: what the adapter says of texts
+            anyway, which is taken off each answer.
 
     Raises:
         WrongInput: Texts, adapter, task or base do not fit each other.
         Failed: The engine could not do it.
     """
     dialect = Dialect(text_column, label_column, delimiter, encoding)
-    scoring = open_scoring(data, adapter, task, base, engine, memory_budget, dialect, device)
+    scoring = open_scoring(data, adapter, task, base, engine, memory_budget, dialect, device, prior)
     with closing(scoring.labeller.engine):
         return scoring.score()
 
@@ -139,6 +143,7 @@ def open_scoring(
     memory_budget: str,
     dialect: Dialect,
     device: str = CPU,
+    prior: Place | None = None,
 ) -> Scoring:
     """Look at the texts, then open the adapter; see `evaluate`."""
     folder = place(data)
@@ -149,7 +154,8 @@ def open_scoring(
     is_wanted = opened is None or not is_exported(opened)  # an export has a task of its own
     chosen = task or (own if is_wanted and own.is_file() else None)
     labeller = open_labeller(opened, chosen, str(base), engine, memory_budget, device)
-    return Scoring(labeller, file, dialect, has_id)
+    balanced = with_prior(labeller, place_or_none(prior), dialect)
+    return Scoring(balanced, file, dialect, has_id)
 
 
 def file_of(data: Path) -> Path:

@@ -37,11 +37,13 @@ class Labeller:
         engine: What computes.
         task: What is told apart.
         spec: The adapter.
+        prior: Mean log-probability of each label, which is taken off every answer; empty: nothing.
     """
 
     engine: Engine
     task: Task
     spec: AdapterSpec
+    prior: tuple[float, ...] = ()
 
     @property
     def needs_pairs(self) -> bool:
@@ -167,9 +169,19 @@ def answers(labeller: Labeller, texts: Iterable[Found], left: Left) -> Iterator[
     """Label texts in their order; those without a text go to `left`."""
     for piece in _pieces(_usable(labeller, texts, left)):
         examples = [example for _, example in piece]
-        rows = labeller.engine.predict(examples)
+        rows = _without(labeller.engine.predict(examples), labeller.prior)
         for (found, example), row in zip(piece, rows, strict=True):
             yield Answer(found, example, row)
+
+
+def _without(rows: np.ndarray, prior: Sequence[float]) -> np.ndarray:
+    """Log-probabilities with the prior taken off, which sum to 1 again."""
+    if not prior:
+        return rows
+    scores = rows.astype(np.float64) - np.asarray(prior)
+    highest = scores.max(axis=1, keepdims=True)
+    found: np.ndarray = scores - highest - np.log(np.exp(scores - highest).sum(1, keepdims=True))
+    return found
 
 
 def _usable(

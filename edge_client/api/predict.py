@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 
 from edge_client.api.given import Asked, Place, place_or_none
 from edge_client.api.labeller import Answer, Labeller, Left, answers, open_labeller
+from edge_client.api.prior import with_prior
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import demand
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
+from edge_client.texts.dialect import Dialect
 from edge_client.texts.examples import Example, Found
 
 Text = str | tuple[str, str]  # of a pair, both
@@ -43,6 +45,7 @@ def predict(
     engine: str = AUTO,
     device: str = CPU,
     memory_budget: str = AUTO,
+    prior: Place | None = None,
 ) -> list[Prediction]:
     """Label texts with an adapter, or with the base alone (zero-shot).
 
@@ -57,6 +60,8 @@ def predict(
         engine: `auto`, `torch` or `onnx`.
         device: `cpu`, or `cuda` for the torch engine on a CUDA device.
         memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
+        prior: A file of texts, about equally many of each label: what the adapter says of texts
+            anyway, which is taken off each answer.
 
     Raises:
         WrongInput: An empty text or something else than a text, no such adapter, or one of
@@ -72,6 +77,7 @@ def predict(
             not (labeller.needs_pairs and lacking),
             f"text {lacking}: the task asks of two texts; give a tuple of two",
         )
+        labeller = with_prior(labeller, place_or_none(prior), Dialect())
         return [_prediction(answer, labeller) for answer in answers(labeller, found, Left())]
 
 

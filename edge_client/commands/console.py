@@ -26,6 +26,14 @@ TaskOption = Annotated[
     Path | None,
     typer.Option("--task", help="task.toml or a ready-made one; by default that in --data."),
 ]
+PriorOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--prior",
+        help="File of texts, about equally many of each label: what the adapter says of texts "
+        "anyway is taken off each answer.",
+    ),
+]
 TextColumnOption = Annotated[
     str, typer.Option(help="Column with the text, or two of a pair: `a,b`; by default `text`.")
 ]

@@ -23,6 +23,7 @@ from edge_client.commands.console import (
     EngineOption,
     JsonOption,
     LabelColumnOption,
+    PriorOption,
     TextColumnOption,
     shown,
 )
@@ -58,13 +59,14 @@ def evaluate(
     label_column: LabelColumnOption = "",
     delimiter: DelimiterOption = "",
     encoding: EncodingOption = "",
+    prior: PriorOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Score an adapter (or the base alone) on labelled texts: test.* of a folder, or a file."""
     dialect = Dialect(text_column, label_column, delimiter, encoding)
     file = file_of(data)
     check_results(out, file)
-    scoring = open_scoring(data, adapter, task, base, engine, memory_budget, dialect, device)
+    scoring = open_scoring(data, adapter, task, base, engine, memory_budget, dialect, device, prior)
     with (
         results(out, scoring.labeller.task, is_gold=True, has_id=scoring.has_id) as write,
         progress(is_shown=True) as advance,

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from edge_client.api.labeller import Answer, Labeller, Left, answers, open_labeller
+from edge_client.api.prior import with_prior
 from edge_client.bases.base import EMBEDDED
 from edge_client.commands.answers import check_results, progress, results
 from edge_client.commands.console import (
@@ -22,6 +23,7 @@ from edge_client.commands.console import (
     EncodingOption,
     EngineOption,
     JsonOption,
+    PriorOption,
     TextColumnOption,
     shown,
 )
@@ -58,6 +60,7 @@ def predict(
     text_column: TextColumnOption = "",
     delimiter: DelimiterOption = "",
     encoding: EncodingOption = "",
+    prior: PriorOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Label texts with an adapter, or with the base alone (zero-shot)."""
@@ -70,6 +73,7 @@ def predict(
     labeller = open_labeller(adapter, task, base, engine, memory_budget, device)
     pairs = f"{shown(labeller.task.name)} asks of two texts; give --file with text_a and text_b"
     demand(not (given and labeller.needs_pairs), pairs)
+    labeller = with_prior(labeller, prior, source.dialect)
     _predict(labeller, source, out, json_output)
 
 

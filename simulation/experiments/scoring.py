@@ -32,12 +32,14 @@ class Score:
         loss: Mean cross-entropy in nats; None where it is not finite.
         by_language: Tallies by language; empty where the set names none.
         by_client: Tallies by the owner of the test texts; clients without any are left out.
+        balanced: Tally of all texts with the prior taken off; None where nobody counted.
     """
 
     total: Tally
     loss: float | None
     by_language: dict[str, Tally]
     by_client: dict[str, Tally]
+    balanced: Tally | None = None
 
     @property
     def accuracy(self) -> float:
@@ -52,6 +54,10 @@ def score(
     owned: Mapping[str, np.ndarray],
 ) -> Score:
     """Compare answers with the right ones; an answer that is NaN is wrong.
+
+    The prior of a language is its texts' mean log-probability of each label, which knows no text's
+    label. Taken off, it leaves how much more a text speaks for a label than texts do anyway; where
+    labels are about equally frequent, that is the better answer of a lopsided adapter.
 
     Args:
         log_probabilities: Shape (texts, labels).
@@ -74,7 +80,18 @@ def score(
         loss=loss if math.isfinite(loss) else None,
         by_language={name: tally for name, tally in by_language.items() if name},
         by_client={name: _tally(is_right[rows]) for name, rows in owned.items() if len(rows)},
+        balanced=_balanced(log_probabilities, gold, spoken),
     )
+
+
+def _balanced(log_probabilities: np.ndarray, gold: np.ndarray, spoken: np.ndarray) -> Tally:
+    is_known = np.isfinite(log_probabilities).all(axis=1)
+    scores = np.where(is_known[:, None], log_probabilities, 0.0).astype(np.float64)
+    for language in sorted(set(spoken.tolist())):
+        rows = (spoken == language) & is_known
+        if rows.any():
+            scores[rows] -= scores[rows].mean(axis=0)
+    return _tally((scores.argmax(axis=1) == gold) & is_known)
 
 
 def pooled(scores: Sequence[Score]) -> Score:
@@ -88,12 +105,14 @@ def pooled(scores: Sequence[Score]) -> Score:
     losses = [(one.loss, one.total.asked) for one in scores]
     total = _sum([one.total for one in scores])
     is_known = all(loss is not None for loss, _ in losses)
+    balanced = [one.balanced for one in scores if one.balanced is not None]
     weighted = sum((loss or 0.0) * asked for loss, asked in losses)
     return Score(
         total=total,
         loss=weighted / total.asked if is_known else None,
         by_language=_by_name([one.by_language for one in scores]),
         by_client=_by_name([one.by_client for one in scores]),
+        balanced=_sum(balanced) if len(balanced) == len(scores) else None,
     )
 
 

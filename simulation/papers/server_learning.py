@@ -10,7 +10,7 @@ labels and no mean over clients can help.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from edge_client.tables import Column, Table
 from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.record import Result, mean_and_spread
+from simulation.experiments.scoring import Tally
 from simulation.papers.mfpt import MASAKHANEWS
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 from simulation.population.deal import Deal
@@ -126,15 +127,21 @@ def target_table(found: Sequence[Measured]) -> tuple[Table, Any]:
             ", ".join("-" if at is None else str(at) for at in one["rounds_by_seed"]),
             _points(one["accuracy"]),
             _points(one["difference"], "+"),
+            _points(one["best"]),
+            _points(one["balanced"]),
         ]
         for one in plain
     ]
     columns = [Column("method", "text"), Column("split", "text"), Column("target")]
-    columns += [Column(name) for name in ("rounds to it, by seed", "final", "paired")]
+    names = ("rounds to it, by seed", "final", "paired", "best kept", "prior taken off")
+    columns += [Column(name) for name in names]
     notes = (
         f"target: FedAvg's mean final accuracy on the split less {100 * BEHIND:g} point; a round "
         "counts where it is reached first; -: never",
         "paired: minus FedAvg of the same split and seed; ± is the standard deviation over seeds",
+        "best kept: of the round that is best on every other client's test texts, on the others'",
+        "prior taken off: the final adapter, the labels' mean log-probability over all test texts "
+        "taken off each answer (`client predict --prior`)",
     )
     return Table(columns, rows, "rounds to FedAvg's accuracy", list(notes), SUMMARY), plain
 
@@ -153,6 +160,8 @@ def _told(item: Measured, found: Sequence[Measured]) -> dict[str, Any]:
         "accuracy": item.accuracy(),
         "difference": mean_and_spread(gaps),
         "difference_by_seed": gaps,
+        "best": mean_and_spread([best_kept(result) for result in item.results]),
+        "balanced": mean_and_spread([balanced(result) for result in item.results]),
         "bytes_up": round(item.total("bytes_up")),
         "bytes_down": round(item.total("bytes_down")),
     }
@@ -161,6 +170,24 @@ def _told(item: Measured, found: Sequence[Measured]) -> dict[str, Any]:
 def reached(result: Result, target: float) -> int | None:
     """The first evaluated round whose accuracy is the target or more; None: no round's."""
     return next((index for index, score in result.curve() if score.accuracy >= target), None)
+
+
+def best_kept(result: Result) -> float:
+    """Accuracy of the best round, chosen by half of the clients' texts and told by the others'."""
+
+    def share(tallies: Mapping[str, Tally], part: int) -> float:
+        return sum([tallies[name] for name in sorted(tallies)[part::2]], Tally(0, 0)).share
+
+    scores = [score for _, score in result.curve() if len(score.by_client) > 1]
+    if not scores:
+        return math.nan
+    return share(max(scores, key=lambda score: share(score.by_client, 0)).by_client, 1)
+
+
+def balanced(result: Result) -> float:
+    """Final accuracy with the prior taken off."""
+    tally = result.final().balanced
+    return math.nan if tally is None else tally.share
 
 
 def _points(figure: tuple[float, float], sign: str = "") -> str:

@@ -27,6 +27,33 @@ def test_an_answer_that_is_no_number_is_wrong() -> None:
     assert found.total == Tally(0, 3) and found.loss is None and not found.by_language
 
 
+def test_a_lopsided_adapter_is_right_again_once_the_prior_is_taken_off() -> None:
+    """Every answer leans to the first label; who leans least is of the second."""
+    lopsided = np.log(np.array([[0.99, 0.01], [0.98, 0.02], [0.7, 0.3], [0.6, 0.4]]))
+    found = score(lopsided, np.array([0, 0, 1, 1]), [""] * 4, {})
+    assert found.total == Tally(2, 4) and found.balanced == Tally(4, 4)
+    # Each language has a prior of its own: two alone say nothing of each other.
+    assert score(lopsided, np.array([0, 0, 1, 1]), list("aabb"), {}).balanced == Tally(2, 4)
+
+
+@given(st.lists(st.lists(st.floats(-9, 0), min_size=3, max_size=3), min_size=2, max_size=9))
+def test_the_prior_takes_off_what_is_added_to_all(rows: list[list[float]]) -> None:
+    """Law: a bias for a label, the same for all texts, changes no balanced answer."""
+    answers = np.array(rows)
+    gold = np.zeros(len(rows), int)
+    biased = score(answers + np.array([5.0, 0.0, -3.0]), gold, [""] * len(rows), {})
+    centred = answers - answers.mean(axis=0)
+    margins = np.sort(centred, axis=1)
+    if (margins[:, -1] - margins[:, -2] > 1e-9).all():
+        assert biased.balanced == score(answers, gold, [""] * len(rows), {}).balanced
+
+
+def test_answers_that_are_no_numbers_spoil_no_prior() -> None:
+    answers = np.log(np.array([[0.99, 0.01], [0.7, 0.3]]))
+    found = score(np.vstack([answers, [[math.nan, 0.0]]]), np.array([0, 1, 0]), [""] * 3, {})
+    assert found.balanced == Tally(2, 3)
+
+
 def test_no_texts_are_refused() -> None:
     with pytest.raises(ValueError, match="no labelled test texts"):
         score(np.empty((0, 2)), np.empty(0, int), [], {})

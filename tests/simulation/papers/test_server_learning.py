@@ -10,13 +10,18 @@ pytest.importorskip("matplotlib")
 
 from edge_client.bases.base import Base
 from edge_client.tables import render
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.record import Result, Row
 from simulation.experiments.runner import run_all
+from simulation.experiments.scoring import Score, Tally
 from simulation.papers.scenario import Cell, Scenario, measured
 from simulation.papers.server_learning import (
     BEHIND,
     FEDAVG,
     METHODS,
     SETS,
+    balanced,
+    best_kept,
     reached,
     server_learning,
     target_table,
@@ -63,6 +68,17 @@ def test_rounds_to_fedavgs_accuracy_are_told_beside_differences_by_seed(
     assert "FedAdam" in render(table)
     # SCAFFOLD's devices send no more than others and receive the control variate too.
     assert told[2]["bytes_down"] > told[0]["bytes_down"]
+
+
+def test_the_best_round_is_chosen_by_some_clients_and_told_by_the_others() -> None:
+    def row(index: int, first: int, second: int) -> Row:
+        own = {"a": Tally(first, 9), "b": Tally(second, 9)}
+        scored = Score(Tally(first + second, 18), None, {}, own, Tally(index, 4))
+        return Row("", index, 1, 0, 0, None, 0, 0, 0, 0.0, "sha", index, scored)
+
+    result = Result(Experiment("small", "ag_news"), (row(0, 3, 8), row(1, 7, 5), row(2, 6, 9)))
+    assert best_kept(result) == 5 / 9  # and not the 9 of 9 that "a" does not know of
+    assert balanced(result) == 2 / 4
 
 
 def test_a_target_that_no_round_reaches_is_none(tiny_base: Base, tmp_path: Path) -> None:
