@@ -127,6 +127,12 @@ class Result:
         return self.final().accuracy
 
     @property
+    def balanced(self) -> float | None:
+        """The same with each language's prior taken off the answers; None where nobody counted."""
+        tally = self.final().balanced
+        return tally.share if tally else None
+
+    @property
     def mean_of_languages(self) -> float:
         """Mean of the languages' accuracies, in the end; of all texts where none is named."""
         shares = [tally.share for tally in self.final().by_language.values()]

@@ -261,6 +261,10 @@ def _plain(item: Measured) -> dict[str, object]:
         "accuracy_spread": round(spread, 4) if len(item.results) > 1 else None,
         "accuracy_is": "mean of languages" if item.cell.of_languages else "of all test texts",
         "accuracy_by_seed": [round(result.accuracy, 4) for result in item.results],
+        "balanced_by_seed": [
+            None if result.balanced is None else round(result.balanced, 4)
+            for result in item.results
+        ],
         "accuracy_by_language": {name: round(x, 4) for name, x in item.by_language().items()},
         "published_percent": item.cell.published.value if item.cell.published else None,
         "published": item.cell.published.to_json() if item.cell.published else None,

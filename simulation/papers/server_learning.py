@@ -160,8 +160,8 @@ def _told(item: Measured, found: Sequence[Measured]) -> dict[str, Any]:
         "accuracy": item.accuracy(),
         "difference": mean_and_spread(gaps),
         "difference_by_seed": gaps,
-        "best": mean_and_spread([best_kept(result) for result in item.results]),
-        "balanced": mean_and_spread([balanced(result) for result in item.results]),
+        "best": _known([best_kept(result) for result in item.results]),
+        "balanced": _known([result.balanced for result in item.results]),
         "bytes_up": round(item.total("bytes_up")),
         "bytes_down": round(item.total("bytes_down")),
     }
@@ -172,23 +172,27 @@ def reached(result: Result, target: float) -> int | None:
     return next((index for index, score in result.curve() if score.accuracy >= target), None)
 
 
-def best_kept(result: Result) -> float:
-    """Accuracy of the best round, chosen by half of the clients' texts and told by the others'."""
+def best_kept(result: Result) -> float | None:
+    """Accuracy of the best round, chosen by half of the clients' texts and told by the others'.
+
+    None where it is not known how each client does.
+    """
 
     def share(tallies: Mapping[str, Tally], part: int) -> float:
         return sum([tallies[name] for name in sorted(tallies)[part::2]], Tally(0, 0)).share
 
     scores = [score for _, score in result.curve() if len(score.by_client) > 1]
     if not scores:
-        return math.nan
+        return None
     return share(max(scores, key=lambda score: share(score.by_client, 0)).by_client, 1)
 
 
-def balanced(result: Result) -> float:
-    """Final accuracy with the prior taken off."""
-    tally = result.final().balanced
-    return math.nan if tally is None else tally.share
+def _known(shares: Sequence[float | None]) -> tuple[float, float] | None:
+    known = [share for share in shares if share is not None]
+    return mean_and_spread(known) if len(known) == len(shares) else None
 
 
-def _points(figure: tuple[float, float], sign: str = "") -> str:
+def _points(figure: tuple[float, float] | None, sign: str = "") -> str:
+    if figure is None:
+        return "-"
     return f"{100 * figure[0]:{sign}.1f} ± {100 * figure[1]:.1f}"

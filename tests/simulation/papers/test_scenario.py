@@ -87,6 +87,7 @@ def test_a_played_scenario_leaves_figures_and_pictures(
     assert told["datasets"][0]["name"] == "masakhanews" and "numpy" in told["versions"]
     assert told["date"].endswith("+00:00") and told["seconds"] > 0 and told["machine"]["cores"]
     assert told["cells"][0]["accuracy_spread"] is not None
+    assert all(0.0 <= share <= 1.0 for share in told["cells"][0]["balanced_by_seed"])
     assert told["cells"][0]["settings"]["adapter"] == news(tiny_base).adapter
     for path in told["cells"][0]["rows_files"]:
         assert Path(path).is_file() and path.endswith("rows.jsonl")

@@ -20,7 +20,6 @@ from simulation.papers.server_learning import (
     FEDAVG,
     METHODS,
     SETS,
-    balanced,
     best_kept,
     reached,
     server_learning,
@@ -78,7 +77,10 @@ def test_the_best_round_is_chosen_by_some_clients_and_told_by_the_others() -> No
 
     result = Result(Experiment("small", "ag_news"), (row(0, 3, 8), row(1, 7, 5), row(2, 6, 9)))
     assert best_kept(result) == 5 / 9  # and not the 9 of 9 that "a" does not know of
-    assert balanced(result) == 2 / 4
+    assert result.balanced == 2 / 4
+    unknown = replace(result.rows[0], score=Score(Tally(1, 2), None, {}, {}))
+    old = replace(result, rows=(unknown,))
+    assert best_kept(old) is None and old.balanced is None
 
 
 def test_a_target_that_no_round_reaches_is_none(tiny_base: Base, tmp_path: Path) -> None:
