@@ -22,8 +22,8 @@ from edge_client.planning.resources import usable_cores
 from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work
 from simulation.experiments.devices import InProcess
+from simulation.experiments.federation.devices import SimulationError
 from simulation.experiments.federation.outcomes import NOTHING, Standing
-from simulation.experiments.federation.run import SimulationError
 from simulation.experiments.scoring import Score
 from simulation.experiments.stage import Stage
 

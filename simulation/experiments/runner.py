@@ -18,8 +18,9 @@ from edge_client.wire.labelling import keep_in
 from simulation.experiments.child import Child, start_child
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Experiment, Rounds, schedule_of
+from simulation.experiments.federation.devices import Devices, SimulationError
 from simulation.experiments.federation.outcomes import Round
-from simulation.experiments.federation.run import Devices, SimulationError, federate
+from simulation.experiments.federation.run import federate
 from simulation.experiments.hostile import told_texts
 from simulation.experiments.pseudo_score import PseudoScore
 from simulation.experiments.record import ROWS, Record, Result

@@ -11,7 +11,6 @@ names. So a run here ends in the same bytes as the same run over HTTP.
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from coordinator.rounds.admission import Refusal, check_update, counted_steps
 from coordinator.rounds.events import (
@@ -34,60 +33,15 @@ from coordinator.rounds.machine import MOST_ROLLBACKS, bounded, decide, threshol
 from coordinator.rounds.state import State, evolve
 from edge_client.client.state import Answer
 from edge_client.codecs.codec import PLAIN
-from edge_client.errors import Failed
-from edge_client.labelling.book import Book
 from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import AdapterState, Update, decode_adapter, encode_adapter, sha256
 from simulation.experiments.experiment import Rounds
+from simulation.experiments.federation.devices import Devices, SimulationError, TooFew
 from simulation.experiments.federation.outcomes import NOTHING, Looking, Round, Standing
 from simulation.experiments.federation.resume import recalled, remembered
 from simulation.experiments.hostile import Hostile, evaluations, train_answers
 from simulation.experiments.scoring import Score
-
-
-class SimulationError(Failed):
-    """An experiment that cannot go on; says why."""
-
-
-class TooFew(SimulationError):
-    """A round in which too few clients could train."""
-
-
-class Devices(Protocol):
-    """Virtual devices: the texts of all clients, and engines that take turns at them."""
-
-    def start(self) -> Standing:
-        """The adapter before the first round."""
-
-    def do(
-        self,
-        adapter: bytes,
-        asked: Sequence[tuple[str, Work]],
-        helds: Mapping[str, Held] = NOTHING,
-    ) -> Iterator[Answer]:
-        """Answer training or label work, in the order asked; who fails says so in its report.
-
-        Args:
-            adapter: What to start from.
-            asked: Names and what is asked of them.
-            helds: What they go on from by name, of training in a run that keeps anything.
-        """
-
-    def gate(self, adapter: bytes, work: Work) -> Report | None:
-        """Evaluate an adapter as devices do before they label; None where nobody labels."""
-
-    def notes(self) -> Mapping[str, Book]:
-        """What clients know of their unlabelled texts."""
-
-    def recall(self, notes: Mapping[str, Book]) -> None:
-        """Go on with notes of another time."""
-
-    def judge(self, adapter: bytes, arm: str) -> Score:
-        """Score an adapter on a client's own test texts; for nobody, on all."""
-
-    def close(self) -> None:
-        """Free the engines."""
 
 
 def federate(

@@ -13,7 +13,7 @@ pytest.importorskip("ray")
 from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
 from profiling.instruments.process_tree import ProcessTree
-from simulation.experiments.federation.run import SimulationError
+from simulation.experiments.federation.devices import SimulationError
 from simulation.experiments.ray_devices import RayDevices
 from simulation.experiments.runner import Place
 from tests.simulation.experiments.experiments import staged
