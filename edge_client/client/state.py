@@ -24,7 +24,6 @@ file or the new one. The newest is what came last, whatever the board's clock sa
 import fcntl
 import json
 import logging
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -34,6 +33,7 @@ from typing import Any
 
 import msgspec
 
+from edge_client.client.runs.terms import KEPT_TERMS, Joined, file_name
 from edge_client.client.scaffold.controls import Controls
 from edge_client.errors import WrongInput
 from edge_client.files import (
@@ -52,9 +52,8 @@ from edge_client.wire.tensors import sha256
 
 ROOM_BYTES = 64 << 10
 DRAWN = "device.new.json"
-KEPT_LABELS, KEPT_TERMS = 16, 64  # of runs, the newest
+KEPT_LABELS = 16  # of runs, the newest
 KEPT_STEPS = 4  # pieces of unfinished training, the newest: of as many runs at a time
-PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 log = logging.getLogger(__name__)
 
@@ -113,13 +112,13 @@ class ClientState:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._adapters, self._outbox = folder / "adapters", folder / "outbox"
-        self._runs, self._steps = folder / "runs", folder / "steps"
+        self._joined, self._steps = Joined(folder / "runs"), folder / "steps"
         self.controls = Controls(folder / "controls")
         self.link = Link(folder / "link.json")
         self.residuals = Controls(folder / "residuals", "what an update left out")
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the texts
-            for part in (self._adapters, self._outbox, self._runs):
+            for part in (self._adapters, self._outbox, self._joined.folder):
                 part.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise StateError(f"state folder {folder} cannot be made: {error.strerror}") from error
@@ -141,7 +140,8 @@ class ClientState:
                     f"another client runs on state folder {self.folder}; stop it, or give "
                     "another --name or --state"
                 ) from error
-            for folder in (self.folder, self._adapters, self._outbox, self._runs, self._steps):
+            parts = (self._adapters, self._outbox, self._joined.folder, self._steps)
+            for folder in (self.folder, *parts):
                 for part in folder.glob(".*.part"):
                     part.unlink(missing_ok=True)
             self._sweep()
@@ -166,16 +166,14 @@ class ClientState:
         for update in self._outbox.glob("*.st"):
             if not update.with_suffix(".json").is_file():
                 update.unlink(missing_ok=True)
-        terms = oldest_first(self._runs.glob("*.json"))
-        for old in terms[:-KEPT_TERMS]:
-            old.unlink()
+        joined = self._joined.sweep()
         labels = oldest_first(self.folder.glob("labels-*.jsonl"))
-        places = {f"labels-{path.stem}.jsonl": place for place, path in enumerate(terms)}
+        places = {f"labels-{name}.jsonl": place for place, name in enumerate(joined)}
         labels.sort(key=lambda path: places.get(path.name, -1))  # in equal places as before
         for old in labels[:-KEPT_LABELS]:
             old.unlink()
         for kept in (self.controls, self.residuals):
-            kept.forget_all_but({path.stem for path in terms[-KEPT_TERMS:]})
+            kept.forget_all_but(set(joined[-KEPT_TERMS:]))
 
     def identity(self) -> Identity | None:
         """Who this device is, or None where it never enrolled; an older smidgen's is rewritten.
@@ -247,7 +245,8 @@ class ClientState:
             if before is not None and before.key != identity.key:
                 for finished in self.finished():
                     self.forget_finished(finished.report.work_id)
-                for path in (*self._runs.glob("*.json"), *self._steps.glob("*.st")):
+                self._joined.forget_all()
+                for path in self._steps.glob("*.st"):
                     path.unlink()
                 self.controls.forget_all_but(())
                 self.residuals.forget_all_but(())
@@ -263,29 +262,21 @@ class ClientState:
 
     def keep_terms(self, terms: Terms) -> None:
         """Keep the terms of a run that this device joins; its end is understood by them."""
-        write_atomically(self._run_file(terms.run_id), encode(terms), PRIVATE, is_latest=True)
+        self._joined.keep(terms)
 
     def terms(self, run_id: str) -> Terms | None:
         """The terms of a run that this device joined, or None."""
-        path = self._run_file(run_id)
-        try:
-            return decode(path.read_bytes(), Terms) if path.is_file() else None
-        except WireError:
-            return None
+        return self._joined.terms(run_id)
 
     def base_ids(self) -> set[str]:
         """Bases of the runs whose terms are kept."""
-        found = (self.terms(path.stem) for path in self._runs.glob("*.json"))
-        return {terms.base_id for terms in found if terms is not None}
+        return self._joined.base_ids()
 
     def forget_terms(self, run_id: str) -> None:
         """Drop the terms of a run whose adapter is at home."""
-        self._run_file(run_id).unlink(missing_ok=True)
+        self._joined.forget(run_id)
         self.controls.forget(file_name(run_id))
         self.residuals.forget(file_name(run_id))
-
-    def _run_file(self, run_id: str) -> Path:
-        return self._runs / f"{file_name(run_id)}.json"
 
     def labels(self, run_id: str) -> Path:
         """The file of what this device has read of its texts in a run."""
@@ -394,8 +385,3 @@ def older(body: bytes) -> tuple[Identity, Terms | None]:
     with suppress(ValueError, KeyError, TypeError):  # there were none before protocol 4
         terms = msgspec.convert(enrolled["terms"], Terms)
     return replace(identity, name=identity.device_id), terms
-
-
-def file_name(word: str) -> str:
-    """A word that a coordinator chose, as the name of a file: itself, or its hash."""
-    return word if PLAIN_NAME.fullmatch(word) else sha256(word.encode())

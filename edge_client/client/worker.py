@@ -11,8 +11,9 @@ from edge_client.adapters.spec import frozen_layers, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.answers import answer
 from edge_client.client.enrolment import check_base, check_ready, check_texts
+from edge_client.client.runs.terms import file_name
 from edge_client.client.settings import Settings
-from edge_client.client.state import Answer, ClientState, file_name
+from edge_client.client.state import Answer, ClientState
 from edge_client.client.telling import Progress, texts_in
 from edge_client.codecs.codec import AUTO, PLAIN
 from edge_client.codecs.settings import codec_for

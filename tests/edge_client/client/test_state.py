@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from edge_client.bases.base import Base
+from edge_client.client.runs.terms import KEPT_TERMS
 from edge_client.client.state import (
     KEPT_LABELS,
     KEPT_STEPS,
-    KEPT_TERMS,
     Answer,
     ClientState,
     Identity,
