@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 
+from coordinator.fleet.alive import Alive
 from coordinator.fleet.clock import Clock
 from coordinator.fleet.devices import Fleet, wants
 from coordinator.fleet.enrolment import NO_KEY, enrol
@@ -54,8 +55,6 @@ from edge_client.wire.packs import Outdated, PackFile
 RETURNS_AT_ONCE = 4  # of a device to a run that it had left
 RETURN_EVERY_S = 60  # and then one
 FAREWELL_S = 60.0  # twice the longest pause of a client that waits for the coordinator
-AGE = 100.0  # of who is there, as devices are told: times as long as it takes to find
-QUICK_S = 0.0005
 DEFAULTS = Limits()
 LOG = logging.getLogger(__name__)
 
@@ -102,13 +101,13 @@ class Service:
         for live in self._ledger.all():
             self.members.load(live.run.run_id, live.state.is_finished)
         self.presence = Presence(store, now_s)
+        self._alive = Alive(self.presence, self.fleet, self.members, minimum_client)
         self.answers = Answers(store, self._ledger, self.fleet, self.members)
         self._returns = Paces(RETURNS_AT_ONCE, 1 / RETURN_EVERY_S)
         self._ticking, self._summing = Lock(), Lock()
         self._overs: dict[str, tuple[int, Over]] = {}  # and how long the journal was then
         self._troubles = Troubles()  # of ticks
         self._lacks = Lacks()
-        self._alive: dict[str, tuple[set[str], float, float]] = {}  # of late, since when, how long
         self._over_since_s: float | None = None
 
     def now_s(self) -> float:
@@ -214,8 +213,8 @@ class Service:
         if not here:
             return Waiting("idle")
         live = min(here, key=lambda one: (one.state.is_paused, one.state.step is None, _age(one)))
-        run_id = live.run.run_id
-        alive, is_full = lambda: self._alive_of_late(run_id, now_s), self.caretaker.is_full
+        asks = live.run.run_id, live.config, live.run.secret
+        alive, is_full = lambda: self._alive.of_late(*asks, now_s), self.caretaker.is_full
         return waiting_of(live, alive, self.fleet.names_of, now_s, is_full)
 
     def _over(self, live: Live) -> Over:
@@ -292,29 +291,7 @@ class Service:
     def alive(self, run_id: str, now_s: float) -> set[str]:
         """Devices that count for a run: heard of lately, joined, and still wanted by it."""
         live = self.run(run_id)
-        asks = live.config, live.run.secret
-        return {
-            device_id
-            for device_id in self.members.joined(run_id)
-            if self.presence.is_here(device_id, now_s)
-            and self.fleet.is_wanted(*asks, device_id)
-            and not self._is_outdated(device_id)
-        }
-
-    def _is_outdated(self, device_id: str) -> bool:
-        device = self.fleet.get(device_id) if self._minimum else None
-        return device is not None and is_too_old(device.facts.smidgen, self._minimum)
-
-    def _alive_of_late(self, run_id: str, now_s: float) -> set[str]:
-        """The same for a thousand that ask: what took long to find is told for a while."""
-        known = self._alive.get(run_id)
-        if known is not None and 0 <= now_s - known[1] < known[2]:
-            return known[0]
-        began_s = time.perf_counter()
-        found = self.alive(run_id, now_s)
-        took_s = time.perf_counter() - began_s
-        self._alive[run_id] = (found, now_s, AGE * took_s if took_s > QUICK_S else 0.0)
-        return found
+        return self._alive.of(run_id, live.config, live.run.secret, now_s)
 
     def is_over(self, now_s: float) -> bool:
         """Whether all runs are finished and every device that is there has its adapters."""
