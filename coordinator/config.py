@@ -25,7 +25,7 @@ import msgspec
 
 from coordinator.plugins import check_known
 from coordinator.rounds.choice import DeviceChoice
-from coordinator.rounds.learning.settings import LORA_MEANS, Learning
+from coordinator.rounds.learning.settings import LORA_MEANS, Learning, check_together
 from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.rounds.selection import cohort_size
 from edge_client.adapters.ranks import LORA_ALPHA
@@ -133,13 +133,13 @@ class RunConfig:
             _demand(spec.rank > 0, f"learning: lora_mean = product: adapter {spec} has no LoRA")
             said = "learning: lora_mean = product: leave the table [asynchronous] out"
             _demand(self.asynchronous is None, said)
-            said = "scaffold: its control variates are of factors; leave lora_mean = product out"
-            _demand(not self.training.scaffold, said)
-            said = "updates: what they leave out is of factors; leave lora_mean = product out"
-            _demand(not self.updates.is_coded, said)
             said = f"learning: lora_mean = product: adapter {spec}: leave alphas by module out"
             _demand(all(one.alpha == LORA_ALPHA for one in spec.ranks), said)
         _demand(1 <= self.rounds <= 1_000_000, "rounds: 1 to 1000000")
+        try:
+            check_together(self.learning, self.training, self.updates, self.rounds)
+        except ValueError as error:
+            raise ConfigError(f"learning: {error}") from None
         _demand(0.0 < self.fraction <= 1.0, "fraction: above 0 and at most 1")
         _demand(0 <= self.max_cohort <= 1_000_000, "max_cohort: 0 to 1000000")
         _demand(1.0 <= self.over_selection <= 10.0, "over_selection: 1 to 10")
@@ -148,6 +148,8 @@ class RunConfig:
         _demand(self.min_updates >= 1, "min_updates: 1 or more")
         _demand(0.0 < self.deadline_s < 1e9, "deadline_s: above 0")
         _demand(self.evaluate_every >= 0, "evaluate_every: 0 or more")
+        said = "patience: counts evaluations between rounds, and evaluate_every = 0 has none"
+        _demand(not self.patience or self.evaluate_every > 0, said)
         _demand(0 <= self.evaluate_cohort <= 1_000_000, "evaluate_cohort: 0 to 1000000")
         _demand(
             self.norm_bound == "adaptive" or 0.0 <= self.norm_bound < 1e38,
@@ -188,6 +190,9 @@ class RunConfig:
             _demand(
                 over == 1.0, "over_selection: asynchronous rounds wait for nobody; leave it out"
             )
+            said = "asynchronous: concurrency says how many train; leave {} out"
+            _demand(self.fraction == 1.0, said.format("fraction"))
+            _demand(not self.max_cohort, said.format("max_cohort"))
             _demand(
                 self.min_updates <= buffer,
                 f"min_updates {self.min_updates} is more than the buffer of {buffer}; lower it",

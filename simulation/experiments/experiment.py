@@ -30,7 +30,7 @@ from typing import Any, Literal
 import msgspec
 
 from coordinator.plugins import check_known
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.learning.settings import Learning, check_together
 from coordinator.rounds.pace.settings import Asynchronous
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import EMBEDDED
@@ -188,14 +188,10 @@ class Experiment:
             not self.ranks or (self.learning.lora_mean != "factors" and self.labelling is None),
             "ranks: learning: lora_mean `product`, and no labelling, is expected",
         )
-        _demand(
-            not self.training.scaffold or self.learning.lora_mean == "factors",
-            "scaffold: its control variates are of factors; lora_mean `factors` is expected",
-        )
-        _demand(
-            not self.updates.is_coded or self.learning.lora_mean == "factors",
-            "updates: what they leave out is of factors; lora_mean `factors` is expected",
-        )
+        try:
+            check_together(self.learning, self.training, self.updates, self.rounds)
+        except ValueError as error:
+            raise ExperimentError(str(error)) from None
         _demand(
             all(1 <= rank <= spec.largest_rank for rank in self.ranks),
             f"ranks: 1 to {spec.largest_rank}",

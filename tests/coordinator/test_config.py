@@ -189,3 +189,38 @@ def test_a_mean_of_products_that_cannot_be_is_refused_in_a_line(
     with pytest.raises(ConfigError, match=expected) as refused:
         read_run_config(tmp_path / "run.toml", {})
     assert "\n" not in str(refused.value)
+
+
+SCAFFOLD = '[training]\noptimizer = "sgd"\nscaffold = true\n'
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (SCAFFOLD + '[learning]\nmean = "median"', "scaffold: control variates are not robust"),
+        (SCAFFOLD + '[updates]\nup = "topk:0.01"', "with up = topk:0.01 control variates diverge"),
+        (SCAFFOLD + '[learning]\nlora_mean = "product"', "leave lora_mean = product out"),
+        ('[learning]\nmean = "median"\n[updates]\nup = "topk:0.1"', "take int8 or int4"),
+        ('[learning]\nmean = "trimmed:0.4"\n[updates]\nup = "topk:0.1"', "take int8 or int4"),
+        ("rounds = 30\n[learning]\ndecay = 0.1", "0.1 x 30 rounds leave no learning rate"),
+        ("patience = 3\nevaluate_every = 0", "counts evaluations between rounds"),
+        ("fraction = 0.5\nmin_clients = 4\n[asynchronous]", "leave fraction out"),
+        ("max_cohort = 5\n[asynchronous]", "leave max_cohort out"),
+        ('[learning]\nmean = "trimmed:1e-9"', "a share from 0.001"),
+        ('[learning]\nmean = "trimmed:1e-309"', "a share from 0.001"),
+        ('[learning]\nmean = "trimmed:nan"', "a share from 0.001"),
+    ],
+)
+def test_what_would_learn_nothing_or_something_wrong_together_is_refused(
+    tmp_path: Path, said: str, expected: str
+) -> None:
+    (tmp_path / "run.toml").write_text(f'task = "agnews"\nmin_updates = 2\n{said}')
+    with pytest.raises(ConfigError, match=expected) as refused:
+        read_run_config(tmp_path / "run.toml", {})
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("said", ['"int8"', '"int4"', '"auto"'])
+def test_control_variates_travel_beside_small_updates(tmp_path: Path, said: str) -> None:
+    (tmp_path / "run.toml").write_text(f'task = "agnews"\n{SCAFFOLD}[updates]\nup = {said}')
+    assert read_run_config(tmp_path / "run.toml", {}).training.scaffold

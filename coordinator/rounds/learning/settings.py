@@ -13,7 +13,10 @@ from coordinator.rounds.learning.named import (
     mean_of,
 )
 from coordinator.rounds.learning.rates import Decay, Rates
+from edge_client.codecs.codec import TOPK
+from edge_client.codecs.settings import Updates
 from edge_client.errors import demand
+from edge_client.wire.training import Training
 
 Number: TypeAlias = float | Literal["default"]
 
@@ -42,7 +45,8 @@ class Learning:
         beta_2: Share of the mean of their squares that is kept, 0 to below 1.
         tau: What is added to the root of the squares, above 0.
         bias_correction: Whether fedadam and fedyogi correct for means that start at zero.
-        decay: `none`; `linear`, lr falls to zero over the run; d, it is times 1 - d r in round r.
+        decay: `none`; `linear`, lr falls by equal parts to 1 / rounds of it; d, it is times
+            1 - d r in round r.
         lora_mean: What LoRA's mean is of: `factors`, A and B each for itself; `product`, what B A
             changes, exactly, for devices of any ranks.
     """
@@ -134,9 +138,37 @@ class Learning:
             )
             for name, value in said.items()
         }
+        if self.optimizer == "fedavgm" and self.lr == "default":
+            found["lr"] = 1.0 - found["momentum"]  # rounds that agree step as far as their mean
         kept = found["beta_1"] or found["momentum"]
         corrected, decay = self.bias_correction, self.decay
         return Rates(found["lr"], kept, found["beta_2"], found["tau"], corrected, decay)
+
+
+def check_together(learning: Learning, training: Training, updates: Updates, rounds: int) -> None:
+    """Refuse settings that are each fine and together learn nothing, or something wrong.
+
+    Raises:
+        ValueError: Names both.
+    """
+    mean, up = split(learning.mean)[0], updates.up
+    is_sparse = up.startswith(f"{TOPK}:")
+    if training.scaffold:
+        said = (
+            f"scaffold: control variates are not robust; mean {learning.mean} needs them left out"
+        )
+        demand(mean == "fedavg", said)
+        said = f"scaffold: with up = {up} control variates diverge; int8 and int4 are fine"
+        demand(not is_sparse, said)
+        said = "scaffold: its control variates are of factors; leave lora_mean = product out"
+        demand(learning.lora_mean == LORA_MEANS[0], said)
+    said = f"updates: up = {up}: mean {mean} sees zeros where most send nothing; take int8 or int4"
+    demand(not (is_sparse and mean in ("median", "trimmed")), said)
+    said = "updates: what they leave out is of factors; leave lora_mean = product out"
+    demand(not updates.is_coded or learning.lora_mean == LORA_MEANS[0], said)
+    if isinstance(learning.decay, int | float):
+        said = f"decay: {learning.decay:g} x {rounds} rounds leave no learning rate; below 1 in all"
+        demand(learning.decay * rounds < 1.0, said)
 
 
 def _forms() -> tuple[str, ...]:

@@ -10,6 +10,7 @@ add a number for each pair of devices, or two for each number of the adapter.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import count
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from coordinator.rounds.learning.robust.cohort import Cohort, gathered
 from edge_client.errors import Failed, demand
 from edge_client.wire.tensors import AdapterState
 
+LEAST_SHARE = 0.001  # of `trimmed`; less would ask for more devices than a round has
 ITERATIONS = 50  # of Weiszfeld; it mostly stops after about twenty
 STILL = 1e-6  # times the median distance: a step that short is the last
 SMOOTH = 1e-6  # times the median distance: what is nearer counts as that far away
@@ -43,20 +45,19 @@ class TrimmedMean:
     that sends the largest honest value there.
 
     Attributes:
-        share: Left out at each end, above 0 and below 0.5.
+        share: Left out at each end, 0.001 to below 0.5.
     """
 
     share: float
 
     def __post_init__(self) -> None:
-        demand(
-            0.0 < self.share < 0.5, "mean trimmed: a share above 0 and below 0.5, as in trimmed:0.2"
-        )
+        said = "mean trimmed: a share from 0.001 to below 0.5, as in trimmed:0.2"
+        demand(LEAST_SHARE <= self.share < 0.5, said)
 
     @property
     def least(self) -> int:
         """Devices of which one is left out at each end."""
-        return next(n for n in range(1, int(2.0 / self.share) + 3) if self.cut(n))
+        return next(n for n in count(int(1.0 / self.share)) if self.cut(n))
 
     def cut(self, devices: int) -> int:
         """How many are left out at each end."""

@@ -64,10 +64,19 @@ def test_without_momentum_fedavgm_is_fedavg(deltas: list[np.ndarray]) -> None:
 
 def test_momentum_adds_up_to_one_over_one_minus_it() -> None:
     ones = [np.ones((2, 3), np.float32)] * 200
-    learning = Learning(optimizer="fedavgm", momentum=0.5)
+    learning = Learning(optimizer="fedavgm", lr=1.0, momentum=0.5)
     before, _ = stepped(learning, ones[:-1])
     after, _ = stepped(learning, ones)
     np.testing.assert_allclose(after["a"] - before["a"], 2.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_by_default_rounds_that_agree_step_as_far_as_their_mean(momentum: float) -> None:
+    ones = [np.ones((2, 3), np.float32)] * 200
+    learning = Learning(optimizer="fedavgm", momentum=momentum)
+    before, _ = stepped(learning, ones[:-1])
+    after, _ = stepped(learning, ones)
+    np.testing.assert_allclose(after["a"] - before["a"], 1.0, rtol=1e-4)
 
 
 @given(st.sampled_from(["fedadam", "fedyogi"]), st.floats(0.01, 100.0), st.booleans())
