@@ -2,11 +2,12 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, update_wrapper
+from inspect import Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,7 +28,7 @@ from simulation.papers.mfpt_tables import (
     traffic_table,
 )
 from simulation.papers.published.aug_fedprompt import LABELS
-from simulation.papers.report import Order, play
+from simulation.papers.report import More, Order, play
 from simulation.papers.scenario import Cell, Scenario
 from simulation.papers.typology import distance
 
@@ -177,6 +178,47 @@ def run_command(
         place = Place(data, out / "experiments", ray, plugins)
         chosen = Scenario("run", "Experiments of your own: accuracy in %", tuple(cells), ())
         play(chosen, Order(range(seeds), place, jobs, out, json_output))
+
+
+def compares(
+    more: More, seeds: int = 3
+) -> Callable[[Callable[..., Scenario]], Callable[..., None]]:
+    """Make a command of a function that chooses what is compared.
+
+    The function is given `base` and `quick`; what else it takes are the command's own options,
+    listed first, and every such command has the same others.
+
+    Args:
+        more: Makes the table that stands above all others.
+        seeds: How many, where nobody says.
+    """
+
+    def made(choose: Callable[..., Scenario]) -> Callable[..., None]:
+        def command(
+            *,
+            base: BaseOption = EMBEDDED,
+            data: DataOption = None,
+            out: OutOption = OUT,
+            seeds: SeedsOption = seeds,
+            rounds: RoundsOption = 0,
+            jobs: JobsOption = 1,
+            quick: QuickOption = False,
+            json_output: JsonOption = False,
+            **own: Any,
+        ) -> None:
+            with resumable(out):
+                chosen = choose(base, quick, **own).lasting(rounds)
+                place = Place(data, out / "experiments")
+                order = Order(range(1 if quick else seeds), place, jobs, out, json_output)
+                play(chosen, order, more)
+
+        _, _, *own = signature(choose).parameters.values()
+        *shared, _ = signature(command).parameters.values()
+        named = update_wrapper(command, choose, ("__module__", "__name__", "__doc__"), ())
+        vars(named)["__signature__"] = Signature([*own, *shared])  # which Typer goes by
+        return named
+
+    return made
 
 
 @contextmanager
