@@ -32,8 +32,11 @@ SETS = {"ag_news": (), "masakhanews": MASAKHANEWS}
 
 
 FEDAVG, SGD_ROW = "FedAvg", "FedAvg, SGD"
-LR, SGD_LR = 5e-3, 0.1
-SGD = {"optimizer": "sgd", "lr": SGD_LR}
+# Chosen on training texts kept aside (`judged_on = "dev"`), seeds 100 and 101, by the mean of the
+# final accuracies on even and class-skewed splits: docs/results/learning.md has what was tried.
+ADAMW_LR = {"ag_news": 5e-3, "masakhanews": 3e-3}
+SGD_LR = {"ag_news": 0.1, "masakhanews": 0.1}
+SGD = {"optimizer": "sgd"}
 
 
 @dataclass(frozen=True)
@@ -51,20 +54,27 @@ class Method:
 
 METHODS: dict[str, Method] = {
     FEDAVG: Method(),
-    "FedAvgM": Method(learning=Learning(optimizer="fedavgm")),
-    "FedAdam": Method(learning=Learning(optimizer="fedadam")),
-    "FedYogi": Method(learning=Learning(optimizer="fedyogi")),
-    "FedProx": Method({"proximal": 0.01}),
+    "FedAvgM": Method(learning=Learning(optimizer="fedavgm", lr=0.5, momentum=0.5)),
+    "FedAdam": Method(learning=Learning(optimizer="fedadam", lr=3e-3)),
+    "FedYogi": Method(learning=Learning(optimizer="fedyogi", lr=3e-3)),
+    "FedProx": Method({"proximal": 0.1}),
     SGD_ROW: Method(SGD),
     "SCAFFOLD": Method(SGD | {"scaffold": True}),
 }
+
+
+def _told_rates(rates: Mapping[str, float]) -> str:
+    return ", ".join(f"{rate:g} ({name})" for name, rate in rates.items())
+
+
 NOTES = (
     "5 clients a round, 2 local epochs, batch 4; AG News: 256 labels on 32 clients, asked by "
     "cloze; MasakhaNEWS in five languages: 500 labels on 20 clients, with a head",
     f"{EVEN}: gamma and alpha inf; {CLASSES}: alpha {ALPHA:g}; {SKEWED}: gamma {GAMMA:g} and alpha "
     f"{ALPHA:g}, one client holds nearly all labels",
-    f"AdamW on clients with lr {LR:g}, plain SGD with {SGD_LR:g}; the servers' own rates are the "
-    "run file's defaults; nothing was searched for",
+    f"AdamW on clients with lr {_told_rates(ADAMW_LR)}; plain SGD with {_told_rates(SGD_LR)}; "
+    "FedAvgM with lr and momentum 0.5, FedAdam and FedYogi with lr 0.003, FedProx with mu 0.1",
+    "rates were chosen on training texts kept aside",
 )
 
 
@@ -99,7 +109,8 @@ def experiment(base: str, dataset: str, split: str, method: Method, quick: bool)
         gamma=GAMMA if split == SKEWED else math.inf,
         alpha=math.inf if split == EVEN else ALPHA,
     )
-    training = Training(epochs=2, batch=4, lr=LR, tokens=64)
+    rates = SGD_LR if method.training.get("optimizer") == "sgd" else ADAMW_LR
+    training = Training(epochs=2, batch=4, lr=rates[dataset], tokens=64)
     return Experiment(
         "server-learning",
         dataset,
@@ -112,7 +123,7 @@ def experiment(base: str, dataset: str, split: str, method: Method, quick: bool)
         rounds=QUICK_ROUNDS if quick else ROUNDS,
         cohort=5,
         evaluate_every=1,
-        test_texts=(60 if quick else 500) if few else (12 if quick else 100),
+        test_texts=(60 if quick else 500) if few else (12 if quick else 60),
     )
 
 
