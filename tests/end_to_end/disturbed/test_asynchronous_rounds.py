@@ -115,3 +115,39 @@ def test_rounds_that_wait_for_nobody_are_over_sooner(
         print(f"\n{ROUNDS} rounds beside a slow client: {patient_s:.1f} s synchronous, ", end="")
         print(f"{took_s:.1f} s asynchronous")
     assert took_s < patient_s
+
+
+WHOLE = """
+adaptive_deadline = false
+evaluate_every = 2
+[asynchronous]
+buffer = 3
+"""  # as many as there are devices: whoever comes first, a version is of the same updates
+
+
+def test_a_buffer_of_all_devices_makes_the_bytes_of_an_undisturbed_run(
+    scene: Scene, other_scene: Scene
+) -> None:
+    rounds, names = 4, (*QUICK, SLOW)
+
+    def begun(one: Scene) -> str:
+        (one.folder / "run.toml").write_text(WHOLE)
+        one.create(rounds, len(names), EPOCHS, str(one.folder / "run.toml"))
+        url = one.serve()
+        for name in names:
+            one.client(name, url, "--engine", "onnx")
+        return url
+
+    begun(other_scene)
+    other_scene.finish()
+    url = begun(scene)
+    for round_index, victim in ((1, "a"), (2, "b"), (3, "c")):
+        said = f"round {round_index} of {rounds}: train"
+        wait_for(partial(lambda name, said: said in scene.log(name), victim, said))
+        scene.kill(victim)
+        scene.client(victim, url, "--engine", "onnx")
+        if victim == "b":
+            scene.kill("coordinator")
+            scene.serve(int(url.rsplit(":", 1)[1]))
+    scene.finish()
+    assert scene.adapter() == other_scene.adapter()
