@@ -26,8 +26,11 @@ RIGHT = [1, 2, 8, 3, 4, 5, 6]  # of ten, after each round: up and down, but no c
 @pytest.fixture
 def folder(tmp_path: Path, config: RunConfig) -> Path:
     """A finished run of six rounds, the second of which was the best."""
-    place = tmp_path / "store"
-    config = replace(config, rounds=6, min_clients=1)
+    return finished(tmp_path / "store", replace(config, rounds=6, min_clients=1))
+
+
+def finished(place: Path, config: RunConfig) -> Path:
+    """A run that went on until nothing was left to decide, in a store of its own."""
     with closing(Store(place)) as store:
         run = find_run(store, create_run(store, config, time.time()).run_id)
         first = decode_adapter(store.read(run.adapter_sha256))
@@ -53,6 +56,17 @@ def test_the_last_the_best_and_any_round_can_be_taken(folder: Path, tmp_path: Pa
     assert export(folder, out, round_index="best").round_index == 2
     names = {export(folder, out, round_index=index).adapter_sha256 for index in range(7)}
     assert len(names) == 7
+
+
+def test_a_run_that_stopped_early_has_its_best_round(tmp_path: Path, config: RunConfig) -> None:
+    impatient = replace(config, rounds=6, min_clients=1, patience=2)
+    folder = finished(tmp_path / "store", impatient)
+    last = export(folder, tmp_path / "last")
+    assert last.round_index == 4  # two evaluations after the second round were no better
+    best = export(folder, tmp_path / "best", round_index="best")
+    assert best.round_index == 2 and best.adapter_sha256 != last.adapter_sha256
+    done = smidgen("coordinator", "status", "--store", str(folder), "--json")
+    assert '"round_index": 4' in done.stdout and "no improvement" in done.stdout
 
 
 def test_a_round_that_was_pruned_is_named_with_those_that_are_there(
