@@ -11,6 +11,7 @@ from simulation.commands.experiments import (
 )
 from simulation.commands.mixed_ranks import mixed_ranks_command
 from simulation.commands.pretrain import pretrain
+from simulation.commands.selections import selections_command
 from simulation.commands.server_learning import server_learning_command
 from simulation.commands.split import split
 from simulation.commands.traffic_accuracy import traffic_accuracy_command
@@ -29,6 +30,7 @@ app.command("mfpt")(mfpt_command)
 app.command("attacks")(attacks_command)
 app.command("mixed-ranks")(mixed_ranks_command)
 app.command("server-learning")(server_learning_command)
+app.command("selections")(selections_command)
 app.command("traffic-accuracy")(traffic_accuracy_command)
 app.command("run")(run_command)
 app.command()(data)
