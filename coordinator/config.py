@@ -65,7 +65,7 @@ class RunConfig:
         prompt_init: Text a soft prompt starts from; empty for random words.
         training: How a device trains in one round.
         learning: How the coordinator learns from a round.
-        updates: In how many bytes updates travel.
+        updates: In how many bytes updates and steps travel.
         asynchronous: How rounds go on without waiting for all; None if they do not. It decides who
             is asked in the place of `fraction`, `max_cohort` and `over_selection`.
         labelling: How devices label their own texts; None if they do not.
@@ -184,8 +184,8 @@ class RunConfig:
         if self.asynchronous is not None:
             buffer, over = self.asynchronous.buffer, self.over_selection
             is_plain = not self.training.scaffold
-            is_float = not self.updates.is_coded
-            _demand(is_float, "updates: up is float32 alone in asynchronous rounds")
+            is_float = self.updates.is_plain
+            _demand(is_float, "updates: up and down are float32 alone in asynchronous rounds")
             _demand(is_plain, "scaffold: not in asynchronous rounds; leave out one of the two")
             _demand(
                 over == 1.0, "over_selection: asynchronous rounds wait for nobody; leave it out"

@@ -159,6 +159,8 @@ LEARNS: dict[str, str] = {
     "Work.control_round": "",
     "Work.codec": "",
     "Work.residual_round": "",
+    "Work.steps": "Names files, each what one of the last rounds changed: the mean of its updates. "
+    "Two adapters tell the same.",
     "Waiting.phase": "What others are doing.",
     "Waiting.run_name": "",
     "Waiting.round_index": "",
@@ -258,7 +260,9 @@ the same but for the learning rate and that number. The device's own variate sta
 
 A coded update (`[updates]`) is the same with less in it. What it leaves out stays in the device's
 state folder, and part of it is in the next: a single update says less of one round's training, but
-their sum says the same. No protection is claimed for it.
+their sum says the same. No protection is claimed for it. A coded step (`down`) is to the adapters
+before and after it what a coded update is to a device's: it says no more than both of them. The
+coordinator sees which of them a device fetches, so which adapter it holds.
 
 The finished adapter is made of all devices' updates. Whoever holds it can ask whether a text was
 trained on (membership inference: Shokri et al. 2017,

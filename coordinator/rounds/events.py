@@ -182,6 +182,9 @@ class StepClosed:
         control_sha256: The control variate that devices of the next round fetch; empty: zero.
         lost: Share of the mean's squared norm that the run's rank leaves out; None where nothing is
             left out by the way that its mean is taken.
+        step_sha256: What leads from the adapter before to this one in fewer bytes, a blob; empty
+            where steps are not coded.
+        step_bytes: Its size.
     """
 
     adapter_sha256: str | None
@@ -190,6 +193,8 @@ class StepClosed:
     memory_sha256: str = ""
     control_sha256: str = ""
     lost: float | None = None
+    step_sha256: str = ""
+    step_bytes: int = 0
 
 
 @dataclass(frozen=True)

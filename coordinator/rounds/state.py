@@ -82,7 +82,7 @@ class State:
         trouble: What last went wrong with it, or why it ended early, in words; empty of nothing.
         memory_sha256: What the last closed round left for the next, a blob; empty: nothing.
         control_sha256: The population's control variate, a blob; empty: zero.
-        kept: In which rounds devices' updates last changed that, and their coded ones counted.
+        kept: What counts of what devices keep: variates, what updates left out, adapters.
         patience: How many evaluations in a row found nothing better.
         heard: What devices' training last gave.
         underway: Training of asynchronous rounds that goes on while no such step is open.
@@ -361,7 +361,7 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
             adapter_sha256=adapter_sha256,
             memory_sha256=event.memory_sha256,
             control_sha256=event.control_sha256,
-            kept=kept_after(state.kept, step, bool(event.control_sha256)),
+            kept=kept_after(state.kept, step, event),
             medians=medians,
         )
     if step.opened.kind == "label":

@@ -131,6 +131,7 @@ def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
         decode_memory(remembered or b""),
         state.medians.norms,
         scaffold=scaffold_of(live.config.training, state.kept.controls),
+        down=live.config.updates.down,
     )
     if found.lack:
         kept = state.memory_sha256, state.control_sha256
@@ -138,5 +139,6 @@ def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
     memory = store.put(encode_memory(found.memory)) if found.memory else ""
     control = control_in(part_of(found.memory, CONTROL))
     handed_out = store.put(encode_adapter(control)) if control else ""
+    coded = store.put(found.step) if found.step else ""
     name = store.put(encode_adapter(found.adapter))
-    return StepClosed(name, now_s, "", memory, handed_out, found.lost)
+    return StepClosed(name, now_s, "", memory, handed_out, found.lost, coded, len(found.step))

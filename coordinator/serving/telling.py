@@ -93,6 +93,8 @@ def work_of(
         thresholds=guidance.thresholds,
         most=guidance.most,
     )
+    if name == state.adapter_sha256:
+        work = replace(work, steps=state.kept.steps_to(work.adapter_bytes))
     if opened.kind != "train":
         return work
     if opened.codec:

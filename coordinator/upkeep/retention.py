@@ -78,7 +78,7 @@ def adapters_kept(shelf: Shelf, state: State) -> set[str]:
     always |= {shelf.best} if shelf.best else set()
     always |= {state.good.adapter_sha256} if state.good else set()
     always |= {one.adapter_sha256 for one in asynchronous(state).values()}
-    always |= {state.control_sha256} if state.control_sha256 else set()
+    always |= beside(state)
     always = always.union(*shelf.lower)
     return always | set(shelf.asked) | {sha256 for _, sha256 in shelf.recent}
 
@@ -97,7 +97,13 @@ def blobs_kept(shelf: Shelf, state: State) -> set[str]:
 
 def remembered_kept(state: State) -> set[str]:
     """What a run's next round goes on from beside its adapter; also of a run that is finished."""
-    return {state.memory_sha256, state.control_sha256} - {""}
+    return {state.memory_sha256} - {""} | beside(state)
+
+
+def beside(state: State) -> set[str]:
+    """What devices fetch beside adapters, or in their place."""
+    coded = {step.step_sha256 for step in state.kept.steps}
+    return coded | ({state.control_sha256} - {""})
 
 
 def of_finished(shelf: Shelf) -> Shelf:

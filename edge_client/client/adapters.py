@@ -1,26 +1,37 @@
 """Adapters on the device: those that work needs, and those of finished runs.
 
-The first are fetched once and kept in the state folder; the second become folders for
-`smidgen client predict`.
+The first are fetched once and kept in the state folder; where one is there already from which coded
+steps lead on, those are fetched instead. The second become folders for `smidgen client predict`.
 """
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import date
+from functools import partial
+from typing import Protocol
 
 from edge_client.adapters.card import Card, licence_of
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.client.retries import patiently
+from edge_client.client.retries import Refused, patiently
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState
 from edge_client.errors import Failed, WrongInput
 from edge_client.wire.fleet import Terms
-from edge_client.wire.messages import Over
+from edge_client.wire.messages import CodedStep, Over, WireError
+from edge_client.wire.tensors import add_step
+from edge_client.wire.tensors import sha256 as sha256_of
 
 KEPT = 16  # adapters of finished runs; the newest lies in `adapter`, too
 
 log = logging.getLogger(__name__)
+
+
+class Fetch(Protocol):
+    """Asks the coordinator for a file."""
+
+    def __call__(self, digest: str, *, most_bytes: int) -> bytes:
+        """The file by its SHA-256; no more than so long."""
 
 
 class Adapters:
@@ -35,25 +46,59 @@ class Adapters:
         self._held: dict[str, bytes] = {}  # one that the disk has no room for
 
     def body(
-        self, sha256: str, fetch: Callable[[], bytes], runs: int, patience_s: float = math.inf
+        self,
+        sha256: str,
+        most_bytes: int,
+        fetch: Fetch,
+        runs: int,
+        patience_s: float = math.inf,
+        steps: Sequence[CodedStep] = (),
     ) -> bytes:
-        """An adapter's bytes.
+        """An adapter's bytes; by whichever way they came, they are of this digest.
 
         Args:
             sha256: Its digest.
-            fetch: Asks the coordinator for it.
+            most_bytes: How long it may be.
+            fetch: Asks the coordinator for it, or for a step.
             runs: How many runs go on, each of which needs one.
             patience_s: For how long a coordinator is waited for that cannot be reached.
+            steps: Lead to it from adapters that may be here, see `Work.steps`.
         """
         body = self._state.adapter(sha256)
+        if body is not None:
+            return body
+        body = self._held.get(sha256) or self._stepped(sha256, fetch, patience_s, steps)
         if body is None:
-            body = self._held.pop(sha256, None) or patiently(fetch, patience_s)
-            self._held = {sha256: body}  # on a full disk it is not fetched again
-            try:
-                self._state.keep_adapter(sha256, body, max(1, runs))
-                self._held = {}
-            except OSError as error:  # a full disk costs memory, not the work
-                log.warning("adapter %s is not kept: %s", sha256[:12], error)
+            body = patiently(partial(fetch, sha256, most_bytes=most_bytes), patience_s)
+        self._held = {sha256: body}  # on a full disk it is not fetched again
+        try:
+            self._state.keep_adapter(sha256, body, max(1, runs))
+            self._held = {}
+        except OSError as error:  # a full disk costs memory, not the work
+            log.warning("adapter %s is not kept: %s", sha256[:12], error)
+        return body
+
+    def _stepped(
+        self, sha256: str, fetch: Fetch, patience_s: float, steps: Sequence[CodedStep]
+    ) -> bytes | None:
+        """The adapter by as few steps as may be; None where none lead to it from what is here."""
+        for place in reversed(range(len(steps))):
+            start = steps[place].start_sha256
+            body = self._state.adapter(start) or self._held.get(start)
+            if body is not None:
+                break
+        else:
+            return None
+        try:
+            for step in steps[place:]:
+                wanted = partial(fetch, step.step_sha256, most_bytes=step.step_bytes)
+                body = add_step(body, patiently(wanted, patience_s))
+            if (came := sha256_of(body)) != sha256:
+                raise WireError(f"they lead to {came[:12]}")
+        except (WireError, Refused) as error:
+            told = "adapter %s is fetched whole: the steps to it are of no use: %s"
+            log.warning(told, sha256[:12], error)
+            return None
         return body
 
 

@@ -287,12 +287,11 @@ class Client:
         base_name = standing.terms.base_name if standing.terms else "of that run"
         control, most = b"", len(self._standings.joined) * (2 if work.control_sha256 else 1)
         with meter.phase("download"), waiting():
-            sha256 = work.adapter_sha256
-            fetch = partial(coordinator.adapter, sha256, meter, work.adapter_bytes)
-            body = self._adapters.body(sha256, fetch, most)
+            fetch, body_of = partial(coordinator.adapter, meter=meter), self._adapters.body
+            known = work.adapter_sha256, work.adapter_bytes
+            body = body_of(*known, fetch, most, steps=work.steps)
             if sha256 := work.control_sha256:
-                fetch = partial(coordinator.adapter, sha256, meter, work.control_bytes)
-                control = self._adapters.body(sha256, fetch, most)
+                control = body_of(sha256, work.control_bytes, fetch, most)
         return self._worker.do(work, base_name, self._me.device_id, body, meter, control)
 
     def _count(

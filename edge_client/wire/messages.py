@@ -49,6 +49,26 @@ class WireError(Failed):
 
 
 @dataclass(frozen=True)
+class CodedStep:
+    """A file that leads from one adapter of a run to the next, see `wire.tensors.encode_step`.
+
+    Attributes:
+        start_sha256: The adapter that it is added to.
+        step_sha256: SHA-256 of the file, which is fetched as adapters are.
+        step_bytes: Size of the file.
+    """
+
+    start_sha256: str
+    step_sha256: str
+    step_bytes: int
+
+    def __post_init__(self) -> None:
+        check_id("start_sha256", self.start_sha256)
+        check_id("step_sha256", self.step_sha256)
+        demand(self.step_bytes >= 0, "step_bytes: 0 or more")
+
+
+@dataclass(frozen=True)
 class Work:
     """One piece of work for one device.
 
@@ -81,6 +101,8 @@ class Work:
         codec: How the update is to be coded, or `auto`; see `edge_client.codecs`. Of training.
         residual_round: The last round in which this device's coded update counted, 0 for none: what
             that one left out is added to what training gives.
+        steps: The newest steps up to the adapter, the oldest first: who holds what one of them is
+            added to fetches it and those after it, and not the adapter; none: it is fetched whole.
     """
 
     protocol: int
@@ -105,6 +127,7 @@ class Work:
     control_round: int = 0
     codec: str = PLAIN
     residual_round: int = 0
+    steps: tuple[CodedStep, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("work_id", "run_id", "adapter_sha256"):
@@ -281,6 +304,8 @@ def encode_brief(message: Any) -> bytes:
 def _brief(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _brief(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_brief(one) for one in value]
     if not is_dataclass(value):
         return value
     told = ((part, getattr(value, part.name)) for part in fields(value))

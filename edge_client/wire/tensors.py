@@ -2,8 +2,9 @@
 
 An adapter is a safetensors file of float32 tensors under PEFT's own names. An update is the same
 with what training changed, or that in a codec's tensors (`edge_client.codecs`), and a header in the
-file's metadata: protocol, work, weight in the mean, codec. Equal values give equal bytes, and bytes
-from outside end in a value or a `WireError`.
+file's metadata: protocol, work, weight in the mean, codec. A step is what a round changed, likewise
+coded, and says which adapter it is added to. Equal values give equal bytes, and bytes from outside
+end in a value or a `WireError`.
 
     body = encode_update(Update("work-7", 12, delta))
     decode_update(body).num_examples  # 12
@@ -53,6 +54,19 @@ class UpdateHeader:
     def __post_init__(self) -> None:
         demand(1 <= self.num_examples <= 10**9, "num_examples: 1 to 10^9")
         demand(0 <= self.steps < 2**53, "steps: 0 to 2^53")
+
+
+@dataclass(frozen=True)
+class StepHeader:
+    """What a step says of itself, in the safetensors file's metadata.
+
+    Attributes:
+        start_sha256: The adapter that it is added to.
+        codec: How its tensors are coded.
+    """
+
+    start_sha256: str
+    codec: Kind
 
 
 @dataclass(frozen=True)
@@ -145,9 +159,12 @@ def encode_coded(
     header = UpdateHeader(
         PROTOCOL, update.work_id, update.num_examples, update.steps, kind_of(codec)
     )
+    return _file(coded, header), decode(coded, kind_of(codec), shapes_of(update.delta)), left
+
+
+def _file(coded: Mapping[str, np.ndarray], header: UpdateHeader | StepHeader) -> bytes:
     told = {"smidgen": encode_brief(header).decode()}
-    body = bytes(save_safetensors(dict(sorted(coded.items())), metadata=told))
-    return body, decode(coded, kind_of(codec), shapes_of(update.delta)), left
+    return bytes(save_safetensors(dict(sorted(coded.items())), metadata=told))
 
 
 def decode_update(body: bytes, shapes: Shapes | None = None) -> Update:
@@ -170,11 +187,74 @@ def decode_update(body: bytes, shapes: Shapes | None = None) -> Update:
     elif shapes is None:
         raise WireError("a coded update is read beside the adapter that it answers")
     else:
-        try:
-            delta = decode(tensors, header.codec, shapes)
-        except CodecError as error:
-            raise WireError(str(error)) from error
+        delta = _decoded(tensors, header.codec, shapes)
     return Update(header.work_id, header.num_examples, delta, header.steps)
+
+
+def _decoded(tensors: AdapterState, kind: Kind, shapes: Shapes) -> AdapterState:
+    try:
+        return decode(tensors, kind, shapes)
+    except CodecError as error:
+        raise WireError(str(error)) from error
+
+
+def encode_step(
+    adapter: AdapterState, after: AdapterState, codec: str, residual: AdapterState, start: str
+) -> tuple[bytes, AdapterState, AdapterState]:
+    """Encode a step in a codec's tensors, with what earlier ones left out.
+
+    Tang et al. 2019 (arXiv:1905.05957) have this way down beside the devices' own way up. Laws: the
+    adapter that is given is what `add_step` makes of the file, to the last bit, so it takes the
+    place of `after` everywhere; what was decoded and what is left out are step and residual, to
+    rounding.
+
+    Args:
+        adapter: What the step starts from.
+        after: Where it was to lead; equal names and shapes.
+        codec: The codec's name, not `float32`.
+        residual: What earlier steps left out; empty: nothing.
+        start: SHA-256 of the adapter's file.
+
+    Returns:
+        The file, the adapter after it, and what is left out now.
+
+    Raises:
+        CodecError: NaN or an infinity, or a residual of another adapter.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # the codec says what it cannot hold
+        kind, step = kind_of(codec), {name: after[name] - adapter[name] for name in adapter}
+    coded, left = encode(step, codec, residual)
+    body = _file(coded, StepHeader(start, kind))
+    return body, _added(adapter, decode(coded, kind, shapes_of(adapter))), left
+
+
+def add_step(adapter: bytes, step: bytes) -> bytes:
+    """The adapter after a step.
+
+    Args:
+        adapter: The one that it is added to, a safetensors file.
+        step: What `encode_step` gave.
+
+    Raises:
+        WireError: It is not a step, or one of another adapter.
+    """
+    tensors = _loaded(step)
+    header, start = decode_message(header_of(step), StepHeader), sha256(adapter)
+    if header.start_sha256 != start:
+        raise WireError(
+            f"a step of adapter {header.start_sha256[:12]}, not of {start[:12]}, which is here"
+        )
+    state = decode_adapter(adapter)
+    shapes = shapes_of(state)
+    found = _checked(_decoded(tensors, header.codec, shapes))
+    check_same_parameters(found, shapes)
+    return encode_adapter(_added(state, found))
+
+
+def _added(adapter: AdapterState, step: AdapterState) -> AdapterState:
+    """Each number rounded once, so that every machine gets the same."""
+    with np.errstate(over="ignore"):  # an infinity is of no use to anybody, who all check
+        return {name: tensor + step[name] for name, tensor in adapter.items()}
 
 
 def shapes_of(state: AdapterState) -> dict[str, tuple[int, ...]]:

@@ -1,8 +1,10 @@
-"""Whose kept things go on from which round: control variates, and what coded updates left out.
+"""What devices keep and go on from: control variates, what coded updates left out, adapters.
 
 A device keeps both by round, beside those of the round before: whether an update counted is known
 when its step is closed, and said with the next work. So what a device made of an update that came
 late, was turned away, or went into an adapter that was not taken, counts no more than that update.
+
+Where steps are coded, they lead a device from one of the last few adapters to the newest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from coordinator.rounds.bounds import bounds_of
-from coordinator.rounds.events import Answered, StepOpened
+from coordinator.rounds.events import Answered, StepClosed, StepOpened
 from coordinator.rounds.learning.scaffold import counts
+from edge_client.wire.messages import CodedStep
 
+MOST_STEPS = 8  # that a device is led by; each is a request
 Rounds = Mapping[str, int]  # device -> round
 
 
@@ -27,29 +31,49 @@ class Closed(Protocol):
 
 @dataclass(frozen=True)
 class Kept:
-    """The last rounds of devices that keep something.
+    """What counts of what devices keep.
 
     Attributes:
-        controls: In which their update changed the population's control variate.
-        residuals: In which their coded update counted.
+        controls: The last rounds in which their update changed the population's control variate.
+        residuals: The last rounds in which their coded update counted.
+        steps: The newest coded steps up to the run's adapter, the oldest first.
     """
 
     controls: Rounds = field(default_factory=dict)
     residuals: Rounds = field(default_factory=dict)
+    steps: tuple[CodedStep, ...] = ()
+
+    def steps_to(self, adapter_bytes: int) -> tuple[CodedStep, ...]:
+        """Those of the steps that together are smaller than the adapter to which they lead.
+
+        Args:
+            adapter_bytes: Its size.
+        """
+        found: tuple[CodedStep, ...] = ()
+        for step in reversed(self.steps):
+            adapter_bytes -= step.step_bytes
+            if adapter_bytes <= 0:
+                break
+            found = (step, *found)
+        return found
 
 
-def kept_after(kept: Kept, step: Closed, has_control: bool) -> Kept:
+def kept_after(kept: Kept, step: Closed, event: StepClosed) -> Kept:
     """The same after a training step.
 
     Args:
         kept: Before it.
         step: The step.
-        has_control: Whether it gave the population a control variate.
+        event: That it closed.
     """
+    has_control = bool(event.control_sha256)
     opened, controls, residuals = step.opened, dict(kept.controls), dict(kept.residuals)
     for name, one in step.updates():
         if has_control and counts(bounds_of(opened), one.norm, one.steps):
             controls[name] = opened.round_index
         if opened.codec:
             residuals[name] = opened.round_index
-    return Kept(controls, residuals)
+    if not event.step_sha256:
+        return Kept(controls, residuals)
+    coded = CodedStep(opened.adapter_sha256, event.step_sha256, event.step_bytes)
+    return Kept(controls, residuals, (*kept.steps, coded)[-MOST_STEPS:])

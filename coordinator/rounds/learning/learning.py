@@ -2,10 +2,12 @@
 
 A real coordinator and the simulation both come through here, so that they end in the same bytes:
 
-    updates -> contributions (bounded weight and length) -> mean -> server optimizer -> check
+    updates -> contributions (bounded weight and length) -> mean -> server optimizer -> coded step
+    -> check
 
 Each arrow is a small protocol: `mean.Mean`, `optimizers.ServerOptimizer`. The exact mean of LoRA's
-products (`exact`) is mean and step in one.
+products (`exact`) is mean and step in one. Where steps are coded, the next adapter is what a device
+makes of the coded step, and what that left out goes into the next one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,11 +27,14 @@ from coordinator.rounds.learning.named import mean_of, optimizer_of
 from coordinator.rounds.learning.robust.means import TooFewError
 from coordinator.rounds.learning.scaffold import CONTROL, Scaffold, Tally
 from coordinator.rounds.learning.settings import Learning
-from edge_client.wire.tensors import AdapterState, Update
+from edge_client.codecs.blocks import CodecError
+from edge_client.codecs.codec import PLAIN
+from edge_client.wire.tensors import AdapterState, Update, encode_step
 
 Length: TypeAlias = Callable[[AdapterState], float]
 
 OPTIMIZER = "optimizer"  # the part of the memory that is the server optimizer's
+LEFT_OUT = "left_out"  # that is what coded steps left out
 
 
 @dataclass(frozen=True)
@@ -62,12 +67,14 @@ class Learned:
         lack: Why the new adapter was not taken; empty where it was.
         lost: Share of the mean's squared norm that the run's rank leaves out; None where all of it
             is kept by definition.
+        step: What leads from the one before to it, a file; empty where steps are not coded.
     """
 
     adapter: AdapterState
     memory: Memory
     lack: str = ""
     lost: float | None = None
+    step: bytes = b""
 
 
 def learn(
@@ -80,6 +87,7 @@ def learn(
     norms: Sequence[float],
     is_guarded: bool = True,
     scaffold: Scaffold | None = None,
+    down: str = PLAIN,
 ) -> Learned:
     """The adapter after a training step.
 
@@ -93,6 +101,7 @@ def learn(
         norms: Medians of the rounds before.
         is_guarded: Whether a new adapter is checked before it is taken.
         scaffold: Of a run whose devices hold control variates.
+        down: What steps are coded as.
 
     Raises:
         PluginError: An extension that is not known here, or did not do its part; the step stands.
@@ -112,13 +121,20 @@ def learn(
             after, lost = found.adapter, found.lost
     except TooFewError as error:
         return Learned(adapter, memory, str(error))
-    step = {name: after[name].astype(np.float64) - adapter[name] for name in adapter}
+    learned = with_part(memory, OPTIMIZER, kept)
+    learned = learned if tally is None else with_part(learned, CONTROL, tally.part())
+    step, body = {name: after[name].astype(np.float64) - adapter[name] for name in adapter}, b""
+    if down != PLAIN:
+        known = part_of(memory, LEFT_OUT), opened.adapter_sha256
+        try:
+            body, after, left = encode_step(adapter, after, down, *known)
+        except CodecError as error:
+            return Learned(adapter, memory, f"its step cannot be coded: {error}")
+        learned = with_part(learned, LEFT_OUT, left)
     lack = lack_of(after, step, norms, opened.norm_bound, length) if is_guarded else ""
     if lack:
         return Learned(adapter, memory, lack)
-    learned = with_part(memory, OPTIMIZER, kept)
-    learned = learned if tally is None else with_part(learned, CONTROL, tally.part())
-    return Learned(after, learned, lost=lost)
+    return Learned(after, learned, lost=lost, step=body)
 
 
 def length_of(learning: Learning, adapter: AdapterState) -> Length:

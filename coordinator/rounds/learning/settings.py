@@ -164,8 +164,8 @@ def check_together(learning: Learning, training: Training, updates: Updates, rou
         demand(learning.lora_mean == LORA_MEANS[0], said)
     said = f"updates: up = {up}: mean {mean} sees zeros where most send nothing; take int8 or int4"
     demand(not (is_sparse and mean in ("median", "trimmed")), said)
-    said = "updates: what they leave out is of factors; leave lora_mean = product out"
-    demand(not updates.is_coded or learning.lora_mean == LORA_MEANS[0], said)
+    said = "updates: what codecs leave out is of factors; leave lora_mean = product out"
+    demand(updates.is_plain or learning.lora_mean == LORA_MEANS[0], said)
     if isinstance(learning.decay, int | float):
         said = f"decay: {learning.decay:g} x {rounds} rounds leave no learning rate; below 1 in all"
         demand(learning.decay * rounds < 1.0, said)

@@ -9,7 +9,12 @@ from edge_client.client.failures import MOST_IN_A_ROW, Standing, code_of, is_las
 from edge_client.client.runs.standings import Standings
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState
-from edge_client.client.transport import Coordinator, Refused, TransportError
+from edge_client.client.transport import (
+    MOST_ADAPTER_BYTES,
+    Coordinator,
+    Refused,
+    TransportError,
+)
 from edge_client.errors import Failed, WrongInput
 from edge_client.metering.work import WorkMeter
 from edge_client.wire.failures import Failure
@@ -62,9 +67,9 @@ class Homecoming:
         try:
             if terms is None:
                 raise Refused(404, "its terms are not here any more")
-            fetch = partial(self._coordinator.adapter, over.adapter_sha256, WorkMeter())
-            runs = len(standings.joined)
-            body = self._adapters.body(over.adapter_sha256, fetch, runs, PARTING_S)
+            fetch = partial(self._coordinator.adapter, meter=WorkMeter())
+            known, runs = (over.adapter_sha256, MOST_ADAPTER_BYTES), len(standings.joined)
+            body = self._adapters.body(*known, fetch, runs, PARTING_S)
             settings = self._settings.on_base(terms.base_id)
             self.folder = take_home(self._state, terms, settings, over, body)
         except (Failed, WrongInput, OSError) as error:  # TransportError and WireError are Failed

@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from coordinator.api.prune import prune
+from coordinator.rounds.learning.kept import Kept
 from coordinator.rounds.state import State
 from coordinator.storage.store import Run, Store
 from coordinator.upkeep import pruning
 from coordinator.upkeep.limits import Limits, note
 from coordinator.upkeep.pruning import Busy, book_of, remove
 from edge_client.errors import WrongInput
+from edge_client.wire.messages import CodedStep
 from tests.command_line import smidgen
 from tests.coordinator.upkeep.stores import UPDATE_BYTES, filled, names
 
@@ -57,8 +59,9 @@ def test_what_the_next_round_goes_on_from_stays(is_chosen: bool, is_finished: bo
     """Also of a run that is finished: it may be extended."""
     run = Run("r", 0.0, "", "b", "b", "bert", "first", "secret")
     state = State("first", is_finished=is_finished, memory_sha256="m", control_sha256="c")
+    state = replace(state, kept=Kept(steps=(CodedStep("zeroth", "s", 9),)))
     book = replace(book_of(run, 1), state=state)
-    assert {"first", "m", "c"} <= book.kept(is_chosen, is_thorough=True)
+    assert {"first", "m", "c", "s"} <= book.kept(is_chosen, is_thorough=True)
 
 
 def test_rounds_that_are_asked_for_stay_in_finished_runs_too(store: Store, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ GOLDEN_WORK = (
     b'{"adapter_bytes":9,"adapter_sha256":"sha","adapter_spec":"lora:8","base_id":"base",'
     b'"codec":"float32","control_bytes":0,"control_round":0,"control_sha256":"",'
     b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":8,'
-    b'"residual_round":0,"round_index":2,"run_id":"r","seed":7,'
+    b'"residual_round":0,"round_index":2,"run_id":"r","seed":7,"steps":[],'
     b'"task":{"ensemble":false,"labels":["a","b"],"name":"t",'
     b'"patterns":["[MASK] {text}"],"verbalizer":{"a":"good","b":"bad"}},"thresholds":[],'
     b'"training":{"batch":8,"epochs":4,"lr":0.005,"momentum":0.0,"optimizer":"adamw",'
