@@ -60,6 +60,7 @@ ADDED_LATER = (
     "updates",
 )
 ADDED_TO_TRAINING = ("optimizer", "momentum", "proximal", "scaffold")
+ADDED_TO_UPDATES = ("down",)
 Paradigm = Literal["federated", "centralised", "local"]
 
 
@@ -89,7 +90,7 @@ class Experiment:
         training: A client's training in one round.
         learning: What becomes of a round's updates.
         ranks: The most rank that clients take, dealt to them in turn; none: all take the adapter's.
-        updates: In how many bytes updates travel.
+        updates: In how many bytes updates and steps travel.
         rounds: Server steps; 0 asks the base as it is (zero-shot).
         cohort: Clients asked in a round, of those that hold labelled texts; 0 for all.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
@@ -213,6 +214,9 @@ class Experiment:
             said["adapter"] = str(parse_adapter(self.adapter))
         del said["name"]
         default = Experiment(self.name, self.dataset)
+        for name in ADDED_TO_UPDATES:
+            if getattr(self.updates, name) == getattr(Updates, name):
+                del said["updates"][name]
         for name in ADDED_LATER:  # as they are by default they change no number
             if getattr(self, name) == getattr(default, name):
                 del said[name]

@@ -15,6 +15,7 @@ from coordinator.rounds.state import State
 from edge_client.labelling.book import Book
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.messages import Report
+from simulation.experiments.federation.fetched import Fetched
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Memory:
 
     `server` is what `learning.learning.learn` gave for the next round, encoded; `variates` are
     clients' own control variates and `residuals` what their coded updates left out, so it grows
-    with the clients that have trained.
+    with the clients that have trained. `fetched` is what they hold where steps are coded.
     """
 
     scores: dict[int, Score]
@@ -44,6 +45,7 @@ class Memory:
     kept: Kept = field(default_factory=Kept)
     variates: dict[str, bytes] = field(default_factory=dict)
     residuals: dict[str, bytes] = field(default_factory=dict)
+    fetched: Fetched = field(default_factory=Fetched)
 
 
 def remembered(
@@ -54,6 +56,7 @@ def remembered(
     server: bytes = b"",
     variates: Mapping[str, bytes] = MappingProxyType({}),
     residuals: Mapping[str, bytes] = MappingProxyType({}),
+    fetched: Fetched | None = None,
 ) -> bytes:
     """Everything that a run goes on from, encoded.
 
@@ -65,6 +68,7 @@ def remembered(
         server: What the last round left for the next.
         variates: Clients' own control variates.
         residuals: What clients' coded updates left out.
+        fetched: What clients hold.
     """
     memory = Memory(
         dict(state.scores),
@@ -85,6 +89,7 @@ def remembered(
         state.kept,
         dict(variates),
         dict(residuals),
+        fetched or Fetched(),
     )
     return msgspec.json.encode(memory)
 

@@ -38,6 +38,7 @@ from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import AdapterState, Update, decode_adapter, encode_adapter, sha256
 from simulation.experiments.experiment import Rounds
 from simulation.experiments.federation.devices import Devices, SimulationError, TooFew
+from simulation.experiments.federation.fetched import Fetched
 from simulation.experiments.federation.outcomes import NOTHING, Looking, Round, Standing
 from simulation.experiments.federation.resume import recalled, remembered
 from simulation.experiments.hostile import Hostile, evaluations, train_answers
@@ -123,7 +124,7 @@ class _Run:
         self._arm, self._first = arm, devices.start().adapter
         self._looking: Looking | None = None
         self._gate = Report("", "done")
-        self._good, self._server = self._first, b""
+        self._good, self._server, self._fetched = self._first, b"", Fetched()
         self._variates: dict[str, bytes] = {}  # clients' own control variates
         self._residuals: dict[str, bytes] = {}  # what their coded updates left out
         self.standing = start
@@ -134,7 +135,7 @@ class _Run:
             self._state, known = recalled(start.memory, self._state)
             self._gate, self._good = known.gate, known.good_adapter or self._first
             self._server, self._variates = known.server, dict(known.variates)
-            self._residuals = dict(known.residuals)
+            self._residuals, self._fetched = dict(known.residuals), known.fetched
             control = sha256(found) if (found := self._control()) else ""
             self._state = replace(self._state, control_sha256=control)
             devices.recall(known.books)
@@ -165,6 +166,7 @@ class _Run:
         read = forwards = 0
         is_first = opened.adapter_sha256 == sha256(self._first)
         adapter = self._first if is_first else self.standing.adapter
+        self._fetch(opened, adapter)
         used = 0 if is_first else self.standing.round_index
         asked = [(name, self._work(opened, work_id, name)) for work_id, name in opened.members]
         answers = self._devices.do(adapter, asked)
@@ -193,6 +195,7 @@ class _Run:
         control, new, left = self._control(), dict[str, bytes](), dict[str, bytes]()
         down: list[int] = []
         length = length_of(schedule.learning, reference)
+        self._fetch(opened, before)
 
         def updates() -> Iterator[Admitted]:
             asked = [(name, self._work(opened, work_id, name)) for work_id, name in opened.members]
@@ -200,7 +203,8 @@ class _Run:
             answers = train_answers(honest, before, asked, self._hostile, self._forgers)
             for (name, work), finished in zip(asked, answers, strict=True):
                 given = handed(reference, work.adapter_spec)
-                down.append(len(before) if given is reference else len(encode_adapter(given)))
+                whole = len(before) if given is reference else len(encode_adapter(given))
+                down.append(self._fetched.bytes_of(name, whole))
                 taken, update = _admitted(finished, work, given, schedule)
                 report = reports[name] = taken.report
                 if taken.reason:
@@ -232,17 +236,24 @@ class _Run:
             remembers, norms = decode_memory(self._server), self._state.medians.norms
             known = (opened, schedule.rounds, updates(), reference, remembers, norms)
             scaffold = scaffold_of(schedule.training, self._state.kept.controls)
-            found = learn(schedule.learning, *known, schedule.is_guarded, scaffold)
-            lack, lost = found.lack, found.lost
+            how = schedule.is_guarded, scaffold, schedule.updates.down
+            found = learn(schedule.learning, *known, *how)
+            lack, lost, step = found.lack, found.lost, found.step
             if not lack:
                 self._server = encode_memory(found.memory) if found.memory else b""
         except TooFew as error:
             if self._hostile is None:
                 raise
-            lack, lost = str(error), None  # such a run stands still: what it has is judged
+            lack, lost, step = (
+                str(error),
+                None,
+                b"",
+            )  # such a run stands still: what it has is judged
         adapter = before if lack else encode_adapter(found.adapter)
         after = sha256(kept) if (kept := self._control()) else ""
         closed = StepClosed(sha256(adapter), 0.0, lack, control_sha256=after)
+        if step:
+            closed = replace(closed, step_sha256=sha256(step), step_bytes=len(step))
         self._state = evolve(self._state, closed)
         self._variates |= _of_round(opened.round_index, self._state.kept.controls, new)
         self._residuals |= _of_round(opened.round_index, self._state.kept.residuals, left)
@@ -266,6 +277,15 @@ class _Run:
             trouble=lack,
             lost=lost,
         )
+
+    def _fetch(self, opened: StepOpened, adapter: bytes) -> None:
+        """Those who are asked get what they start from, where the way that it comes is counted."""
+        if self._schedule.updates.down == PLAIN:
+            return
+        is_newest = opened.adapter_sha256 == self._state.adapter_sha256
+        steps = self._state.kept.steps_to(len(adapter)) if is_newest else ()
+        for _, name in opened.members:
+            self._fetched.fetch(name, opened.adapter_sha256, steps)
 
     def _control(self) -> bytes:
         """The population's control variate, encoded; empty: zero."""
@@ -294,13 +314,14 @@ class _Run:
         if state.good is not None and state.good.adapter_sha256 == sha256(adapter):
             self._good = adapter
         good = b"" if state.good is None else self._good
-        own = self._server, self._variates, self._residuals
+        own = self._server, self._variates, self._residuals, self._fetched
         memory = remembered(state, self._devices.notes(), self._gate, good, *own)
         return Standing(adapter, self._state.round_index, self._state.evaluated, memory)
 
     def evaluate(self, opened: StepOpened, trained: Round | None) -> Round:
         """One evaluation step; the round it belongs to, with its score if it is scored."""
         adapter, round_index = self.standing.adapter, opened.round_index
+        self._fetch(opened, adapter)
         work_id, _ = opened.members[0]
         report = None
         if self._schedule.is_gated(round_index):

@@ -57,10 +57,10 @@ def ranks_of(on: Stage) -> dict[str, int]:
     return dict(zip(names, ranks * len(names), strict=False))
 
 
-def over_http(on: Stage, tmp_path: Path) -> tuple[str, dict[int, float], str]:
-    """Of a real coordinator: hash of the last adapter, accuracy by round, and the run's secret."""
+def config_of(on: Stage) -> RunConfig:
+    """The same experiment as a coordinator's run."""
     asked = on.experiment
-    config = RunConfig(
+    return RunConfig(
         "small",
         on.dataset.task,
         base=asked.base,
@@ -71,24 +71,33 @@ def over_http(on: Stage, tmp_path: Path) -> tuple[str, dict[int, float], str]:
         fraction=1.0 if asked.labelling else asked.cohort / 3,
         max_cohort=asked.cohort,
         min_clients=3,
+        evaluate_every=asked.evaluate_every,
         seed=asked.seed,
         learning=asked.learning,
         labelling=asked.labelling,
     )
+
+
+def over_http(on: Stage, tmp_path: Path) -> tuple[str, dict[int, float], str]:
+    """Of a real coordinator: hash of the last adapter, accuracy by round, and the run's secret."""
+    config = config_of(on)
     write_clients(tmp_path / "data", on.dataset.train, on.dataset.test, on.population, config.task)
     with closing(Store(tmp_path / "store")) as store, serving(store, config) as live:
-        threads = [
-            threading.Thread(target=client_of(on, live.http.base_url, live.token, name, tmp_path))
-            for name in [client.name for client in on.population]
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        take_part(on, live.http.base_url, live.token, tmp_path)
         run = live.service.run(live.run_id)
         assert run.state.is_finished
         found = accuracies(rows(store, live.run_id))
         return run.state.adapter_sha256, found, run.run.secret
+
+
+def take_part(on: Stage, url: object, token: str, folder: Path) -> None:
+    """Every client to its end, each in a thread of its own."""
+    names = [client.name for client in on.population]
+    threads = [threading.Thread(target=client_of(on, url, token, name, folder)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
 
 
 def client_of(on: Stage, url: object, token: str, name: str, folder: Path) -> Callable[[], object]:

@@ -1,0 +1,146 @@
+"""Coded steps over a real coordinator and in one process: the same adapter, the same bytes."""
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+
+from coordinator.rounds.state import State
+from coordinator.storage.store import Store
+from edge_client.bases.base import Base, open_base
+from edge_client.codecs.settings import Updates
+from edge_client.texts.tasks import Task
+from edge_client.wire.tensors import sha256
+from simulation.experiments.devices import InProcess
+from simulation.experiments.experiment import schedule_of
+from simulation.experiments.federation.outcomes import Round
+from simulation.experiments.federation.resume import recalled
+from simulation.experiments.federation.run import federate
+from simulation.experiments.stage import Stage
+from simulation.population.folders import write_clients
+from tests.breadth import SLOW
+from tests.coordinator.page.conftest import Served, serving
+from tests.edge_client.engine.engines import KINDS
+from tests.simulation.experiments.experiments import staged
+from tests.simulation.experiments.test_same_as_http import (
+    GUARDED,
+    as_devices,
+    config_of,
+    take_part,
+)
+
+
+@dataclass
+class Ended:
+    """A run over HTTP.
+
+    Attributes:
+        adapter: SHA-256 of the last adapter.
+        secret: What it drew by.
+        handed: Bytes that `GET /v1/adapters/{name}` has sent, by the coordinator's own counter.
+        steps: Bytes of steps that are kept at its end.
+    """
+
+    adapter: str
+    secret: str
+    handed: int
+    steps: int
+
+
+def sent(served: Served) -> int:
+    """Bytes of adapters and steps, as Prometheus is told."""
+    told = served.http.get("/metrics", headers=served.bearer(served.viewer)).text
+    [line] = [one for one in told.splitlines() if "sent_bytes_total" in one and "adapters" in one]
+    return round(float(line.rpartition(" ")[2]))
+
+
+def over_http(on: Stage, folder: Path) -> Ended:
+    config = config_of(on)
+    write_clients(folder / "data", on.dataset.train, on.dataset.test, on.population, config.task)
+    with closing(Store(folder / "store")) as store, serving(store, config) as served:
+        take_part(on, served.url, served.token, folder)
+        run = served.service.run(served.run_id)
+        assert run.state.is_finished
+        steps = sum(store.blob_path(one.step_sha256).stat().st_size for one in run.state.kept.steps)
+        return Ended(run.state.adapter_sha256, run.run.secret, sent(served), steps)
+
+
+def in_process(on: Stage, devices: InProcess, secret: str, seen: list[Round]) -> None:
+    names = [client.name for client in on.population]
+    known = schedule_of(on.experiment, len(names)), on.template(), devices.start(), names
+    federate(*known, devices, seen.append, secret=secret)
+    halfway = seen[2].standing
+    again = federate(*known[:2], halfway, names, devices, secret=secret)
+    assert again.adapter == seen[-1].standing.adapter and again.memory == seen[-1].standing.memory
+
+
+def asked(base: Base, task: Task, down: str, **said: object) -> Stage:
+    usual = {"engine": KINDS[0], "dtype": "auto", "rounds": 4, "updates": Updates(down=down)}
+    return as_devices(staged(base, task, **(usual | GUARDED | said)))
+
+
+CASES = [
+    pytest.param("int8", 3, 1),
+    pytest.param("int4", 2, 1, marks=SLOW),
+    pytest.param("topk:0.05", 2, 0, marks=SLOW),
+    pytest.param("float32", 2, 0, marks=SLOW),
+]
+
+
+@pytest.mark.parametrize(("down", "cohort", "evaluate_every"), CASES)
+def test_coded_steps_are_the_same_over_http(
+    tiny_base: Base,
+    hub_task: Task,
+    tmp_path: Path,
+    down: str,
+    cohort: int,
+    evaluate_every: int,
+) -> None:
+    """Whether everybody evaluates each round's adapter, or is asked once in a while alone."""
+    said = {"cohort": cohort, "evaluate_every": evaluate_every, "adapter": "lora:16"}
+    on, seen = asked(tiny_base, hub_task, down, **said), list[Round]()
+    with closing(InProcess(on)) as devices:  # first: it says how many threads all engines have
+        ended = over_http(on, tmp_path)
+        in_process(on, devices, ended.secret, seen)
+        first = len(devices.start().adapter)
+    last = seen[-1].standing
+    assert sha256(last.adapter) == ended.adapter
+    if down == "float32":
+        assert all(one.bytes_down == cohort * first for one in seen[1:]) and not ended.steps
+        return
+    held = recalled(last.memory, State("x"))[1].fetched.held
+    assert len(held) == 3 and {one.sha256 for one in held.values()} == {ended.adapter}
+    to_last = sum(one.step_bytes for one in held.values())
+    trained = sum(closed.bytes_down for closed in seen[2:])
+    fetched = trained * 3 // cohort if evaluate_every else trained  # by whom, but for the ends
+    print(f"{down}: {ended.handed} bytes of adapters and steps went over HTTP")
+    assert ended.handed == 3 * first + fetched + to_last
+    assert seen[1].bytes_down == cohort * first
+    assert all(closed.bytes_down < 0.6 * cohort * first for closed in seen[2:])
+    assert any(one.standing.adapter != seen[1].standing.adapter for one in seen[2:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("down", "share"), [("int8", 0.27), ("int4", 0.15)])
+def test_later_rounds_come_down_in_a_fraction_of_float32s_bytes(
+    hub_task: Task, tmp_path: Path, down: str, share: float
+) -> None:
+    """The embedded base with LoRA of rank 8, by the coordinator's own counter of bytes sent."""
+    found: dict[str, Ended] = {}
+    rounds: dict[str, list[Round]] = {}
+    for name in ("float32", down):
+        on = asked(open_base("embedded"), hub_task, name, adapter="lora:8", cohort=3)
+        with closing(InProcess(on)) as devices:
+            found[name] = over_http(on, tmp_path / name)
+            in_process(on, devices, found[name].secret, rounds.setdefault(name, []))
+            first = len(devices.start().adapter)
+        assert sha256(rounds[name][-1].standing.adapter) == found[name].adapter
+    later = {name: (one.handed - 3 * first) for name, one in found.items()}
+    counted = {name: sum(one.bytes_down for one in closed[2:]) for name, closed in rounds.items()}
+    told = later[down] / later["float32"], counted[down] / counted["float32"]
+    print(f"{down} down: {told[0]:.4f} of float32's bytes over HTTP, {told[1]:.4f} counted here")
+    assert max(told) <= share and told[0] == pytest.approx(told[1], rel=1e-3)
