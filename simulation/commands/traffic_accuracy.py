@@ -17,8 +17,11 @@ def traffic_accuracy_command(
         list[str] | None,
         typer.Option(help=f"Only this one beside float32; repeat: {', '.join(CODECS)}."),
     ] = None,
+    down: Annotated[
+        bool, typer.Option("--down", help="Each codec also on both ways: steps come down coded.")
+    ] = False,
 ) -> Scenario:
-    """Updates as int8, int4 or their largest numbers: bytes and accuracy."""
+    """Updates and steps as int8, int4 or their largest numbers: bytes and accuracy."""
     for name in codec or ():
         one_of("--codec", name, CODECS)
-    return traffic_accuracy(base, quick, codec or CODECS)
+    return traffic_accuracy(base, quick, codec or CODECS, down)

@@ -1,7 +1,7 @@
-"""What smaller updates cost in accuracy, and what they save: by codec, paired by seed.
+"""What smaller updates and steps cost in accuracy, and what they save: by codec, paired by seed.
 
 The same texts, dealt the same way, with the same draws: a codec's run differs from float32's of the
-same seed in its updates alone. What a difference is worth is told by the 95 % interval of its mean
+same seed in what travels alone. What a difference is worth is told by the 95 % interval of its mean
 over seeds (Student's t); nothing is said to be within half a point unless the interval is.
 """
 
@@ -33,21 +33,31 @@ NOTES = (
     "what a codec leaves out stays with the client and goes into its next update that counts",
     "bytes are those of the files as they would travel, headers and scales among them",
 )
+BOTH_WAYS = (
+    "both: what a round changed comes down in the same codec; a client that trained a few rounds "
+    "ago adds up the steps since then, any other fetches the whole adapter",
+)
 
 
-def traffic_accuracy(base: str, quick: bool, codecs: Sequence[str] = CODECS) -> Scenario:
+def traffic_accuracy(
+    base: str, quick: bool, codecs: Sequence[str] = CODECS, has_down: bool = False
+) -> Scenario:
     """Every codec on the same texts.
 
     Args:
         base: `embedded`, a folder or a hub name.
         quick: Fewer rounds and test texts.
         codecs: Rows beside float32.
+        has_down: Whether each codec is also used on both ways.
     """
     plain = experiment(base, quick)
     rows = dict.fromkeys((PLAIN, *codecs))
     cells = [Cell(row, "up", replace(plain, updates=Updates(up=row))) for row in rows]
+    both = [row for row in rows if has_down and row != PLAIN]
+    cells += [Cell(row, "both", replace(plain, updates=Updates(row, row))) for row in both]
     title = "Smaller updates on AG News: final accuracy in %"
-    return Scenario("traffic-accuracy", title, tuple(cells), NOTES)
+    notes = NOTES + BOTH_WAYS if both else NOTES
+    return Scenario("traffic-accuracy", title, tuple(cells), notes)
 
 
 def experiment(base: str, quick: bool) -> Experiment:

@@ -32,6 +32,13 @@ def test_every_codec_is_asked_and_nothing_else_differs() -> None:
     assert len({str(replace(cell.experiment, updates=Updates())) for cell in cells}) == 1
     fewer = traffic_accuracy("embedded", True, ["int4"]).cells
     assert [cell.row for cell in fewer] == ["float32", "int4"]
+    both = traffic_accuracy("embedded", True, ["int4"], has_down=True)
+    assert [(cell.row, cell.column) for cell in both.cells][1:] == [
+        ("int4", "up"),
+        ("int4", "both"),
+    ]
+    assert both.cells[-1].experiment.updates == Updates("int4", "int4")
+    assert both.notes[-1].startswith("both: ")
 
 
 def test_differences_are_paired_by_seed_beside_the_bytes_that_were_sent(
@@ -39,14 +46,16 @@ def test_differences_are_paired_by_seed_beside_the_bytes_that_were_sent(
 ) -> None:
     plain = news(tiny_base, rounds=2)
     cells = [Cell(row, "up", replace(plain, updates=Updates(row))) for row in CODECS]
+    cells.append(Cell("int4", "both", replace(plain, updates=Updates("int4", "int4"))))
     chosen = Scenario("small", "title", tuple(cells), ())
     found = measured(chosen, SEEDS, run_all(chosen.experiments(SEEDS), place_in(tmp_path)))
     table, told = traffic_table(found)
     assert told[0]["difference_by_seed"] == [0.0, 0.0] and told[0]["is_within"] == "yes"
     assert told[0]["share_up"] == told[0]["share_down"] == 1.0
     shares = [one["share_up"] for one in told]
-    assert shares == sorted(shares, reverse=True) and shares[1] < 0.35  # of a tiny adapter
-    assert all(one["share_down"] == 1.0 for one in told)
+    assert shares[:4] == sorted(shares[:4], reverse=True) and shares[1] < 0.35  # tiny adapter
+    assert shares[4] == shares[2]
+    assert [one["share_down"] for one in told[:4]] == [1.0] * 4 and told[4]["share_down"] < 1.0
     for one, item in zip(told, found, strict=True):
         pairs = zip(item.results, found[0].results, strict=True)
         assert one["difference_by_seed"] == [a.accuracy - b.accuracy for a, b in pairs]
