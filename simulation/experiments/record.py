@@ -58,7 +58,7 @@ class Row:
         failed: Clients of those that could not train.
         num_examples: Texts trained on.
         loss: Mean training loss, nats.
-        bytes_down: Adapters handed out, encoded.
+        bytes_down: Adapters, or coded steps to them, handed out.
         bytes_up: Updates handed in, encoded.
         layer_forwards: Layer-forwards of training, all clients together (measured: engines count).
         train_s: Seconds of training and aggregation on this machine (measured).

@@ -65,7 +65,8 @@ class Round:
         errors: What went wrong, by client.
         num_examples: Texts trained on, all clients together.
         loss: Mean training loss over clients weighted by their texts, nats; None in round 0.
-        bytes_down: Adapters handed out, encoded (measured; headers of HTTP not included).
+        bytes_down: Adapters, or coded steps to them, handed out to the cohort (measured; headers of
+            HTTP not included).
         bytes_up: Updates handed in, encoded (measured).
         layer_forwards: Layer-forwards of training, all clients together (measured: engines count).
         train_s: Seconds from the first piece of work to the new adapter (measured).

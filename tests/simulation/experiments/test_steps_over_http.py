@@ -1,7 +1,7 @@
 """Coded steps over a real coordinator and in one process: the same adapter, the same bytes."""
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,14 @@ from edge_client.bases.base import Base, open_base
 from edge_client.codecs.settings import Updates
 from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import sha256
+from edge_client.wire.training import Training
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import schedule_of
 from simulation.experiments.federation.outcomes import Round
 from simulation.experiments.federation.resume import recalled
 from simulation.experiments.federation.run import federate
 from simulation.experiments.stage import Stage
+from simulation.population.deal import Deal
 from simulation.population.folders import write_clients
 from tests.breadth import SLOW
 from tests.coordinator.page.conftest import Served, serving
@@ -28,6 +30,8 @@ from tests.edge_client.engine.engines import KINDS
 from tests.simulation.experiments.experiments import staged
 from tests.simulation.experiments.test_same_as_http import (
     GUARDED,
+    LABELLING,
+    SCAFFOLD,
     as_devices,
     config_of,
     take_part,
@@ -83,6 +87,8 @@ def asked(base: Base, task: Task, down: str, **said: object) -> Stage:
     return as_devices(staged(base, task, **(usual | GUARDED | said)))
 
 
+SHORT = Training(epochs=1, batch=4, lr=0.01, tokens=32)
+BOTH_WAYS = Updates("int8", "int4")
 CASES = [
     pytest.param("int8", 3, 1),
     pytest.param("int4", 2, 1, marks=SLOW),
@@ -125,6 +131,44 @@ def test_coded_steps_are_the_same_over_http(
 
 
 @pytest.mark.slow
+def test_control_variates_come_whole_beside_coded_steps(
+    tiny_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
+    said = {"cohort": 3, "adapter": "lora:16", "training": SCAFFOLD, "updates": BOTH_WAYS}
+    on, seen = asked(tiny_base, hub_task, "int4", **said), list[Round]()
+    with closing(InProcess(on)) as devices:
+        ended = over_http(on, tmp_path)
+        in_process(on, devices, ended.secret, seen)
+        first = len(devices.start().adapter)
+    last = seen[-1].standing
+    assert sha256(last.adapter) == ended.adapter
+    held = recalled(last.memory, State("x"))[1].fetched.held
+    to_last = sum(one.step_bytes for one in held.values())
+    assert ended.handed == sum(closed.bytes_down for closed in seen) + to_last
+    assert all(3 * first < closed.bytes_down < 4.5 * first for closed in seen[2:])
+
+
+@pytest.mark.slow
+def test_devices_that_label_are_led_by_steps_too(
+    tiny_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
+    deal = Deal(clients=3, labelled=8, labelled_clients=1)
+    said = {"deal": deal, "labelling": LABELLING, "adapter": "lora:16"}
+    on, seen = asked(tiny_base, hub_task, "int8", **said), list[Round]()
+    on = replace(on, gate=on.dataset.test)
+    names, texts = [c.name for c in on.population], {c.name: len(c.labelled) for c in on.population}
+    schedule = schedule_of(on.experiment, len(names), hub_task.labels)
+    with closing(InProcess(on)) as devices:
+        ended = over_http(on, tmp_path)
+        known = schedule, on.template(), devices.start(), names, devices, seen.append
+        last = federate(*known, texts=texts, secret=ended.secret)
+        first = len(devices.start().adapter)
+    assert sha256(last.adapter) == ended.adapter
+    fetched = {closed.round_index: closed.bytes_down for closed in seen}
+    assert all(fetched[index] < 0.5 * len(seen[index].cohort) * first for index in (2, 3, 4))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("down", "share"), [("int8", 0.27), ("int4", 0.15)])
 def test_later_rounds_come_down_in_a_fraction_of_float32s_bytes(
     hub_task: Task, tmp_path: Path, down: str, share: float
@@ -133,7 +177,8 @@ def test_later_rounds_come_down_in_a_fraction_of_float32s_bytes(
     found: dict[str, Ended] = {}
     rounds: dict[str, list[Round]] = {}
     for name in ("float32", down):
-        on = asked(open_base("embedded"), hub_task, name, adapter="lora:8", cohort=3)
+        said = {"adapter": "lora:8", "cohort": 3, "rounds": 3, "training": SHORT}
+        on = asked(open_base("embedded"), hub_task, name, **said)
         with closing(InProcess(on)) as devices:
             found[name] = over_http(on, tmp_path / name)
             in_process(on, devices, found[name].secret, rounds.setdefault(name, []))
