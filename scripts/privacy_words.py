@@ -172,7 +172,7 @@ LEARNS: dict[str, str] = {
     "Over.adapter_sha256": "Names the finished adapter, the mean of all updates.",
     "Over.run_id": "",
     "Over.run_name": "",
-    "Over.is_stopped": "",
+    "Over.ended": "",
     "Over.rounds": "",
     "Over.devices": "How many there were.",
     "Over.accuracies": "The mean over all devices; of two, each can work out the other's.",

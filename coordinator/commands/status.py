@@ -18,6 +18,7 @@ from coordinator.upkeep.limits import noted
 from coordinator.upkeep.room import Room
 from edge_client.tables import Column, Table, share_within, show, size, span, tell
 from edge_client.wire.failures import SAID, Failure
+from edge_client.wire.messages import ENDED
 
 MOST = 20  # devices that a screen lists; --json has all
 RUNS = (
@@ -132,7 +133,7 @@ def said_of(one: Status, now_s: float) -> Iterator[str]:
     """What a run does or waits for, in words."""
     title = f"{one['name']} ({one['run_id']})"
     if one["phase"] == "finished":
-        yield f"{title}: finished"
+        yield f"{title}: finished, {_ended(one)}"
     elif one["phase"] == "paused":
         yield f"{title}: {_paused(one)}"
     elif step := one["step"]:
@@ -151,6 +152,11 @@ def said_of(one: Status, now_s: float) -> Iterator[str]:
             f"({', '.join(failing['devices'])}); {_why(failing['failures'])}"
             "the log of each says more"
         )
+
+
+def _ended(one: Status) -> str:
+    done = f"round {one['round_index']} of {one['rounds']}"
+    return f"{done}: {ENDED[one['ended']]}"
 
 
 def _paused(one: Status) -> str:

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from coordinator.operator.schemas import ANSWER, Answer, Kind, Model, example
 from edge_client.wire.failures import Failure
+from edge_client.wire.messages import Ended
 
 Phase = Literal["waiting", "paused", "train", "label", "evaluate", "finished"]
 
@@ -26,6 +27,7 @@ RUN = {
     "created_at_s": 1789990000.0,
     "phase": "train",
     "is_stopped": False,
+    "ended": None,
     "trouble": "",
     "paused_at_s": None,
     "round_index": 2,
@@ -94,6 +96,8 @@ class Run(Model):
         created_at_s: When it was created.
         phase: `waiting` for devices, `paused`, `finished`, or what its open step does.
         is_stopped: Whether it was ended before its last round; `phase` is `finished` then.
+        ended: Why it is finished: all `rounds` are done, `patience` with its evaluations ran out,
+            or it was `stopped`; null while it goes on.
         trouble: What last went wrong with it as a whole, in words; empty of nothing.
         paused_at_s: Since when it stands still; null while it does not.
         round_index: The last round of training that was closed.
@@ -117,6 +121,7 @@ class Run(Model):
     created_at_s: float
     phase: Phase
     is_stopped: bool
+    ended: Ended | None
     trouble: str
     paused_at_s: float | None
     round_index: int

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from coordinator.config import RunConfig
-from coordinator.rounds.machine import closes_at_s, devices_needed, rounds_of
+from coordinator.rounds.machine import closes_at_s, devices_needed, ended_of, rounds_of
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State
 from coordinator.storage.figures import accuracies, means, pseudo_labels
@@ -58,6 +58,7 @@ def run_told(standing: Standing, loss: float | None) -> Told:
         "created_at_s": standing.run.created_at_s,
         "phase": state.phase,
         "is_stopped": state.is_stopped,
+        "ended": ended_of(config, state),
         "trouble": state.trouble,
         "paused_at_s": state.paused_at_s,
         "round_index": state.round_index,

@@ -260,7 +260,7 @@ class Extended:
 
 @dataclass(frozen=True)
 class Finished:
-    """All rounds are done and the last adapter is evaluated.
+    """All rounds are done and the last adapter is evaluated, or it ended before.
 
     Attributes:
         finished_at_s: Unix time.

@@ -42,6 +42,7 @@ from coordinator.rounds.selections.selection import Facts
 from coordinator.rounds.state import State
 from coordinator.rounds.thresholds import class_thresholds
 from edge_client.wire.labelling import Labelling, keep_in
+from edge_client.wire.messages import Ended
 from edge_client.wire.tensors import AdapterState
 
 MOST_FAILURES = 6  # attempts at a round in a row in which every device fails; about two minutes
@@ -212,6 +213,15 @@ def rounds_of(config: Schedule, state: State) -> int:
     What grows over a run's rounds (`keep_in`) goes by the configuration's and then stays.
     """
     return state.rounds or config.rounds
+
+
+def ended_of(config: Schedule, state: State) -> Ended | None:
+    """Why a run is finished; None while it goes on."""
+    if not state.is_finished:
+        return None
+    if state.is_stopped:
+        return "stopped"
+    return "rounds" if state.round_index >= rounds_of(config, state) else "patience"
 
 
 def devices_needed(config: Schedule, state: State) -> int:

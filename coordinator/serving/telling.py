@@ -7,7 +7,7 @@ from itertools import islice
 from coordinator.rounds.events import Event, Finished, Paused, RolledBack, StepClosed, StepOpened
 from coordinator.rounds.guidance import guidance_of
 from coordinator.rounds.learning.handing import spec_at_rank
-from coordinator.rounds.machine import closes_at_s, devices_needed
+from coordinator.rounds.machine import closes_at_s, devices_needed, ended_of
 from coordinator.rounds.pace.silence import Silence, rest_after
 from coordinator.rounds.pace.step import Step
 from coordinator.rounds.scoring import scored
@@ -17,7 +17,7 @@ from edge_client.adapters.card import portable_name
 from edge_client.tables import size
 from edge_client.wire.failures import SAID
 from edge_client.wire.fleet import Terms
-from edge_client.wire.messages import DOING, PROTOCOL, Over, Report, Waiting, Work
+from edge_client.wire.messages import DOING, ENDED, PROTOCOL, Over, Report, Waiting, Work
 from edge_client.wire.packs import Pack
 
 Names = Callable[[Iterable[str]], list[str]]  # of devices, by their ids, in alphabetical order
@@ -191,7 +191,7 @@ def over_of(live: Live, devices: int, accuracies: Mapping[int, float]) -> Over:
         rounds=live.state.round_index,
         devices=devices,
         accuracies=thinned(accuracies, MOST_ROUNDS),
-        is_stopped=live.state.is_stopped,
+        ended=ended_of(live.config, live.state) or "rounds",
     )
 
 
@@ -242,8 +242,8 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
     if isinstance(event, Paused):
         return f"{config.name}: stops asking: {event.reason}; {GOES_ON}"
     if isinstance(event, Finished):
-        why = f": {event.reason}" if event.reason else ""
-        return f"{config.name}: finished, round {live.state.round_index} of {live.rounds}{why}"
+        why = event.reason or ENDED["stopped" if event.is_stopped else "rounds"]
+        return f"{config.name}: finished, round {live.state.round_index} of {live.rounds}: {why}"
     return ""
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from coordinator.config import RunConfig
 from coordinator.rounds.history import history_of
-from coordinator.rounds.machine import closes_at_s, devices_needed, rounds_of
+from coordinator.rounds.machine import closes_at_s, devices_needed, ended_of, rounds_of
 from coordinator.rounds.pace.step import Step
 from coordinator.rounds.state import State, replay
 from coordinator.storage.figures import accuracies, errors, medians, pseudo_labels, rows
@@ -34,6 +34,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "name": config.name,
         "created_at_s": run.created_at_s,
         "phase": state.phase,
+        "ended": ended_of(config, state),
         "trouble": state.trouble,
         "round_index": state.round_index,
         "rounds": rounds_of(config, state),

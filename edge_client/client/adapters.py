@@ -18,7 +18,7 @@ from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState
 from edge_client.errors import Failed, WrongInput
 from edge_client.wire.fleet import Terms
-from edge_client.wire.messages import CodedStep, Over, WireError
+from edge_client.wire.messages import ENDED, CodedStep, Over, WireError
 from edge_client.wire.tensors import add_step
 from edge_client.wire.tensors import sha256 as sha256_of
 
@@ -135,10 +135,12 @@ def take_home(state: ClientState, terms: Terms, settings: Settings, over: Over, 
         licence=licence_of(base),
     )
     newest, own = settings.out or state.folder / "adapter", state.finished_run(terms.run_name)
+    rounds = f"{over.rounds} round{'' if over.rounds == 1 else 's'}"
+    finished = f"run {terms.run_name} is finished after {rounds}: {ENDED[over.ended]}"
     lack: Exception | None = None
     try:
         write_peft_folder(newest, exported, body, card)
-        log.info("run %s is finished; its adapter is in %s", terms.run_name, newest)
+        log.info("%s; its adapter is in %s", finished, newest)
     except (Failed, WrongInput, OSError) as error:
         log.error("the finished adapter cannot be written to %s: %s", newest, error)
         lack = error
@@ -151,5 +153,5 @@ def take_home(state: ClientState, terms: Terms, settings: Settings, over: Over, 
         log.warning("run %s is not kept beside the next one: %s", terms.run_name, error)
     state.close_finished()
     if lack is not None:
-        log.info("run %s is finished; its adapter is in %s", terms.run_name, own)
+        log.info("%s; its adapter is in %s", finished, own)
     return str(newest if lack is None else own)

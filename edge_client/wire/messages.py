@@ -42,6 +42,12 @@ MAX_JSON_BYTES = 256 * 1024
 
 Message = TypeVar("Message")
 DOING = {"train": "training", "label": "labelling", "evaluate": "evaluation"}  # work, for people
+Ended = Literal["rounds", "patience", "stopped"]
+ENDED: dict[Ended, str] = {  # why a run is finished, for people
+    "rounds": "all its rounds are done",
+    "patience": "its evaluations got no better",
+    "stopped": "its operator stopped it",
+}
 
 
 class WireError(Failed):
@@ -189,7 +195,8 @@ class Over:
         rounds: Rounds that were trained.
         devices: Devices that joined.
         accuracies: Share of right labels over the devices' test texts by round, where evaluated.
-        is_stopped: Whether its operator ended it before its last round.
+        ended: Why: all `rounds` are done, `patience` with its evaluations ran out, or it was
+            `stopped` by its operator.
     """
 
     run_id: str
@@ -198,7 +205,7 @@ class Over:
     rounds: int
     devices: int
     accuracies: dict[int, float] = field(default_factory=dict)
-    is_stopped: bool = False
+    ended: Ended = "rounds"
 
     def __post_init__(self) -> None:
         check_id("run_id", self.run_id)

@@ -77,8 +77,9 @@ export function showRun(run, rounds, now_s, isOperator) {
 function said(run) {
   const step = run.step;
   if (run.phase === "finished") {
-    const how = run.is_stopped ? "Stopped by an operator" : "Finished";
-    return `${how} after ${counted(run.round_index, "round")}.`;
+    const how = { stopped: "Stopped by an operator", patience: "Stopped early" }[run.ended] || "Finished";
+    const why = run.ended === "patience" ? `: ${run.trouble}` : "";
+    return `${how} after ${counted(run.round_index, "round")}${why}.`;
   }
   if (run.phase === "paused") {
     const where = step ? `in ${place(step)}` : `before round ${Math.min(run.round_index + 1, run.rounds)}`;

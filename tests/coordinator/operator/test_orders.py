@@ -5,9 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
+from coordinator.commands.status import said_of
 from coordinator.serving.ledger import Ledger
 from coordinator.serving.orders import carry_out
 from coordinator.storage.orders import add_order, open_orders, orders_of
+from coordinator.storage.status import status_of
 from coordinator.storage.store import StoreError
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
@@ -54,7 +56,22 @@ def test_a_stopped_run_sends_its_devices_home(start: Start) -> None:
     person(live.http, live.store).post(f"/runs/{live.run_id}/stop")
     wait_for(lambda: phase(live) == "finished")
     over = device.over()
-    assert over.is_stopped and over.rounds == 0
+    assert (over.ended, over.rounds) == ("stopped", 0)
+
+
+def test_everybody_is_told_that_patience_ran_out(start: Start) -> None:
+    live = start(min_clients=1, rounds=9, patience=2)
+    (device,) = live.join("a")
+    while (given := device.next(5.0)).over is None:
+        assert given.work is not None
+        device.do(given.work)  # it evaluates as 0, 1, 2, 3 quarters, and then no better than one
+    assert (given.over.ended, given.over.rounds) == ("patience", 6)
+    boss = person(live.http, live.store)
+    told = boss.get(f"/runs/{live.run_id}")
+    assert (told["ended"], told["is_stopped"], told["rounds"]) == ("patience", False, 9)
+    said = list(said_of(status_of(live.store, live.store.runs()[0]), time.time()))
+    assert said[0].endswith("finished, round 6 of 9: its evaluations got no better")
+    assert said[1] == "no improvement on 100.0% in 2 evaluations"
 
 
 def test_a_finished_run_that_is_extended_asks_its_devices_again(start: Start) -> None:
@@ -67,6 +84,7 @@ def test_a_finished_run_that_is_extended_asks_its_devices_again(start: Start) ->
     assert device.until_finished() == 2
     told = boss.get(f"/runs/{live.run_id}")
     assert (told["phase"], told["round_index"], told["rounds"]) == ("finished", 2, 2)
+    assert told["ended"] == "rounds"
 
 
 @pytest.mark.parametrize(

@@ -154,13 +154,13 @@ def test_an_end_that_was_told_before_a_run_was_extended_is_told_anew(store: Stor
     run = filled(store, "mail", 2, 1)
     service = Service(store, 0.0)
     over = service._over(service.run(run.run_id))
-    assert over.accuracies == {0: 0.0, 1: 0.001, 2: 0.002} and not over.is_stopped
+    assert over.accuracies == {0: 0.0, 1: 0.001, 2: 0.002} and over.ended == "rounds"
     before = service.run(run.run_id)
     service._ledger.append(before, Extended(3, 0.0))
     assert service._over(before) == over  # a poll that was on its way
     add_order(store, before.run, "stop", None, 2.0)
     service.tick(1.0)
-    assert service._over(service.run(run.run_id)).is_stopped
+    assert service._over(service.run(run.run_id)).ended == "stopped"
 
 
 def test_a_clock_that_was_set_back_makes_nobody_later_than_who_comes_after(store: Store) -> None:

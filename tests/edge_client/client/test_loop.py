@@ -15,7 +15,17 @@ from edge_client.client.loop import Client
 from edge_client.client.state import Answer as Kept
 from edge_client.texts.tasks import Task
 from edge_client.wire.fleet import CLONED, REVOKED
-from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work, decode, encode
+from edge_client.wire.messages import (
+    ENDED,
+    PROTOCOL,
+    Ended,
+    Next,
+    Receipt,
+    Report,
+    Work,
+    decode,
+    encode,
+)
 from edge_client.wire.tensors import encode_adapter, sha256
 from edge_client.wire.training import Training
 from tests.edge_client.client.servers import Answer, http_server
@@ -92,6 +102,17 @@ def test_what_made_an_earlier_life_leave_does_not_make_the_next_one_leave(home: 
     with http_server(answer) as url:
         Client(home.settings(url), home.state).run()
     assert [(one.failure, one.is_leaving) for one in told] == [("disk", False)]
+
+
+@pytest.mark.parametrize(("ended", "said"), ENDED.items())
+def test_the_log_says_why_a_run_ended(
+    home: Home, ended: Ended, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    weights = encode_adapter(initial_adapter(parse_adapter("lora:2"), home.base, 3, seed=3))
+    end = replace(over(sha256(weights)), ended=ended)
+    with caplog.at_level("INFO"):
+        Turns([Next(terms=home.terms), Next(over=end)], (200, weights)).serve(home)
+    assert f"run mail is finished after 3 rounds: {said}; its adapter is in " in caplog.text
 
 
 def test_whoever_invites_again_is_answered_again(home: Home) -> None:

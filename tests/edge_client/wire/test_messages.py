@@ -220,7 +220,7 @@ def test_waiting_and_the_end_are_these_bytes_in_protocol_8() -> None:
     over = messages.Over("r", "mail", "sha", 9, 4, {0: 0.25, 9: 0.5})
     body = (
         b'{"accuracies":{"0":0.25,"9":0.5},"adapter_sha256":"sha","devices":4,'
-        b'"is_stopped":false,"rounds":9,"run_id":"r","run_name":"mail"}'
+        b'"ended":"rounds","rounds":9,"run_id":"r","run_name":"mail"}'
     )
     assert messages.encode(over) == body and messages.decode(body, messages.Over) == over
 

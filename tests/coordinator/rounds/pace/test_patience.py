@@ -15,7 +15,7 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.machine import decide
+from coordinator.rounds.machine import decide, ended_of
 from coordinator.rounds.pace.patience import Patience, after_score, lack_of_progress
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State, evolve
@@ -96,6 +96,17 @@ def test_an_evaluation_that_nobody_can_judge_does_not_count() -> None:
     known = after_score(Patience(), Score(5, 10, 0.0))
     assert after_score(known, Score(1, 10, None)) == known
     assert after_score(known, Score(0, 0)) == known
+
+
+def test_it_is_told_why_a_run_ended() -> None:
+    assert ended_of(CONFIG, State("first")) is None
+    early = run([20, 60, 50, 50])
+    assert ended_of(CONFIG, early) == "patience"
+    assert ended_of(CONFIG, evolve(early, Extended(20, 1.0))) is None
+    assert ended_of(CONFIG, run([50, 60, 70, 80, 90] + list(range(91, 100)) * 2)) == "patience"
+    assert ended_of(CONFIG, run(list(range(40, 80)))) == "rounds"
+    stopped = evolve(State("first"), Finished(1.0, is_stopped=True))
+    assert ended_of(CONFIG, stopped) == "stopped"
 
 
 def test_a_journal_of_before_says_no_reason() -> None:
