@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 
 from coordinator.config import read_run_config
+from coordinator.rounds.admission import Refusal, check_update
 from coordinator.rounds.events import decode_event, encode_event
 from edge_client.adapters.peft_folder import CONFIG, ORIGIN, WEIGHTS, read_peft_folder
 from edge_client.adapters.peft_import import read_peft_adapter
@@ -98,6 +100,18 @@ def adapter(_: Ground, body: bytes) -> None:
 def update(_: Ground, body: bytes) -> None:
     found = encode_update(decode_update(body))
     assert encode_update(decode_update(found)) == found
+
+
+def coded_update(_: Ground, body: bytes) -> None:
+    """A body in whatever codec, beside the adapter that it answers, as a coordinator takes it.
+
+    What comes of it has that adapter's tensors, finite, and reads back as the same.
+    """
+    found = check_update(body, "w", ADAPTER)
+    assert all(part.dtype == np.float32 for part in found.delta.values())
+    assert all(np.isfinite(part).all() for part in found.delta.values())
+    again = encode_update(found)
+    assert encode_update(check_update(again, "w", ADAPTER)) == again
 
 
 def event(_: Ground, body: bytes) -> None:
@@ -232,6 +246,7 @@ def request(ground: Ground, body: bytes) -> None:
 
 
 DIGEST = sha256(b"an adapter")
+ADAPTER = {"a": np.ones((2, 3), np.float32), "b": np.ones(131, np.float32)}  # coded ones answer it
 TARGETS = {
     "enrol": message(fleet.Enrol),
     "enrolled": message(fleet.Enrolled),
@@ -242,6 +257,7 @@ TARGETS = {
     "receipt": message(messages.Receipt),
     "adapter": Target(adapter),
     "update": Target(update),
+    "coded-update": Target(coded_update, (Refusal,)),
     "event": Target(event, (ValueError,)),
     "header": Target(safetensors_header),
     "manifest": Target(manifest),
