@@ -32,6 +32,7 @@ import msgspec
 from coordinator.plugins import check_known
 from coordinator.rounds.learning.settings import Learning, check_together
 from coordinator.rounds.pace.settings import Asynchronous
+from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.codecs.codec import AUTO
@@ -58,7 +59,9 @@ ADDED_LATER = (
     "learning",
     "ranks",
     "updates",
+    "patience",
 )
+CLOCKED = ("over_selection", "asynchronous")  # of run files; they go by who answers when
 ADDED_TO_TRAINING = ("optimizer", "momentum", "proximal", "scaffold")
 ADDED_TO_UPDATES = ("down",)
 Paradigm = Literal["federated", "centralised", "local"]
@@ -94,6 +97,7 @@ class Experiment:
         rounds: Server steps; 0 asks the base as it is (zero-shot).
         cohort: Clients asked in a round, of those that hold labelled texts; 0 for all.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
+        patience: Evaluations in a row without an improvement that end an arm; 0: none do.
         norm_bound: Norm down to which longer updates are scaled; `adaptive`, as runs have it, or 0
             for none: the papers' FedAvg has no such bound.
         max_examples: Largest weight of a client in a mean; `adaptive`, or 0 for any.
@@ -131,6 +135,7 @@ class Experiment:
     rounds: int = 10
     cohort: int = 0
     evaluate_every: int = 1
+    patience: int = 0
     norm_bound: float | Literal["adaptive"] = 0.0
     max_examples: int | Literal["adaptive"] = 0
     is_guarded: bool = False
@@ -151,6 +156,12 @@ class Experiment:
         _demand(0 <= self.rounds <= 1_000_000, "rounds: 0 to 1000000")
         _demand(self.cohort >= 0, "cohort: 0 (all clients) or more")
         _demand(self.evaluate_every >= 0, "evaluate_every: 0 or more")
+        _demand(0 <= self.patience <= 1_000_000, "patience: 0 to 1000000")
+        _demand(
+            not self.patience or (self.evaluate_every > 0 and self.labelling is None),
+            "patience: counts evaluations of the test texts between rounds; evaluate_every above "
+            "0, and no labelling, is expected",
+        )
         _demand(
             self.norm_bound == "adaptive" or 0.0 <= self.norm_bound < 1e38,
             "norm_bound: `adaptive`, a number above 0, or 0 for none",
@@ -179,15 +190,23 @@ class Experiment:
         _demand(1 <= self.threads <= 1024, "threads: 1 to 1024")
         object.__setattr__(self, "languages", tuple(sorted(set(self.languages))))
         _demand(self.updates.up != AUTO, "updates: up: a codec by name; no link is measured here")
+        is_product = self.learning.lora_mean != "factors"
         if self.adapter in FULL:
+            _demand(not is_product, f"learning: lora_mean = product: {self.adapter} has no LoRA")
             return
         try:
             spec = parse_adapter(self.adapter)
         except AdapterError as error:
             raise ExperimentError(f"{error}, or {', '.join(FULL)}") from error
         _demand(
-            not self.ranks or (self.learning.lora_mean != "factors" and self.labelling is None),
+            not self.ranks or (is_product and self.labelling is None),
             "ranks: learning: lora_mean `product`, and no labelling, is expected",
+        )
+        is_scaled = any(one.alpha != LORA_ALPHA for one in spec.ranks)
+        _demand(
+            not is_product or (spec.rank > 0 and not is_scaled),
+            f"learning: lora_mean = product: adapter {spec}: LoRA, without alphas by module, is "
+            "expected",
         )
         try:
             check_together(self.learning, self.training, self.updates, self.rounds)
@@ -289,6 +308,7 @@ def schedule_of(experiment: Experiment, clients: int, labels: tuple[str, ...] = 
         experiment.evaluate_every,
         experiment.seed,
         min_updates=experiment.learning.least,
+        patience=experiment.patience,
         norm_bound=experiment.norm_bound,
         max_examples=experiment.max_examples,
         is_guarded=experiment.is_guarded,
@@ -323,6 +343,9 @@ def read_experiment(path: Path) -> Experiment:
         raise ExperimentError(f"no experiment at {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ExperimentError(f"{path} is not TOML: {error}") from error
+    for key in CLOCKED:
+        said = "experiments have no clock to tell who answers first; `smidgen simulate waiting` has"
+        _demand(key not in table, f"{path}: {key}: {said}")
     _check_keys(table, Experiment, str(path))
     _check_keys(table.get("deal", {}), Deal, f"{path}: [deal]")
     _check_keys(table.get("training", {}), Training, f"{path}: [training]")

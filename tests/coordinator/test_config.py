@@ -177,6 +177,10 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         ('adapter = "lora:8"\n[learning]\nlora_mean = "exact"', "one of factors, product"),
         ('adapter = "lora:8"\n[learning]\nlora_mean = "padded"', "one of factors, product"),
         ('adapter = "bias"\n[learning]\nlora_mean = "product"', "adapter bias has no LoRA"),
+        (
+            'adapter = "lora:8/0.q=16:32"\n[learning]\nlora_mean = "product"',
+            "leave alphas by module",
+        ),
         ('[learning]\nlora_mean = "product"\nmean = "median"', "needs mean and optimizer fedavg"),
         ('[learning]\nlora_mean = "product"\nlr = 0.5', "lr 1 and no decay"),
         ('[learning]\nlora_mean = "product"\n[asynchronous]', "leave the table .asynchronous. out"),

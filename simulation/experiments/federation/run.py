@@ -30,6 +30,8 @@ from coordinator.rounds.learning.learning import learn, length_of
 from coordinator.rounds.learning.memory import decode_memory, encode_memory, part_of
 from coordinator.rounds.learning.scaffold import CONTROL, control_in, scaffold_of
 from coordinator.rounds.machine import MOST_ROLLBACKS, bounded, decide, thresholds_before
+from coordinator.rounds.pace.patience import after_score
+from coordinator.rounds.scoring import Score as Judged
 from coordinator.rounds.state import State, evolve
 from edge_client.client.state import Answer
 from edge_client.codecs.codec import PLAIN
@@ -335,6 +337,9 @@ class _Run:
         if scored is not None and self._hostile is not None:
             self._hear(opened, scored, self._hostile)
         self._state = evolve(self._state, StepClosed(self._state.adapter_sha256, 0.0))
+        if scored is not None and self._schedule.patience and self._hostile is None:
+            judged = Judged(scored.total.right, scored.total.asked, 0.0)  # nobody tells of it here
+            self._state = replace(self._state, patience=after_score(self._state.patience, judged))
         self.standing = self._stand(adapter)
         told = self._state.scores.get(round_index) if self._hostile else None
         reported = told.accuracy if told else None

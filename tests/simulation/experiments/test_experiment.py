@@ -35,6 +35,10 @@ lr = 0.01
 """
 
 
+SCAFFOLD = "[training]\noptimizer = 'sgd'\nscaffold = true\n"
+PRODUCT = "[learning]\nlora_mean = 'product'\n"
+
+
 def test_a_file_says_it_all(tmp_path: Path) -> None:
     path = tmp_path / "skewed.toml"
     path.write_text(EXPERIMENT)
@@ -58,14 +62,28 @@ def test_a_file_says_it_all(tmp_path: Path) -> None:
         ("[deal]\nbeta = 1.0\nalpha = 1.0", "deal.beta: not together with gamma or alpha"),
         ("[deal]\nwhat = 1", r"\[deal\]: unknown key 'what'"),
         ("[training]\nlr = 0.0", "lr: above 0"),
+        (
+            "over_selection = 1.5",
+            "over_selection: experiments have no clock .*simulate waiting` has",
+        ),
+        ("[asynchronous]\nbuffer = 2", "asynchronous: experiments have no clock"),
+        ("patience = -1", "patience: 0 to 1000000"),
+        ("patience = 2\nevaluate_every = 0", "patience: counts evaluations of the test texts"),
+        ("patience = 2\n[labelling]\ninfer_every = 1", "and no labelling, is expected"),
+        ("ranks = [2, 8]\n" + SCAFFOLD, "ranks: learning: lora_mean `product`"),
+        (SCAFFOLD + PRODUCT, "scaffold: .* leave lora_mean = product out"),
+        ("adapter = 'full'\n" + PRODUCT, "lora_mean = product: full has no LoRA"),
+        ("adapter = 'bias'\n" + PRODUCT, "lora_mean = product: adapter bias: LoRA"),
+        ("adapter = 'lora:8/0.q=16:32'\n" + PRODUCT, "without alphas by module, is expected"),
         ("=", "is not TOML"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(f"dataset = 'ag_news'\n{line}\n")
-    with pytest.raises(ExperimentError, match=message):
+    with pytest.raises(ExperimentError, match=message) as refused:
         read_experiment(path)
+    assert "\n" not in str(refused.value) or "TOML" in message
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

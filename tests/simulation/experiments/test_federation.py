@@ -108,6 +108,18 @@ def test_rounds_are_scored_when_they_are_due(tiny_base: Base, hub_task: Task) ->
     assert [len(closed.cohort) for closed in seen] == [0, 2, 2, 2]
 
 
+def test_patience_ends_an_experiment_wherever_it_goes_on_from(
+    tiny_base: Base, hub_task: Task
+) -> None:
+    training = Training(epochs=1, batch=4, lr=1e-12, tokens=32)  # which changes no answer
+    on = staged(tiny_base, hub_task, rounds=9, patience=2, training=training)
+    through = rounds_of(on)
+    assert [closed.round_index for closed in through] == [0, 1, 2]
+    for closed in through[:-1]:
+        assert rounds_of(on, closed.standing)[-1].standing == through[-1].standing
+    assert rounds_of(on, through[-1].standing) == []
+
+
 def test_no_rounds_ask_the_base_alone(tiny_base: Base, hub_task: Task) -> None:
     [only] = rounds_of(staged(tiny_base, hub_task, rounds=0))
     assert only.round_index == 0 and only.score is not None and only.score.total.asked == 12
