@@ -81,6 +81,7 @@ def create_run(
     momentum: float | None = None,
     proximal: float | None = None,
     scaffold: bool = False,
+    adjusted: bool = False,
     deadline: float | None = None,
     seed: int | None = None,
     labelling: bool = False,
@@ -121,6 +122,7 @@ def create_run(
         momentum: Of sgd.
         proximal: mu of FedProx: how strongly devices are pulled back to the adapter they received.
         scaffold: Let devices hold control variates; with sgd alone.
+        adjusted: Let the loss know each device's own mix of labels.
         deadline: Seconds after which a step goes on without late devices.
         seed: Root seed; equal seeds give equal runs.
         labelling: Let devices label texts of their own; any keyword below says so too.
@@ -160,6 +162,7 @@ def create_run(
         "momentum": momentum,
         "proximal": proximal,
         "scaffold": scaffold or None,
+        "adjusted": adjusted or None,
         "deadline_s": deadline,
         "seed": seed,
         "labelling": labelling,

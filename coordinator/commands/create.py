@@ -28,6 +28,7 @@ BATCH = "Texts in one optimizer step, 1 or more; by default 8. More need more me
 LR = "Learning rate of the optimizer on the devices, above 0; by default 0.005."
 OPTIMIZER = "What devices train with: adamw, the default, or sgd (which takes a larger --lr)."
 MOMENTUM = "Momentum of sgd, 0 to below 1; by default 0."
+ADJUSTED = "Let the loss know each device's own mix of labels: what it lacks is not unlearned."
 SCAFFOLD = "Let devices hold control variates (SCAFFOLD): with sgd alone, without the other two."
 PROXIMAL = (
     "mu of FedProx: pulls devices back to the adapter they received; by default 0, not at all."
@@ -73,6 +74,7 @@ def create(
     momentum: Annotated[float | None, typer.Option(help=MOMENTUM)] = None,
     proximal: Annotated[float | None, typer.Option(help=PROXIMAL)] = None,
     scaffold: Annotated[bool, typer.Option("--scaffold", help=SCAFFOLD)] = False,
+    adjusted: Annotated[bool, typer.Option("--adjusted", help=ADJUSTED)] = False,
     deadline: Annotated[float | None, typer.Option(help=DEADLINE)] = None,
     seed: Annotated[int | None, typer.Option(help=SEED)] = None,
     labelling: Annotated[bool, typer.Option("--labelling", help=LABELLING)] = False,
@@ -114,6 +116,7 @@ def create(
         momentum=momentum,
         proximal=proximal,
         scaffold=scaffold,
+        adjusted=adjusted,
         deadline=deadline,
         seed=seed,
         labelling=labelling,

@@ -115,6 +115,8 @@ def train(
     with phase("tokenize"):
         asked = [view.prompts(examples) for view in engine.encoder.views()]
     labels = engine.encoder.labels(examples)
+    count = len(engine.encoder.task.labels)
+    offsets = offsets_of(labels, weights, count) if training.adjusted else None
     place = _found(engine, keeper, before, bound_by(asked, labels, weights, training, seed))
     earlier, here_before = place.layer_forwards, engine.layer_forwards
     generator = np.random.Generator(np.random.PCG64(seed))
@@ -140,7 +142,8 @@ def train(
             weighed = None if weights is None else [weights[row] for row in chosen]
             known = [labels[row] for row in chosen]
             try:
-                step = engine.train_step(engine.encoder.batch(rows, known, weighed))
+                batch = engine.encoder.batch(rows, known, weighed, offsets)
+                step = engine.train_step(batch)
             except Ended:  # cut inside a step: the last whole one stands
                 keeper.keep(now())
                 raise
@@ -156,6 +159,22 @@ def train(
     num_examples = len(examples) if weights is None else max(1, round(sum(weights)))
     delta = {name: after[name] - before[name] for name in before}
     return Trained(delta, num_examples, loss, earlier, steps)
+
+
+def offsets_of(labels: Sequence[int], weights: Sequence[float] | None, count: int) -> np.ndarray:
+    """What an adjusted loss adds to each label's logit: the logarithm of its share, float32.
+
+    Each label counts one text more than there are, so that none has a share of zero. Law: a device
+    that has as much of each label adds the same to all, which changes no loss.
+
+    Args:
+        labels: Index of each text's label.
+        weights: Each text's weight; None: all have 1.
+        count: How many labels there are.
+    """
+    held = np.bincount(labels, weights, minlength=count) + 1.0
+    found: np.ndarray = np.log(held / held.sum()).astype(np.float32)
+    return found
 
 
 def bound_by(

@@ -20,6 +20,7 @@ class Batch:
         mask_positions: Where the answer is read, int64, shape (batch,).
         labels: Index of the label, int64, shape (batch,); -1 where unknown.
         weights: Each text's weight in the loss, float32, shape (batch,); None: all have 1.
+        offsets: Added to the labels' logits in the loss, float32, shape (labels,); None: nothing.
     """
 
     ids: np.ndarray
@@ -27,6 +28,7 @@ class Batch:
     mask_positions: np.ndarray
     labels: np.ndarray
     weights: np.ndarray | None = None
+    offsets: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Encoder:
         prompts: Sequence[Prompt],
         labels: Sequence[int],
         weights: Sequence[float] | None = None,
+        offsets: np.ndarray | None = None,
     ) -> Batch:
         """Pad prompts to the longest of them."""
         width = max(len(prompt.ids) for prompt in prompts)
@@ -99,7 +102,8 @@ class Encoder:
             attention[row, : len(prompt.ids)] = 1
         positions = np.array([prompt.mask_position for prompt in prompts], np.int64)
         weighed = None if weights is None else np.array(weights, np.float32)
-        return Batch(ids, attention, positions, np.array(labels, np.int64), weighed)
+        known = np.array(labels, np.int64)
+        return Batch(ids, attention, positions, known, weighed, offsets)
 
     def by_length(
         self, examples: Sequence[Example], rows: int, tokens: int

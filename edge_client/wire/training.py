@@ -22,6 +22,9 @@ class Training:
         proximal: mu of FedProx (Li et al. 2020, arXiv:1812.06127): each step's objective has
             mu/2 * ||w - received||^2 beside the loss; 0 for none.
         scaffold: Whether devices hold control variates (`edge_client.wire.control`).
+        adjusted: Whether the loss knows a device's own mix of labels (Menon et al. 2021,
+            arXiv:2007.07314): how often it has each is added to the logits, as a logarithm, so that
+            what it lacks is not unlearned.
     """
 
     epochs: int = 4
@@ -33,6 +36,7 @@ class Training:
     momentum: float = 0.0
     proximal: float = 0.0
     scaffold: bool = False
+    adjusted: bool = False
 
     def __post_init__(self) -> None:
         demand(1 <= self.epochs <= 10_000, "epochs: 1 to 10000")

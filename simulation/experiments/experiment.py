@@ -62,7 +62,7 @@ ADDED_LATER = (
     "patience",
 )
 CLOCKED = ("over_selection", "asynchronous")  # of run files; they go by who answers when
-ADDED_TO_TRAINING = ("optimizer", "momentum", "proximal", "scaffold")
+ADDED_TO_TRAINING = ("optimizer", "momentum", "proximal", "scaffold", "adjusted")
 ADDED_TO_UPDATES = ("down",)
 Paradigm = Literal["federated", "centralised", "local"]
 

@@ -1,6 +1,7 @@
 """Weighted losses and their gradients on both engines, against plain torch in double precision.
 
-The loss is the mean over the texts of weight times cross-entropy: over texts, not over weights.
+The loss is the mean over the texts of weight times cross-entropy: over texts, not over weights. An
+adjusted loss adds offsets to the labels' logits before that.
 """
 
 from collections.abc import Callable
@@ -22,6 +23,7 @@ gradients = pytest.importorskip("profiling.benchmarks.gradients")
 WORDS = [1010, 1020, 1030, 1040]
 ADAPTERS = ["lora:4", "prompt:4", "bias"]
 WEIGHTS = (0.25, 1.0, 0.0, 0.6, 0.05)
+OFFSETS = np.log(np.array([0.7, 0.1, 0.15, 0.05], np.float32))
 WHOLE, SPLIT = Plan("float32", 5, (), 2, 24), Plan("float32", 2, (0,), 2, 24)
 Step = Callable[[Batch, Plan], tuple[float, AdapterState]]
 
@@ -55,7 +57,10 @@ def expected(
     ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
     logits = model(input_ids=ids, attention_mask=attention).logits
     places = torch.from_numpy(batch.mask_positions) + spec.prompt_tokens
-    answers = logits[torch.arange(len(ids)), places][:, WORDS].log_softmax(dim=1)
+    words = logits[torch.arange(len(ids)), places][:, WORDS]
+    if batch.offsets is not None:
+        words = words + torch.from_numpy(batch.offsets).double()
+    answers = words.log_softmax(dim=1)
     labels = torch.from_numpy(batch.labels)
     losses = -answers[torch.arange(len(ids)), labels]
     assert batch.weights is not None
@@ -72,12 +77,13 @@ def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
 
 
+@pytest.mark.parametrize("is_adjusted", [False, True])
 @pytest.mark.parametrize("kind", ["torch", "onnx"])
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_weighted_loss_and_gradients_are_those_of_plain_torch(
-    tiny_base: Base, name: str, kind: str
+    tiny_base: Base, name: str, kind: str, is_adjusted: bool
 ) -> None:
-    batch = batch_of(tiny_base)
+    batch = replace(batch_of(tiny_base), offsets=OFFSETS if is_adjusted else None)
     step, state = stepping(tiny_base, name, kind)
     wanted_loss, wanted = expected(tiny_base, name, batch, state)
     for plan in (WHOLE, SPLIT) if name != "prompt:4" else (WHOLE, replace(SPLIT, recompute=())):
@@ -85,6 +91,21 @@ def test_weighted_loss_and_gradients_are_those_of_plain_torch(
         assert loss == pytest.approx(wanted_loss, rel=1e-5) and set(found) <= set(wanted)
         for place, gradient in found.items():
             assert distance(gradient, wanted[place]) <= 1e-5, place
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+def test_offsets_are_what_a_classifiers_bias_would_be(tiny_base: Base, kind: str) -> None:
+    batch, words = batch_of(tiny_base), list[int]()
+    spec = parse_adapter("head")
+    state = gradients.random_adapter(spec, tiny_base, labels=4, seed=1)
+    [bias] = [name for name, tensor in state.items() if tensor.shape == OFFSETS.shape]
+    moved = state | {bias: state[bias] + OFFSETS}
+    with gradients.our_gradients(tiny_base, spec, state, words, kind) as compute:
+        loss, found = compute(replace(batch, offsets=OFFSETS), WHOLE)
+    with gradients.our_gradients(tiny_base, spec, moved, words, kind) as compute:
+        wanted_loss, wanted = compute(batch, WHOLE)
+    assert loss == pytest.approx(wanted_loss, rel=1e-5)
+    assert max(distance(found[place], wanted[place]) for place in wanted) <= 1e-5
 
 
 @pytest.mark.parametrize("kind", ["torch", "onnx"])

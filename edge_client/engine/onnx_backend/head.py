@@ -27,8 +27,12 @@ class Head(Protocol):
         weights: np.ndarray | None,
         share: float,
         into: Gradients,
+        offsets: np.ndarray | None = None,
     ) -> tuple[float, np.ndarray]:
-        """The mean weighted loss in nats, and `share` times its gradient at `top`, (B, H)."""
+        """The mean weighted loss in nats, and `share` times its gradient at `top`, (B, H).
+
+        Offsets are added to the labels' logits.
+        """
 
 
 class Cloze:
@@ -70,11 +74,12 @@ class Cloze:
         weights: np.ndarray | None,
         share: float,
         into: Gradients,
+        offsets: np.ndarray | None = None,
     ) -> tuple[float, np.ndarray]:
         """The mean weighted loss in nats, and `share` times its gradient at `top`."""
         inner, active, states = self._states(top)  # each (B, E)
         logits = linear(self._bench, states, self._rows, self._bias)  # (B, L)
-        loss, logits_g = cross_entropy(logits, labels, weights)
+        loss, logits_g = cross_entropy(logits, labels, weights, offsets)
         g = linear_back(self._bench, logits_g * np.float32(share), self._rows)  # (B, E)
         g = self._activation.backward(inner, self._norm.backward(active, g, g))
         return loss, self._dense.backward(g, np.empty_like(top))
@@ -112,11 +117,13 @@ class Classifier:
         weights: np.ndarray | None,
         share: float,
         into: Gradients,
+        offsets: np.ndarray | None = None,
     ) -> tuple[float, np.ndarray]:
         """The mean weighted loss in nats, and `share` times its gradient at `top`."""
         inner = linear(self._bench, top, *self._parts(0))  # (B, H)
         active = self._activation.forward(inner, np.empty_like(inner))
-        loss, g = cross_entropy(linear(self._bench, active, *self._parts(1)), labels, weights)
+        logits = linear(self._bench, active, *self._parts(1))  # (B, L)
+        loss, g = cross_entropy(logits, labels, weights, offsets)
         g = g * np.float32(share)  # (B, L)
         self._gradients(1, active, g, into)
         inner_g = self._activation.backward(inner, linear_back(self._bench, g, self._parts(1)[0]))
@@ -157,12 +164,17 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def cross_entropy(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
+    logits: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None = None,
+    offsets: np.ndarray | None = None,
 ) -> tuple[float, np.ndarray]:
     """Mean of the texts' weighted cross-entropies in nats, and its gradient at the logits, (B, L).
 
-    The mean is over the texts, not over their weights; without weights every one has 1.
+    The mean is over the texts, not over their weights; without weights every one has 1. Offsets are
+    added to the logits.
     """
+    logits = logits if offsets is None else logits + offsets
     rows, found = np.arange(len(labels)), log_softmax(logits)  # (B,), (B, L)
     losses, g = -found[rows, labels], np.exp(found)  # (B,), (B, L)
     g[rows, labels] -= 1

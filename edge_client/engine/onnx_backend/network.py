@@ -325,7 +325,8 @@ class Network:
                 tapes[index] = tape
         top = self._top_norm.forward(x, np.empty_like(x))  # (B, H)
         weights = None if batch.weights is None else batch.weights[rows]
-        loss, top_g = self._head.backward(top, batch.labels[rows], weights, share, into)
+        known = batch.labels[rows], weights
+        loss, top_g = self._head.backward(top, *known, share, into, batch.offsets)
         if lowest < layers:
             self._top_norm.gradients(top_g, into)
             g = self._top_norm.backward(x, top_g, top_g)

@@ -349,6 +349,8 @@ class Network:
         with torch.enable_grad():
             labels = torch.from_numpy(batch.labels[rows]).to(self.device)
             logits = self._top(x)
+            if batch.offsets is not None:
+                logits = logits + torch.from_numpy(batch.offsets).to(self.device)
             if batch.weights is None:
                 loss = functional.cross_entropy(logits, labels)
             else:

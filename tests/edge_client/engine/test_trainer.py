@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.engine.scores import Confusion, Mistake
-from edge_client.engine.trainer import epoch_batches, in_turn
+from edge_client.engine.trainer import epoch_batches, in_turn, offsets_of
 from edge_client.texts.tokens import Prompt
 
 
@@ -33,6 +33,22 @@ def test_in_as_many_epochs_as_patterns_each_asks_every_text_once(
         assert all(prompt.ids == [text] for prompt in prompts)
         assert sorted(prompt.mask_position for prompt in prompts) == list(range(patterns))
     assert in_turn(asked, 3)[0].mask_position == 3 % patterns
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40))
+def test_an_adjusted_loss_adds_the_logarithm_of_each_labels_share(labels: list[int]) -> None:
+    found = offsets_of(labels, None, 4)
+    assert np.exp(found.astype(np.float64)).sum() == pytest.approx(1.0, rel=1e-6)
+    counts = np.bincount(labels, minlength=4)
+    assert (np.argsort(found, kind="stable") == np.argsort(counts, kind="stable")).all()
+    same = offsets_of(labels, [1.0] * len(labels), 4)
+    assert found.tobytes() == same.tobytes()
+
+
+def test_equal_counts_change_no_loss() -> None:
+    assert set(offsets_of([0, 1, 2, 3], None, 4).tolist()) == {np.float32(np.log(0.25)).item()}
+    halves = offsets_of([0, 0, 1], [0.5, 0.5, 1.0], 2)
+    assert halves[0] == halves[1]
 
 
 # The figures per label: their laws, and scikit-learn's where it is installed

@@ -55,7 +55,7 @@ GOLDEN_WORK = (
     b'"residual_round":0,"round_index":2,"run_id":"r","seed":7,"steps":[],'
     b'"task":{"ensemble":false,"labels":["a","b"],"name":"t",'
     b'"patterns":["[MASK] {text}"],"verbalizer":{"a":"good","b":"bad"}},"thresholds":[],'
-    b'"training":{"batch":8,"epochs":4,"lr":0.005,"momentum":0.0,"optimizer":"adamw",'
+    b'"training":{"adjusted":false,"batch":8,"epochs":4,"lr":0.005,"momentum":0.0,"optimizer":"adamw",'
     b'"proximal":0.0,"scaffold":false,"tokens":128,"weight_decay":0.0},"work_id":"w"}'
 )
 GOLDEN_LABELLING = (
