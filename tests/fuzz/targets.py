@@ -7,6 +7,7 @@ Where a value can be written again, the law is that it reads back as the same.
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -34,8 +35,10 @@ from edge_client.texts.examples import read_file
 from edge_client.texts.rows import read_rows
 from edge_client.texts.tasks import read_task, task_toml
 from edge_client.wire import fleet, messages
+from edge_client.wire.messages import WireError
 from edge_client.wire.pins import pin_of, read_pin
 from edge_client.wire.tensors import (
+    add_step,
     decode_adapter,
     decode_update,
     digest_in,
@@ -112,6 +115,12 @@ def coded_update(_: Ground, body: bytes) -> None:
     assert all(np.isfinite(part).all() for part in found.delta.values())
     again = encode_update(found)
     assert encode_update(check_update(again, "w", ADAPTER)) == again
+
+
+def step(_: Ground, body: bytes) -> None:
+    found = add_step(START, body)
+    with suppress(WireError):  # what runs out of float32's range has another SHA-256 than is told
+        assert encode_adapter(decode_adapter(found)) == found
 
 
 def event(_: Ground, body: bytes) -> None:
@@ -247,6 +256,7 @@ def request(ground: Ground, body: bytes) -> None:
 
 DIGEST = sha256(b"an adapter")
 ADAPTER = {"a": np.ones((2, 3), np.float32), "b": np.ones(131, np.float32)}  # coded ones answer it
+START = encode_adapter({"x": np.linspace(-1.0, 1.0, 9, dtype=np.float32)})
 TARGETS = {
     "enrol": message(fleet.Enrol),
     "enrolled": message(fleet.Enrolled),
@@ -258,6 +268,7 @@ TARGETS = {
     "adapter": Target(adapter),
     "update": Target(update),
     "coded-update": Target(coded_update, (Refusal,)),
+    "step": Target(step),
     "event": Target(event, (ValueError,)),
     "header": Target(safetensors_header),
     "manifest": Target(manifest),
