@@ -77,7 +77,10 @@ def list_devices(
     if not found:
         print("no device has these tags" if wanted else "no device has enrolled yet")
         return
-    notes = ["last seen: to within a minute; runs: that it joined, and those it declined"]
+    notes = [
+        "last seen: to within a minute; runs: that it joined, with the rank that it takes where "
+        "that is less than the run's, and those it declined"
+    ]
     troubles = " ".join(map(_trouble, found))
     notes += [note for word, note in TROUBLES.items() if word in troubles]
     if len(found) > MOST:
@@ -132,8 +135,10 @@ def _seen(one: Mapping[str, Any], now_s: float) -> str:
 
 
 def _stands(run: Mapping[str, Any]) -> str:
-    name = str(run["run_name"])
-    return name if run["state"] == "joined" else f"{name} ({run['state']})"
+    name, rank = str(run["run_name"]), run["most_rank"]
+    if run["state"] != "joined":
+        return f"{name} ({run['state']})"
+    return f"{name} (rank {rank})" if rank else name
 
 
 def _tags(tags: Mapping[str, str]) -> str:
@@ -184,7 +189,8 @@ def _said(run: Mapping[str, Any]) -> str:
     why = f": {SAID[run['failure']]}" if run["failure"] else ""
     plan = f", plan {size(run['peak_bytes'])}" if run["peak_bytes"] is not None else ""
     missed = f", {text}" if (text := _missed(run)) else ""
-    return f"{run['state']}{why}{plan}{missed}"
+    rank = f", rank {run['most_rank']}" if run["most_rank"] else ""
+    return f"{run['state']}{why}{rank}{plan}{missed}"
 
 
 def _answer_row(one: Mapping[str, Any]) -> list[str]:

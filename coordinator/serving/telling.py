@@ -235,7 +235,7 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
         missing = f"; no answer from {listed(late)}" if late else ""
         what = f"{config.name}: {round_text(live, step.opened)} closed {spent}"
         refused = f"; the new adapter is not taken: {event.refused}" if event.refused else ""
-        lost = "" if event.lost is None else f", the run's rank keeps all but {event.lost:.2%}"
+        lost = "" if event.lost is None else f", {_lost_text(event.lost)}"
         return f"{what}: {done}{gave}{lost}{missing}{refused}"
     if isinstance(event, RolledBack):
         return f"{config.name}: back to round {event.round_index}: {event.reason}"
@@ -392,3 +392,9 @@ def run_text(live: Live, devices: int) -> str:
     state, config = live.state, live.config
     where = f"{state.phase}, round {state.round_index} of {live.rounds}"
     return f"run {config.name} ({live.run.run_id}): {where}, devices in it: {devices}"
+
+
+def _lost_text(share: float) -> str:
+    """What the run's rank leaves out of the mean."""
+    told = "less than 0.01 %" if share < 1e-4 else f"{100 * share:.2f} %"
+    return f"the run's rank leaves out {told} of the mean's squared norm"

@@ -47,7 +47,7 @@ def _waiting_text(waiting: Waiting) -> str:
     if waiting.phase == "full":
         return "the coordinator's disk is full; waiting until its operator frees some"
     if waiting.phase == "paused":
-        return f"paused by its operator, {round_text(waiting.round_index, waiting.rounds)}"
+        return f"paused, {round_text(waiting.round_index, waiting.rounds)}"
     devices = f"{waiting.missing} more device{'s' if waiting.missing != 1 else ''}"
     names = f" ({', '.join(waiting.names)})" if waiting.names else ""
     if waiting.phase == "waiting":

@@ -32,11 +32,15 @@ TOPK, AUTO = "topk", "auto"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 WIDTHS = {"int8": INT8, "int4": INT4}
 NUMBERS, SCALES, PLACES, VALUES = "q", "s", "i", "v"  # tensors' names: short, for each is sent
-KNOWN = "float32, int8, int4, or topk:SHARE such as topk:0.01"
+KNOWN = "float32, int8, int4, {}or topk:SHARE such as topk:0.01"
 
 
-def check_codec(name: str) -> None:
+def check_codec(name: str, more: str = "") -> None:
     """Refuse a name that is not a codec's.
+
+    Args:
+        name: The name.
+        more: What would do as well, as the message names it.
 
     Raises:
         WrongInput: Says which there are.
@@ -45,7 +49,7 @@ def check_codec(name: str) -> None:
     if kind == TOPK and colon:
         share_of(name)
         return
-    demand(name == PLAIN or name in WIDTHS, f"unknown codec {name[:40]!r}: {KNOWN}")
+    demand(name == PLAIN or name in WIDTHS, f"unknown codec {name[:40]!r}: {KNOWN.format(more)}")
 
 
 def check_setting(name: str) -> None:
@@ -55,7 +59,7 @@ def check_setting(name: str) -> None:
         WrongInput: Says which there are.
     """
     if name != AUTO:
-        check_codec(name)
+        check_codec(name, f"{AUTO}, ")
 
 
 def share_of(name: str) -> float:

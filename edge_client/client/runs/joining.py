@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable
 
+from edge_client.adapters.spec import parse_adapter
 from edge_client.client.failures import ERRORS, Declined, OtherBase, Standing, code_of
 from edge_client.client.packs.fetch import NotFetched
 from edge_client.client.packs.fetching import Fetching, Underway
@@ -74,7 +75,7 @@ class Joining:
         receipt = self._say(run_id, joined)
         if receipt is not None and receipt.accepted:
             if not was_in:
-                log.info("joined run %s", called(terms))
+                log.info("joined run %s%s", called(terms), _rank_text(terms, joined))
             self._standings.joined.setdefault(run_id, Standing(terms)).terms = terms
         elif receipt is not None and joined.most_rank:
             self._declined(terms, LowRank(receipt.reason))
@@ -117,3 +118,9 @@ class Joining:
 
     def _say(self, run_id: str, membership: Membership) -> Receipt | None:
         return self._standings.say(self._coordinator, run_id, membership)
+
+
+def _rank_text(terms: Terms, joined: Membership) -> str:
+    """The rank that a device takes, where it is less than the run's."""
+    whole = parse_adapter(terms.adapter_spec).largest_rank
+    return f", at rank {joined.most_rank} of {whole}" if joined.most_rank else ""

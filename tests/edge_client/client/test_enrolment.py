@@ -13,6 +13,7 @@ from edge_client.bases.base import Base
 from edge_client.client.enrolment import check_ready
 from edge_client.client.failures import ClientError, OtherBase
 from edge_client.client.loop import Client
+from edge_client.client.runs.joining import _rank_text
 from edge_client.client.settings import Settings
 from edge_client.client.state import Answer as Kept
 from edge_client.client.state import ClientState, Identity
@@ -304,6 +305,9 @@ def test_a_device_takes_the_rank_that_its_owner_allows(home: Home) -> None:
     assert stands(home, "lora:8", limits=Limits(rank=3)).most_rank == 3
     assert stands(home, "lora:8/0.q=2", limits=Limits(rank=1)).most_rank == 1
     assert stands(home, "bias", limits=Limits(rank=1)).most_rank == 0
+    terms = replace(home.terms, adapter_spec="lora:8")
+    assert _rank_text(terms, stands(home, "lora:8", limits=Limits(rank=3))) == ", at rank 3 of 8"
+    assert _rank_text(terms, stands(home, "lora:8")) == ""
 
 
 def test_a_device_takes_half_of_the_rank_or_less_where_more_does_not_fit_its_memory(

@@ -24,7 +24,7 @@ def work(hub_task: Task) -> Work:
             "no run wants this device now (finished runs take nobody in); waiting for one",
         ),
         (Waiting("full"), "the coordinator's disk is full"),
-        (Waiting("paused", "mail", 2, 9), "mail: paused by its operator, round 2 of 9"),
+        (Waiting("paused", "mail", 2, 9), "mail: paused, round 2 of 9"),
         (
             Waiting("waiting", "mail", 1, 9, 1, 2),
             "mail: waiting for 1 more device before round 1 of 9; 2 needed",

@@ -196,6 +196,13 @@ def test_what_fills_the_last_byte_is_looked_at() -> None:
         decode(coded, kind_of("int4"), {"x": (3,)})
 
 
+def test_a_setting_names_auto_too_and_a_codec_does_not() -> None:
+    with pytest.raises(WrongInput, match="int4, auto, or topk:SHARE"):
+        Updates("int2")
+    with pytest.raises(WrongInput, match="int4, or topk:SHARE"):
+        kind_of("int2")
+
+
 @pytest.mark.parametrize("wrong", ["zip", "int16", "", "topk", "topk:", "topk:2", "topk:nan"])
 def test_an_unknown_codec_is_named(wrong: str) -> None:
     with pytest.raises(WrongInput, match=r"codec|share"):

@@ -17,6 +17,7 @@ from coordinator.upkeep.limits import Limits
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Receipt, decode
 from edge_client.wire.tensors import Update, encode_update
+from tests.command_line import smidgen
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import Device, wait_for
 from tests.coordinator.upkeep.stores import names
@@ -48,6 +49,9 @@ def test_a_device_of_a_lower_rank_is_handed_the_first_components(
     with closing(Store(tmp_path)) as store, serving(store, asked, limits=limits) as live:
         devices = live.enrol("a", "b", "c")
         assert [told(one, rank).accepted for one, rank in zip(devices, (2, 4, 0), strict=True)]
+        for command in (["list"], ["show", "a"]):
+            done = smidgen("coordinator", "devices", *command, "--store", str(tmp_path))
+            assert "rank 2" in done.stdout and "rank 0" not in done.stdout
         first: set[str] = set()
         for _ in range(2):  # evaluation before round 1, round 1
             works = [device.work() for device in devices]
@@ -70,7 +74,7 @@ def test_a_device_of_a_lower_rank_is_handed_the_first_components(
         wait_for(lambda: live.service.run(live.run_id).state.is_finished)
         lost = status_of(store, live.service.run(live.run_id).run)["lost_by_round"]
         assert set(lost) == {1, 2, 3} and all(0.0 <= one < 0.9 for one in lost.values())
-        assert "the run's rank keeps all but" in caplog.text
+        assert "the run's rank leaves out" in caplog.text
         # What was handed out in lower ranks is kept for the newest steps alone.
         wait_for(lambda: not first & names(tmp_path))
 
