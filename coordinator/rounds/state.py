@@ -30,7 +30,7 @@ from coordinator.rounds.events import (
 )
 from coordinator.rounds.learning.kept import Kept, kept_after
 from coordinator.rounds.pace.deadlines import Times, after_answers
-from coordinator.rounds.pace.heard import Heard, after_training, with_loss
+from coordinator.rounds.pace.heard import Heard, after_asking, after_training, with_loss
 from coordinator.rounds.pace.patience import Patience, after_score
 from coordinator.rounds.pace.silence import Silence, after_step
 from coordinator.rounds.pace.step import Step, asking_also, step_of
@@ -84,7 +84,7 @@ class State:
         control_sha256: The population's control variate, a blob; empty: zero.
         kept: What counts of what devices keep: variates, what updates left out, adapters.
         patience: How many evaluations in a row found nothing better.
-        heard: What devices' training last gave.
+        heard: What asking devices to train last gave, of those that were.
         underway: Training of asynchronous rounds that goes on while no such step is open.
     """
 
@@ -158,13 +158,14 @@ def evolve(state: State, event: Event) -> State:
         state = replace(_left_alone(state, event.opened_at_s), steps=state.steps + 1)
         state = _failed(state, before) if before and before.is_failed else _unfailed(state)
         state = replace(_given_up(state, before, event), is_gathering=False, asked=event.attempt)
-        opened = step_of(event, state.underway)
+        opened, heard = step_of(event, state.underway), after_asking(state.heard, event)
         underway: Works = {} if event.is_asynchronous else state.underway
-        return replace(state, step=opened, underway=underway)
+        return replace(state, step=opened, underway=underway, heard=heard)
     if isinstance(event, AlsoAsked):
         if state.step is None or not state.step.opened.is_asynchronous:
             raise ValueError("AlsoAsked needs an open step that is asynchronous")
-        return replace(state, step=asking_also(state.step, event))
+        heard = after_asking(state.heard, event)
+        return replace(state, step=asking_also(state.step, event), heard=heard)
     if isinstance(event, Answered):
         return _answered(state, event)
     if isinstance(event, LossTold):

@@ -26,7 +26,7 @@ class Asking:
         texts: How many texts with a gold label a device holds, of those that said so.
         confidences: How sure devices are of their other texts, of those that said so.
         thresholds: Least confidence of a pseudo-label, by label; none without labelling.
-        heard: What devices' training last gave, of those that have trained.
+        heard: What asking devices to train last gave, of those that were asked in this run.
         memory: Bytes that a device may use, of those of which it is known.
         tags: Tags of devices, their owners' and the operator's.
     """

@@ -2,9 +2,10 @@
 
 Oort (Lai et al. 2021, arXiv:2010.06081): a device's statistical utility times how its speed
 compares, with a bonus for those not heard of lately, and a share of the cohort for those never
-heard of. Oort's |B| sqrt(mean of squared losses) is |B| times the mean loss here, all that a device
-reports. What it claims is held to a few times the median (`selections.weights`), so a claim of 1e30
-wins no more than one of a few medians; and how long it took is measured, not said.
+asked. A device is explored once: if it fails, or comes late, it has the least weight until its
+training counts. Oort's |B| sqrt(mean of squared losses) is |B| times the mean loss here, all that
+a device reports. What it claims is held to a few times the median (`selections.weights`), so a
+claim of 1e30 wins no more than one of a few medians; and how long it took is measured, not said.
 """
 
 import math
@@ -21,7 +22,7 @@ BONUS = 0.1  # Oort's: sqrt(0.1 ln R / L) for a device last heard of in round L
 
 
 class Utility:
-    """New devices by chance, a falling share; the others by utility and speed."""
+    """Devices that were never asked by chance, a falling share; others by utility and speed."""
 
     def choose(self, asking: Asking) -> Chosen:
         """As `Selection` has it."""
@@ -34,26 +35,27 @@ class Utility:
         weights = weights_of(known, asking.round_index)
         chosen = drawn_by(weights, asking.size - len(explored), asking.secret, *step)
         others = set(asking.candidates) - set(chosen) - set(explored)
-        told = {name: "new, not drawn" if name in new else _why(weights[name]) for name in others}
+        told = {name: "new, not drawn" for name in others if name in new}
+        told |= {name: _why(known[name], weights[name]) for name in others if name in known}
         return tuple(sorted((*chosen, *explored))), told
 
 
 def weights_of(known: Mapping[str, Heard], round_index: int) -> dict[str, float]:
-    """Weights of devices that have trained, from 1 to `MOST`.
+    """Weights of devices that were asked, from 1 to `MOST`, whatever they claim or fail at.
 
     More loss, or more texts, never lowers a weight where the others stay; more time never raises
-    it.
+    it. Of whom the last try has not counted it is 1, and what it claimed before moves no other's.
 
     Args:
         known: What is known of them.
         round_index: The round that is about to open.
     """
-    told = {name: _said(one) for name, one in known.items()}
-    usual = beside_median(told)
-    took = [one.took_s for one in known.values() if one.took_s]
+    counted = {name: one for name, one in known.items() if not one.tries}
+    usual = beside_median({name: _said(one) for name, one in counted.items()})
+    took = [one.took_s for one in counted.values() if one.took_s]
     preferred_s = median(took) if took else 0.0
-    found = {}
-    for name, one in known.items():
+    found = dict.fromkeys(known, 1.0)
+    for name, one in counted.items():
         is_slow = one.took_s is not None and 0.0 < preferred_s < one.took_s
         speed = (preferred_s / one.took_s) ** SLOW if is_slow and one.took_s else 1.0
         bonus = math.sqrt(BONUS * math.log(max(1, round_index)) / max(1, one.round_index))
@@ -67,5 +69,7 @@ def _said(one: Heard) -> float:
     return min(float(one.examples) * loss, 1e300)
 
 
-def _why(weight: float) -> str:
+def _why(one: Heard, weight: float) -> str:
+    if one.tries:
+        return "its last try has not counted"
     return "little to learn from it, or slow" if weight < 2.0 else NOT_DRAWN

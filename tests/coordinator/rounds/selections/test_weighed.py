@@ -2,17 +2,28 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.config import RunConfig
-from coordinator.rounds.events import LossTold, StepOpened, decode_event, encode_event
+from coordinator.rounds.events import (
+    Answered,
+    Event,
+    LossTold,
+    StepClosed,
+    StepOpened,
+    decode_event,
+    encode_event,
+)
+from coordinator.rounds.history import Past
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.machine import decide
 from coordinator.rounds.pace.heard import Heard
 from coordinator.rounds.pace.silence import Silence
+from coordinator.rounds.past.folding import folded_from
 from coordinator.rounds.selection import drawn
 from coordinator.rounds.selections.policies import selection_of
 from coordinator.rounds.selections.selection import Asking
@@ -169,3 +180,78 @@ def test_why_others_are_not_asked_is_in_the_journal() -> None:
 def test_a_loss_is_known_from_the_journal() -> None:
     state = evolve(State("first"), decode_event(encode_event(LossTold("a", 0.5))))
     assert state.heard["a"].loss == 0.5
+
+
+CLAIMS = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True))
+HEARD = st.builds(
+    Heard, st.integers(0, 60), st.integers(0, 2**53), CLAIMS, CLAIMS, st.integers(0, 9)
+)
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), HEARD), st.integers(1, 60))
+def test_whatever_devices_claim_or_fail_at_their_odds_are_within_8_to_1(
+    heard: dict[str, Heard], round_index: int
+) -> None:
+    weights = weights_of(heard, round_index)
+    assert set(weights) == set(heard)
+    assert all(1.0 <= weight <= MOST for weight in weights.values())
+    assert all(weights[name] == 1.0 for name, one in heard.items() if one.tries)
+
+
+@given(st.lists(HEARD, min_size=len(NAMES), max_size=len(NAMES)), st.integers(1, 60))
+def test_once_all_were_asked_they_are_drawn_by_those_weights_alone(
+    told: list[Heard], round_index: int
+) -> None:
+    heard = dict(zip(NAMES, told, strict=True))
+    chosen, _ = selection_of(Learning(selection="utility")).choose(
+        asking(heard=heard, round_index=round_index)
+    )
+    weights = weights_of(heard, round_index)
+    assert chosen == drawn_by(weights, 3, "secret", "cohort", round_index, 1)
+
+
+def answered(step: StepOpened, bad: str, mode: str) -> list[Event]:
+    """What a step's members answer: two of them, `bad`, always fail, or come last."""
+    order = sorted(step.members, key=lambda one: one[1] in bad)
+    return [
+        Answered(work_id, "failed", None, 0, failure="internal")
+        if name in bad and mode == "fails"
+        else Answered(work_id, "done", "1" * 64, 50, norm=1.0, took_s=100.0 if name in bad else 9.0)
+        for work_id, name in order
+    ]
+
+
+@pytest.mark.parametrize("mode", ["fails", "slow"])
+def test_who_always_fails_or_comes_late_is_explored_once_and_asked_no_more_than_others(
+    mode: str,
+) -> None:
+    config = RunConfig(
+        "run",
+        TASK,
+        rounds=60,
+        fraction=0.2,
+        max_cohort=5,
+        evaluate_every=0,
+        over_selection=1.4 if mode == "slow" else 1.0,
+        learning=Learning(selection="utility"),
+    )
+    names = "abcdefghijklmnopqrstuvwxyz"
+    state, often = State("first", evaluated=0), Counter[str]()
+    for _ in range(50):
+        opened = decide(config, state, names, "secret", 0.0)
+        assert isinstance(opened, StepOpened) and opened.kind == "train"
+        often.update(name for _, name in opened.members)
+        told = answered(opened, "az", mode)
+        state = reduce(evolve, [opened, *told, StepClosed("2" * 64, 0.0)], state)
+        assert all(state.heard[name].tries for name in "az" if often[name])
+    honest = [often[name] for name in names if name not in "az"]
+    assert max(often["a"], often["z"]) <= sum(honest) / len(honest)
+    assert min(often.values()) > 0
+
+
+def test_a_folded_journal_keeps_who_was_asked() -> None:
+    opened = StepOpened("train", 1, 1, "first", (("w", "a"),), 0.0)
+    state = evolve(State("first"), opened)
+    folded = folded_from(1, state, Past(), {}, (), ())
+    again = evolve(State("other"), decode_event(encode_event(folded)))
+    assert again.heard == state.heard == {"a": Heard(0, 0, tries=1)}
