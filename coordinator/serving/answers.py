@@ -155,7 +155,7 @@ class Answers:
         """Journal the loss of training that counts, where the choice of devices goes by it."""
         live = self._ledger.run(run_id)
         while live is not None and report.loss is not None:
-            if live.config.learning.selection != "utility" or live.state.is_finished:
+            if not live.config.learning.goes_by_losses or live.state.is_finished:
                 return
             if self._ledger.append(live, LossTold(device.device_id, report.loss)):
                 return

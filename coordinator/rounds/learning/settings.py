@@ -118,6 +118,11 @@ class Learning:
         """Whether the choice of devices goes by their memory or tags, or an extension may."""
         return split(self.selection)[0] not in ("random", "coverage", "utility")
 
+    @property
+    def goes_by_losses(self) -> bool:
+        """Whether the choice of devices goes by the losses that they report, or an extension's."""
+        return split(self.selection)[0] not in ("random", "coverage", "memory", "balance")
+
     def check_known(self) -> None:
         """Refuse extensions that this process does not know.
 

@@ -219,7 +219,7 @@ class _Run:
                 steps = counted_steps(update, norm, schedule.training)
                 answer = replace(answer, num_examples=update.num_examples, norm=norm, steps=steps)
                 self._state = evolve(self._state, answer)
-                if schedule.learning.selection == "utility" and report.loss is not None:
+                if schedule.learning.goes_by_losses and report.loss is not None:
                     self._state = evolve(self._state, LossTold(name, report.loss))
                 sizes.append(len(finished.update or b""))
                 if taken.control is not None:

@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.rounds.events import LossTold, StepOpened
+from coordinator.rounds.extensions.catalogue import Extension, add, apart
 from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.selections.selection import Asking, Chosen
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 
@@ -33,3 +35,22 @@ def test_only_utility_keeps_the_losses_and_all_say_who_is_not_asked(
     assert losses == ([LossTold(device.device_id, 1.0)] if policy == "utility" else [])
     (opened,) = (one for one in events if isinstance(one, StepOpened) and one.kind == "train")
     assert sum(one.count for one in opened.passed) == 1
+
+
+def test_a_policy_of_an_extension_is_told_the_losses(start: Callable[..., Live]) -> None:
+    seen: dict[int, dict[str, float | None]] = {}
+
+    class Hardest:
+        def choose(self, asking: Asking) -> Chosen:
+            seen[asking.round_index] = {name: one.loss for name, one in asking.heard.items()}
+            return tuple(asking.candidates[: asking.size]), {}
+
+    with apart():
+        add(Extension("selection", "hardest", "ideas/hardest.py", Hardest))
+        live = start(learning=Learning(selection="hardest"), rounds=3, min_clients=1)
+        (device,) = live.join("a")
+        while len(seen) < 3:
+            device.do(device.work())
+    # Round 2 may open between a device's update and its report.
+    assert seen[1] == {} and seen[3] == {device.device_id: 1.0}
+    assert LossTold(device.device_id, 1.0) in list(live.store.journal(live.run_id))
