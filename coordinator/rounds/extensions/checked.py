@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from coordinator.rounds.bounds import is_computable
-from coordinator.rounds.extensions.catalogue import PluginError, line_of
+from coordinator.rounds.extensions.catalogue import FAILURES, PluginError, line_of, plain
 from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory
 from coordinator.rounds.selections.selection import Asking, Chosen
 from edge_client.wire.tensors import AdapterState
 
+# What safetensors holds of numpy's types.
+KEPT = tuple(np.dtype(f"{kind}{size}") for kind in ("int", "uint") for size in (8, 16, 32, 64))
+KEPT += tuple(np.dtype(name) for name in ("float16", "float32", "float64", "bool"))
 LONGEST_REASON = 200  # characters
 
 
@@ -36,7 +39,7 @@ class CheckedMean:
         source = _Source(updates)
         try:
             found = self._inner.mean(iter(source), _frozen(adapter))
-        except Exception as error:
+        except FAILURES as error:
             if source.failure is not None:
                 raise source.failure from None
             raise PluginError(f"{self._called} raised {line_of(error)}") from error
@@ -66,18 +69,32 @@ class CheckedOptimizer:
         known = (_frozen(adapter), _frozen(mean), _frozen(memory), round_index, rounds)
         try:
             after, kept = self._inner.step(*known)
-        except Exception as error:
+        except FAILURES as error:
             raise PluginError(f"{self._called} raised {line_of(error)}") from error
         return _as_adapter(after, adapter, f"{self._called}: the adapter"), self._memory(kept)
 
     def _memory(self, kept: Any) -> Memory:
-        is_memory = isinstance(kept, Mapping) and all(
+        try:
+            arrays = dict(kept)
+        except FAILURES as error:
+            raise PluginError(f"{self._called}: its memory is not arrays by name") from error
+        is_memory = all(
             isinstance(name, str) and isinstance(one, np.ndarray) and one.dtype.kind in "fiub"
-            for name, one in kept.items()
+            for name, one in arrays.items()
         )
         if not is_memory:
             raise PluginError(f"{self._called}: its memory is not numpy arrays of numbers by name")
-        return {name: np.array(one) for name, one in kept.items()}
+        for name, one in arrays.items():
+            if any("\ud800" <= letter <= "\udfff" for letter in name):
+                raise PluginError(
+                    f"{self._called}: its memory has a name that is not text: {name!a}"
+                )
+            if one.dtype.newbyteorder("=") not in KEPT:
+                said = f"{one.dtype} in {name!a}; one of {', '.join(map(str, KEPT))} is expected"
+                raise PluginError(f"{self._called}: its memory has {said}")
+            if not np.isfinite(one).all():
+                raise PluginError(f"{self._called}: its memory has {name!a} with NaN or infinity")
+        return {name: np.array(one, one.dtype.newbyteorder("=")) for name, one in arrays.items()}
 
 
 class CheckedSelection:
@@ -96,8 +113,9 @@ class CheckedSelection:
         asked = replace(asking, candidates=tuple(sorted(asking.candidates)))
         try:
             chosen, why_not = self._inner.choose(asked)
-            chosen, told = list(chosen), dict(why_not)
-        except Exception as error:
+            chosen = list(chosen)
+            told = {name: plain(str(why))[:LONGEST_REASON] for name, why in dict(why_not).items()}
+        except FAILURES as error:
             raise PluginError(f"{self._called} raised {line_of(error)}") from error
         there = set(asking.candidates)
         if not all(isinstance(name, str) and name in there for name in chosen):
@@ -107,11 +125,7 @@ class CheckedSelection:
                 f"{self._called} chose {len(chosen)} devices, some twice or more than the "
                 f"{asking.size} that may be asked"
             )
-        reasons = {
-            name: " ".join(str(why).split())[:LONGEST_REASON]
-            for name, why in told.items()
-            if name in there and name not in chosen
-        }
+        reasons = {name: why for name, why in told.items() if name in there and name not in chosen}
         return tuple(sorted(chosen)), reasons
 
 

@@ -1,5 +1,6 @@
 """Somebody else's classes that raise or give nonsense: one line, and the run pauses."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -12,9 +13,12 @@ from coordinator.rounds.events import StepOpened
 from coordinator.rounds.extensions.catalogue import Extension, Kind, PluginError, add, apart
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.mean import Contribution
+from coordinator.rounds.learning.memory import decode_memory, encode_memory
 from coordinator.rounds.learning.named import mean_of, optimizer_of
 from coordinator.rounds.learning.rates import Rates
 from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.selections.policies import selection_of
+from coordinator.rounds.selections.selection import Asking
 from coordinator.storage.orders import add_order
 from edge_client.wire.tensors import AdapterState, Update
 from tests.coordinator.conftest import Live
@@ -81,12 +85,30 @@ def test_a_mean_that_is_none_is_one_line_that_names_it(
         (lambda *_: ({"a": np.zeros(2)}, {}), r"has 'a' as \(2,\)"),
         (lambda *_: ({"a": np.zeros(3)}, {"m": "text"}), "its memory is not numpy arrays"),
         (lambda *_: ({"a": np.zeros(3)}, {"m": np.array(["x"])}), "its memory is not numpy"),
+        (lambda *_: ({"a": np.zeros(3)}, 7), "its memory is not arrays by name"),
+        (
+            lambda *_: ({"a": np.zeros(3)}, {"m": np.zeros(2, np.longdouble)}),
+            "float128 in 'm'; one",
+        ),
+        (lambda *_: ({"a": np.zeros(3)}, {"m": np.array([np.nan])}), "'m' with NaN or infinity"),
+        (lambda *_: ({"a": np.zeros(3)}, {"m": np.array([np.inf])}), "'m' with NaN or infinity"),
+        (lambda *_: ({"a": np.zeros(3)}, {"a\ud800": np.zeros(2)}), r"not text: 'a\\ud800'"),
+        (lambda *_: sys.exit("a\ud800\nb"), r"raised SystemExit: a\? b"),
     ],
 )
 def test_an_optimizer_that_is_none_is_one_line(answer: Callable[..., Any], said: str) -> None:
     know("optimizer", answer)
     with pytest.raises(PluginError, match=said):
         optimizer_of("mine", Rates()).step(ADAPTER, UPDATE.delta, {}, 1, 2)
+
+
+@pytest.mark.parametrize("kind", [">f4", "<f8", "float16", "int64", "uint16", "bool"])
+def test_what_an_optimizer_remembers_comes_back_equal(kind: str) -> None:
+    kept = {"m": np.array([0, 1], kind)}
+    know("optimizer", lambda *_: (ADAPTER, kept))
+    _, memory = optimizer_of("mine", Rates()).step(ADAPTER, UPDATE.delta, {}, 1, 2)
+    found = decode_memory(encode_memory(memory))
+    assert found["m"].tolist() == kept["m"].tolist() and found["m"].dtype == memory["m"].dtype
 
 
 def test_what_fails_in_ours_is_not_its_fault() -> None:
@@ -123,6 +145,45 @@ def test_a_run_pauses_with_its_plugin_s_trouble_and_closes_the_round_once_it_is_
     answers.append(lambda updates, adapter: [dict(one.delta) for one in updates].pop())
     add_order(live.store, live.service.run(live.run_id).run, "resume", None, 1.0)
     wait_for(lambda: live.service.run(live.run_id).state.round_index == 1)
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (lambda a, mean, *_: (mean, {"m": np.zeros(1, np.longdouble)}), "its memory has float128"),
+        (lambda *_: sys.exit("bye"), "raised SystemExit: bye"),
+    ],
+)
+def test_a_run_pauses_for_memory_that_cannot_be_kept_and_its_updates_stay(
+    start: Callable[..., Live], step: Callable[..., Any], said: str
+) -> None:
+    know("optimizer", step)
+    live = start(min_clients=1, rounds=1, learning=Learning(optimizer="mine"))
+    (device,) = live.join("a")
+    for _ in range(2):
+        device.do(device.work())
+    wait_for(lambda: live.service.run(live.run_id).state.is_paused)
+    state = live.service.run(live.run_id).state
+    assert state.trouble.startswith(
+        f"optimizer 'mine' of ideas/mine.py{':' * (said[0] == 'i')} {said}"
+    )
+    assert state.step is not None and len(state.step.updates()) == 1
+
+
+def test_a_reason_that_cannot_be_said_pauses_too_and_half_a_letter_is_replaced() -> None:
+    class Silent:
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    for reason, said in ((Silent(), "raised ValueError"), ("a\ud800\nb", "")):
+        with apart():
+            know("selection", lambda _, why=reason: (["x"], {"y": why}))
+            policy = selection_of(Learning(selection="mine"))
+            if said:
+                with pytest.raises(PluginError, match=said):
+                    policy.choose(Asking(("x", "y"), 1, "s", 1, 1))
+            else:
+                assert policy.choose(Asking(("x", "y"), 1, "s", 1, 1)) == (("x",), {"y": "a? b"})
 
 
 def test_a_run_whose_selection_fails_pauses_before_the_round(start: Callable[..., Live]) -> None:
