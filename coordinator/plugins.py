@@ -80,6 +80,15 @@ def check_known(learning: Learning) -> None:
     learning.check_known()
 
 
+def lack_of(learning: Learning) -> str:
+    """What a run names that this process does not know, in words; empty where it knows all."""
+    try:
+        check_known(learning)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def _make(point: EntryPoint, *arguments: str) -> Any:
     return point.load()(*arguments)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from coordinator.api.create import NewRun, RunStatus, add_run, runs
 from coordinator.api.stores import Place, open_store
 from coordinator.config import RunConfig, read_run_config
-from coordinator.plugins import know_folder, know_installed
+from coordinator.plugins import know_folder, know_installed, lack_of
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store, StoreError
 from coordinator.upkeep.limits import KEEP_ROUNDS, LEAST_FREE, limits_of, note
@@ -119,6 +119,8 @@ def ready(
         for live in service.runs():
             if not live.state.is_finished:
                 check_needed(opened, live.config.name, live.state)
+                if lack := lack_of(live.config.learning):
+                    LOG.warning("run %s will pause: %s", live.config.name, lack)
         yield Ready(
             folder,
             opened,

@@ -133,7 +133,9 @@ def create(
     )
     announce(created, as_json)
     if not as_json:
-        print(f"next, here  smidgen coordinator serve --store {shlex.quote(str(store))}")
+        line = ["smidgen", "coordinator", "serve", "--store", str(store)]
+        line += [] if plugins is None else ["--plugins", str(plugins)]
+        print(f"next, here  {shlex.join(line)}")
         print("on each device:")
         print(line_of(store, created))
 

@@ -1,6 +1,7 @@
 """Extensions made known: from a folder, from an installed package, and never from a request."""
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from coordinator import plugins
+from coordinator.api.create import create_run
+from coordinator.api.serve import ready
 from coordinator.config import ConfigError, read_run_config
 from coordinator.rounds.extensions.catalogue import apart
 from coordinator.rounds.learning.mean import Contribution
@@ -134,3 +137,25 @@ def test_create_takes_the_names_of_its_folder(folder: Path, tmp_path: Path) -> N
     assert refused.exit_code == 2 and "'first' is not known" in refused.stderr
     done = smidgen(*line, str(tmp_path / "store"), "--plugins", str(folder), "--json")
     assert done.exit_code == 0 and json.loads(done.stdout.splitlines()[-1])["run_id"]
+    said = smidgen(*line, str(tmp_path / "my store"), "--plugins", str(folder)).stdout
+    (following,) = (text for text in said.splitlines() if text.startswith("next, here"))
+    expected = ["--store", str(tmp_path / "my store"), "--plugins", str(folder)]
+    assert shlex.split(following)[-4:] == expected
+
+
+@pytest.mark.parametrize("with_folder", [True, False])
+def test_a_coordinator_says_at_its_start_which_run_names_what_it_does_not_know(
+    folder: Path, tmp_path: Path, with_folder: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, store = tmp_path / "run.toml", tmp_path / "store"
+    file.write_text('name = "mail"\n[learning]\nmean = "first"\n')
+    create_run(store, file, task="agnews", plugins=folder)
+    with apart():  # as in another process
+        told = folder if with_folder else None
+        with ready(store, "127.0.0.1", 0, plain_http=True, plugins=told):
+            pass
+    said = [one.getMessage() for one in caplog.records if "will pause" in one.getMessage()]
+    assert len(said) == (not with_folder)
+    for line in said:
+        assert line.startswith("run mail will pause: mean: 'first' is not known; known are fedavg")
+        assert "--plugins FOLDER" in line and "\n" not in line
