@@ -194,7 +194,7 @@ class RunConfig:
             _demand(self.fraction == 1.0, said.format("fraction"))
             _demand(not self.max_cohort, said.format("max_cohort"))
             _demand(
-                self.min_updates <= buffer,
+                not buffer or self.min_updates <= buffer,
                 f"min_updates {self.min_updates} is more than the buffer of {buffer}; lower it",
             )
         _demand(

@@ -51,15 +51,17 @@ def train_on(
     at = round_index, attempt
     asked_now = {one.device_id for one in works.values() if one.round_index == round_index}
     rested = awake(alive, state.silences, state.steps + 1) - silent
+    able = candidates(rested | busy(works), state.texts, state.confidences, least)
+    enough = max(rule.enough(len(able)), config.min_updates)
     # Where enough is there for a version at once, nobody is asked to start from the one before.
-    is_full = sum(one.answer is not None for one in works.values()) >= rule.buffer
+    is_full = sum(one.answer is not None for one in works.values()) >= enough
     for there in [set[str]()] if is_full else [rested, set(alive)]:
         idle = there - asked_now - busy(works)
         chosen, why_not = _idle(config, state, idle, works, least, secret, at, facts)
         if len(chosen) + len(works) >= max(1, config.min_updates):
             opened = open_step(state.adapter_sha256, "train", *at, chosen, secret, now_s)
             told = passed_over(state, alive, idle, chosen, why_not, busy(works))
-            opened = replace(opened, enough=rule.buffer, is_asynchronous=True, given_up=lost)
+            opened = replace(opened, enough=enough, is_asynchronous=True, given_up=lost)
             return replace(opened, passed=told)
     return None
 

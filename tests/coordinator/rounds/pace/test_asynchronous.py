@@ -104,6 +104,43 @@ def test_a_slow_device_holds_nobody_up_and_counts_when_it_comes() -> None:
     assert not stale or max(stale) <= RULE.most_staleness
 
 
+HOME = {"a": 10.0, "b": 10.0, "c": 10.0, "d": 10.0, "slow": 400.0}
+
+
+def test_by_default_a_home_of_five_does_not_wait_for_its_slowest() -> None:
+    config = replace(CONFIG, rounds=12, evaluate_every=0, asynchronous=Asynchronous())
+    told = run(config, HOME)
+    assert told.state.is_finished and told.now_s < 400.0
+    assert {len(version) for version in told.versions} == {2}
+
+
+def test_the_default_buffer_is_in_the_journal_and_replays_whoever_comes_and_goes() -> None:
+    config = replace(CONFIG, rounds=12, evaluate_every=0, asynchronous=Asynchronous())
+    told = run(config, HOME)
+    opened = [one for one in told.log if isinstance(one, StepOpened) and one.kind == "train"]
+    assert {one.enough for one in opened} == {2}
+    again = replay("first", [decode_event(encode_event(one)) for one in told.log])
+    assert again == told.state
+
+
+@given(st.integers(1, 1000), st.integers(0, 50), st.integers(1, 20))
+def test_a_buffer_that_is_not_said_never_needs_everybody(
+    able: int, concurrency: int, said: int
+) -> None:
+    found = Asynchronous(concurrency=concurrency).enough(able)
+    assert 1 <= found <= 10 and (found < min(able, concurrency or able) or found == 1)
+    assert Asynchronous(said, concurrency).enough(able) == said
+
+
+def test_devices_without_texts_do_not_make_the_buffer_larger() -> None:
+    state = State("first", evaluated=0, texts=dict.fromkeys("cdef", 0))
+    config = replace(CONFIG, asynchronous=Asynchronous())
+    opened = decide(config, state, "abcdef", "secret", 0.0)
+    assert isinstance(opened, StepOpened) and opened.enough == 1 and len(opened.members) == 2
+    strict = decide(replace(config, min_updates=2), state, "abcdef", "secret", 0.0)
+    assert isinstance(strict, StepOpened) and strict.enough == 2
+
+
 def test_a_slow_device_is_heard_where_it_may_be_that_old() -> None:
     rule = replace(RULE, most_staleness=30)
     told = run(replace(CONFIG, rounds=40, evaluate_every=0, asynchronous=rule))
@@ -222,7 +259,7 @@ def test_an_older_update_never_counts_more_than_a_newer(discount: float, stalene
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"buffer": 0}, "buffer: 1 to"),
+        ({"buffer": -1}, "buffer: 0 to"),
         ({"discount": float("nan")}, "discount: 0 to 10"),
         ({"most_staleness": -1}, "most_staleness: 0 to"),
         ({"concurrency": -1}, "concurrency: 0 to"),
