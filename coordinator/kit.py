@@ -14,11 +14,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.rounds.extensions.checked import CheckedMean, CheckedOptimizer, CheckedSelection
+from coordinator.rounds.extensions.checked import (
+    CheckedMean,
+    CheckedOptimizer,
+    CheckedSelection,
+    counted,
+)
 from coordinator.rounds.learning.mean import Contribution, Mean
 from coordinator.rounds.learning.memory import Memory, decode_memory, encode_memory
 from coordinator.rounds.learning.optimizers import ServerOptimizer
+from coordinator.rounds.pace.heard import Heard
 from coordinator.rounds.selections.selection import Asking, Selection
+from edge_client.wire.confidences import Confidences
+from edge_client.wire.confidences import counted as counted_texts
 from edge_client.wire.tensors import AdapterState
 
 if TYPE_CHECKING:
@@ -27,6 +35,8 @@ if TYPE_CHECKING:
 
 SHAPES = {"layer.lora_A": (2, 3), "layer.lora_B": (4, 2), "bias": (3,)}
 MOST_DEVICES = 12
+SHARES = (1.0, 1.0, 0.5, 0.01)
+ROUNDING = 1e-3  # of the largest number sent: what the order of a sum may change at most
 
 
 def check_mean(
@@ -39,8 +49,9 @@ def check_mean(
     """Hold a mean to its laws.
 
     It gives the adapter's names and shapes, and numbers that can be computed with; it reads the
-    updates once, in the order of device ids, whatever order they arrived in; equal updates give
-    equal bytes, whatever it averaged before.
+    updates once, and the order in which they come changes nothing but rounding; equal updates in
+    one order give equal bytes, whatever it averaged before. Updates that are longer than a round's
+    bound come shortened, as in a run.
 
     Args:
         make: Makes it, such as its class.
@@ -63,13 +74,24 @@ def check_mean(
         seeds = [data.draw(_seeds()) for _ in range(devices)]
         sent = [_state(seed, size if n < hostile else 1.0) for n, seed in enumerate(seeds)]
         cohort = [
-            Contribution(f"device-{n:02d}", one, float(data.draw(st.integers(1, 1000))))
+            Contribution(
+                f"device-{n:02d}",
+                one,
+                float(data.draw(st.integers(1, 1000))),
+                data.draw(st.sampled_from(SHARES)),
+            )
             for n, one in enumerate(sent)
         ]
+        sent = [counted(one) for one in cohort]
         mean = CheckedMean(make(), "the mean")
         found = mean.mean(iter(cohort), adapter)
         for other in (mean, CheckedMean(make(), "the mean")):
             _assert_equal(found, other.mean(iter(cohort), adapter), "equal updates")
+        shuffled = mean.mean(iter(data.draw(st.permutations(cohort))), adapter)
+        for name in adapter:
+            largest = max(float(np.abs(one[name]).max()) for one in sent)
+            is_same = np.abs(found[name] - shuffled[name]).max() <= ROUNDING * largest
+            assert bool(is_same), f"{name} depends on the order in which updates come"
         honest = sent[hostile:] if bears(devices) else sent
         for name in adapter if is_between or bears(devices) else ():
             values = np.stack([one[name] for one in honest])
@@ -118,7 +140,8 @@ def check_selection(make: Callable[[], Selection], examples: int = 50) -> None:
     """Hold a policy of selection to its laws.
 
     It chooses among the candidates, which come sorted, at most as many as may be asked, each once;
-    somebody where anybody is there. Equal arguments give an equal choice, whatever it chose before.
+    somebody where anybody is there, whatever is known of them and whatever they claim. Equal
+    arguments give an equal choice, whatever it chose before.
 
     Args:
         make: Makes it, such as its class.
@@ -131,6 +154,7 @@ def check_selection(make: Callable[[], Selection], examples: int = 50) -> None:
     @given(st.data())
     def laws(data: "DataObject") -> None:
         there = data.draw(st.lists(st.text("abcdef", min_size=1), min_size=1, unique=True))
+        known = [name for name in there if data.draw(st.booleans())] + ["gone"]
         asking = Asking(
             tuple(there),
             data.draw(st.integers(1, 20)),
@@ -138,6 +162,11 @@ def check_selection(make: Callable[[], Selection], examples: int = 50) -> None:
             data.draw(st.integers(1, 9)),
             data.draw(st.integers(1, 3)),
             {name: data.draw(st.integers(0, 50)) for name in there if data.draw(st.booleans())},
+            {name: data.draw(_confidences()) for name in known},
+            data.draw(st.sampled_from(((), (0.5, 0.9)))),
+            {name: data.draw(_heard()) for name in known},
+            {name: data.draw(st.integers(0, 2**53)) for name in known},
+            {name: data.draw(_tags()) for name in known},
         )
         policy = CheckedSelection(make(), "the selection")
         chosen = policy.choose(asking)
@@ -161,6 +190,29 @@ def _seeds() -> "SearchStrategy[int]":
     from hypothesis import strategies as st
 
     return st.integers(0, 2**32 - 1)
+
+
+def _heard() -> "SearchStrategy[Heard]":
+    """Of devices that trained, were slow, failed, or claim what cannot be."""
+    from hypothesis import strategies as st
+
+    took_s = st.one_of(st.none(), st.floats(0.0, 1e6))
+    loss = st.one_of(st.none(), st.floats(0.0, 10.0), st.floats(-3e38, 3e38))
+    counts = st.integers(0, 9), st.integers(0, 2**53)
+    return st.builds(Heard, *counts, took_s, loss, tries=st.integers(0, 3))
+
+
+def _confidences() -> "SearchStrategy[Confidences]":
+    from hypothesis import strategies as st
+
+    sure = st.lists(st.floats(0.0, 1.0), min_size=4, max_size=4)
+    return sure.map(lambda of: counted_texts(4, [0, 1, 0, 1], of, 2))
+
+
+def _tags() -> "SearchStrategy[dict[str, str]]":
+    from hypothesis import strategies as st
+
+    return st.dictionaries(st.sampled_from(("site", "language")), st.text("xyz"))
 
 
 def _state(seed: int, size: float) -> AdapterState:

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -11,14 +12,18 @@ import pytest
 
 from coordinator.kit import check_mean, check_optimizer, check_selection
 from coordinator.plugins import know_folder
-from coordinator.rounds.extensions.catalogue import PluginError, apart
+from coordinator.rounds.bounds import norm_of
+from coordinator.rounds.events import StepOpened
+from coordinator.rounds.extensions.catalogue import Extension, PluginError, add, apart
+from coordinator.rounds.extensions.checked import counted
+from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory
 from coordinator.rounds.learning.named import MEANS, OPTIMIZERS, least_of, mean_of, optimizer_of
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.selections.policies import SELECTIONS, selection_of
 from coordinator.rounds.selections.selection import Asking, Chosen
-from edge_client.wire.tensors import AdapterState
+from edge_client.wire.tensors import AdapterState, Update
 
 DOCS = Path(__file__).parents[2] / "docs"
 OURS = ["fedavg", "trimmed:0.2", "median", "krum:1", "multikrum:1:3", "geometric"]
@@ -116,6 +121,76 @@ class Greedy:
 
     def choose(self, asking: Asking) -> Chosen:
         return tuple(asking.candidates), {}
+
+
+class First:
+    """Takes whichever update comes first."""
+
+    def mean(self, updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
+        return {name: delta.copy() for name, delta in next(iter(updates)).delta.items()}
+
+
+class Forgets:
+    """Averages without a look at shares."""
+
+    def mean(self, updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
+        read = list(updates)
+        assert {one.share for one in read} == {1.0}
+        return {name: sum(one.delta[name] for one in read) / len(read) for name in adapter}
+
+
+class Peeks:
+    """Breaks once anything is known of what this says."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def choose(self, asking: Asking) -> Chosen:
+        assert not getattr(asking, self._what)
+        return tuple(asking.candidates[: asking.size]), {}
+
+
+@pytest.mark.parametrize("what", ["heard", "memory", "tags", "confidences", "thresholds"])
+def test_a_policy_that_breaks_once_something_is_known_does_not_pass(what: str) -> None:
+    with pytest.raises(PluginError, match="raised AssertionError"):
+        check_selection(lambda: Peeks(what))
+
+
+def test_a_mean_that_takes_whichever_comes_first_does_not_pass() -> None:
+    with pytest.raises(AssertionError, match="order in which updates come"):
+        check_mean(First)
+
+
+@pytest.mark.usefixtures("known")
+def test_no_mean_of_an_extension_turns_the_norm_bound_off() -> None:
+    check_mean(Forgets)
+    add(Extension("mean", "forgets", "ideas/forgets.py", Forgets))
+    adapter = {"w": np.zeros(4, np.float32)}
+    deltas = [*4 * [{"w": np.ones(4, np.float32)}], {"w": np.full(4, -9, np.float32)}]
+    opened = StepOpened("train", 2, 1, "0" * 64, (), 0.0, norm_bound=6.0, most_examples=10)
+    answers = [
+        Answer(f"d{n}", Update("w", 1, delta), norm_of(delta)) for n, delta in enumerate(deltas)
+    ]
+    found = [
+        learn(Learning(mean=mean), opened, 10, answers, adapter, {}, [2.0]).adapter["w"]
+        for mean in ("fedavg", "forgets")
+    ]
+    np.testing.assert_allclose(found[0], 0.2, rtol=1e-6)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("mean", OURS)
+def test_our_means_count_a_share_as_if_the_delta_were_that_long(mean: str) -> None:
+    draw = np.random.Generator(np.random.PCG64(3))
+    adapter = {"w": np.zeros(6, np.float32)}
+    shares = [1.0, 0.5, 0.25, 1.0, 0.125, 1.0, 0.01]
+    cohort = [
+        Contribution(f"d{n}", {"w": draw.normal(size=6).astype(np.float32)}, 2.0 + n, share)
+        for n, share in enumerate(shares)
+    ]
+    scaled = [replace(one, delta=counted(one), share=1.0) for one in cohort]
+    found, expected = (mean_of(mean).mean(some, adapter)["w"] for some in (cohort, scaled))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_class_that_breaks_a_law_does_not_pass() -> None:

@@ -26,6 +26,9 @@ LONGEST_REASON = 200  # characters
 class CheckedMean:
     """A mean of somebody else's (`mean.Mean`).
 
+    It gets each update as it counts, multiplied by its share already: one that forgets shares still
+    keeps the bounds of the round.
+
     Args:
         inner: The mean.
         called: What it is called where it fails.
@@ -139,10 +142,18 @@ class _Source:
     def __iter__(self) -> Iterator[Contribution]:
         try:
             for one in self._updates:
-                yield replace(one, delta=_frozen(one.delta))
+                yield replace(one, delta=_frozen(counted(one)), share=1.0)
         except Exception as error:
             self.failure = error
             raise
+
+
+def counted(one: Contribution) -> AdapterState:
+    """A delta times its share, float32; to the last bit as it came where all of it counts."""
+    if one.share == 1.0:
+        return one.delta
+    share = np.float64(one.share)
+    return {name: (share * delta).astype(np.float32) for name, delta in one.delta.items()}
 
 
 def _frozen(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

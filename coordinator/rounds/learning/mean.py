@@ -24,7 +24,8 @@ class Contribution:
         device_id: Whose; errors name it, and order goes by it.
         delta: What training changed, float32.
         weight: Above 0.
-        share: What the delta is multiplied by: 1, or less where it is longer than the bound.
+        share: What the delta is multiplied by: 1, or less where it is longer than the bound, or of
+            an older version. An extension gets it multiplied, and 1.
     """
 
     device_id: str
