@@ -157,7 +157,7 @@ def check_selection(make: Callable[[], Selection], examples: int = 50) -> None:
         known = [name for name in there if data.draw(st.booleans())] + ["gone"]
         asking = Asking(
             tuple(there),
-            data.draw(st.integers(1, 20)),
+            data.draw(st.integers(1, len(there) + 2)),
             str(data.draw(_seeds())),
             data.draw(st.integers(1, 9)),
             data.draw(st.integers(1, 3)),

@@ -136,7 +136,7 @@ class Forgets:
     def mean(self, updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
         read = list(updates)
         assert {one.share for one in read} == {1.0}
-        return {name: sum(one.delta[name] for one in read) / len(read) for name in adapter}
+        return {name: np.mean([one.delta[name] for one in read], axis=0) for name in adapter}
 
 
 class Peeks:
