@@ -147,6 +147,7 @@ def test_create_takes_the_names_of_its_folder(folder: Path, tmp_path: Path) -> N
 def test_a_coordinator_says_at_its_start_which_run_names_what_it_does_not_know(
     folder: Path, tmp_path: Path, with_folder: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    pytest.importorskip("fastapi")
     file, store = tmp_path / "run.toml", tmp_path / "store"
     file.write_text('name = "mail"\n[learning]\nmean = "first"\n')
     create_run(store, file, task="agnews", plugins=folder)
