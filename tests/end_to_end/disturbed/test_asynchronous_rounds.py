@@ -7,6 +7,7 @@ once more, gives the same state, and every version has as many updates as its bu
 
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -150,4 +151,43 @@ def test_a_buffer_of_all_devices_makes_the_bytes_of_an_undisturbed_run(
             scene.kill("coordinator")
             scene.serve(int(url.rsplit(":", 1)[1]))
     scene.finish()
+    assert scene.adapter() == other_scene.adapter()
+
+
+IN_TURN = """
+adaptive_deadline = false
+evaluate_every = 3
+[asynchronous]
+buffer = 1
+concurrency = 1
+"""  # one device at a time: updates come in one order, whatever happens meanwhile
+
+
+def test_one_device_at_a_time_makes_the_bytes_of_an_undisturbed_run(
+    scene: Scene, other_scene: Scene
+) -> None:
+    rounds, names, chance = 6, (*QUICK, SLOW), random.Random(int(os.environ["SMIDGEN_FAULT_SEED"]))
+    (scene.folder / "run.toml").write_text(IN_TURN)
+    scene.create(rounds, len(names), EPOCHS, str(scene.folder / "run.toml"))
+    # The same run twice: who is asked is drawn by its secret.
+    shutil.copytree(scene.folder / "store", other_scene.folder / "store")
+    other_scene.token, other_scene.run_id = scene.token, scene.run_id
+    url = other_scene.serve()
+    for name in names:
+        other_scene.client(name, url, "--engine", "onnx")
+    other_scene.finish(WITHIN_S)
+    url = scene.serve()
+    port = int(url.rsplit(":", 1)[1])
+    for name in names:
+        scene.client(name, url, "--engine", "onnx")
+    for round_index, victim in enumerate(("coordinator", *names, "coordinator"), 1):
+        asked = f"round {round_index} of {rounds}: train"
+        wait_for(partial(lambda asked: any(asked in scene.log(one) for one in names), asked))
+        time.sleep(chance.uniform(0.0, 0.5))
+        scene.kill(victim)
+        if victim == "coordinator":
+            scene.serve(port)
+        else:
+            scene.client(victim, url, "--engine", "onnx")
+    scene.finish(WITHIN_S)
     assert scene.adapter() == other_scene.adapter()
