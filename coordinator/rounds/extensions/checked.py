@@ -41,7 +41,7 @@ class CheckedMean:
         """As `Mean` has it."""
         source = _Source(updates)
         try:
-            found = self._inner.mean(iter(source), _frozen(adapter))
+            found = _read(self._inner.mean(iter(source), _frozen(adapter)))
         except FAILURES as error:
             if source.failure is not None:
                 raise source.failure from None
@@ -72,6 +72,7 @@ class CheckedOptimizer:
         known = (_frozen(adapter), _frozen(mean), _frozen(memory), round_index, rounds)
         try:
             after, kept = self._inner.step(*known)
+            after = _read(after)
         except FAILURES as error:
             raise PluginError(f"{self._called} raised {line_of(error)}") from error
         return _as_adapter(after, adapter, f"{self._called}: the adapter"), self._memory(kept)
@@ -162,6 +163,11 @@ def _frozen(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     for one in found.values():
         one.flags.writeable = False
     return found
+
+
+def _read(found: Any) -> Any:
+    """What an extension gave; a mapping is read at once, which may be code of its own."""
+    return dict(found) if isinstance(found, Mapping) else found
 
 
 def _as_adapter(found: Any, adapter: AdapterState, what: str) -> AdapterState:

@@ -1,6 +1,7 @@
 """Somebody else's classes that raise or give nonsense: one line, and the run pauses."""
 
 import sys
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -49,6 +50,13 @@ def raising(*_told: Any) -> Any:
     raise KeyError("a\nsecret line")
 
 
+class Lazy(UserDict[str, Any]):
+    """Fails when it is read."""
+
+    def __getitem__(self, name: str) -> Any:
+        raise OSError("not now")
+
+
 def writing(updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
     adapter["a"][:] = 7.0
     return adapter
@@ -63,6 +71,7 @@ def writing(updates: Iterable[Contribution], adapter: AdapterState) -> AdapterSt
         (lambda *_: {"b": np.zeros(3)}, "has other tensors than the adapter"),
         (lambda *_: {"a": np.zeros(4)}, r"has 'a' as \(4,\), expected \(3,\)"),
         (lambda *_: {"a": [0.0, 0.0, 0.0]}, "has 'a' as list"),
+        (lambda *_: Lazy(a=1), "raised OSError: not now"),
         (lambda *_: {"a": np.full(3, np.nan)}, "no device can compute with"),
         (lambda *_: {"a": np.full(3, 1e300)}, "no device can compute with"),
     ],
