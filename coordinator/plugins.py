@@ -50,7 +50,7 @@ def know_installed() -> None:
 
 
 def know_folder(folder: Path) -> list[str]:
-    """Import a folder's files and make what they name known; the names.
+    """Import a folder's files, but for tests, and make what they name known; the names.
 
     Raises:
         WrongInput: No such folder, a file that everybody may write or that cannot be imported, or
@@ -59,6 +59,8 @@ def know_folder(folder: Path) -> list[str]:
     demand(folder.is_dir(), f"--plugins {folder} is not a folder")
     names: list[str] = []
     for path in sorted(folder.glob("*.py")):
+        if path.name == "conftest.py" or path.name.startswith("test_"):
+            continue  # pytest's
         for open_to_all in (folder, path):
             is_closed = not open_to_all.stat().st_mode & stat.S_IWOTH
             demand(is_closed, f"--plugins: everybody may write {open_to_all}; chmod o-w it")

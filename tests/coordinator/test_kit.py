@@ -65,10 +65,11 @@ def test_the_worked_example_of_the_docs_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "extending.md").read_text(), re.DOTALL)
-    example, test = blocks[:2]
+    example, _, test = blocks[:3]
     body = example.split("class Signs:")[1].split("MEANS")[0].split("def mean")[1]
     assert len([line for line in body.splitlines() if line.strip()]) <= 10
     (tmp_path / "signs.py").write_text(example)
+    (tmp_path / "test_signs.py").write_text(test)  # which nobody imports as a plugin
     assert know_folder(tmp_path) == ["signs"]
     update = Contribution("a", {"w": np.array([3.0, -2.0], np.float32)}, 1.0)
     found = mean_of("signs:0.002").mean([update], {"w": np.zeros(2, np.float32)})
@@ -78,6 +79,16 @@ def test_the_worked_example_of_the_docs_works(
     exec(compile(test, "test_signs.py", "exec"), module.__dict__)
     module.test_signs_is_a_mean()
     sys.modules.pop("signs")
+
+
+@pytest.mark.usefixtures("known")
+def test_the_other_examples_of_the_docs_are_sound(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "extending.md").read_text(), re.DOTALL)
+    (tmp_path / "others.py").write_text(blocks[1])
+    assert set(know_folder(tmp_path)) == {"first", "half"}
+    check_selection(lambda: selection_of(Learning(selection="first")), examples=20)
+    half = Learning(optimizer="half")
+    check_optimizer(lambda: optimizer_of("half", half.rates), examples=20)
 
 
 class Forgetful:

@@ -24,6 +24,8 @@ from tests.command_line import smidgen
 MEAN = """
 import numpy as np
 class First:
+    def __init__(self, step="1"):
+        self.step = float(step)
     def mean(self, updates, adapter):
         return next(iter(updates)).delta
 MEANS = {"first": First}
@@ -111,6 +113,17 @@ def test_a_run_file_cannot_name_what_is_not_known(folder: Path, tmp_path: Path) 
         read_run_config(file, {"task": "agnews"})
     plugins.know_folder(folder)
     assert read_run_config(file, {"task": "agnews"}).learning.mean == "first:1"
+    for wrong, said in (("zwei", "ValueError: could not convert"), ("1:2", "TypeError: ")):
+        file.write_text(f'task = "agnews"\n[learning]\nmean = "first:{wrong}"\n')
+        with pytest.raises(ConfigError, match=f"cannot be made: {said}") as refused:
+            read_run_config(file, {"task": "agnews"})
+        assert "first.py" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_tests_beside_plugins_are_not_imported(folder: Path) -> None:
+    for name in ("test_first.py", "conftest.py"):
+        (folder / name).write_text("from first import First\n")
+    assert plugins.know_folder(folder) == ["first"]
 
 
 @pytest.mark.parametrize("name", ["../ideas/first.py", "/tmp/first.py:First", "ideas.first"])

@@ -2,14 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from coordinator.rounds.extensions.catalogue import NAME, Kind, made, names_of, split
+from coordinator.rounds.extensions.catalogue import (
+    NAME,
+    Kind,
+    PluginError,
+    find,
+    made,
+    names_of,
+    split,
+)
 from coordinator.rounds.extensions.checked import CheckedMean, CheckedOptimizer
 from coordinator.rounds.learning.adaptive import Adaptive, Momentum, adagrad, adam, yogi
 from coordinator.rounds.learning.mean import Mean, WeightedMean
 from coordinator.rounds.learning.optimizers import AddMean, ServerOptimizer
 from coordinator.rounds.learning.rates import Rates
 from coordinator.rounds.learning.robust.means import GeometricMedian, Krum, Median, TrimmedMean
-from edge_client.errors import demand
+from edge_client.errors import WrongInput, demand
 
 # By name: how a mean is written, and what makes it of the texts behind its name.
 MEANS: Mapping[str, tuple[str, Callable[..., Mean]]] = {
@@ -86,10 +94,10 @@ def check_name(kind: Kind, text: str, ours: Sequence[str]) -> None:
 
 
 def check_known(kind: Kind, text: str, ours: Sequence[str]) -> None:
-    """Refuse what this process does not know.
+    """Refuse what this process does not know, and an extension that cannot be made as it is named.
 
     Raises:
-        ValueError: Nobody here has that name.
+        WrongInput: Nobody here has that name, or what stands behind it is wrong.
     """
     name, known = split(text)[0], [*ours, *names_of(kind)]
     demand(
@@ -97,3 +105,8 @@ def check_known(kind: Kind, text: str, ours: Sequence[str]) -> None:
         f"{kind}: {name!r} is not known; known are {', '.join(known)}. An extension is known where "
         "its package is installed, or with --plugins FOLDER",
     )
+    if find(kind, name) is not None:
+        try:
+            made(kind, text)
+        except PluginError as error:
+            raise WrongInput(str(error)) from error
