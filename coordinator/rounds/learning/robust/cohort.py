@@ -2,7 +2,8 @@
 
 They lie in a scratch file without a name (in `$TMPDIR`), 4 bytes for each number of each update; it
 is gone when the mean is there, or the process is. What is held in memory is a block of columns at
-a time, at most 32 MiB in float64, whatever the cohort and the adapter.
+a time, with what is computed of it at most 32 MiB whatever the cohort, and 12 bytes for each number
+of the adapter: the mean in float64, and as what goes on.
 """
 
 import tempfile
@@ -14,7 +15,9 @@ import numpy as np
 from coordinator.rounds.learning.mean import Contribution
 from edge_client.wire.tensors import AdapterState
 
-BLOCK_BYTES = 32 << 20
+BLOCK_BYTES = (
+    6 << 20
+)  # of float64; up to five arrays of its size are held while it is computed with
 
 
 class Cohort:
@@ -77,7 +80,7 @@ def gathered(updates: Iterable[Contribution], adapter: AdapterState) -> Iterator
         file.flush()
         order = sorted(range(len(ids)), key=lambda row: ids[row])
         shape = (len(ids), sum(tensor.size for tensor in adapter.values()))
-        rows = np.zeros(shape, np.float32)
+        rows: np.ndarray = np.zeros((len(ids), 0), np.float32)  # which no file can be mapped as
         if shape[1]:
             rows = np.memmap(file, np.float32, "r", shape=shape)
         yield Cohort(rows, order, adapter)

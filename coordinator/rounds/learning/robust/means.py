@@ -96,10 +96,10 @@ class Krum:
     """The mean of the updates that lie closest to others: of one it is one device's own update.
 
     Blanchard et al. 2017 (arXiv:1703.02757). An update's score is the sum of the squared distances
-    to its devices - hostile - 2 nearest others; those with the lowest are chosen, equal ones by
-    device id. With as many hostile devices as said, or fewer, a chosen update lies among the
-    honest ones: no further from one of them than sqrt(devices - hostile - 2) times what they are
-    apart. Each pair's distance takes 8 bytes.
+    to its devices - hostile - 2 nearest others; those with the lowest are chosen, and of scores
+    that only rounding tells apart any. With as many hostile devices as said, or fewer, a chosen
+    update lies among the honest ones: no further from one of them than sqrt(devices - hostile - 2)
+    times what they are apart. Each pair's distance takes 8 bytes.
 
     Attributes:
         hostile: f, devices that may be hostile, 1 or more.
@@ -147,8 +147,7 @@ class GeometricMedian:
     Pillutla et al. 2022 (arXiv:1912.13445), by the smoothed Weiszfeld algorithm from the median by
     coordinate on: at most 50 steps, always the same number for the same updates. With f < n / 2
     hostile devices it stays within 2 (n - f) / (n - 2 f) times the honest updates' radius of their
-    centre, and between the least and the largest of all updates in each coordinate. Two numbers in
-    float64 for each of the adapter's are held.
+    centre, and between the least and the largest of all updates in each coordinate.
     """
 
     least: ClassVar[int] = 3

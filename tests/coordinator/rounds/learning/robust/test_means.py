@@ -1,6 +1,7 @@
 """Robust means by their laws: order, range, breakdown, and what one hostile device can do."""
 
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -216,6 +217,27 @@ def test_columns_come_in_blocks(mean: str, monkeypatch: pytest.MonkeyPatch) -> N
     whole = of(mean, rows(1, 9))
     monkeypatch.setattr(cohort_module, "BLOCK_BYTES", 8 * 9 * 2)  # two columns at a time
     np.testing.assert_allclose(of(mean, rows(1, 9)), whole, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mean", ["trimmed:0.2", "median", "krum:1", "multikrum:1:3", "geometric"])
+def test_what_is_held_is_what_is_promised(mean: str) -> None:
+    """At most 32 MiB, and 12 bytes for each number of the adapter; whatever the cohort."""
+    numbers, devices = 400_000, 40
+    adapter = {"w": np.zeros(numbers, np.float32)}
+
+    def arriving() -> Iterator[Contribution]:
+        draw = np.random.default_rng(0)
+        for index in range(devices):
+            delta = {"w": draw.random(numbers, np.float32)}
+            yield Contribution(f"d{index:02d}", delta, 1.0)
+
+    tracemalloc.start()
+    try:
+        mean_of(mean).mean(arriving(), adapter)
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert held <= (32 << 20) + 12 * numbers
 
 
 @pytest.mark.parametrize(
