@@ -41,6 +41,12 @@ def results(experiment: Path, data: Path, out: Path, *more: str) -> dict[str, An
         assert process.returncode == 0
     assert not tree.left
     found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    for name in ("date", "seconds"):  # when and how long, which no two runs share
+        del found[name]
+    del found["machine"]["load_1m"]
+    for cell in found["cells"]:
+        del cell["train_seconds"]
+        cell["rows_files"] = [str(Path(each).relative_to(out)) for each in cell["rows_files"]]
     return found
 
 
