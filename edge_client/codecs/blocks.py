@@ -42,6 +42,7 @@ class Width:
         return -(-size * self.bits // 8)
 
 
+AT_ONCE = 1024  # blocks that are computed together: a memory of a few MiB whatever the adapter
 INT8, INT4 = Width(8, 127, 128), Width(4, 7, 64)
 
 
@@ -68,15 +69,20 @@ def quantize(
         int8 of shape (numbers,) or uint8 of shape (half as many, rounded up); float32 scales.
     """
     starts = blocks_of(sizes, width)
-    if not starts.size:
-        return pack(np.zeros(0, np.int8), width), np.zeros(0, np.float32)
-    peaks = np.maximum.reduceat(np.abs(numbers), starts).astype(np.float64)
+    bounds = np.append(starts, numbers.size)
+    whole, scales = np.empty(numbers.size, np.int8), np.empty(starts.size, np.float32)
     # No subnormal scale, which would lose its digits, and none whose multiples leave the range.
     highest = np.nextafter(np.float32(FLOAT32.max / width.most), np.float32(0.0))
-    scales = np.clip((peaks / width.most).astype(np.float32), FLOAT32.tiny, highest)
-    each = np.repeat(scales.astype(np.float64), _lengths(starts, numbers.size))
-    whole = np.clip(np.rint(numbers / each), -width.most, width.most).astype(np.int8)
-    scales[peaks == 0.0] = 0.0
+    for first in range(0, starts.size, AT_ONCE):
+        some = slice(first, min(first + AT_ONCE, starts.size))
+        begin, end = int(bounds[some.start]), int(bounds[some.stop])
+        peaks = np.maximum.reduceat(np.abs(numbers[begin:end]), starts[some] - begin)
+        fit = (peaks.astype(np.float64) / width.most).astype(np.float32)
+        scales[some] = np.clip(fit, FLOAT32.tiny, highest)
+        each = np.repeat(scales[some].astype(np.float64), np.diff(bounds[first : some.stop + 1]))
+        np.divide(numbers[begin:end], each, out=each)
+        whole[begin:end] = np.clip(np.rint(each, out=each), -width.most, width.most, out=each)
+        scales[some][peaks == 0.0] = 0.0
     return pack(whole, width), scales
 
 

@@ -26,8 +26,13 @@ def largest(numbers: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
         numbers: float32, shape (size,), finite.
         share: How many of them, as a share.
     """
-    order = np.argsort(-np.abs(numbers), kind="stable")[: kept_of(share, numbers.size)]
-    places = np.sort(order)
+    kept, sizes = kept_of(share, numbers.size), np.abs(numbers)
+    if not kept:
+        return np.zeros(0, np.uint32), numbers[:0]
+    least = np.partition(sizes, sizes.size - kept)[sizes.size - kept]
+    above = np.flatnonzero(sizes > least)
+    equal = np.flatnonzero(sizes == least)[: kept - above.size]
+    places = np.sort(np.concatenate([above, equal]))
     return places.astype(np.uint32), numbers[places]
 
 

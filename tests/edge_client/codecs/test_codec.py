@@ -1,3 +1,4 @@
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -6,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edge_client.codecs.blocks import INT4, INT8, CodecError, Width, blocks_of
+from edge_client.codecs import blocks
+from edge_client.codecs.blocks import INT4, INT8, CodecError, Width, blocks_of, quantize
 from edge_client.codecs.codec import (
     NUMBERS,
     PLACES,
@@ -17,7 +19,7 @@ from edge_client.codecs.codec import (
     encode,
     kind_of,
 )
-from edge_client.codecs.largest import kept_of
+from edge_client.codecs.largest import kept_of, largest
 from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput
 from edge_client.wire.tensors import Update as Sent
@@ -194,6 +196,39 @@ def test_what_fills_the_last_byte_is_looked_at() -> None:
     coded[NUMBERS][-1] ^= 0x10
     with pytest.raises(CodecError, match="what fills the last byte"):
         decode(coded, kind_of("int4"), {"x": (3,)})
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=4), st.sampled_from([INT8, INT4]))
+def test_pieces_do_not_show_in_what_is_stored(sizes: list[int], width: Width) -> None:
+    numbers = np.random.default_rng(sum(sizes)).normal(size=sum(sizes)).astype(np.float32)
+    whole = quantize(numbers, sizes, width)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "AT_ONCE", 2)
+        pieces = quantize(numbers, sizes, width)
+    assert [one.tobytes() for one in pieces] == [one.tobytes() for one in whole]
+
+
+@given(st.lists(st.sampled_from([-2.0, -1.0, 0.0, 1.0, 2.0, 0.5]), max_size=60))
+def test_of_equal_numbers_the_first_are_kept(values: list[float]) -> None:
+    numbers = np.array(values, np.float32)
+    places, kept = largest(numbers, 0.3)
+    order = np.argsort(-np.abs(numbers), kind="stable")[: kept_of(0.3, len(values))]
+    assert places.tolist() == sorted(order.tolist())
+    assert kept.tolist() == numbers[np.sort(order)].tolist()
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4", "topk:0.01"])
+def test_encoding_holds_four_copies_of_an_adapter_and_little_more(codec: str) -> None:
+    """Sum, flat form, what comes back of it, and the rest: 16 bytes for each number."""
+    numbers = 1_000_000
+    delta = {"w": np.random.default_rng(0).normal(size=numbers).astype(np.float32)}
+    tracemalloc.start()
+    try:
+        encode(delta, codec, delta)
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert held <= 16 * numbers + (4 << 20)
 
 
 def test_a_setting_names_auto_too_and_a_codec_does_not() -> None:
