@@ -132,6 +132,10 @@ def learn(
             return Learned(adapter, memory, f"its step cannot be coded: {error}")
         learned = with_part(learned, LEFT_OUT, left)
     lack = lack_of(after, step, norms, opened.norm_bound, length) if is_guarded else ""
+    if not all(np.isfinite(one).all() for one in kept.values()):
+        lack = (
+            f"{learning.optimizer} would remember numbers beyond float32"  # and stand still there
+        )
     if lack:
         return Learned(adapter, memory, lack)
     return Learned(after, learned, lost=lost, step=body)

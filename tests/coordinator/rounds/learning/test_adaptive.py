@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from coordinator.rounds.events import RolledBack
+from coordinator.rounds.events import RolledBack, StepOpened
+from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import Memory, UnreadableError, decode_memory, encode_memory
 from coordinator.rounds.learning.named import OPTIMIZERS
 from coordinator.rounds.learning.named import optimizer_of as optimizer_named
@@ -15,7 +16,7 @@ from coordinator.rounds.learning.rates import factor
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.state import State, evolve
 from edge_client.errors import WrongInput
-from edge_client.wire.tensors import AdapterState
+from edge_client.wire.tensors import AdapterState, Update
 
 FLOATS = st.floats(-100, 100, width=32)
 DELTAS = arrays(np.float32, (2, 3), elements=FLOATS)
@@ -160,3 +161,15 @@ def test_an_optimizer_s_numbers_are_its_own_unless_said() -> None:
 def test_a_number_that_makes_no_sense_is_named(said: dict[str, float], refused: str) -> None:
     with pytest.raises((WrongInput, ValueError), match=refused):
         Learning(**said)  # type: ignore[arg-type]
+
+
+def test_a_memory_beyond_float32_is_not_kept() -> None:
+    """The square of 3e19 is: that number would never move again."""
+    adapter: AdapterState = {"a": np.zeros(2, np.float32)}
+    opened = StepOpened("train", 1, 1, "0" * 64, (("w", "d"),), 0.0)
+    update = Update("w", 4, {"a": np.array([3e19, 1.0], np.float32)})
+    answers = [Answer("d", update, None, 1.0)]
+    learning = Learning(optimizer="fedadagrad")
+    learned = learn(learning, opened, 3, answers, adapter, {}, [], is_guarded=False)
+    assert learned.lack == "fedadagrad would remember numbers beyond float32"
+    assert learned.adapter is adapter and not learned.memory
