@@ -118,7 +118,8 @@ def _moved(tensor: np.ndarray, step: np.ndarray) -> np.ndarray:
 
 
 def _kept(part: str, tensors: AdapterState) -> Memory:
-    return {f"{part}{name}": tensor.astype(np.float32) for name, tensor in tensors.items()}
+    with np.errstate(over="ignore"):  # infinity, which is not taken
+        return {f"{part}{name}": tensor.astype(np.float32) for name, tensor in tensors.items()}
 
 
 def _remembered(memory: Memory, part: str, adapter: AdapterState) -> AdapterState:

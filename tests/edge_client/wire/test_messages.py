@@ -47,7 +47,7 @@ REPORT = messages.Report(
 )
 TOLD = counted(9, [0, 1, 1, 0], [1.0, 0.5, 0.501, 0.499], 2)
 
-# Protocol 7 on the wire, byte for byte: a change here needs a new protocol number.
+# Protocol 8 on the wire, byte for byte: a change here needs a new protocol number.
 GOLDEN_WORK = (
     b'{"adapter_bytes":9,"adapter_sha256":"sha","adapter_spec":"lora:8","base_id":"base",'
     b'"codec":"float32","control_bytes":0,"control_round":0,"control_sha256":"",'
