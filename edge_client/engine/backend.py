@@ -46,6 +46,14 @@ class Backend(Protocol):
         adapter and optimizer as they were.
         """
 
+    def gradients(self, batch: Batch, plan: Plan) -> tuple[float, AdapterState]:
+        """The batch's mean loss in nats and copies of its gradients; nothing moves.
+
+        Without a tether's share. Tensors below the plan's depth have zeros.
+        """
+
+    def put(self, state: AdapterState) -> None: ...
+
     def read(
         self, batch: Batch, plan: Plan, watch: Watch | None, is_quick: bool
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -59,6 +67,12 @@ class Backend(Protocol):
 
     def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:
         """Mean token states after a layer (0 = embeddings), float32, (B, 1, H)."""
+
+    def sums(self, batch: Batch, plan: Plan) -> np.ndarray:
+        """Of each layer's input the sum of its numbers and of their squares, (layers, 2).
+
+        Over the texts' own tokens, padding and soft prompts apart; float64.
+        """
 
     def adapter(self) -> AdapterState: ...
 

@@ -15,6 +15,7 @@ stands, since every plan gives the same gradients.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -37,6 +38,8 @@ from edge_client.planning.planner import Option
 from edge_client.texts.batches import Batch, Encoder
 from edge_client.texts.examples import Example
 from edge_client.wire.tensors import AdapterState
+
+Computed = TypeVar("Computed")
 
 
 class EngineError(WrongInput):
@@ -171,24 +174,40 @@ class Engine:
         Raises:
             MemoryRanOut: Even the smallest plan needs more memory than there is.
         """
-        loss = self._step(batch)
+        loss = self._computed(self._backend.step, batch)
         self.on_texts(len(batch.labels))
         return StepReport(loss, len(batch.labels))
 
-    def _step(self, batch: Batch) -> float:
+    def gradients(self, batch: Batch) -> tuple[float, AdapterState]:
+        """The batch's mean loss in nats, and its gradients at the adapter in place; nothing moves.
+
+        For whoever trains numbers that an adapter is made of: `put` is how they come back. Without
+        a tether's share, float32, every tensor of the adapter; within a budget as `train_step`.
+
+        Raises:
+            MemoryRanOut: Even the smallest plan needs more memory than there is.
+        """
+        found = self._computed(self._backend.gradients, batch)
+        self.on_texts(len(batch.labels))
+        return found
+
+    def _computed(self, compute: Callable[[Batch, Plan], Computed], batch: Batch) -> Computed:
+        """By the plan in use, or the largest smaller one that there is memory for."""
         if self.budget is None:
-            return self._backend.step(batch, self.plan)
-        while (loss := self._try_step(batch, self.budget)) is None:
+            return compute(batch, self.plan)
+        while (found := self._tried(compute, batch, self.budget)) is None:
             self._take(self.budget.after_failure())
         if (smaller := self.budget.after_step()) is not None:
             self._take(smaller)
-        return loss
+        return found
 
-    def _try_step(self, batch: Batch, budget: Budget) -> float | None:
+    def _tried(
+        self, compute: Callable[[Batch, Plan], Computed], batch: Batch, budget: Budget
+    ) -> Computed | None:
         """None if memory ran out; what the failed step held is freed before this returns."""
         budget.before_step(batch.ids.shape[1])
         try:
-            return self._backend.step(batch, self.plan)
+            return compute(batch, self.plan)
         except (MemoryError, RuntimeError) as error:
             if not is_allocation_failure(error):
                 raise
@@ -207,6 +226,14 @@ class Engine:
         self._backend.load_adapter(state)
         if self.budget is not None:
             self.budget.restart()
+
+    def put(self, state: AdapterState) -> None:
+        """Give the adapter other values; the optimizer and the measured peak go on as they were.
+
+        Raises:
+            WireError: Names or shapes are not this adapter's.
+        """
+        self._backend.put(state)
 
     def hold(self, tether: Tether | None) -> None:
         """Add a tether's share to every gradient from now on; None: nothing."""
@@ -284,6 +311,24 @@ class Engine:
             rows[chosen] = out[:, 0]
             self.on_texts(0)  # they are read again
         return rows
+
+    def spread(self, examples: Sequence[Example]) -> np.ndarray:
+        """Mean and standard deviation of what each layer gets, (layers, 2), float64.
+
+        Over texts, their tokens and hidden units; padding and soft prompts do not count, and how
+        texts come to be in batches moves nothing but the last digits. The texts are asked by the
+        encoder's own pattern, with the adapter in place.
+
+        Args:
+            examples: At least one; labels are not read.
+        """
+        sums, count = np.zeros((self.layers, 2)), 0
+        for _, batch in self._batches(examples, self.encoder):
+            sums += self._backend.sums(batch, self.plan)
+            count += int(batch.attention.sum()) * self._hidden
+            self.on_texts(len(batch.ids))
+        means, squares = (sums / count).T
+        return np.stack([means, np.sqrt(np.maximum(squares - np.square(means), 0.0))], axis=1)
 
     def _batches(
         self, examples: Sequence[Example], view: Encoder

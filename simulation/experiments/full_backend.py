@@ -141,6 +141,14 @@ class FullBackend:
         answers: torch.Tensor = getattr(self._model, self._head)(states[rows, places])
         return torch.stack([answers[:, word].mean(dim=1) for word in self._words], dim=1)
 
+    def gradients(self, batch: Batch, plan: Plan) -> tuple[float, AdapterState]:
+        """Refused: they are as many numbers as the model has.
+
+        Raises:
+            EngineError: Always.
+        """
+        raise EngineError("full fine-tuning gives no gradients away; a personal form needs LoRA")
+
     @torch.no_grad()
     def read(
         self, batch: Batch, plan: Plan, watch: Watch | None, is_quick: bool
@@ -167,6 +175,14 @@ class FullBackend:
         mean: torch.Tensor = (found.hidden_states[layer] * weights).sum(1) / weights.sum(1)
         return mean.unsqueeze(1).numpy()
 
+    @torch.no_grad()
+    def sums(self, batch: Batch, plan: Plan) -> np.ndarray:
+        ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
+        states = self._model.base_model(ids, attention, output_hidden_states=True).hidden_states
+        self.layer_forwards += self._layers * len(ids)
+        own = [one[attention == 1].double() for one in states[: self._layers]]
+        return np.array([[float(h.sum()), float(h.square().sum())] for h in own])
+
     def adapter(self) -> AdapterState:
         """A copy of every weight, float32."""
         return {name: tensor.detach().numpy().copy() for name, tensor in self._tensors.items()}
@@ -177,12 +193,14 @@ class FullBackend:
         Raises:
             WireError: Names or shapes are not this model's.
         """
-        shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
-        check_same_parameters(state, shapes)
-        with torch.no_grad():
-            for name, tensor in self._tensors.items():
-                tensor.copy_(torch.from_numpy(state[name]))
+        self.put(state)
         self._start_optimizer()
+
+    @torch.no_grad()
+    def put(self, state: AdapterState) -> None:
+        check_same_parameters(state, {name: tuple(t.shape) for name, t in self._tensors.items()})
+        for name, tensor in self._tensors.items():
+            tensor.copy_(torch.from_numpy(state[name]))
 
     def moments(self) -> Moments:
         return self._optimizer.moments()

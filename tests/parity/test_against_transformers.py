@@ -142,3 +142,24 @@ def test_other_families_train_and_keep_their_names(
         np.testing.assert_allclose(engine.predict(TEXTS), theirs, rtol=1e-4, atol=1e-5)
     delta = train(engine, TEXTS, Training(epochs=2, batch=2), seed=1).delta
     assert all(tensor.any() for tensor in delta.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_spread_of_states_is_that_of_the_whole_model_in_float64(
+    real_base: Base, hub_task: Task, kind: str
+) -> None:
+    spec = parse_adapter("lora:4")
+    engine = open_engine(kind, real_base, hub_task, spec, Training(tokens=64))
+    engine.load_adapter(initial_adapter(spec, real_base, 6, seed=1))  # B is zero: the base itself
+    found = engine.spread(TEXTS)
+    engine.close()
+    model = transformers.AutoModel.from_pretrained(real_base.folder).double().eval()
+    tokens, states = Tokens(real_base.folder), list[list[np.ndarray]]()
+    for example in TEXTS:
+        ids = torch.tensor([tokens.cloze(hub_task.patterns[0], example, 64).ids])
+        with torch.no_grad():
+            hidden = model(input_ids=ids, output_hidden_states=True).hidden_states
+        states.append([one[0].numpy().ravel() for one in hidden[:-1]])
+    layers = [np.concatenate(parts) for parts in zip(*states, strict=True)]
+    expected = np.array([[layer.mean(), layer.std()] for layer in layers])
+    assert np.allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -73,6 +73,13 @@ class OnnxBackend:
         self._optimizer.step(gradients)
         return loss
 
+    def gradients(self, batch: Batch, plan: Plan) -> tuple[float, AdapterState]:
+        with cuttable():
+            loss, found = self.network.backward(batch, plan)
+        for name, tensor in self.network.adapter.items():
+            found.setdefault(name, np.zeros_like(tensor))
+        return loss, found
+
     def read(
         self, batch: Batch, plan: Plan, watch: Watch | None, is_quick: bool
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -92,6 +99,15 @@ class OnnxBackend:
         means: np.ndarray = sums / weights.sum(axis=1, keepdims=True)
         return means
 
+    def sums(self, batch: Batch, plan: Plan) -> np.ndarray:
+        prompt, own = self.network.spec.prompt_tokens, batch.attention == 1
+        found = []
+        with cuttable():
+            for states in islice(self.network.states(batch), self.network.shape.layers):
+                h = states[:, prompt:][own].astype(np.float64)  # (N, H)
+                found.append([h.sum(), np.square(h).sum()])
+        return np.array(found)
+
     def adapter(self) -> AdapterState:
         return {name: tensor.copy() for name, tensor in self.network.adapter.items()}
 
@@ -101,11 +117,14 @@ class OnnxBackend:
         Raises:
             WireError: Names or shapes are not this adapter's.
         """
+        self.put(state)
+        self._start_optimizer()
+
+    def put(self, state: AdapterState) -> None:
         adapter = self.network.adapter
         check_same_parameters(state, {name: tensor.shape for name, tensor in adapter.items()})
         for name, tensor in adapter.items():
             np.copyto(tensor, np.asarray(state[name], np.float32))
-        self._start_optimizer()
 
     def moments(self) -> Moments:
         return self._optimizer.moments()

@@ -78,6 +78,23 @@ class TorchBackend:
             finish(self._ceiling_bytes)  # a step is over when it is computed
         return loss
 
+    def gradients(self, batch: Batch, plan: Plan) -> tuple[float, AdapterState]:
+        self.network.stream(plan.is_streamed)
+        tensors = self.network.adapter
+        for tensor in tensors.values():
+            tensor.grad = None
+        with cuttable():
+            loss = self.network.backward(batch, plan)
+        found = {
+            name: np.zeros(tensor.shape, np.float32)
+            if tensor.grad is None
+            else tensor.grad.float().cpu().numpy().copy()
+            for name, tensor in tensors.items()
+        }
+        for tensor in tensors.values():
+            tensor.grad = None
+        return loss, found
+
     def read(
         self, batch: Batch, plan: Plan, watch: Watch | None, is_quick: bool
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -98,6 +115,16 @@ class TorchBackend:
         sums = (states[:, prompt:].float() * weights).sum(1)
         return (sums / weights.sum(1)).unsqueeze(1).cpu().numpy()
 
+    def sums(self, batch: Batch, plan: Plan) -> np.ndarray:
+        self.network.stream(plan.is_streamed)
+        prompt, own = self.network.spec.prompt_tokens, torch.from_numpy(batch.attention == 1)
+        found = []
+        with cuttable():
+            for states in islice(self.network.states(batch, plan.dtype), self.network.shape.layers):
+                h = states[:, prompt:][own.to(states.device)].double()  # (N, H)
+                found.append([float(h.sum()), float(h.square().sum())])
+        return np.array(found)
+
     def adapter(self) -> AdapterState:
         tensors = self.network.adapter.items()
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors}
@@ -108,11 +135,14 @@ class TorchBackend:
         Raises:
             WireError: Names or shapes are not this adapter's.
         """
-        check_same_parameters(state, self._reference)
-        with torch.no_grad():
-            for name, tensor in self.network.adapter.items():
-                tensor.copy_(torch.from_numpy(np.asarray(state[name], np.float32)))
+        self.put(state)
         self._start_optimizer()
+
+    @torch.no_grad()
+    def put(self, state: AdapterState) -> None:
+        check_same_parameters(state, self._reference)
+        for name, tensor in self.network.adapter.items():
+            tensor.copy_(torch.from_numpy(np.asarray(state[name], np.float32)))
 
     def moments(self) -> Moments:
         return self._optimizer.moments()
