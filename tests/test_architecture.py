@@ -34,6 +34,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("guest",),
         ("engine",),
         ("labelling",),
+        ("personal",),
         ("client",),
         ("doctor",),
         ("api",),

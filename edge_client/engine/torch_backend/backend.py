@@ -79,6 +79,7 @@ class TorchBackend:
         return loss
 
     def gradients(self, batch: Batch, plan: Plan) -> tuple[float, AdapterState]:
+        """See `Backend`; the tensors' own gradients are dropped again."""
         self.network.stream(plan.is_streamed)
         tensors = self.network.adapter
         for tensor in tensors.values():

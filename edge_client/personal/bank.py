@@ -1,0 +1,128 @@
+"""BayesTune-LoRA: a factor for every rank of every module, which says how much it is needed.
+
+FedP2EFT (Lee et al. 2026, arXiv:2502.04387) writes LoRA as B diag(lambda) A, lambda > 0, and trains
+
+    cross-entropy + (alpha_s / N) sum ||B_i||_1 / lambda_i
+                  + (alpha_p / N) sum (log lambda_i + 100 lambda_i)
+
+over all ranks i of all modules: lambda falls where nothing holds it, and stays where B's column is
+long. Only the largest ranks of such a bank are used in the end (`edge_client.personal.selection`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from edge_client.adapters.ranks import ModuleRank
+from edge_client.adapters.spec import AdapterSpec, lora_modules, parse_adapter
+from edge_client.bases.architectures import FAMILIES, Shape
+from edge_client.wire.tensors import AdapterState
+
+LORA_A, LORA_B, LAMBDA = ".lora_A.weight", ".lora_B.weight", ".lora_lambda"
+SCALING = 2.0  # alpha / r of the bank, and of every module that is cut from it
+SMALLEST, LARGEST = 1e-4, 1000.0
+ALPHA_S, ALPHA_P, STEEPNESS = 100.0, 0.01, 100.0
+
+
+class Bank:
+    """B diag(lambda) A, lambda between `SMALLEST` and `LARGEST`.
+
+    What lies outside counts as the end that it is nearest to, and its gradient goes through as if
+    it lay there (straight-through), so it can come back. Law: `adapter` of lambdas of 1 is LoRA's
+    own A and B, bit by bit.
+
+    Args:
+        alpha_s: Weight of B's columns beside lambda.
+        alpha_p: Weight of lambda itself.
+    """
+
+    def __init__(self, alpha_s: float = ALPHA_S, alpha_p: float = ALPHA_P) -> None:
+        self._alpha_s, self._alpha_p = alpha_s, alpha_p
+
+    def adapter(self, numbers: AdapterState) -> AdapterState:
+        found = {name: one for name, one in numbers.items() if not name.endswith(LAMBDA)}
+        for module in modules_of(numbers):
+            found[module + LORA_B] = numbers[module + LORA_B] * within(numbers[module + LAMBDA])
+        return found
+
+    def pull(
+        self, numbers: AdapterState, gradients: AdapterState, num_examples: int
+    ) -> AdapterState:
+        """See `Form`; B's own gradient is factor times that of B diag(lambda)."""
+        found = dict(gradients)
+        for module in modules_of(numbers):
+            b, factors = numbers[module + LORA_B], within(numbers[module + LAMBDA])
+            g = gradients[module + LORA_B]  # of B diag(lambda), (outputs, r)
+            sparse, small = self._alpha_s / num_examples, self._alpha_p / num_examples
+            found[module + LORA_B] = g * factors + np.sign(b) * np.float32(sparse) / factors
+            long = np.abs(b).sum(axis=0, dtype=np.float64)  # (r,)
+            wide = factors.astype(np.float64)
+            own = -sparse * long / np.square(wide) + small * (1.0 / wide + STEEPNESS)
+            pulled = (g.astype(np.float64) * b).sum(axis=0) + own
+            found[module + LAMBDA] = pulled.astype(np.float32)
+        return found
+
+    def scales(self, numbers: AdapterState) -> frozenset[str]:
+        return frozenset(name for name in numbers if name.endswith(LAMBDA))
+
+    def settle(self, numbers: AdapterState, step: int, steps: int) -> None:
+        """Nothing to settle."""
+
+
+def within(factors: np.ndarray) -> np.ndarray:
+    """Lambdas as they count."""
+    found: np.ndarray = np.clip(factors, np.float32(SMALLEST), np.float32(LARGEST))
+    return found
+
+
+def modules_of(numbers: Mapping[str, np.ndarray]) -> list[str]:
+    """Full names of the modules that carry LoRA, sorted."""
+    return sorted(name.removesuffix(LORA_A) for name in numbers if name.endswith(LORA_A))
+
+
+def bank_spec(spec: AdapterSpec, shape: Shape) -> AdapterSpec:
+    """An adapter with the same rank in each of its modules, all with the bank's scaling.
+
+    Args:
+        spec: LoRA; its rank is the bank's.
+        shape: The base's.
+    """
+    named = {one[:2]: one for one in lora_modules(spec, shape).values()}
+    return with_ranks(spec, shape, dict.fromkeys(named, spec.rank))
+
+
+def with_ranks(
+    spec: AdapterSpec, shape: Shape, ranks: Mapping[tuple[int, str], int]
+) -> AdapterSpec:
+    """An adapter of these ranks by (layer, linear), and of no other module, scaled by `SCALING`.
+
+    Args:
+        spec: LoRA; tells the linears, and whether a head is trained beside it.
+        shape: The base's.
+        ranks: 0: the module carries none, as one that is not named.
+    """
+    linears = [target for target in spec.adapted if target in FAMILIES[shape.architecture].linears]
+    parts = tuple(
+        ModuleRank(layer, target, rank, SCALING * rank if rank else 16.0)
+        for layer in range(shape.stored_layers)
+        for target in linears
+        for rank in (ranks.get((layer, target), 0),)
+    )
+    return parse_adapter(str(replace(spec, targets=tuple(linears), top=0, ranks=parts)))
+
+
+def bank_numbers(adapter: AdapterState, lambdas: Mapping[str, np.ndarray]) -> AdapterState:
+    """A bank's numbers.
+
+    Args:
+        adapter: LoRA of the bank's spec.
+        lambdas: By module, as `modules_of` names them, (r,).
+    """
+    factors = {module + LAMBDA: np.asarray(lambdas[module], np.float32) for module in lambdas}
+    return adapter | factors
+
+
+def lambdas_of(numbers: AdapterState) -> dict[str, np.ndarray]:
+    """The factors by module, as they count."""
+    return {module: within(numbers[module + LAMBDA]) for module in modules_of(numbers)}

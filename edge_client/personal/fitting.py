@@ -1,0 +1,144 @@
+"""Training by a form: the engine's gradients, the form's numbers, AdamW in numpy.
+
+fitted = fit(engine, Bank(), numbers, examples, Terms(steps=10), seed)
+"""
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edge_client.engine.engine import Engine
+from edge_client.engine.onnx_backend.adamw import AdamW
+from edge_client.engine.trainer import TrainingError, epoch_batches, in_turn
+from edge_client.errors import demand
+from edge_client.metering.phases import phase
+from edge_client.personal.form import Form
+from edge_client.texts.batches import Batch
+from edge_client.texts.examples import Example
+from edge_client.wire.tensors import AdapterState
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a form's numbers are trained.
+
+    Attributes:
+        steps: Optimizer steps; 0: as many as the epochs have.
+        epochs: Passes over the texts, where no steps are said.
+        batch: Texts per step.
+        lr: Learning rate of A, B and a head.
+        scale_lr: Of the numbers that scale ranks.
+        weight_decay: Decoupled, of all but those.
+
+    Raises:
+        WrongInput: A value outside its range; names it.
+    """
+
+    steps: int = 0
+    epochs: int = 1
+    batch: int = 8
+    lr: float = 1e-4
+    scale_lr: float = 1e-2
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        demand(0 <= self.steps <= 1_000_000, "steps: 0 to 1000000")
+        demand(0 <= self.epochs <= 10_000, "epochs: 0 to 10000")
+        demand(1 <= self.batch <= 4096, "batch: 1 to 4096")
+        for name in ("lr", "scale_lr"):
+            demand(0.0 < getattr(self, name) <= 100.0, f"{name}: above 0, at most 100")
+        demand(0.0 <= self.weight_decay <= 1.0, "weight_decay: 0 to 1")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What training by a form gave.
+
+    Attributes:
+        numbers: After it.
+        loss: Mean cross-entropy of the last pass's batches, in nats, before their steps; NaN
+            without a step.
+        steps: That were made.
+    """
+
+    numbers: AdapterState
+    loss: float
+    steps: int
+
+
+def fit(
+    engine: Engine,
+    form: Form,
+    numbers: AdapterState,
+    examples: Sequence[Example],
+    terms: Terms,
+    seed: int,
+    frozen: Collection[str] = (),
+) -> Fitted:
+    """Train numbers on a device's texts; the engine then holds the adapter that they make.
+
+    Equal arguments give equal bytes. Beside the engine it takes at most 24 bytes for each number:
+    themselves, two gradients, two moments and the adapter that they make. The engine's optimizer
+    takes no part.
+
+    Args:
+        engine: Of the adapter that the form makes.
+        form: What the numbers are.
+        numbers: To start from; they stay as they are.
+        examples: Labelled texts.
+        terms: How long, in what steps, how far.
+        seed: Seed of the order of the texts.
+        frozen: Names of numbers that are not trained.
+
+    Raises:
+        TrainingError: No texts, or the loss is no longer finite.
+    """
+    if not examples:
+        raise TrainingError("no labelled texts to train on")
+    own = {name: np.array(one, np.float32) for name, one in numbers.items()}
+    scales = form.scales(own) - frozenset(frozen)
+    rest = own.keys() - scales - frozenset(frozen)
+    optimizers = {
+        names: AdamW({name: own[name] for name in own if name in names}, lr, decay)
+        for names, lr, decay in (
+            (scales, terms.scale_lr, 0.0),
+            (frozenset(rest), terms.lr, terms.weight_decay),
+        )
+    }
+    passes = max(1, math.ceil(len(examples) / terms.batch))  # batches of one pass
+    steps = terms.steps or terms.epochs * passes
+    losses: list[float] = []
+    for step, batch in zip(
+        range(1, steps + 1), _batches(engine, examples, terms, seed), strict=False
+    ):
+        engine.put(form.adapter(own))
+        loss, gradients = engine.gradients(batch)
+        if not math.isfinite(loss):
+            raise TrainingError(f"the loss is {loss} with lr {terms.lr}; lower the learning rate")
+        losses.append(loss)
+        pulled = form.pull(own, gradients, len(examples))
+        for names, optimizer in optimizers.items():
+            optimizer.step({name: pulled[name] for name in own if name in names})
+        form.settle(own, step, steps)
+    engine.put(form.adapter(own))
+    last = losses[-passes:]
+    return Fitted(own, math.fsum(last) / len(last) if last else math.nan, len(losses))
+
+
+def _batches(
+    engine: Engine, examples: Sequence[Example], terms: Terms, seed: int
+) -> Iterator[Batch]:
+    """Batches for ever, in passes, each in an order of its own."""
+    encoder = engine.encoder
+    with phase("tokenize"):
+        asked = [view.prompts(examples) for view in encoder.views()]
+    labels, epoch = encoder.labels(examples), 0
+    generator = np.random.Generator(np.random.PCG64(seed))
+    while True:
+        prompts = in_turn(asked, epoch)
+        lengths = [len(prompt.ids) for prompt in prompts]
+        for rows in epoch_batches(lengths, terms.batch, generator):
+            yield encoder.batch([prompts[row] for row in rows], [labels[row] for row in rows])
+        epoch += 1
