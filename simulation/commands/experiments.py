@@ -20,7 +20,8 @@ from simulation.api import JOBS, OUT, SEEDS
 from simulation.experiments.experiment import ExperimentError, read_experiment
 from simulation.experiments.hostile import ATTACKS
 from simulation.experiments.runner import Place
-from simulation.papers import attacks, aug_fedprompt, labelling_cost, mfpt
+from simulation.papers import aug_fedprompt, labelling_cost, mfpt
+from simulation.papers.learning import attacks
 from simulation.papers.mfpt_tables import (
     EMBEDDED_MIXTURE,
     distance_table,

@@ -1,7 +1,7 @@
 """`smidgen simulate mixed-ranks`: homes of three ranks, and what the mean of them is taken of."""
 
 from simulation.commands.experiments import compares
-from simulation.papers.mixed_ranks import mixed_ranks, paired_table
+from simulation.papers.learning.mixed_ranks import mixed_ranks, paired_table
 from simulation.papers.scenario import Scenario
 
 

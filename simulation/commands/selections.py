@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from simulation.commands.experiments import compares, one_of
-from simulation.papers.cohorts.selections import POLICIES, early_table, selections
+from simulation.papers.learning.selections import POLICIES, early_table, selections
 from simulation.papers.scenario import Scenario
 
 

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from simulation.commands.experiments import compares, one_of
+from simulation.papers.learning.server_learning import METHODS, SETS, server_learning, target_table
 from simulation.papers.scenario import Scenario
-from simulation.papers.server_learning import METHODS, SETS, server_learning, target_table
 
 
 @compares(target_table)

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from simulation.commands.experiments import compares, one_of
+from simulation.papers.learning.traffic_accuracy import CODECS, traffic_accuracy, traffic_table
 from simulation.papers.scenario import Scenario
-from simulation.papers.updates.traffic_accuracy import CODECS, traffic_accuracy, traffic_table
 
 
 @compares(traffic_table, seeds=5)

@@ -19,7 +19,7 @@ from simulation.experiments.federation.run import federate
 from simulation.experiments.hostile import ATTACKS, Attack, Hostile, told_texts, without_tests
 from simulation.experiments.scoring import Score, Tally
 from simulation.experiments.zero_compute import ADDED, TASK, Echoes
-from simulation.papers.attacks import MEANS
+from simulation.papers.learning.attacks import MEANS
 from simulation.population.clients import Client
 from simulation.population.deal import Deal
 from tests.edge_client.engine.engines import TEXTS

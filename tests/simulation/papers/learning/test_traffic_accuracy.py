@@ -13,14 +13,14 @@ from edge_client.bases.base import Base
 from edge_client.codecs.settings import Updates
 from edge_client.tables import render
 from simulation.experiments.runner import run_all
-from simulation.papers.scenario import Cell, Scenario, measured
-from simulation.papers.updates.traffic_accuracy import (
+from simulation.papers.learning.traffic_accuracy import (
     CODECS,
     interval,
     traffic_accuracy,
     traffic_table,
     within,
 )
+from simulation.papers.scenario import Cell, Scenario, measured
 from tests.simulation.experiments.test_runner import news, place_in
 
 SEEDS = (0, 1)

@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 from simulation.experiments.experiment import Experiment, ExperimentError
-from simulation.papers.mixed_ranks import METHODS, RANKS, mixed_ranks
+from simulation.papers.learning.mixed_ranks import METHODS, RANKS, mixed_ranks
 
 
 def test_every_method_is_asked_on_even_and_on_skewed_labels() -> None:

@@ -15,7 +15,7 @@ from coordinator.rounds.learning.settings import Learning
 from edge_client.bases.base import Base
 from edge_client.tables import render
 from simulation.experiments.runner import run_all
-from simulation.papers.cohorts.selections import (
+from simulation.papers.learning.selections import (
     COVERAGE,
     POLICIES,
     PSEUDO,

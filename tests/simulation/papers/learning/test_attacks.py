@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 from simulation.experiments.runner import Place, run_all
-from simulation.papers.attacks import FORGED, MEANS, aggregations, write_messages
+from simulation.papers.learning.attacks import FORGED, MEANS, aggregations, write_messages
 from tests.command_line import smidgen
 
 

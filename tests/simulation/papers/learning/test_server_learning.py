@@ -14,8 +14,7 @@ from simulation.experiments.experiment import Experiment
 from simulation.experiments.record import Result, Row
 from simulation.experiments.runner import run_all
 from simulation.experiments.scoring import Score, Tally
-from simulation.papers.scenario import Cell, Scenario, measured
-from simulation.papers.server_learning import (
+from simulation.papers.learning.server_learning import (
     BEHIND,
     FEDAVG,
     METHODS,
@@ -25,6 +24,7 @@ from simulation.papers.server_learning import (
     server_learning,
     target_table,
 )
+from simulation.papers.scenario import Cell, Scenario, measured
 from tests.simulation.experiments.test_runner import news, place_in
 
 SEEDS = (0, 1)
