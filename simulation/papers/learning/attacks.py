@@ -17,6 +17,7 @@ from simulation.demo.messages import DATA, load_messages, write_examples
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.hostile import ATTACKS, Attack, Hostile
 from simulation.experiments.record import Result, mean_and_spread
+from simulation.papers.learning.paired import beside, by_seed, paired, points
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 from simulation.population.deal import Deal
 
@@ -107,10 +108,10 @@ def paired_table(found: Sequence[Measured]) -> tuple[Table, Any]:
         [
             str(one["attack"]),
             str(one["defence"]),
-            _points(one["accuracy"]),
-            _points(one["difference"]),
-            ", ".join(f"{100 * each:+.1f}" for each in one["difference_by_seed"]),
-            _points(one["reported"]),
+            points(one["accuracy"]),
+            points(one["difference"]),
+            by_seed(one["difference_by_seed"]),
+            points(one["reported"]),
             str(one["not_taken_or_back"]),
         ]
         for one in plain
@@ -125,18 +126,12 @@ def paired_table(found: Sequence[Measured]) -> tuple[Table, Any]:
 
 
 def _paired(item: Measured, found: Sequence[Measured]) -> dict[str, Any]:
-    column = item.cell.column
-    [absent] = [one for one in found if (one.cell.row, one.cell.column) == (ATTACKS[0], column)]
-    pairs = zip(item.results, absent.results, strict=True)
-    gaps = [one.accuracy - other.accuracy for one, other in pairs]
     reported = [_reported(result) for result in item.results]
     told = [one for one in reported if one is not None]
     return {
         "attack": item.cell.row,
-        "defence": column,
-        "accuracy": item.accuracy(),
-        "difference": mean_and_spread(gaps),
-        "difference_by_seed": gaps,
+        "defence": item.cell.column,
+        **paired(item, beside(item, found, ATTACKS[0])),
         "reported": mean_and_spread(told) if told else None,
         "not_taken_or_back": sum(bool(row.trouble) for one in item.results for row in one.rows),
     }
@@ -145,7 +140,3 @@ def _paired(item: Measured, found: Sequence[Measured]) -> dict[str, Any]:
 def _reported(result: Result) -> float | None:
     """Accuracy by what devices told after the last round."""
     return max(result.rows, key=lambda row: row.round_index).reported
-
-
-def _points(figure: tuple[float, float] | None) -> str:
-    return "-" if figure is None else f"{100 * figure[0]:.1f} ± {100 * figure[1]:.1f}"

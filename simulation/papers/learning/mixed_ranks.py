@@ -7,13 +7,14 @@ of A and B apart, which is what FedAvg on factors comes to: with zeros for what 
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from coordinator.rounds.learning.settings import Learning
 from edge_client.tables import Column, Table, sizes
-from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import mean_and_spread
+from simulation.papers.learning.paired import beside, by_seed, paired, points
+from simulation.papers.learning.setting import AG_NEWS
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 from simulation.population.deal import Deal
 
@@ -57,13 +58,12 @@ def mixed_ranks(base: str, quick: bool) -> Scenario:
 def experiment(base: str, row: str, alpha: float, quick: bool) -> Experiment:
     """One method."""
     adapter, lora_mean, ranks = METHODS[row]
-    return Experiment(
-        "mixed-ranks",
-        "ag_news",
+    return replace(
+        AG_NEWS,
+        name="mixed-ranks",
         base=base,
         adapter=adapter,
         deal=Deal(clients=CLIENTS, labelled=LABELLED, alpha=alpha),
-        training=Training(epochs=2, batch=4, lr=5e-3, tokens=64),
         learning=Learning(lora_mean=lora_mean),
         ranks=ranks,
         rounds=QUICK_ROUNDS if quick else ROUNDS,
@@ -80,9 +80,9 @@ def paired_table(found: Sequence[Measured]) -> tuple[Table, Any]:
         [
             str(one["method"]),
             str(one["labels"]),
-            _points(one["accuracy"]),
-            _points(one["difference"], "+"),
-            ", ".join(f"{100 * each:+.1f}" for each in one["difference_by_seed"]),
+            points(one["accuracy"]),
+            points(one["difference"], "+"),
+            by_seed(one["difference_by_seed"]),
             "-" if one["most_lost"] is None else f"{100 * one['most_lost']:.2f} %",
             sent,
         ]
@@ -98,21 +98,11 @@ def paired_table(found: Sequence[Measured]) -> tuple[Table, Any]:
 
 
 def _paired(item: Measured, found: Sequence[Measured]) -> dict[str, Any]:
-    column = item.cell.column
-    [first] = [one for one in found if (one.cell.row, one.cell.column) == (ALL_8, column)]
-    pairs = zip(item.results, first.results, strict=True)
-    gaps = [one.accuracy - other.accuracy for one, other in pairs]
     lost = [row.lost for one in item.results for row in one.rows if row.lost is not None]
     return {
         "method": item.cell.row,
-        "labels": column,
-        "accuracy": item.accuracy(),
-        "difference": mean_and_spread(gaps),
-        "difference_by_seed": gaps,
+        "labels": item.cell.column,
+        **paired(item, beside(item, found, ALL_8)),
         "most_lost": max(lost) if lost else None,
         "bytes_up": round(item.total("bytes_up")),
     }
-
-
-def _points(figure: tuple[float, float], sign: str = "") -> str:
-    return f"{100 * figure[0]:{sign}.1f} ± {100 * figure[1]:.1f}"

@@ -8,14 +8,16 @@ no row. With pseudo-labels every client can, most of them with none but their ow
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from coordinator.rounds.learning.settings import Learning
 from edge_client.tables import Column, Table
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.record import Result, mean_and_spread
+from simulation.papers.learning.paired import beside, by_seed, differences, paired, points
+from simulation.papers.learning.setting import AG_NEWS
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 from simulation.population.deal import Deal
 
@@ -73,13 +75,11 @@ def selections(base: str, quick: bool, policies: Sequence[str] = POLICIES) -> Sc
 def experiment(base: str, policy: str, split: str, quick: bool) -> Experiment:
     """One policy on one split."""
     gamma, alpha, labelling = SPLITS[split]
-    return Experiment(
-        "selections",
-        "ag_news",
+    return replace(
+        AG_NEWS,
+        name="selections",
         base=base,
-        adapter="lora:8",
         deal=Deal(clients=CLIENTS, labelled=LABELLED, gamma=gamma, alpha=alpha),
-        training=Training(epochs=2, batch=4, lr=5e-3, tokens=64),
         learning=Learning(selection=policy),
         rounds=QUICK_ROUNDS if quick else ROUNDS,
         cohort=COHORT,
@@ -97,12 +97,12 @@ def early_table(found: Sequence[Measured]) -> tuple[Table, Any]:
         [
             str(one["policy"]),
             str(one["split"]),
-            _points(one["accuracy"]),
-            _points(one["difference"], "+"),
-            ", ".join(f"{100 * each:+.1f}" for each in one["difference_by_seed"]),
-            _points(one["early"]),
-            _points(one["early_difference"], "+"),
-            ", ".join(f"{100 * each:+.1f}" for each in one["early_difference_by_seed"]),
+            points(one["accuracy"]),
+            points(one["difference"], "+"),
+            by_seed(one["difference_by_seed"]),
+            points(one["early"]),
+            points(one["early_difference"], "+"),
+            by_seed(one["early_difference_by_seed"]),
             str(one["num_examples"]),
         ]
         for one in plain
@@ -119,17 +119,12 @@ def early_table(found: Sequence[Measured]) -> tuple[Table, Any]:
 
 
 def _told(item: Measured, found: Sequence[Measured]) -> dict[str, Any]:
-    split = item.cell.column
-    [first] = [one for one in found if (one.cell.row, one.cell.column) == (RANDOM, split)]
-    pairs = list(zip(item.results, first.results, strict=True))
-    gaps = [one.accuracy - other.accuracy for one, other in pairs]
-    earlier = [early(one) - early(other) for one, other in pairs]
+    first = beside(item, found, RANDOM)
+    earlier = differences(item, first, early)
     return {
         "policy": item.cell.row,
-        "split": split,
-        "accuracy": item.accuracy(),
-        "difference": mean_and_spread(gaps),
-        "difference_by_seed": gaps,
+        "split": item.cell.column,
+        **paired(item, first),
         "early": mean_and_spread([early(one) for one in item.results]),
         "early_difference": mean_and_spread(earlier),
         "early_difference_by_seed": earlier,
@@ -140,7 +135,3 @@ def _told(item: Measured, found: Sequence[Measured]) -> dict[str, Any]:
 def early(result: Result) -> float:
     """Accuracy of the last evaluated round that is the fifth or before."""
     return [score.accuracy for index, score in result.curve() if index <= EARLY][-1]
-
-
-def _points(figure: tuple[float, float], sign: str = "") -> str:
-    return f"{100 * figure[0]:{sign}.1f} ± {100 * figure[1]:.1f}"

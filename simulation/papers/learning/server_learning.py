@@ -16,10 +16,11 @@ from typing import Any
 
 from coordinator.rounds.learning.settings import Learning
 from edge_client.tables import Column, Table
-from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.record import Result, mean_and_spread
 from simulation.experiments.scoring import Tally
+from simulation.papers.learning.paired import beside, paired, points
+from simulation.papers.learning.setting import TRAINING
 from simulation.papers.mfpt import MASAKHANEWS
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 from simulation.population.deal import Deal
@@ -111,7 +112,6 @@ def experiment(base: str, dataset: str, split: str, method: Method, quick: bool)
         alpha=math.inf if split == EVEN else ALPHA,
     )
     rates = SGD_LR if method.training.get("optimizer") == "sgd" else ADAMW_LR
-    training = Training(epochs=2, batch=4, lr=rates[dataset], tokens=64)
     return Experiment(
         "server-learning",
         dataset,
@@ -119,7 +119,7 @@ def experiment(base: str, dataset: str, split: str, method: Method, quick: bool)
         base,
         "lora:8" if few else "lora:8+head",
         deal=deal,
-        training=replace(training, **method.training),
+        training=replace(TRAINING, lr=rates[dataset], **method.training),
         learning=method.learning,
         rounds=QUICK_ROUNDS if quick else ROUNDS,
         cohort=5,
@@ -137,10 +137,10 @@ def target_table(found: Sequence[Measured]) -> tuple[Table, Any]:
             str(one["split"]),
             f"{100 * one['target']:.1f}",
             ", ".join("-" if at is None else str(at) for at in one["rounds_by_seed"]),
-            _points(one["accuracy"]),
-            _points(one["difference"], "+"),
-            _points(one["best"]),
-            _points(one["balanced"]),
+            points(one["accuracy"]),
+            points(one["difference"], "+"),
+            points(one["best"]),
+            points(one["balanced"]),
         ]
         for one in plain
     ]
@@ -159,19 +159,14 @@ def target_table(found: Sequence[Measured]) -> tuple[Table, Any]:
 
 
 def _told(item: Measured, found: Sequence[Measured]) -> dict[str, Any]:
-    split = item.cell.column
-    [first] = [one for one in found if (one.cell.row, one.cell.column) == (FEDAVG, split)]
+    first = beside(item, found, FEDAVG)
     target = first.accuracy()[0] - BEHIND
-    pairs = zip(item.results, first.results, strict=True)
-    gaps = [one.accuracy - other.accuracy for one, other in pairs]
     return {
         "method": item.cell.row,
-        "split": split,
+        "split": item.cell.column,
         "target": target,
         "rounds_by_seed": [reached(result, target) for result in item.results],
-        "accuracy": item.accuracy(),
-        "difference": mean_and_spread(gaps),
-        "difference_by_seed": gaps,
+        **paired(item, first),
         "best": _known([best_kept(result) for result in item.results]),
         "balanced": _known([result.balanced for result in item.results]),
         "bytes_up": round(item.total("bytes_up")),
@@ -202,9 +197,3 @@ def best_kept(result: Result) -> float | None:
 def _known(shares: Sequence[float | None]) -> tuple[float, float] | None:
     known = [share for share in shares if share is not None]
     return mean_and_spread(known) if len(known) == len(shares) else None
-
-
-def _points(figure: tuple[float, float] | None, sign: str = "") -> str:
-    if figure is None:
-        return "-"
-    return f"{100 * figure[0]:{sign}.1f} ± {100 * figure[1]:.1f}"

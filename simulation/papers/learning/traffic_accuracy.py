@@ -12,9 +12,10 @@ from typing import Any
 
 from edge_client.codecs.settings import Updates
 from edge_client.tables import Column, Table, sizes
-from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.record import mean_and_spread
+from simulation.papers.learning.paired import differences
+from simulation.papers.learning.setting import AG_NEWS
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 from simulation.population.deal import Deal
 
@@ -62,13 +63,11 @@ def traffic_accuracy(
 
 def experiment(base: str, quick: bool) -> Experiment:
     """The experiment that all codecs share."""
-    return Experiment(
-        "traffic-accuracy",
-        "ag_news",
+    return replace(
+        AG_NEWS,
+        name="traffic-accuracy",
         base=base,
-        adapter="lora:8",
         deal=Deal(clients=32, labelled=256),
-        training=Training(epochs=2, batch=4, lr=5e-3, tokens=64),
         rounds=QUICK_ROUNDS if quick else ROUNDS,
         cohort=5,
         evaluate_every=0,
@@ -110,8 +109,7 @@ def traffic_table(found: Sequence[Measured]) -> tuple[Table, Any]:
 
 
 def _told(item: Measured, first: Measured) -> dict[str, Any]:
-    pairs = zip(item.results, first.results, strict=True)
-    gaps = [one.accuracy - other.accuracy for one, other in pairs]
+    gaps = differences(item, first)
     low, high = interval(gaps)
     up, down = item.total("bytes_up"), item.total("bytes_down")
     return {
