@@ -3,8 +3,9 @@
 The mean of products B A is not the product of the means of A and of B; FedAvg on the factors is
 off by their covariance, and cannot add factors of several ranks at all. Here the mean is taken of
 the changes to the base's matrices, by stacked factors (as FLoRA does, Wang et al. 2024,
-arXiv:2409.05976), and brought back to the run's rank by the best approximation there is, so ranks
-do not grow from round to round and a device has only to take its own rank's part.
+arXiv:2409.05976) or, of many devices, by their sum, and brought back to the run's rank by the best
+approximation there is, so ranks do not grow from round to round and a device has only to take its
+own rank's part.
 
 What a device of rank r is handed is the first r components of each module (`at_rank`), the best
 form of that rank, and what counts is how it changed those: what it never had stays.
@@ -80,7 +81,9 @@ def product_mean(updates: Iterable[Contribution], adapter: AdapterState) -> Prod
     ever, and a module that nobody trained stays.
 
     Args:
-        updates: By device id, one or more; read once, none is kept but its factors.
+        updates: By device id, one or more; read once. Of their products as much is kept as `Stack`
+            says, whatever the cohort: no more than a float64 copy of the adapted matrices, and a
+            little that waits.
         adapter: What the step started from.
 
     Raises:

@@ -1,9 +1,10 @@
-"""LoRA's matrices as sums of products, never multiplied out: what they are added, cut and known by.
+"""LoRA's matrices as sums of products: what they are added, cut and known by.
 
 A module's change to its base is scaling * B A, with B (outputs, rank) and A (rank, inputs). A sum
 of such products is one product of stacked factors: the B side by side, times the A one below the
 other. Two thin QR decompositions and the SVD of a small core give its best form of any rank (Eckart
-and Young 1936). All in float64, O((outputs + inputs) k) numbers for k stacked columns.
+and Young 1936). Where the factors would hold more numbers than the sum itself, they are multiplied
+out, and one SVD of the sum gives it. All in float64.
 
     stack = Stack(768, 768)
     stack.add(b, a, 0.25 * 16 / 8)
@@ -19,7 +20,7 @@ import numpy as np
 from edge_client.wire.tensors import AdapterState
 
 LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"
-COLUMNS = 2  # times the smaller side of a matrix: a stack of more columns is compressed
+WAITING = 64  # columns that are multiplied out at once: a sum is read and written as seldom
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,12 @@ class Best:
 
 
 class Stack:
-    """A sum of products of one module.
+    """A sum of products of one module, in whichever form holds fewer numbers.
 
-    It holds at most `COLUMNS` times the smaller side's columns and one product more: beyond that
-    it is compressed to its rank, without loss but for float64's rounding.
+    Factors while their (outputs + inputs) k numbers are no more than the outputs * inputs of the
+    sum, which for a square matrix is k up to half of its side; beyond that the sum, and factors
+    that wait to be multiplied out: `WAITING` columns at most, and no more numbers than the sum.
+    Which form it has changes nothing but rounding, in float64.
 
     Args:
         outputs: Rows of the sum.
@@ -53,16 +56,20 @@ class Stack:
     """
 
     def __init__(self, outputs: int, inputs: int) -> None:
-        self._most = COLUMNS * min(outputs, inputs)
-        self._left, self._right = np.zeros((outputs, 0)), np.zeros((0, inputs))
-        self._lefts: list[np.ndarray] = []
-        self._rights: list[np.ndarray] = []
+        self._outputs, self._most = outputs, outputs * inputs // (outputs + inputs)
+        self._pairs = np.empty((0, outputs + inputs))  # each a column of left and a row of right
         self._columns = 0
+        self._sum: np.ndarray | None = None
 
     @property
     def columns(self) -> int:
-        """How many it holds."""
+        """How many it holds in factors."""
         return self._columns
+
+    @property
+    def numbers(self) -> int:
+        """How many float64 it has room for."""
+        return self._pairs.size + (0 if self._sum is None else self._sum.size)
 
     def add(self, left: np.ndarray, right: np.ndarray, weights: np.ndarray | float) -> None:
         """Add left @ diag(weights) @ right.
@@ -72,13 +79,13 @@ class Stack:
             right: (k, inputs).
             weights: One for each of k, or for all.
         """
-        self._lefts.append(left.astype(np.float64) * weights)
-        self._rights.append(right.astype(np.float64))
-        self._columns += left.shape[1]
-        if self._columns > self._most:
-            left, sizes, right = self._decomposed()
-            self._lefts, self._rights = [left * sizes], [right]
-            self._columns = len(sizes)
+        left, right = left.astype(np.float64) * weights, right.astype(np.float64)
+        if self._columns + len(right) > self._room():
+            self._multiply_out()
+        if self._sum is not None and len(right) > self._room():
+            self._sum += left @ right
+        else:
+            self._stack(left, right)
 
     def best(self, rank: int) -> Best:
         """Its best form of a rank; where its matrix has no such rank, zeros fill the rest."""
@@ -93,19 +100,60 @@ class Stack:
             math.fsum(squares),
         )
 
+    def _room(self) -> int:
+        """The most columns that it holds in factors."""
+        return self._most if self._sum is None else min(self._most, WAITING)
+
+    def _stack(self, left: np.ndarray, right: np.ndarray) -> None:
+        """Room is made for twice as many, in one piece: small ones leave holes when they go."""
+        end = self._columns + len(right)
+        if end > len(self._pairs):
+            pairs = np.empty((min(2 * end, self._room()), self._pairs.shape[1]))
+            pairs[: self._columns] = self._pairs[: self._columns]
+            self._pairs = pairs
+        self._pairs[self._columns : end, : self._outputs] = left.T
+        self._pairs[self._columns : end, self._outputs :] = right
+        self._columns = end
+
+    def _multiply_out(self) -> None:
+        """Make the factors part of the sum."""
+        left, right = self._factors()
+        if self._sum is None:
+            self._sum = np.zeros((self._outputs, right.shape[1]))
+        if self._columns:
+            self._sum += left @ right
+        self._columns = 0
+        if len(self._pairs) > self._room():
+            self._pairs = self._pairs[:0].copy()
+
+    def _factors(self) -> tuple[np.ndarray, np.ndarray]:
+        """The stacked ones, (outputs, k) and (k, inputs)."""
+        pairs = self._pairs[: self._columns]
+        return pairs[:, : self._outputs].T, pairs[:, self._outputs :]
+
     def _decomposed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Its SVD, (outputs, k), (k,), (k, inputs); of each pair of vectors the signs are fixed."""
-        left = np.concatenate([self._left, *self._lefts], axis=1)
-        right = np.concatenate([self._right, *self._rights], axis=0)
-        if not left.shape[1]:
+        if self._sum is not None:
+            self._multiply_out()
+            left, sizes, right = np.linalg.svd(self._sum, full_matrices=False)
+        elif self._columns:
+            left, sizes, right = _svd_of_product(*self._factors())
+        else:
+            left, right = self._factors()
             return left, np.zeros(0), right
-        q_left, r_left = np.linalg.qr(left)
-        q_right, r_right = np.linalg.qr(right.T)
-        inner_left, sizes, inner_right = np.linalg.svd(r_left @ r_right.T, full_matrices=False)
-        found = q_left @ inner_left, inner_right @ q_right.T
-        largest = np.abs(found[1]).argmax(axis=1)
-        signs = np.where(found[1][np.arange(len(sizes)), largest] < 0.0, -1.0, 1.0)
-        return found[0] * signs, sizes, found[1] * signs[:, np.newaxis]
+        largest = np.abs(right).argmax(axis=1)
+        signs = np.where(right[np.arange(len(sizes)), largest] < 0.0, -1.0, 1.0)
+        return left * signs, sizes, right * signs[:, np.newaxis]
+
+
+def _svd_of_product(
+    left: np.ndarray, right: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The SVD of left @ right, which is not made."""
+    q_left, r_left = np.linalg.qr(left)
+    q_right, r_right = np.linalg.qr(right.T)
+    inner_left, sizes, inner_right = np.linalg.svd(r_left @ r_right.T, full_matrices=False)
+    return q_left @ inner_left, sizes, inner_right @ q_right.T
 
 
 def product_norm(left: np.ndarray, right: np.ndarray) -> float:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from coordinator.rounds.learning.exact import at_rank, product_mean, product_norm_of
 from coordinator.rounds.learning.mean import Contribution, weighted_mean
-from coordinator.rounds.learning.products import Stack, lora_modules, product_norm
+from coordinator.rounds.learning.products import WAITING, Stack, lora_modules, product_norm
 from edge_client.wire.tensors import AdapterState
 
 OUTPUTS, INPUTS, RANK = 7, 5, 4
@@ -73,6 +73,47 @@ def test_before_truncation_a_stack_is_the_dense_sum(
     assert close(best.left * best.sizes @ best.right, dense)
     assert best.lost <= 1e-20 * best.whole
     assert best.whole == pytest.approx(float(np.square(dense).sum()), rel=1e-9, abs=1e-12)
+
+
+SIDES = st.integers(1, 40)
+
+
+@given(SIDES, SIDES, st.lists(st.tuples(st.integers(0, 9), SEEDS), max_size=30))
+def test_a_stack_holds_no_more_numbers_than_its_sum_and_what_waits_for_it(
+    outputs: int, inputs: int, products: list[tuple[int, int]]
+) -> None:
+    stack, columns = Stack(outputs, inputs), 0
+    for rank, seed in products:
+        stack.add(normal(seed, outputs, rank), normal(seed + 1, rank, inputs), 1.0)
+        columns += rank
+        waiting = min(outputs * inputs, WAITING * (outputs + inputs))
+        assert stack.numbers <= min(2 * columns * (outputs + inputs), outputs * inputs + waiting)
+        assert stack.columns <= columns and stack.columns * (outputs + inputs) <= outputs * inputs
+
+
+@given(SIDES, SIDES, st.lists(st.tuples(st.integers(1, 9), SEEDS), min_size=1, max_size=30))
+def test_multiplied_out_a_stack_is_what_it_was_but_for_rounding(
+    outputs: int, inputs: int, products: list[tuple[int, int]]
+) -> None:
+    stack, lefts, rights = Stack(outputs, inputs), [], []
+    for rank, seed in products:
+        lefts.append(normal(seed, outputs, rank))
+        rights.append(normal(seed + 1, rank, inputs))
+        stack.add(lefts[-1], rights[-1], 0.5)
+        left = np.concatenate(lefts, axis=1).astype(np.float64) * 0.5
+        right = np.concatenate(rights, axis=0).astype(np.float64)
+        core = np.linalg.qr(left).R
+        other = np.linalg.qr(right.T).R
+        sizes = np.linalg.svd(core @ other.T, compute_uv=False)  # of factors, however many
+        best = stack.best(rank)
+        np.testing.assert_allclose(
+            best.sizes[: len(sizes)], sizes[:rank], rtol=1e-12, atol=1e-13 * sizes[0]
+        )
+        whole = stack.best(min(outputs, inputs))
+        assert close(whole.left * whole.sizes @ whole.right, left @ right, 1e-13)
+        assert (
+            whole.right[np.arange(len(whole.right)), np.abs(whole.right).argmax(axis=1)] >= 0
+        ).all()
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), SEEDS), min_size=1, max_size=12), st.integers(1, 5))
