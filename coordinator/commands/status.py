@@ -186,14 +186,14 @@ def _times(step: Mapping[str, Any], now_s: float) -> str:
 
 def _waiting(one: Status, now_s: float) -> str:
     here = [item["name"] for item in one["devices"] if _is_here(item, now_s)]
-    names = f"here: {', '.join(here) or 'none'}"
+    names = ", ".join(here) or "none"
     missing = one["needed"] - len(here)
     if missing > 0:
         more = "device" if missing == 1 else "devices"
         is_new = one["needed"] == one["min_clients"]
         option = f" (--min-clients {one['min_clients']})" if is_new else ""
-        return f"waiting for {missing} more {more}{option}; {names}"
-    return f"waiting for devices that can go on; {names}"
+        return f"waiting for {missing} more {more}{option}; here: {names}"
+    return f"enough devices are here ({names}); the next step begins once they ask for work"
 
 
 def _is_here(item: Mapping[str, Any], now_s: float) -> bool:

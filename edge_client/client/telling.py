@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable
 
 from edge_client.client.state import Answer
+from edge_client.codecs.codec import PLAIN
 from edge_client.tables import size
 from edge_client.texts.examples import ClientData
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import DOING, Waiting, Work
+from edge_client.wire.tensors import codec_of
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +154,12 @@ def in_short(work: Work | None, finished: Answer, is_counted: bool) -> str:
     late = "" if is_counted else "; it came too late and does not count"
     return (
         f"{what}: {report.num_examples} texts, {gave}; {seconds:.1f} s, "
-        f"{size(report.cost.up_bytes)} up, "
+        f"{size(report.cost.up_bytes)} up{_as_coded(finished)}, "
         f"{size(report.cost.down_bytes)} down{late}"
     )
+
+
+def _as_coded(finished: Answer) -> str:
+    """The codec of an update that is not sent as it is, for people."""
+    codec = codec_of(finished.update) if finished.update is not None else PLAIN
+    return "" if codec == PLAIN else f" as {codec}"

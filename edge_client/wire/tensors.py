@@ -133,6 +133,15 @@ def header_of(body: bytes) -> bytes:
     return str(metadata.get("smidgen", "")).encode()
 
 
+def codec_of(body: bytes) -> str:
+    """In what an update's tensors are coded.
+
+    Args:
+        body: As `encode_update` or `encode_coded` gave it.
+    """
+    return decode_message(header_of(body), UpdateHeader).codec
+
+
 def encode_update(update: Update) -> bytes:
     """Encode an update: the delta's tensors, its header in the file's metadata."""
     header = UpdateHeader(PROTOCOL, update.work_id, update.num_examples, update.steps)

@@ -62,6 +62,7 @@ ADDED_LATER = (
     "patience",
 )
 CLOCKED = ("over_selection", "asynchronous")  # of run files; they go by who answers when
+OF_FACTS = ("memory", "balance")  # selections by what only real devices have
 ADDED_TO_TRAINING = ("optimizer", "momentum", "proximal", "scaffold", "adjusted")
 ADDED_TO_UPDATES = ("down",)
 Paradigm = Literal["federated", "centralised", "local"]
@@ -189,6 +190,12 @@ class Experiment:
         _demand(0 <= self.seed < 2**63, "seed: 0 to 2^63 - 1")
         _demand(1 <= self.threads <= 1024, "threads: 1 to 1024")
         object.__setattr__(self, "languages", tuple(sorted(set(self.languages))))
+        policy = self.learning.selection
+        _demand(
+            policy.split(":")[0] not in OF_FACTS,
+            f"learning: selection = {policy}: virtual clients have no memory and no tags; random, "
+            "coverage or utility is expected",
+        )
         _demand(self.updates.up != AUTO, "updates: up: a codec by name; no link is measured here")
         is_product = self.learning.lora_mean != "factors"
         if self.adapter in FULL:

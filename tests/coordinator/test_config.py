@@ -203,6 +203,8 @@ SCAFFOLD = '[training]\noptimizer = "sgd"\nscaffold = true\n'
     [
         (SCAFFOLD + '[learning]\nmean = "median"', "scaffold: control variates are not robust"),
         (SCAFFOLD + '[updates]\nup = "topk:0.01"', "with up = topk:0.01 control variates diverge"),
+        (SCAFFOLD + '[updates]\ndown = "topk:0.01"', "with down = topk:0.01 nobody has tried it"),
+        ('[learning]\nselection = "balanc:x"', "known are random, .*, memory, balance:TAG"),
         (SCAFFOLD + '[learning]\nlora_mean = "product"', "leave lora_mean = product out"),
         ('[learning]\nmean = "median"\n[updates]\nup = "topk:0.1"', "take int8 or int4"),
         ('[learning]\nmean = "trimmed:0.4"\n[updates]\nup = "topk:0.1"', "take int8 or int4"),

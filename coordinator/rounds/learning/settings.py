@@ -21,6 +21,7 @@ from edge_client.wire.training import Training
 Number: TypeAlias = float | Literal["default"]
 
 SELECTIONS = ("random", "coverage", "utility", "memory", "balance")
+SELECTION_FORMS = (*SELECTIONS[:-1], "balance:TAG")  # as they are typed
 LORA_MEANS = ("factors", "product")
 WRONG_MEANS = ("padded", "apart")  # that simulations compare with
 NUMBERS = ("lr", "momentum", "beta_1", "beta_2", "tau")
@@ -71,7 +72,7 @@ class Learning:
             is_tag = len(arguments) == 1 and bool(arguments[0])
             demand(is_tag, "selection: balance:TAG is expected, such as balance:language")
         else:
-            check_name("selection", self.selection, SELECTIONS)
+            check_name("selection", self.selection, SELECTION_FORMS)
         if split(self.mean)[0] in MEANS:
             mean_of(self.mean)
         taken = OPTIMIZERS.get(self.optimizer, {})
@@ -131,7 +132,7 @@ class Learning:
         """
         check_known("mean", self.mean, _forms())
         check_known("optimizer", self.optimizer, tuple(OPTIMIZERS))
-        check_known("selection", self.selection, SELECTIONS)
+        check_known("selection", self.selection, SELECTION_FORMS)
 
     @property
     def rates(self) -> Rates:
@@ -165,6 +166,8 @@ def check_together(learning: Learning, training: Training, updates: Updates, rou
         demand(mean == "fedavg", said)
         said = f"scaffold: with up = {up} control variates diverge; int8 and int4 are fine"
         demand(not is_sparse, said)
+        said = f"scaffold: with down = {updates.down} nobody has tried it; int8 and int4 are fine"
+        demand(not updates.down.startswith(f"{TOPK}:"), said)
         said = "scaffold: its control variates are of factors; leave lora_mean = product out"
         demand(learning.lora_mean == LORA_MEANS[0], said)
     said = f"updates: up = {up}: mean {mean} sees zeros where most send nothing; take int8 or int4"

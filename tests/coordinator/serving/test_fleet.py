@@ -108,6 +108,7 @@ def test_who_declines_is_not_waited_for_and_may_come_in_its_next_life(start: Sta
 def test_who_leaves_and_comes_back_all_the_time_fills_no_journal(start: Start) -> None:
     live = start()
     device, other = live.join("a", "b")
+    began_s = time.monotonic()
     told = [
         device.tell(live.run_id, one)
         for _ in range(20)
@@ -115,7 +116,9 @@ def test_who_leaves_and_comes_back_all_the_time_fills_no_journal(start: Start) -
     ]
     refused = [response for response in told if response.status_code == 429]
     assert len(refused) == 20 - RETURNS_AT_ONCE
-    assert {response.headers["retry-after"] for response in refused} == {f"{RETURN_EVERY_S}"}
+    passed_s = time.monotonic() - began_s
+    for again_s in (int(response.headers["retry-after"]) for response in refused):
+        assert RETURN_EVERY_S - passed_s <= again_s <= RETURN_EVERY_S
     events = Counter(type(event) for event in live.store.events(live.run_id))
     assert events[Returned] == RETURNS_AT_ONCE and events[Left] == RETURNS_AT_ONCE + 1
     assert other.tell(live.run_id, JOINED).json()["accepted"]  # nobody else waits for it

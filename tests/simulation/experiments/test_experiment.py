@@ -72,6 +72,10 @@ def test_a_file_says_it_all(tmp_path: Path) -> None:
         ("patience = 2\n[labelling]\ninfer_every = 1", "and no labelling, is expected"),
         ("ranks = [2, 8]\n" + SCAFFOLD, "ranks: learning: lora_mean `product`"),
         (SCAFFOLD + PRODUCT, "scaffold: .* leave lora_mean = product out"),
+        (
+            "[learning]\nselection = 'balance:language'",
+            "virtual clients have no memory and no tags",
+        ),
         ("adapter = 'full'\n" + PRODUCT, "lora_mean = product: full has no LoRA"),
         ("adapter = 'bias'\n" + PRODUCT, "lora_mean = product: adapter bias: LoRA"),
         ("adapter = 'lora:8/0.q=16:32'\n" + PRODUCT, "without alphas by module, is expected"),
