@@ -212,6 +212,18 @@ def lora_modules(spec: AdapterSpec, shape: Shape) -> dict[str, ModuleRank]:
     return found
 
 
+def largest_rank(spec: AdapterSpec, shape: Shape) -> int:
+    """The largest rank that a module of the base has; 0 without LoRA.
+
+    No more than `AdapterSpec.largest_rank`, which does not know which modules are there.
+
+    Args:
+        spec: The adapter.
+        shape: The base's.
+    """
+    return max((one.rank for one in lora_modules(spec, shape).values()), default=0)
+
+
 def check_top(spec: AdapterSpec, shape: Shape) -> None:
     """Refuse an adapter of top layers that a base does not have.
 
@@ -231,21 +243,27 @@ def check_top(spec: AdapterSpec, shape: Shape) -> None:
 
 
 def check_ranks(spec: AdapterSpec, shape: Shape) -> None:
-    """Refuse ranks by module that a base does not have, or that no module is left by.
+    """Refuse ranks that a base's matrices do not have, and modules that are not there or not left.
 
     Raises:
-        AdapterError: Names the module.
+        AdapterError: Names the module, and what to write.
     """
-    linears = FAMILIES[shape.architecture].linears
+    linears, modules = FAMILIES[shape.architecture].linears, lora_modules(spec, shape)
     for one in spec.ranks:
         name = f"adapter {spec}: {one.layer}.{one.target}"
         if one.layer >= shape.stored_layers:
             raise AdapterError(f"{name}: the base has layers 0 to {shape.stored_layers - 1}")
         if one.rank and one.target not in linears:
             raise AdapterError(f"{name}: the base has the linears {', '.join(linears)}")
-        if one.rank and one.rank > (most := min(linear_size(shape, one.target))):
-            raise AdapterError(f"{name}: rank {one.rank}; its matrix has {most} at most")
-    if spec.ranks and not lora_modules(spec, shape):
+    for one in modules.values():
+        rows, columns = linear_size(shape, one.target)
+        if one.rank > (most := min(rows, columns)):
+            raise AdapterError(
+                f"adapter {spec}: {one.layer}.{one.target}: rank {one.rank}; its matrix has {most} "
+                f"at most ({rows} x {columns}); take lora:{most}, or "
+                f"/{one.layer}.{one.target}={most} for it alone"
+            )
+    if spec.ranks and not modules:
         raise AdapterError(f"adapter {spec}: no module is left that carries LoRA")
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from edge_client.adapters.spec import at_most, parse_adapter
+from edge_client.adapters.spec import at_most, largest_rank, parse_adapter
 from edge_client.client.failures import ClientError, NoMemoryNow, OtherBase, not_known
 from edge_client.client.retries import reached
 from edge_client.client.settings import Settings
@@ -185,11 +185,12 @@ def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> Members
     check_texts(settings, folder.read(), is_labelling=terms.labelling is not None)
     spec, lack = parse_adapter(terms.adapter_spec), None
     work = (terms.training, len(terms.task.labels), settings.budget_bytes, settings.device)
-    rank = min(spec.largest_rank, max(1, int(settings.limits.rank)))
+    largest = largest_rank(spec, settings.base.shape)
+    rank = min(largest, max(1, int(settings.limits.rank)))
     while True:
         try:
             plan = check_budget(settings.engine, settings.base, at_most(spec, rank), *work)
-            most_rank = rank if rank < spec.largest_rank else 0
+            most_rank = rank if rank < largest else 0
             return Membership("joined", None, plan.predicted_peak_bytes, most_rank)
         except BudgetError as error:
             lack = lack or error

@@ -15,7 +15,7 @@ d bytes of a number.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from edge_client.adapters.spec import frozen_layers
+from edge_client.adapters.spec import frozen_layers, largest_rank
 from edge_client.bases.architectures import FAMILIES, Shape, has_bias
 from edge_client.bases.layout import linear_size
 from edge_client.bases.quantization import BLOCK
@@ -251,7 +251,7 @@ def _sizes(work: Workload, plan: Plan) -> _Sizes:
         inner=numbers * shape.intermediate * width,
         scores=width * one_text * min(texts, max(1, SCORES // one_text)),
         wide=0 if width == 4 else numbers * shape.hidden * 4,
-        low=numbers * work.spec.largest_rank * width,
+        low=numbers * largest_rank(work.spec, shape) * width,
     )
 
 

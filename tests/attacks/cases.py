@@ -31,6 +31,7 @@ MANY_ROUNDS = ("--labelling", "--confidence", "0.5", "--rounds", "20")
 TORCH, SMALL = ("--engine", "torch"), ("--memory-budget", "1M")
 NO_PLAN, NO_ROOM, FINISHED = "is below the smallest plan", "File too large", "run finished"
 FOUND, NOT_FINITE = " pseudo-labels", "the loss is nan"
+WIDE = ("--base", "wide")
 HIGH_LR = ("--adapter", "lora:1@q,k,v,o,up,down", "--lr", "99.9", "--epochs", "20")
 
 
@@ -61,7 +62,7 @@ CASES = [
     Case(
         "no room for an adapter",
         started(NO_ROOM, limit_blocks=ROOM_BLOCKS, most_reports=2),
-        ("--adapter", "lora:128"),
+        (*WIDE, "--adapter", "lora:32"),
         is_fast=True,
     ),
     Case("a huge learning rate", started(FINISHED, "--limits", "lr=99.9"), HIGH_LR),
@@ -83,7 +84,9 @@ CASES = [
     Case("swapped columns at the second start", started_again(swapped, "are the columns swapped?")),
     Case("unlabelled texts alone", started_again(unlabelled_alone, "unlabelled texts alone")),
     Case("no room for the identity", started(NO_ROOM, limit_blocks=0)),
-    Case("little room", started(NO_ROOM, limit_blocks=ROOM_BLOCKS), ("--adapter", "lora:256")),
+    Case(
+        "little room", started(NO_ROOM, limit_blocks=ROOM_BLOCKS), (*WIDE, "--adapter", "lora:64")
+    ),
     Case(
         "no room for labels",
         started_again(long_books_of_labels, NO_ROOM, limit_blocks=ROOM_BLOCKS),

@@ -54,7 +54,7 @@ def played(
 def device_of(coordinator: Coordinator, name: str, *run: str) -> PrivateDevice:
     token = coordinator.create(name, *run)
     folder = coordinator.folder / "devices" / coordinator.runs[name]
-    base = coordinator.folder / ("huge" if "huge" in run else "base")
+    base = coordinator.folder / next((one for one in ("huge", "wide") if one in run), "base")
     return PrivateDevice(folder, base, coordinator.port, token, Canary(name))
 
 

@@ -48,6 +48,7 @@ class Coordinator:
     def __init__(self, folder: Path) -> None:
         self.folder, self.store = folder, folder / "store"
         write_tiny_base(folder / "base")
+        write_tiny_base(folder / "wide", hidden=64)
         write_huge_base(folder / "huge")
         (folder / "task.toml").write_text(TASK)
         self.log = folder / "coordinator.log"

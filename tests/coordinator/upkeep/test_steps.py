@@ -18,8 +18,14 @@ from edge_client.wire.tensors import add_step, sha256
 from tests.coordinator.conftest import Live, serving
 from tests.coordinator.devices import Device, wait_for
 from tests.coordinator.upkeep.stores import names
+from tests.tiny import write_tiny_base
 
 ROUNDS = MOST_STEPS + 2
+
+
+def large(config: RunConfig, folder: Path) -> RunConfig:
+    """With an adapter of 32 KiB."""
+    return replace(config, adapter="lora:16", base=str(write_tiny_base(folder / "wide", hidden=64)))
 
 
 def fetched(device: Device, name: str) -> bytes:
@@ -56,7 +62,7 @@ def told(live: Live, devices: list[Device], rounds: int) -> list[list[str]]:
 def test_steps_lead_to_each_rounds_adapter_and_go_when_they_are_old(
     tmp_path: Path, config: RunConfig
 ) -> None:
-    asked = replace(config, adapter="lora:64", rounds=ROUNDS, updates=Updates(down="topk:0.01"))
+    asked = replace(large(config, tmp_path), rounds=ROUNDS, updates=Updates(down="topk:0.01"))
     limits, blobs = Limits(keep_rounds=1), tmp_path / "store"
     with closing(Store(blobs)) as store, serving(store, asked, limits=limits) as live:
         devices, [stranger] = live.join("a", "b"), live.enrol("c")
@@ -82,7 +88,7 @@ def test_steps_lead_to_each_rounds_adapter_and_go_when_they_are_old(
 def test_steps_are_told_while_they_are_smaller_than_the_adapter(
     tmp_path: Path, config: RunConfig, down: str
 ) -> None:
-    asked = replace(config, adapter="lora:64", rounds=6, updates=Updates(down=down))
+    asked = replace(large(config, tmp_path), rounds=6, updates=Updates(down=down))
     with closing(Store(tmp_path / "store")) as store, serving(store, asked) as live:
         found = [len(one) for one in told(live, live.join("a", "b"), 5)]
         assert found == ([0, 0, 1, 1, 2, 2, 3, 3, 3, 3] if down == "int8" else [0] * 10)

@@ -13,6 +13,7 @@ from edge_client.adapters.spec import (
     AdapterError,
     AdapterSpec,
     frozen_layers,
+    largest_rank,
     layers_of,
     parse_adapter,
 )
@@ -188,12 +189,22 @@ def test_ranks_that_make_no_sense_are_refused(text: str, said: str) -> None:
     [
         ("lora:8/2=4", "2.q: the base has layers 0 to 1"),
         ("lora:8/1.up=17", "1.up: rank 17; its matrix has 16 at most"),
+        ("lora:17", "0.q: rank 17; its matrix has 16 at most .16 x 16.; take lora:16, or /0.q=16"),
+        ("lora:9999@down/top1", "1.down: rank 9999; its matrix has 16 at most .16 x 32."),
         ("lora:8/0-1=0", "no module is left that carries LoRA"),
     ],
 )
 def test_ranks_that_do_not_fit_the_base_are_refused(tiny_base: Base, text: str, said: str) -> None:
     with pytest.raises(AdapterError, match=said):
         initial_adapter(parse_adapter(text), tiny_base, 6, seed=1)
+
+
+@pytest.mark.parametrize("text", ["lora:16@q,v,k,o,up,down", "lora:500/0-1=16", "lora:9999/0-1=4"])
+def test_ranks_that_no_module_has_are_not_looked_at(tiny_base: Base, text: str) -> None:
+    spec = parse_adapter(text)
+    found = initial_adapter(spec, tiny_base, 6, seed=1)
+    ranks = {len(tensor) for name, tensor in found.items() if "lora_A" in name}
+    assert ranks == {largest_rank(spec, tiny_base.shape)}
 
 
 def test_every_module_has_its_own_rank_and_those_of_rank_0_no_tensor(tiny_base: Base) -> None:

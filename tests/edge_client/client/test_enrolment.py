@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from edge_client.bases.base import Base
+from edge_client.adapters.spec import AdapterError
+from edge_client.bases.base import Base, open_base
 from edge_client.client.enrolment import check_ready
 from edge_client.client.failures import ClientError, OtherBase
 from edge_client.client.loop import Client
@@ -29,6 +30,7 @@ from edge_client.wire.messages import PROTOCOL, Next, Report, decode, encode
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import IDLE, Door, enrolled_as, over, terms_for
 from tests.edge_client.client.test_transport import free_port
+from tests.tiny import write_tiny_base
 
 
 @dataclass
@@ -311,14 +313,29 @@ def test_a_device_takes_the_rank_that_its_owner_allows(home: Home) -> None:
 
 
 def test_a_device_takes_half_of_the_rank_or_less_where_more_does_not_fit_its_memory(
-    home: Home,
+    home: Home, hub_task: Task
 ) -> None:
+    wide = open_base(str(write_tiny_base(home.folder / "wide", hidden=512)))
+    home.base, home.terms = wide, terms_for(wide, hub_task)
     found: list[int] = []
     for budget_bytes in range(64 << 20, 2048 << 20, 8 << 20):
         with suppress(BudgetError):
-            found.append(stands(home, "lora:8192", budget_bytes=budget_bytes).most_rank)
+            asked = "lora:512@q,v,k,o,up,down"
+            found.append(stands(home, asked, budget_bytes=budget_bytes).most_rank)
             if found[-1] == 0:
                 break
-    assert found[-1] == 0 and found[0] < 8192
-    assert found[:-1] == sorted(found[:-1]) and set(found[:-1]) <= {2**n for n in range(13)}
-    assert 4096 in found
+    assert found[-1] == 0 and found[0] < 512
+    assert found[:-1] == sorted(found[:-1]) and set(found[:-1]) <= {2**n for n in range(9)}
+    assert 256 in found
+
+
+def test_the_runs_rank_is_that_of_the_modules_that_are_there(home: Home) -> None:
+    """Both layers of the base have rank 4: the 16 of the name is nobody's."""
+    assert stands(home, "lora:16/0-1=4", limits=Limits(rank=4)).most_rank == 0
+    assert stands(home, "lora:16/0-1=4", limits=Limits(rank=3)).most_rank == 3
+    assert stands(home, "lora:16/0=4", limits=Limits(rank=4)).most_rank == 4
+
+
+def test_a_run_of_a_rank_that_the_base_does_not_have_is_declined_in_one_line(home: Home) -> None:
+    with pytest.raises(AdapterError, match=r"0\.q: rank 17; its matrix has 16 at most"):
+        stands(home, "lora:17")

@@ -8,16 +8,23 @@ from functools import cache
 
 import pytest
 
-from edge_client.bases.base import Base
+from edge_client.bases.base import Base, open_base
 from simulation.demo.processes import fleet
 from tests.end_to_end.conftest import CLIENTS, Scene, wait_for
 from tests.end_to_end.disturbed.proxies import DEFAULTS, Proxy, proxy, snippet
+from tests.tiny import write_tiny_base
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.timeout(900)]
 WITHIN_S = 600.0
 ROUNDS = 4
-LARGE = ("--adapter", "lora:1024@q,v,k,o,up,down")  # above 1 MB with the tiny base
+LARGE = ("--adapter", "lora:128@q,v,k,o,up,down")  # above 1 MB with this base
 LARGE_BYTES = 1 << 20
+
+
+@pytest.fixture(scope="session")
+def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Base:
+    """Wide enough for `LARGE`."""
+    return open_base(str(write_tiny_base(tmp_path_factory.mktemp("wide") / "base", hidden=128)))
 
 
 def begin(scene: Scene, *arguments: str, epochs: int = 4) -> int:
