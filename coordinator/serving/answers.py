@@ -17,7 +17,7 @@ from coordinator.rounds.pace.standing import answer_to
 from coordinator.serving.http.uploads import Judge
 from coordinator.serving.joining import leave
 from coordinator.serving.ledger import CLOSED, Asked, Ledger, Live, is_work_id
-from coordinator.serving.telling import answer_text
+from coordinator.serving.log.steps import answer_text
 from coordinator.storage.rows.devices import Device
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about

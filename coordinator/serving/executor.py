@@ -14,7 +14,8 @@ from coordinator.rounds.machine import NOBODY, bounded, decide
 from coordinator.rounds.pace.step import Step
 from coordinator.rounds.selections.selection import Facts
 from coordinator.serving.ledger import Ledger, Live
-from coordinator.serving.telling import pace_texts, step_text
+from coordinator.serving.log.rests import pace_texts
+from coordinator.serving.log.steps import step_text
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
 from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter, shapes_of

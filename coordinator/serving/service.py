@@ -36,10 +36,11 @@ from coordinator.serving.executor import proceed
 from coordinator.serving.http.paces import Paces
 from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_invitation
 from coordinator.serving.ledger import Ledger, Live
+from coordinator.serving.log.saying import Lacks, Troubles
+from coordinator.serving.log.steps import run_text
 from coordinator.serving.orders import carry_out
 from coordinator.serving.packs import LatePacks, Packs
-from coordinator.serving.saying import Lacks, Troubles
-from coordinator.serving.telling import over_of, run_text, terms_of, waiting_of, work_of
+from coordinator.serving.telling import over_of, terms_of, waiting_of, work_of
 from coordinator.storage.rows.devices import Device, note_cloned
 from coordinator.storage.rows.memberships import members
 from coordinator.storage.store import Store

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from coordinator.serving.ledger import Live
-from coordinator.serving.telling import lack_text
+from coordinator.serving.log.steps import lack_text
 from coordinator.storage.blobs import BlobDamaged
 from coordinator.storage.database import DatabaseDamaged
 from coordinator.storage.store import StoreError

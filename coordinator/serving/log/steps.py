@@ -1,0 +1,177 @@
+"""Lines of the log on runs, their steps and devices' answers to them."""
+
+from collections.abc import Collection
+
+from coordinator.rounds.events import Event, Finished, Paused, RolledBack, StepClosed, StepOpened
+from coordinator.rounds.machine import devices_needed
+from coordinator.rounds.pace.step import Step
+from coordinator.rounds.scoring import scored
+from coordinator.serving.ledger import Live
+from coordinator.serving.telling import MOST_NAMES, Names, missing_of
+from edge_client.tables import size
+from edge_client.wire.failures import SAID
+from edge_client.wire.messages import DOING, ENDED, Report
+
+GOES_ON = (
+    "`smidgen coordinator resume` asks again, `smidgen coordinator rollback --round N` goes back "
+    "to an earlier adapter"
+)
+
+
+def step_text(live: Live, event: Event, names_of: Names) -> str:
+    """A line on an event that the coordinator decided; empty where nobody needs one.
+
+    Args:
+        live: The run before the event.
+        event: What happened.
+        names_of: Names of devices.
+    """
+    config, step = live.config, live.state.step
+    if isinstance(event, StepOpened):
+        again = "" if event.attempt == 1 else f", attempt {event.attempt}"
+        names = listed(names_of(device_id for _, device_id in event.members))
+        is_sooner = 0.0 < event.deadline_s < config.deadline_s
+        sooner = f", in {event.deadline_s:.0f} s once half are done" if is_sooner else ""
+        what = f"{round_text(live, event)}{again}"
+        some = f"when {event.enough} are done, or " if event.enough else ""
+        closes = f"closes {some}in {config.deadline_s:g} s at most{sooner}"
+        passed = f"; not asked: {passed_text(event)}" if event.passed else ""
+        return f"{config.name}: {what}: asked {names}; {closes}{passed}"
+    if isinstance(event, StepClosed) and step is not None:
+        done = f"{len(step.updates())} of {len(step.members)} done"
+        if step.opened.is_asynchronous:
+            return _version_text(live, step, event, names_of)
+        spent = f"after {event.closed_at_s - step.opened.opened_at_s:.1f} s"
+        gave, late = _accuracy(step), names_of(missing_in(live))
+        missing = f"; no answer from {listed(late)}" if late else ""
+        what = f"{config.name}: {round_text(live, step.opened)} closed {spent}"
+        refused = f"; the new adapter is not taken: {event.refused}" if event.refused else ""
+        lost = "" if event.lost is None else f", {_lost_text(event.lost)}"
+        return f"{what}: {done}{gave}{lost}{missing}{refused}"
+    if isinstance(event, RolledBack):
+        return f"{config.name}: back to round {event.round_index}: {event.reason}"
+    if isinstance(event, Paused):
+        return f"{config.name}: stops asking: {event.reason}; {GOES_ON}"
+    if isinstance(event, Finished):
+        why = event.reason or ENDED["stopped" if event.is_stopped else "rounds"]
+        return f"{config.name}: finished, round {live.state.round_index} of {live.rounds}: {why}"
+    return ""
+
+
+def passed_text(opened: StepOpened) -> str:
+    """Why others that were there are not asked, in a line; empty where all are."""
+    return ", ".join(f"{one.count} ({one.reason})" for one in opened.passed)
+
+
+def _version_text(live: Live, step: Step, event: StepClosed, names_of: Names) -> str:
+    """A line on a version of the adapter that asynchronous rounds made."""
+    what = f"{live.config.name}: {round_text(live, step.opened)} closed"
+    spent = f"after {event.closed_at_s - step.opened.opened_at_s:.1f} s"
+    counted = step.counted()
+    old = sum(step.staleness(work_id) > 0 for work_id in counted)
+    older = f", {old} from older versions" if old else ""
+    going = names_of(missing_in(live))
+    at_it = f"; still at it: {listed(going)}" if going else ""
+    refused = f"; the new adapter is not taken: {event.refused}" if event.refused else ""
+    return f"{what} {spent}: {len(counted)} updates{older}{at_it}{refused}"
+
+
+def _accuracy(step: Step) -> str:
+    """What an evaluation found over all texts; empty where nobody evaluated."""
+    score = scored(step.opened, [answer for _, answer in step.updates()])
+    if not score.texts:
+        return ""
+    error = "?" if score.error is None else f"{score.error:.3f}"
+    within = f" +- {error}" if score.error != 0.0 else ""
+    return f", accuracy {score.accuracy:.3f}{within} on {score.texts} texts"
+
+
+def round_text(live: Live, opened: StepOpened) -> str:
+    """A step's name for people."""
+    if opened.round_index == 0:
+        return "before round 1, evaluation"
+    return f"round {opened.round_index} of {live.rounds}, {DOING[opened.kind]}"
+
+
+def answer_text(
+    live: Live,
+    device_id: str,
+    asked: StepOpened,
+    report: Report,
+    spent_s: float,
+    is_late: bool,
+    names_of: Names,
+) -> str:
+    """A line on a device's answer: what it gave, and who is still waited for.
+
+    Args:
+        live: The run, the answer folded in.
+        device_id: Who answered.
+        asked: The step that asked.
+        report: The answer.
+        spent_s: Seconds since it was asked.
+        is_late: Whether the answer came after its step had closed.
+        names_of: Names of devices.
+    """
+    name = f"{live.config.name}: {round_text(live, asked)}: {names_of([device_id])[0]}"
+    if report.failure is not None:
+        gone = "; it has left until it is started again" if report.is_leaving else ""
+        refused = f"; it has {size(report.refused_bytes)}" if report.refused_bytes else ""
+        return f"{name} failed after {spent_s:.1f} s: {SAID[report.failure]}{refused}{gone}"
+    if is_late:
+        return f"{name} answered after {spent_s:.1f} s, too late to count"
+    step = live.state.step
+    is_open = step is not None and step.opened == asked
+    left = f"; waiting for {_missing(live, names_of)}" if is_open and missing_of(live) else ""
+    return f"{name} answered after {spent_s:.1f} s{left}"
+
+
+def _missing(live: Live, names_of: Names) -> str:
+    """Who has not answered; of many their number alone, since each answer has such a line."""
+    count = missing_of(live)
+    return f"{count} devices" if count > MOST_NAMES else listed(names_of(missing_in(live)))
+
+
+def missing_in(live: Live) -> list[str]:
+    """Devices that were asked in the open step and have not answered."""
+    step = live.state.step
+    if step is None:
+        return []
+    return [one for work_id, one in step.members.items() if work_id not in step.answers]
+
+
+def listed(names: Collection[str], most: int = MOST_NAMES) -> str:
+    """Names in a line, the first of many."""
+    if not names:
+        return "none"
+    shown = list(names)[:most]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(shown) + more
+
+
+def lack_text(live: Live, alive: Collection[str], names_of: Names) -> str:
+    """What a run that has no open step waits for, in words; empty where it waits for nothing."""
+    if live.state.step is not None or live.state.is_finished or live.state.is_paused:
+        return ""
+    here = names_of(set(alive) - live.state.left.keys())
+    needed = devices_needed(live.config, live.state)
+    name, lacking = live.config.name, needed - len(here)
+    if lacking > 0:
+        devices = f"{lacking} more device{'s' if lacking > 1 else ''}"
+        option = f" (--min-clients {needed})" if needed == live.config.min_clients else ""
+        return f"{name}: waiting for {devices}{option}; here: {listed(here)}"
+    round_index = live.state.round_index + 1
+    return f"{name}: round {round_index} needs devices that can train; here: {listed(here)}"
+
+
+def run_text(live: Live, devices: int) -> str:
+    """A line on where a run stands, for the beginning of a log."""
+    state, config = live.state, live.config
+    where = f"{state.phase}, round {state.round_index} of {live.rounds}"
+    return f"run {config.name} ({live.run.run_id}): {where}, devices in it: {devices}"
+
+
+def _lost_text(share: float) -> str:
+    """What the run's rank leaves out of the mean."""
+    told = "less than 0.01 %" if share < 1e-4 else f"{100 * share:.2f} %"
+    return f"the run's rank leaves out {told} of the mean's squared norm"
