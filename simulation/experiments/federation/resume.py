@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 import msgspec
 
@@ -15,6 +14,7 @@ from coordinator.rounds.state import State
 from edge_client.labelling.book import Book
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.messages import Report
+from simulation.experiments.federation.carried import Carried
 from simulation.experiments.federation.fetched import Fetched
 
 
@@ -53,10 +53,7 @@ def remembered(
     books: Mapping[str, Book],
     gate: Report,
     good_adapter: bytes = b"",
-    server: bytes = b"",
-    variates: Mapping[str, bytes] = MappingProxyType({}),
-    residuals: Mapping[str, bytes] = MappingProxyType({}),
-    fetched: Fetched | None = None,
+    carried: Carried | None = None,
 ) -> bytes:
     """Everything that a run goes on from, encoded.
 
@@ -65,11 +62,9 @@ def remembered(
         books: Books of the clients that have labelled.
         gate: The last evaluation.
         good_adapter: What `state.good` names.
-        server: What the last round left for the next.
-        variates: Clients' own control variates.
-        residuals: What clients' coded updates left out.
-        fetched: What clients hold.
+        carried: What the last round left for the next.
     """
+    carried = carried or Carried()
     memory = Memory(
         dict(state.scores),
         dict(state.priors),
@@ -83,13 +78,13 @@ def remembered(
         state.good,
         state.rollbacks,
         good_adapter,
-        server,
+        carried.server,
         state.patience,
         dict(state.heard),
         state.kept,
-        dict(variates),
-        dict(residuals),
-        fetched or Fetched(),
+        carried.variates,
+        carried.residuals,
+        carried.fetched,
     )
     return msgspec.json.encode(memory)
 

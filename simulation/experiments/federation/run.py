@@ -9,10 +9,10 @@ names. So a run here ends in the same bytes as the same run over HTTP.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
-from coordinator.rounds.admission import Refusal, check_update, counted_steps
+from coordinator.rounds.admission import counted_steps
 from coordinator.rounds.events import (
     Answered,
     Event,
@@ -27,21 +27,20 @@ from coordinator.rounds.guidance import guidance_of
 from coordinator.rounds.learning.handing import handed, spec_at_rank
 from coordinator.rounds.learning.learning import Answer as Admitted
 from coordinator.rounds.learning.learning import learn, length_of
-from coordinator.rounds.learning.memory import decode_memory, encode_memory, part_of
-from coordinator.rounds.learning.scaffold import CONTROL, control_in, scaffold_of
+from coordinator.rounds.learning.memory import decode_memory
+from coordinator.rounds.learning.scaffold import scaffold_of
 from coordinator.rounds.machine import MOST_ROLLBACKS, bounded, decide, thresholds_before
 from coordinator.rounds.pace.patience import after_score
 from coordinator.rounds.scoring import Score as Judged
 from coordinator.rounds.state import State, evolve
-from edge_client.client.state import Answer
 from edge_client.codecs.codec import PLAIN
-from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work
-from edge_client.wire.tensors import AdapterState, Update, decode_adapter, encode_adapter, sha256
+from edge_client.wire.tensors import decode_adapter, encode_adapter, sha256
 from simulation.experiments.experiment import Rounds
+from simulation.experiments.federation.answers import admitted, gate_answer
+from simulation.experiments.federation.carried import Carried
 from simulation.experiments.federation.devices import Devices, SimulationError, TooFew
-from simulation.experiments.federation.fetched import Fetched
-from simulation.experiments.federation.outcomes import NOTHING, Looking, Round, Standing
+from simulation.experiments.federation.outcomes import Looking, Round, Standing
 from simulation.experiments.federation.resume import recalled, remembered
 from simulation.experiments.hostile import Hostile, evaluations, train_answers
 from simulation.experiments.scoring import Score
@@ -126,9 +125,7 @@ class _Run:
         self._arm, self._first = arm, devices.start().adapter
         self._looking: Looking | None = None
         self._gate = Report("", "done")
-        self._good, self._server, self._fetched = self._first, b"", Fetched()
-        self._variates: dict[str, bytes] = {}  # clients' own control variates
-        self._residuals: dict[str, bytes] = {}  # what their coded updates left out
+        self._good, self._carried = self._first, Carried()
         self.standing = start
         name, first = sha256(start.adapter), sha256(self._first)
         self._state = State(name, start.round_index, start.evaluated, first_sha256=first)
@@ -136,9 +133,9 @@ class _Run:
         if start.memory:
             self._state, known = recalled(start.memory, self._state)
             self._gate, self._good = known.gate, known.good_adapter or self._first
-            self._server, self._variates = known.server, dict(known.variates)
-            self._residuals, self._fetched = dict(known.residuals), known.fetched
-            control = sha256(found) if (found := self._control()) else ""
+            own = known.server, dict(known.variates), dict(known.residuals), known.fetched
+            self._carried = Carried(*own)
+            control = sha256(found) if (found := self._carried.control()) else ""
             self._state = replace(self._state, control_sha256=control)
             devices.recall(known.books)
         if not schedule.is_guarded:
@@ -159,7 +156,7 @@ class _Run:
             event = bounded(event, self._schedule, self._state, lambda: decode_adapter(adapter))
         self._state = evolve(self._state, event)
         if isinstance(event, RolledBack):
-            self._server, self._variates, self._residuals = b"", {}, {}
+            self._carried.roll_back()
             self.standing = self._stand(self._good)
         return event
 
@@ -194,20 +191,23 @@ class _Run:
         reports: dict[str, Report] = {}
         errors: dict[str, str] = {}
         sizes: list[int] = []
-        control, new, left = self._control(), dict[str, bytes](), dict[str, bytes]()
+        control, new, left = self._carried.control(), dict[str, bytes](), dict[str, bytes]()
         down: list[int] = []
         length = length_of(schedule.learning, reference)
         self._fetch(opened, before)
 
         def updates() -> Iterator[Admitted]:
             asked = [(name, self._work(opened, work_id, name)) for work_id, name in opened.members]
-            honest = self._devices.do(before, asked, self._helds(asked, control))
+            has_control, is_coded = schedule.training.scaffold, schedule.updates.is_coded
+            members = [name for name, _ in asked]
+            helds = self._carried.helds(members, control, has_control, is_coded)
+            honest = self._devices.do(before, asked, helds)
             answers = train_answers(honest, before, asked, self._hostile, self._forgers)
             for (name, work), finished in zip(asked, answers, strict=True):
                 given = handed(reference, work.adapter_spec)
                 whole = len(before) if given is reference else len(encode_adapter(given))
-                down.append(self._fetched.bytes_of(name, whole))
-                taken, update = _admitted(finished, work, given, schedule)
+                down.append(self._carried.fetched.bytes_of(name, whole))
+                taken, update = admitted(finished, work, given, schedule)
                 report = reports[name] = taken.report
                 if taken.reason:
                     errors[name] = taken.reason
@@ -235,30 +235,25 @@ class _Run:
                 )
 
         try:
-            remembers, norms = decode_memory(self._server), self._state.medians.norms
+            remembers, norms = decode_memory(self._carried.server), self._state.medians.norms
             known = (opened, schedule.rounds, updates(), reference, remembers, norms)
             scaffold = scaffold_of(schedule.training, self._state.kept.controls)
             how = schedule.is_guarded, scaffold, schedule.updates.down
             found = learn(schedule.learning, *known, *how)
             lack, lost, step = found.lack, found.lost, found.step
             if not lack:
-                self._server = encode_memory(found.memory) if found.memory else b""
+                self._carried.remember(found.memory)
         except TooFew as error:
             if self._hostile is None:
                 raise
-            lack, lost, step = (
-                str(error),
-                None,
-                b"",
-            )  # such a run stands still: what it has is judged
+            lack, lost, step = str(error), None, b""  # it stands still: what it has is judged
         adapter = before if lack else encode_adapter(found.adapter)
-        after = sha256(kept) if (kept := self._control()) else ""
+        after = sha256(kept) if (kept := self._carried.control()) else ""
         closed = StepClosed(sha256(adapter), 0.0, lack, control_sha256=after)
         if step:
             closed = replace(closed, step_sha256=sha256(step), step_bytes=len(step))
         self._state = evolve(self._state, closed)
-        self._variates |= _of_round(opened.round_index, self._state.kept.controls, new)
-        self._residuals |= _of_round(opened.round_index, self._state.kept.residuals, left)
+        self._carried.close(opened.round_index, self._state.kept, new, left)
         self.standing = self._stand(adapter)
         done = [report for report in reports.values() if report.outcome == "done"]
         num_examples = sum(report.num_examples for report in done)
@@ -287,20 +282,7 @@ class _Run:
         is_newest = opened.adapter_sha256 == self._state.adapter_sha256
         steps = self._state.kept.steps_to(len(adapter)) if is_newest else ()
         for _, name in opened.members:
-            self._fetched.fetch(name, opened.adapter_sha256, steps)
-
-    def _control(self) -> bytes:
-        """The population's control variate, encoded; empty: zero."""
-        found = control_in(part_of(decode_memory(self._server), CONTROL))
-        return encode_adapter(found) if found else b""
-
-    def _helds(self, asked: Sequence[tuple[str, Work]], control: bytes) -> Mapping[str, Held]:
-        """What those who are asked go on from; nobody in a run that keeps nothing."""
-        has_own, is_coded = self._schedule.training.scaffold, self._schedule.updates.is_coded
-        if not (has_own or is_coded):
-            return NOTHING
-        own = {name: self._variates.get(name, b"") if has_own else None for name, _ in asked}
-        return {name: Held(control, own[name], self._residuals.get(name, b"")) for name, _ in asked}
+            self._carried.fetched.fetch(name, opened.adapter_sha256, steps)
 
     def rolled_back(self, event: RolledBack, closed: Round) -> Round:
         """A round whose adapter was left for an earlier one, which is what the run has now."""
@@ -316,8 +298,8 @@ class _Run:
         if state.good is not None and state.good.adapter_sha256 == sha256(adapter):
             self._good = adapter
         good = b"" if state.good is None else self._good
-        own = self._server, self._variates, self._residuals, self._fetched
-        memory = remembered(state, self._devices.notes(), self._gate, good, *own)
+        books = self._devices.notes()
+        memory = remembered(state, books, self._gate, good, self._carried)
         return Standing(adapter, self._state.round_index, self._state.evaluated, memory)
 
     def evaluate(self, opened: StepOpened, trained: Round | None) -> Round:
@@ -373,28 +355,3 @@ class _Run:
             most=guidance.most,
             codec=opened.codec or PLAIN,
         )
-
-
-def _of_round(index: int, last: Mapping[str, int], new: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    """Of what clients have made in a round, what counts: that round is their last."""
-    return {name: one for name, one in new.items() if last.get(name) == index}
-
-
-def gate_answer(work_id: str, report: Report) -> Answered:
-    """An evaluation as the coordinator notes it down."""
-    right = None if report.accuracy is None else round(report.accuracy * report.num_examples)
-    answer = Answered(work_id, "done", None, report.num_examples, right=right)
-    return replace(answer, mean_log_probabilities=report.mean_log_probabilities)
-
-
-def _admitted(
-    finished: Answer, work: Work, reference: AdapterState, schedule: Rounds
-) -> tuple[Answer, Update | None]:
-    """An answer as the coordinator takes it: an update that cannot be used is a failure."""
-    if finished.update is None:
-        return finished, None
-    try:
-        return finished, check_update(finished.update, work.work_id, reference, schedule)
-    except Refusal as refusal:
-        failed = Report(work.work_id, "failed", failure="internal")
-        return Answer(failed, None, refusal.detail), None

@@ -1,0 +1,30 @@
+"""Clients' answers as the coordinator takes them and notes them down."""
+
+from dataclasses import replace
+
+from coordinator.rounds.admission import Refusal, check_update
+from coordinator.rounds.events import Answered
+from edge_client.client.state import Answer
+from edge_client.wire.messages import Report, Work
+from edge_client.wire.tensors import AdapterState, Update
+from simulation.experiments.experiment import Rounds
+
+
+def admitted(
+    finished: Answer, work: Work, reference: AdapterState, schedule: Rounds
+) -> tuple[Answer, Update | None]:
+    """An answer as the coordinator takes it: an update that cannot be used is a failure."""
+    if finished.update is None:
+        return finished, None
+    try:
+        return finished, check_update(finished.update, work.work_id, reference, schedule)
+    except Refusal as refusal:
+        failed = Report(work.work_id, "failed", failure="internal")
+        return Answer(failed, None, refusal.detail), None
+
+
+def gate_answer(work_id: str, report: Report) -> Answered:
+    """An evaluation as the coordinator notes it down."""
+    right = None if report.accuracy is None else round(report.accuracy * report.num_examples)
+    answer = Answered(work_id, "done", None, report.num_examples, right=right)
+    return replace(answer, mean_log_probabilities=report.mean_log_probabilities)
