@@ -31,7 +31,14 @@ def waiting(
     console = Console(stderr=json_output)
     progress = Console(stderr=True)
     asked = Asked(clients=clients, slower=slower, rounds=rounds, seeds=seeds)
-    found = compare(asked, lambda said: progress.print(said, highlight=False))
+    with progress.status("") as status:
+
+        def tell(said: str, judged: int) -> None:
+            if not judged:
+                progress.print(said, highlight=False)
+            status.update(f"{judged} adapters judged")
+
+        found = compare(asked, tell)
     show(_table(asked, found), file=console.file)
     if json_output:
         print(json.dumps(_plain(found)))

@@ -7,6 +7,8 @@ synchronous rounds end with on average, minus one point.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from statistics import mean
 
 from coordinator.rounds.pace.settings import Asynchronous
@@ -101,12 +103,16 @@ class Compared:
         return [way for way in self.ways if way.name == name]
 
 
-def compare(asked: Asked, tell: Callable[[str], None] = lambda said: None) -> Compared:
+Tell = Callable[[str, int], None]
+"""Told which way and seed is at hand, and how many of its adapters were judged."""
+
+
+def compare(asked: Asked, tell: Tell = lambda said, judged: None) -> Compared:
     """Run every way with every seed.
 
     Args:
         asked: What is compared.
-        tell: Told what begins.
+        tell: Told what begins, and how it goes on.
     """
     until_s = asked.rounds * asked.slower
     ways: list[Way] = []
@@ -115,15 +121,22 @@ def compare(asked: Asked, tell: Callable[[str], None] = lambda said: None) -> Co
         devices = InProcess(on)
         try:
             for name in WAYS:
-                tell(f"seed {seed}: {name}")
-                ways.append(run(name, on, devices, asked, until_s))
+                at_hand = partial(tell, f"seed {seed}: {name}")
+                ways.append(run(name, on, devices, asked, until_s, at_hand))
         finally:
             devices.close()
     synchronous = [way.accuracy for way in ways if way.name == WAYS[0]]
     return Compared(tuple(ways), mean(synchronous) - POINT, until_s)
 
 
-def run(name: str, on: Stage, devices: InProcess, asked: Asked, until_s: float) -> Way:
+def run(
+    name: str,
+    on: Stage,
+    devices: InProcess,
+    asked: Asked,
+    until_s: float,
+    tell: Callable[[int], None] = lambda judged: None,
+) -> Way:
     """One way to run rounds.
 
     Args:
@@ -132,12 +145,16 @@ def run(name: str, on: Stage, devices: InProcess, asked: Asked, until_s: float) 
         devices: The homes; reused, since training leaves nothing in them.
         asked: What is compared.
         until_s: Virtual seconds that it has.
+        tell: Told before each adapter is judged how many were.
     """
     names = [client.name for client in on.population]
     slow, seed = names[0], on.experiment.seed
     schedule = schedule_of(name, len(names), seed, on.experiment.training)
 
+    judged = count()
+
     def judge(adapter: bytes) -> tuple[float, float]:
+        tell(next(judged))
         score = devices.judge(adapter, "")
         return score.accuracy, score.by_client[slow].share
 
