@@ -20,6 +20,7 @@ from coordinator.api.create import NewRun, RunStatus, add_run, runs
 from coordinator.api.stores import Place, open_store
 from coordinator.config import RunConfig, read_run_config
 from coordinator.plugins import know_folder, know_installed, lack_of
+from coordinator.serving.limit import LIMIT_S, LONGEST_S
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store, StoreError
 from coordinator.upkeep.limits import KEEP_ROUNDS, LEAST_FREE, limits_of, note
@@ -73,6 +74,7 @@ def ready(
     serve_packs: bool = False,
     minimum_client: str = "",
     plugins: Place | None = None,
+    plugin_limit_s: float = LIMIT_S,
 ) -> Iterator[Ready]:
     """Open a store and a socket, and create the run of a run file unless its name is there.
 
@@ -91,6 +93,10 @@ def ready(
     folder = Path(store)
     limits = limits_of(keep_rounds, least_free)
     check_minimum(minimum_client)
+    demand(
+        0 <= plugin_limit_s <= LONGEST_S,
+        f"--plugin-limit {plugin_limit_s:g}: 0, for none, to {LONGEST_S:g} seconds are expected",
+    )
     know_installed()
     if plugins is not None:
         know_folder(Path(plugins))
@@ -114,6 +120,7 @@ def ready(
             *(opened, time.time(), limits),
             minimum_client=minimum_client,
             packs=Packs(serve_packs),
+            plugin_limit_s=plugin_limit_s,
         )
         service.clock.note(folder)
         for live in service.runs():
@@ -306,6 +313,7 @@ def serve(
     serve_packs: bool = False,
     minimum_client: str = "",
     plugins: Place | None = None,
+    plugin_limit_s: float = LIMIT_S,
 ) -> Server:
     """Serve all runs of a store in a thread; connections are taken when this returns.
 
@@ -327,6 +335,7 @@ def serve(
         serve_packs: Give the packs that runs train on to devices that fetch them.
         minimum_client: The oldest client that gets work, such as `0.2.0`; by default any.
         plugins: Folder of Python files with means, optimizers and selections that runs may name.
+        plugin_limit_s: Seconds that a call of one of them may take; 0: any time.
 
     Raises:
         WrongInput: No store, one that is served already, an address that is taken, or
@@ -334,5 +343,7 @@ def serve(
     """
     with ExitStack() as stack:
         told = (plain_http, keep_rounds, least_free, trusted_proxies, serve_packs, minimum_client)
-        prepared = stack.enter_context(ready(store, host, port, run, *told, plugins))
+        prepared = stack.enter_context(
+            ready(store, host, port, run, *told, plugins, plugin_limit_s)
+        )
         return Server(stack.pop_all(), prepared, exit_when_finished)

@@ -11,6 +11,7 @@ import typer
 from coordinator.api.serve import ready
 from coordinator.commands.console import JsonOption
 from coordinator.commands.create import announce
+from coordinator.serving import limit
 from coordinator.storage.status import status_of
 from coordinator.upkeep import limits
 from coordinator.watch.logs import log_to_stderr
@@ -34,6 +35,10 @@ SERVE_PACKS = (
 )
 MINIMUM_CLIENT = "Oldest client that gets work, such as 0.2.0; an older one says what to install."
 PLUGINS = "Folder of Python files with means, optimizers and selections that runs may name."
+PLUGIN_LIMIT = (
+    "Seconds that a call of an extension may take before its run pauses; 0 for any time. Other "
+    "runs wait as long."
+)
 LOG_FORMAT = "The log's lines, on stderr: for people, or one JSON object each for a collector."
 
 
@@ -59,6 +64,9 @@ def serve_command(
     serve_packs: Annotated[bool, typer.Option("--serve-packs", help=SERVE_PACKS)] = False,
     minimum_client: Annotated[str, typer.Option(metavar="VERSION", help=MINIMUM_CLIENT)] = "",
     plugins: Annotated[Path | None, typer.Option(metavar="FOLDER", help=PLUGINS)] = None,
+    plugin_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", help=PLUGIN_LIMIT)
+    ] = limit.LIMIT_S,
     log_format: Annotated[str, typer.Option(metavar="text|json", help=LOG_FORMAT)] = "text",
     as_json: JsonOption = False,
 ) -> None:
@@ -70,8 +78,8 @@ def serve_command(
     os.umask(OTHERS)
     use_one_arena()
     proxies = trusted_proxy or ()
-    told = (plain_http, keep_rounds, least_free, proxies, serve_packs, minimum_client, plugins)
-    with ready(store, host, port, run, *told) as prepared:
+    told = (plain_http, keep_rounds, least_free, proxies, serve_packs, minimum_client)
+    with ready(store, host, port, run, *told, plugins, plugin_limit) as prepared:
         if prepared.created is not None:
             announce(prepared.created, as_json)
 

@@ -22,6 +22,7 @@ from coordinator.operator.told import (
     run_told,
 )
 from coordinator.rounds.admission import Refusal
+from coordinator.rounds.extensions.calls import calling_by
 from coordinator.rounds.orders import OrderKind
 from coordinator.serving.http.polls import Bells
 from coordinator.serving.ledger import Live
@@ -61,7 +62,8 @@ def add_run_routes(viewer: APIRouter, operator: APIRouter, service: Service, bel
 
 def _created(service: Service, asked: NewRun) -> Told:
     try:
-        config = config_from(asked, service.store)
+        with calling_by(service.limit.call):
+            config = config_from(asked, service.store)
         created = create_run(service.store, config, time.time())
     except StoreError as error:
         raise Refusal(409, str(error)) from error

@@ -19,7 +19,7 @@ from coordinator.rounds.events import (
     StepClosed,
     StepOpened,
 )
-from coordinator.rounds.extensions.catalogue import PluginError
+from coordinator.rounds.extensions.failures import PluginError
 from coordinator.rounds.learning.learning import gain_of
 from coordinator.rounds.pace.asking import also_asked, open_step, train_on
 from coordinator.rounds.pace.deadlines import closes_after_s, deadline_of_next

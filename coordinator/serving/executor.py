@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from coordinator.rounds.events import AlsoAsked, Event, Paused, StepClosed, StepOpened
-from coordinator.rounds.extensions.catalogue import PluginError
+from coordinator.rounds.extensions.failures import PluginError
 from coordinator.rounds.learning.handing import handed, spec_at_rank
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import decode_memory, encode_memory, part_of

@@ -173,6 +173,7 @@ def serve(
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.shield(task), 0.05)
         app.state.bells.stop()
+        service.limit.end()
         guests.end()
         await task
 

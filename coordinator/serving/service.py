@@ -9,6 +9,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
@@ -30,12 +31,14 @@ from coordinator.rounds.events import (
     StepClosed,
     StepOpened,
 )
+from coordinator.rounds.extensions.calls import calling_by
 from coordinator.rounds.pace.standing import asked_at_s
 from coordinator.serving.answers import Answers
 from coordinator.serving.executor import proceed
 from coordinator.serving.http.paces import Paces
 from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_invitation
 from coordinator.serving.ledger import Ledger, Live
+from coordinator.serving.limit import LIMIT_S, LetGo, Limit
 from coordinator.serving.log.saying import Lacks, Troubles
 from coordinator.serving.log.steps import run_text
 from coordinator.serving.orders import carry_out
@@ -70,6 +73,7 @@ class Service:
         usage: What `shutil.disk_usage` says.
         minimum_client: The oldest client that gets work, such as `0.2.0`; empty: any.
         packs: What runs train on; None: devices are told of packs and get no file from here.
+        plugin_limit_s: Seconds that a call of somebody else's code may take; 0: any time.
 
     Attributes:
         store: Where all of it lies.
@@ -80,6 +84,7 @@ class Service:
         presence: When each device was last heard of.
         answers: Takes what devices answer.
         caretaker: Keeps the store small, and knows when its disk is full.
+        limit: How long somebody else's code may take.
     """
 
     def __init__(
@@ -90,8 +95,10 @@ class Service:
         usage: Callable[[Path], Usage] = shutil.disk_usage,
         minimum_client: str = "",
         packs: Packs | None = None,
+        plugin_limit_s: float = LIMIT_S,
     ) -> None:
         self.store, self._packs, self._minimum = store, packs or Packs(), minimum_client
+        self.limit = Limit(plugin_limit_s, LOG.warning)
         self._late, self.clock = LatePacks(self._packs), Clock(now_s)
         self._ledger = Ledger(store, now_s, limits.keep_rounds, self.clock)
         self._file = DatabaseFile(store.database)
@@ -335,7 +342,8 @@ class Service:
                 for live, event in carry_out(self.store, self._ledger, now_s):
                     woken |= self._ordered(live.run.run_id, event)
             for live in self._ledger.open():
-                with self._troubles.trying(live.config.name):
+                by_limit = calling_by(self.limit.call)
+                with self._troubles.trying(live.config.name), suppress(LetGo), by_limit:
                     self._proceed(live.run.run_id, now_s, woken)
             with self._troubles.trying("who is there"):
                 self.presence.save(now_s)

@@ -14,8 +14,9 @@ from coordinator.kit import check_mean, check_optimizer, check_selection
 from coordinator.plugins import know_folder
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import StepOpened
-from coordinator.rounds.extensions.catalogue import Extension, PluginError, add, apart
+from coordinator.rounds.extensions.catalogue import Extension, add, apart
 from coordinator.rounds.extensions.checked import counted
+from coordinator.rounds.extensions.failures import PluginError
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory

@@ -144,6 +144,12 @@ class Scene:
         process.kill()
         process.wait()
 
+    def end(self, name: str, within_s: float = 60.0) -> int:
+        """SIGTERM a process and forget it; its exit code."""
+        process = self.fleet.processes.pop(name)
+        process.terminate()
+        return process.wait(within_s)
+
     def finish(self, within_s: float = 240.0) -> None:
         """Wait until every process ended by itself."""
         wait_for(

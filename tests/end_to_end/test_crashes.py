@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,12 @@ class Mine:
         raise RuntimeError("not yet")
 MEANS = {"mine": Mine}
 """
+ENDLESS = BAD.replace(
+    'raise RuntimeError("not yet")',
+    """
+        while True:
+            pass""",
+)
 
 
 @pytest.mark.fault
@@ -102,20 +109,26 @@ def test_kill_9_between_rounds_loses_nothing_that_fedadam_remembers(
     assert scene.adapter() == other_scene.adapter()
 
 
+def with_mean(scene: Scene, code: str) -> tuple[Path, tuple[str, str]]:
+    """A run of one round whose mean is in a file of that code; the file, and how it is named."""
+    ideas = scene.folder / "ideas"
+    ideas.mkdir(mode=0o755)
+    (ideas / "mine.py").write_text(code)
+    file = scene.folder / "mine.toml"
+    file.write_text("adaptive_deadline = false\n[learning]\nmean = 'mine'\n")
+    plugins = ("--plugins", str(ideas))
+    with apart():
+        scene.create(1, len(CLIENTS), 4, *plugins, str(file))
+    return ideas / "mine.py", plugins
+
+
 @pytest.mark.slow
 def test_a_round_outlives_a_broken_plugin_and_the_coordinator_that_it_was_in(
     scene: Scene, other_scene: Scene
 ) -> None:
     """The run pauses; with the file mended and the coordinator restarted, no text is lost."""
     for place, first in ((other_scene, GOOD), (scene, BAD)):
-        ideas = place.folder / "ideas"
-        ideas.mkdir(mode=0o755)
-        (ideas / "mine.py").write_text(first)
-        file = place.folder / "mine.toml"
-        file.write_text("adaptive_deadline = false\n[learning]\nmean = 'mine'\n")
-        plugins = ("--plugins", str(ideas))
-        with apart():
-            place.create(1, len(CLIENTS), 4, *plugins, str(file))
+        mine, plugins = with_mean(place, first)
         url = place.serve(0, *plugins)
         for name in CLIENTS:
             place.client(name, url, "--engine", "onnx")
@@ -125,8 +138,44 @@ def test_a_round_outlives_a_broken_plugin_and_the_coordinator_that_it_was_in(
             )
             assert "mean 'mine' of " in scene.coordinator_json("status")["trouble"]
             scene.kill("coordinator")
-            (ideas / "mine.py").write_text(GOOD)
+            mine.write_text(GOOD)
             scene.serve(int(url.rsplit(":", 1)[1]), *plugins)
+            scene.coordinator_json("resume")
+        place.finish()
+    assert scene.adapter() == other_scene.adapter()
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_coordinator_whose_plugin_never_returns_and_its_round_is_kept(
+    scene: Scene, other_scene: Scene
+) -> None:
+    """Once while it is waited for, and once when it has been given up and still spins."""
+    for place, first in ((other_scene, GOOD), (scene, ENDLESS)):
+        mine, plugins = with_mean(place, first)
+        url = place.serve(0, *plugins)
+        port = int(url.rsplit(":", 1)[1])
+        for name in CLIENTS:
+            place.client(name, url, "--engine", "onnx")
+        if first is ENDLESS:
+            wait_for(
+                lambda: (
+                    "mine.py has been at it for 10 s (now at mine.py" in scene.log("coordinator")
+                ),
+                scene.fleet.check,
+            )
+            assert scene.end("coordinator") == 0
+            assert scene.coordinator_json("status")["phase"] != "paused"
+            scene.serve(port, *plugins, "--plugin-limit", "1")
+            wait_for(
+                lambda: scene.coordinator_json("status")["phase"] == "paused", scene.fleet.check
+            )
+            trouble = scene.coordinator_json("status")["trouble"]
+            assert "mine.py did not return within 1 s (now at mine.py, line " in trouble
+            scene.coordinator_json("resume")
+            wait_for(lambda: "mend it and start" in scene.coordinator_json("status")["trouble"])
+            assert scene.end("coordinator") == 0
+            mine.write_text(GOOD)
+            scene.serve(port, *plugins)
             scene.coordinator_json("resume")
         place.finish()
     assert scene.adapter() == other_scene.adapter()

@@ -11,18 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from edge_client.errors import Failed, WrongInput, demand
+from coordinator.rounds.extensions.calls import called
+from coordinator.rounds.extensions.failures import FAILURES, PluginError, line_of
+from edge_client.errors import WrongInput, demand
 
 Kind: TypeAlias = Literal["mean", "optimizer", "selection"]
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}(:[^\s:]{1,64}){0,8}")
-
-
-# What somebody else's code may end with; a signal of ours stays what it is.
-FAILURES = (Exception, SystemExit)
-
-
-class PluginError(Failed):
-    """An extension that is not there, or did not do its part; one line that names it."""
 
 
 @dataclass(frozen=True)
@@ -100,22 +94,10 @@ def made(kind: Kind, text: str) -> tuple[Any, str]:
         raise PluginError(
             f"{kind} {name!r} is not known here; start with --plugins FOLDER or install its package"
         )
-    called = f"{kind} {text!r} of {one.origin}"
+    at_work = f"{kind} {text!r} of {one.origin}"
     try:
-        return one.factory(*arguments), called
+        return called(at_work, lambda: one.factory(*arguments)), at_work
+    except PluginError:
+        raise
     except FAILURES as error:
-        raise PluginError(f"{called} cannot be made: {line_of(error)}") from error
-
-
-def line_of(error: BaseException) -> str:
-    """An error of somebody else's code in one line, whatever is in it."""
-    try:
-        said = plain(str(error))
-    except Exception:  # its text is somebody else's code too
-        said = ""
-    return f"{type(error).__name__}: {said[:200]}" if said else type(error).__name__
-
-
-def plain(text: str) -> str:
-    """Somebody else's text as one line that can be written anywhere."""
-    return " ".join(text.encode(errors="replace").decode().split())
+        raise PluginError(f"{at_work} cannot be made: {line_of(error)}") from error

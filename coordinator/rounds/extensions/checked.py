@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from coordinator.rounds.bounds import is_computable
-from coordinator.rounds.extensions.catalogue import FAILURES, PluginError, line_of, plain
+from coordinator.rounds.extensions.calls import called
+from coordinator.rounds.extensions.failures import FAILURES, PluginError, line_of, plain
 from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory
 from coordinator.rounds.selections.selection import Asking, Chosen
@@ -40,12 +41,16 @@ class CheckedMean:
     def mean(self, updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
         """As `Mean` has it."""
         source = _Source(updates)
-        try:
-            found = _read(self._inner.mean(iter(source), _frozen(adapter)))
-        except FAILURES as error:
-            if source.failure is not None:
-                raise source.failure from None
-            raise PluginError(f"{self._called} raised {line_of(error)}") from error
+
+        def mean() -> Any:
+            try:
+                return _read(self._inner.mean(iter(source), _frozen(adapter)))
+            except FAILURES as error:
+                if source.failure is not None:
+                    raise source.failure from None
+                raise PluginError(f"{self._called} raised {line_of(error)}") from error
+
+        found = called(self._called, mean)
         return _as_adapter(found, adapter, f"{self._called}: the mean")
 
 
@@ -70,18 +75,25 @@ class CheckedOptimizer:
     ) -> tuple[AdapterState, Memory]:
         """As `ServerOptimizer` has it."""
         known = (_frozen(adapter), _frozen(mean), _frozen(memory), round_index, rounds)
-        try:
-            after, kept = self._inner.step(*known)
-            after = _read(after)
-        except FAILURES as error:
-            raise PluginError(f"{self._called} raised {line_of(error)}") from error
+
+        def step() -> tuple[Any, Any]:
+            try:
+                after, kept = self._inner.step(*known)
+                return _read(after), kept
+            except FAILURES as error:
+                raise PluginError(f"{self._called} raised {line_of(error)}") from error
+
+        after, kept = called(self._called, step)
         return _as_adapter(after, adapter, f"{self._called}: the adapter"), self._memory(kept)
 
     def _memory(self, kept: Any) -> Memory:
-        try:
-            arrays = dict(kept)
-        except FAILURES as error:
-            raise PluginError(f"{self._called}: its memory is not arrays by name") from error
+        def arrays_by_name() -> dict[Any, Any]:
+            try:
+                return dict(kept)
+            except FAILURES as error:
+                raise PluginError(f"{self._called}: its memory is not arrays by name") from error
+
+        arrays = called(self._called, arrays_by_name)
         is_memory = all(
             isinstance(name, str) and isinstance(one, np.ndarray) and one.dtype.kind in "fiub"
             for name, one in arrays.items()
@@ -115,12 +127,16 @@ class CheckedSelection:
     def choose(self, asking: Asking) -> Chosen:
         """As `Selection` has it."""
         asked = replace(asking, candidates=tuple(sorted(asking.candidates)))
-        try:
-            chosen, why_not = self._inner.choose(asked)
-            chosen = list(chosen)
-            told = {name: plain(str(why))[:LONGEST_REASON] for name, why in dict(why_not).items()}
-        except FAILURES as error:
-            raise PluginError(f"{self._called} raised {line_of(error)}") from error
+
+        def choose() -> tuple[list[Any], dict[Any, str]]:
+            try:
+                chosen, why_not = self._inner.choose(asked)
+                reasons = dict(why_not).items()
+                return list(chosen), {one: plain(str(why))[:LONGEST_REASON] for one, why in reasons}
+            except FAILURES as error:
+                raise PluginError(f"{self._called} raised {line_of(error)}") from error
+
+        chosen, told = called(self._called, choose)
         there = set(asking.candidates)
         if not all(isinstance(name, str) and name in there for name in chosen):
             raise PluginError(f"{self._called} chose a device that is not among the candidates")

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from coordinator.rounds.extensions.catalogue import (
     NAME,
     Kind,
-    PluginError,
     find,
     made,
     names_of,
     split,
 )
 from coordinator.rounds.extensions.checked import CheckedMean, CheckedOptimizer
+from coordinator.rounds.extensions.failures import PluginError
 from coordinator.rounds.learning.adaptive import Adaptive, Momentum, adagrad, adam, yogi
 from coordinator.rounds.learning.mean import Mean, WeightedMean
 from coordinator.rounds.learning.optimizers import AddMean, ServerOptimizer

@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("fastapi")
 
 from coordinator.rounds.events import StepOpened
-from coordinator.rounds.extensions.catalogue import Extension, Kind, PluginError, add, apart
+from coordinator.rounds.extensions.catalogue import Extension, Kind, add, apart
+from coordinator.rounds.extensions.failures import PluginError
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import decode_memory, encode_memory
