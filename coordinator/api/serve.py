@@ -313,7 +313,7 @@ def serve(
     serve_packs: bool = False,
     minimum_client: str = "",
     plugins: Place | None = None,
-    plugin_limit_s: float = LIMIT_S,
+    plugin_limit: float = LIMIT_S,
 ) -> Server:
     """Serve all runs of a store in a thread; connections are taken when this returns.
 
@@ -335,7 +335,7 @@ def serve(
         serve_packs: Give the packs that runs train on to devices that fetch them.
         minimum_client: The oldest client that gets work, such as `0.2.0`; by default any.
         plugins: Folder of Python files with means, optimizers and selections that runs may name.
-        plugin_limit_s: Seconds that a call of one of them may take; 0: any time.
+        plugin_limit: Seconds that a call of one of them may take; 0: any time.
 
     Raises:
         WrongInput: No store, one that is served already, an address that is taken, or
@@ -343,7 +343,5 @@ def serve(
     """
     with ExitStack() as stack:
         told = (plain_http, keep_rounds, least_free, trusted_proxies, serve_packs, minimum_client)
-        prepared = stack.enter_context(
-            ready(store, host, port, run, *told, plugins, plugin_limit_s)
-        )
+        prepared = stack.enter_context(ready(store, host, port, run, *told, plugins, plugin_limit))
         return Server(stack.pop_all(), prepared, exit_when_finished)

@@ -47,11 +47,12 @@ def test_every_policy_is_asked_wherever_it_can_differ_from_random() -> None:
     assert list(dict.fromkeys(cell.row for cell in fewer)) == [RANDOM, COVERAGE]
 
 
-def test_policies_without_a_row_draw_as_random_does(tiny_base: Base, tmp_path: Path) -> None:
-    """Where all hold gold labels, and nobody has memory or tags of its own."""
+def test_coverage_draws_as_random_does_where_all_hold_labels(
+    tiny_base: Base, tmp_path: Path
+) -> None:
     plain = replace(news(tiny_base, deal=Deal(clients=4), rounds=2), cohort=2)
     plain = replace(plain, evaluate_every=0, test_texts=1)
-    names = (RANDOM, COVERAGE, "memory", "balance:language", UTILITY)
+    names = (RANDOM, COVERAGE, UTILITY)
     asked = [replace(plain, name=one, learning=Learning(selection=one)) for one in names]
     ends = [found.rows[-1].adapter_sha256 for found in run_all(asked, place_in(tmp_path))]
     assert len(set(ends[:-1])) == 1 and ends[-1] != ends[0]
