@@ -13,7 +13,7 @@ from typing import Any
 from coordinator.rounds.learning.settings import Learning
 from edge_client.tables import Column, Table, sizes
 from simulation.experiments.experiment import Experiment
-from simulation.papers.learning.paired import beside, by_seed, paired, points
+from simulation.papers.learning.paired import beside, by_seed, known, paired, points
 from simulation.papers.learning.setting import AG_NEWS
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 from simulation.population.deal import Deal
@@ -83,15 +83,17 @@ def paired_table(found: Sequence[Measured]) -> tuple[Table, Any]:
             points(one["accuracy"]),
             points(one["difference"], "+"),
             by_seed(one["difference_by_seed"]),
+            points(one["balanced"]),
             "-" if one["most_lost"] is None else f"{100 * one['most_lost']:.2f} %",
             sent,
         ]
         for one, sent in zip(plain, sizes([one["bytes_up"] for one in plain]), strict=True)
     ]
     columns = [Column("method", "text"), Column("labels", "text"), Column("final")]
-    columns += [Column(name) for name in ("paired", "by seed", "left out", "up")]
+    columns += [Column(name) for name in ("paired", "by seed", "prior taken off", "left out", "up")]
     notes = (
         f"paired: minus {ALL_8} of the same labels and seed; ±: standard deviation over seeds",
+        "prior taken off: the labels' mean log-probability over all test texts, off each answer",
         "left out: the largest share of a round's squared norm that the run's rank could not keep",
     )
     return Table(columns, rows, f"minus {ALL_8}", list(notes), SUMMARY), plain
@@ -103,6 +105,7 @@ def _paired(item: Measured, found: Sequence[Measured]) -> dict[str, Any]:
         "method": item.cell.row,
         "labels": item.cell.column,
         **paired(item, beside(item, found, ALL_8)),
+        "balanced": known([result.balanced for result in item.results]),
         "most_lost": max(lost) if lost else None,
         "bytes_up": round(item.total("bytes_up")),
     }

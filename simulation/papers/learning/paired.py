@@ -39,6 +39,12 @@ def paired(item: Measured, other: Measured) -> dict[str, Any]:
     }
 
 
+def known(shares: Sequence[float | None]) -> tuple[float, float] | None:
+    """Mean and spread; None where not all are known."""
+    found = [share for share in shares if share is not None]
+    return mean_and_spread(found) if len(found) == len(shares) else None
+
+
 def points(figure: tuple[float, float] | None, sign: str = "") -> str:
     """Mean and spread of shares, in per cent; `-` where nobody knows."""
     return "-" if figure is None else f"{100 * figure[0]:{sign}.1f} ± {100 * figure[1]:.1f}"

@@ -17,9 +17,9 @@ from typing import Any
 from coordinator.rounds.learning.settings import Learning
 from edge_client.tables import Column, Table
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import Result, mean_and_spread
+from simulation.experiments.record import Result
 from simulation.experiments.scoring import Tally
-from simulation.papers.learning.paired import beside, paired, points
+from simulation.papers.learning.paired import beside, known, paired, points
 from simulation.papers.learning.setting import TRAINING
 from simulation.papers.mfpt import MASAKHANEWS
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
@@ -167,8 +167,8 @@ def _told(item: Measured, found: Sequence[Measured]) -> dict[str, Any]:
         "target": target,
         "rounds_by_seed": [reached(result, target) for result in item.results],
         **paired(item, first),
-        "best": _known([best_kept(result) for result in item.results]),
-        "balanced": _known([result.balanced for result in item.results]),
+        "best": known([best_kept(result) for result in item.results]),
+        "balanced": known([result.balanced for result in item.results]),
         "bytes_up": round(item.total("bytes_up")),
         "bytes_down": round(item.total("bytes_down")),
     }
@@ -192,8 +192,3 @@ def best_kept(result: Result) -> float | None:
     if not scores:
         return None
     return share(max(scores, key=lambda score: share(score.by_client, 0)).by_client, 1)
-
-
-def _known(shares: Sequence[float | None]) -> tuple[float, float] | None:
-    known = [share for share in shares if share is not None]
-    return mean_and_spread(known) if len(known) == len(shares) else None
