@@ -1,0 +1,162 @@
+"""The net that gives lambdas, what it reads, and what a device teaches it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import Base
+from edge_client.engine.engine import Engine
+from edge_client.engine.opening import open_engine
+from edge_client.engine.trainer import TrainingError
+from edge_client.personal.bank import LARGEST, SMALLEST, bank_spec, modules_of
+from edge_client.personal.fitting import Terms
+from edge_client.personal.generator import OUT_BIAS, Generator, GeneratorError, generator_of
+from edge_client.personal.ground import FARTHEST, ConstantBase, Ground, ground_from, ground_of
+from edge_client.personal.lesson import Lesson, Teaching, lesson, taught
+from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Task
+from edge_client.wire.tensors import AdapterState, encode_adapter
+from edge_client.wire.training import Training
+from tests.edge_client.engine.engines import KINDS, TEXTS
+
+SMALL = Generator(("a", "b"), 4, 3)
+NAME = "lora:4@q,k,v,o,up,down"
+UNLABELLED = [Example("rain today"), Example("a cake for grandma")]
+TERMS, TEACHING = Terms(steps=4, batch=4, lr=0.01), Teaching(steps=5, lr=1e-3)
+
+
+def opened(base: Base, task: Task, kind: str) -> tuple[Engine, Generator, AdapterState]:
+    spec = bank_spec(parse_adapter(NAME), base.shape)
+    engine = open_engine(kind, base, task, spec, Training(tokens=48))
+    return engine, generator_of(spec, base.shape), initial_adapter(spec, base, 6, seed=3)
+
+
+def taken(
+    engine: Engine, generator: Generator, bank: AdapterState, seed: int = 7
+) -> tuple[AdapterState, Lesson]:
+    numbers, ground = generator.first(1), ground_of(engine, bank, 1)
+    given = (numbers, bank, ground, TEXTS, UNLABELLED, TERMS, TEACHING, seed)
+    return numbers, lesson(engine, generator, *given)
+
+
+def test_it_starts_from_lambdas_of_1_whatever_it_reads() -> None:
+    numbers = SMALL.first(5)
+    SMALL.check(numbers)
+    assert encode_adapter(numbers) == encode_adapter(SMALL.first(5))
+    assert encode_adapter(numbers) != encode_adapter(SMALL.first(6))
+    found = SMALL.lambdas(numbers, np.linspace(-3.0, 3.0, 6))
+    assert list(found) == ["a", "b"]
+    assert all(one.dtype == np.float32 and (one == 1.0).all() for one in found.values())
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=8, max_size=8))
+def test_lambdas_stay_within_their_range(biases: list[float]) -> None:
+    numbers = SMALL.first(5) | {OUT_BIAS: np.array(biases, np.float32)}
+    found = np.concatenate(list(SMALL.lambdas(numbers, np.zeros(6)).values()))
+    assert ((found >= np.float32(SMALLEST)) & (found <= np.float32(LARGEST))).all()
+
+
+def test_what_it_is_taught_it_gives_for_those_features_and_less_so_for_others() -> None:
+    draw = np.random.Generator(np.random.PCG64(1))
+    one, other = draw.normal(0.0, 1.0, 6), draw.normal(0.0, 1.0, 6)
+    aims = {name: draw.uniform(0.1, 2.0, 4).astype(np.float32) for name in SMALL.modules}
+    start = SMALL.first(5)
+    numbers, before = taught(SMALL, start, one, aims, Teaching(300, 0.01))
+    after = [SMALL.pull(numbers, features, aims)[0] for features in (one, other)]
+    assert before > 0.3 and after[0] < 0.05 and after[0] < after[1]
+    assert encode_adapter(start) == encode_adapter(SMALL.first(5))
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (Generator(("a", "b"), 4, 5), "another base: it reads 10 features, and this base of 3"),
+        (Generator(("a", "b"), 8, 3), "another bank: it gives 16 factors, and 2 modules of 4"),
+        (Generator(("a",), 4, 3), "another bank: it gives 4 factors"),
+    ],
+)
+def test_a_generator_of_another_base_or_bank_is_refused(other: Generator, said: str) -> None:
+    with pytest.raises(GeneratorError, match=said):
+        SMALL.check(other.first(1))
+
+
+def test_what_is_no_generator_is_refused(tiny_base: Base) -> None:
+    state = initial_adapter(parse_adapter("lora:4"), tiny_base, 6, seed=3)
+    with pytest.raises(GeneratorError, match="no generator: it has other tensors"):
+        SMALL.check(state)
+
+
+def test_a_ground_takes_no_feature_from_what_does_not_move() -> None:
+    spreads = [np.array([[1.0, 2.0 + step], [3.0, 4.0]]) for step in (-1.0, 1.0)]
+    ground = ground_from(spreads)
+    assert ground.standard(np.array([[9.0, 3.0], [9.0, 9.0]])).tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert ground.standard(np.array([[1.0, 1e9], [3.0, 4.0]])).tolist()[1] == FARTHEST
+
+
+def test_a_base_that_reads_all_texts_alike_is_one_line() -> None:
+    with pytest.raises(ConstantBase, match="the same for all texts") as raised:
+        ground_from([np.full((3, 2), 0.1), np.full((3, 2), 0.1 + 1e-12)])
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lesson_twice_gives_equal_bytes_and_leaves_what_it_was_given(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    engine, generator, bank = opened(tiny_base, hub_task, kind)
+    assert set(generator.modules) == set(modules_of(bank))
+    before = encode_adapter(bank)
+    numbers, first = taken(engine, generator, bank)
+    _, again = taken(engine, generator, bank)
+    assert encode_adapter(first.numbers) == encode_adapter(again.numbers)
+    assert encode_adapter(bank) == before and first.fitted.steps == TERMS.steps
+    assert first.distance > 0 and all(
+        not np.array_equal(first.numbers[n], numbers[n])
+        for n in ("generator.lambda.weight", "generator.lambda.bias")
+    )
+    generator.check(first.numbers)
+
+
+def test_both_engines_teach_nearly_the_same(tiny_base: Base, hub_task: Task) -> None:
+    if len(KINDS) < 2:
+        pytest.skip("one engine is installed here")
+    found = [taken(*opened(tiny_base, hub_task, kind))[1] for kind in KINDS]
+    for module, lambdas in found[0].lambdas.items():
+        assert lambdas == pytest.approx(found[1].lambdas[module], abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ground_is_the_same_on_both_engines_and_holds_no_text_of_the_device(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    engine, _, bank = opened(tiny_base, hub_task, kind)
+    grounds = [ground_of(engine, bank, seed) for seed in (1, 1, 2)]
+    assert np.array_equal(grounds[0].mean, grounds[1].mean)
+    assert not np.array_equal(grounds[0].mean, grounds[2].mean)
+    assert grounds[0].mean.shape == (engine.layers, 2) and (grounds[0].deviation > 0).any()
+
+
+@pytest.mark.parametrize(
+    ("labelled", "unlabelled", "said"),
+    [
+        (TEXTS[:1], [], "1 text here: a generator goes by 2 or more"),
+        ([], [], "0 text"),
+        ([], UNLABELLED, "no labelled texts"),
+    ],
+)
+def test_too_few_texts_are_one_line(
+    tiny_base: Base,
+    hub_task: Task,
+    labelled: list[Example],
+    unlabelled: list[Example],
+    said: str,
+) -> None:
+    engine, generator, bank = opened(tiny_base, hub_task, KINDS[0])
+    ground = Ground(np.zeros((engine.layers, 2)), np.ones((engine.layers, 2)))
+    given = (generator.first(1), bank, ground, labelled, unlabelled, TERMS, TEACHING, 7)
+    with pytest.raises(TrainingError, match=said) as raised:
+        lesson(engine, generator, *given)
+    assert "\n" not in str(raised.value)
