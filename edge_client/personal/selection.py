@@ -39,14 +39,24 @@ def chosen(lambdas: Mapping[str, np.ndarray], budget: int) -> dict[str, tuple[in
     """
     sizes = {len(factors) for factors in lambdas.values()}
     if len(sizes) != 1 or not 1 <= budget <= min(sizes):
-        largest = min(sizes, default=0)
-        raise BudgetOfRanks(f"--rank-budget {budget}: 1 to {largest}, the bank's ranks, expected")
+        most = min(sizes, default=0)
+        raise BudgetOfRanks(f"--rank-budget {budget}: 1 to {most}, the bank's ranks, expected")
+    return largest(lambdas, budget * len(lambdas))
+
+
+def largest(factors: Mapping[str, np.ndarray], count: int) -> dict[str, tuple[int, ...]]:
+    """So many ranks, those of the largest factors; the laws of `chosen` hold.
+
+    Args:
+        factors: By module, (its ranks,) each.
+        count: 0 to as many as there are.
+    """
     places = sorted(
         (-float(factor), module, index)
-        for module, factors in lambdas.items()
-        for index, factor in enumerate(factors)
+        for module, of_module in factors.items()
+        for index, factor in enumerate(of_module)
     )
-    return _by_module(lambdas, [place[1:] for place in places[: budget * len(lambdas)]])
+    return _by_module(factors, [place[1:] for place in places[:count]])
 
 
 def uniform(lambdas: Mapping[str, np.ndarray], budget: int) -> dict[str, tuple[int, ...]]:
