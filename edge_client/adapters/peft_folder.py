@@ -183,6 +183,8 @@ def write_peft_folder(
 ) -> None:
     """Write a PEFT folder, in one step; `read_peft_folder` gives origin and adapter back.
 
+    A strategy generator's has no file for PEFT, which knows none.
+
     Args:
         folder: Where to; absent, empty, or an adapter that was exported here.
         exported: Where the adapter comes from; a path in its base's name is left out.
@@ -197,12 +199,15 @@ def write_peft_folder(
     spec, state = parse_adapter(exported.adapter), decode_adapter(body)
     known = replace(exported, base_name=portable_name(exported.base_name))
     name, task = known.base_name, known.task
-    config = peft_config(spec, loadable_name(name), known.architecture, state)
+    config = (
+        {} if spec.generator else peft_config(spec, loadable_name(name), known.architecture, state)
+    )
     if spec.bias:
         body = encode_adapter(peft_state(spec, known.architecture, state))
     text = model_card(known.adapter, name, task, card or Card())
     with new_folder("--out", folder, ORIGIN, (CONFIG, WEIGHTS, README)) as part:
-        (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        if config:
+            (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         (part / ORIGIN).write_text(json.dumps(asdict(known), indent=2, sort_keys=True) + "\n")
         (part / README).write_text(text, encoding="utf-8")
         (part / WEIGHTS).write_bytes(body)

@@ -20,6 +20,7 @@ PREFIX = "base_model.model."
 TARGETS = ("q", "k", "v", "o", "up", "down")
 GRAMMAR = (
     "lora:R, lora:R@q,v,k,o,up,down, prompt:N, bias, one of them with +head, or head; "
+    "lora:R+generator: a net that tells which of R ranks each device needs; "
     "lora and bias of the top N layers alone: lora:R/topN, bias/topN; "
     "modules of another rank or alpha, 0 for none: lora:8/0-3=0/11.v=16:32 "
     "(R and N from 1 to 9999)"
@@ -44,6 +45,7 @@ class AdapterSpec:
         head: Whether a classification head is trained instead of asking by cloze. It reads the
             text's first token, also behind a soft prompt.
         ranks: Modules whose rank or alpha is another than `rank` and 16, by layer and name.
+        generator: Whether a strategy generator is trained, for a bank of that LoRA, in its place.
     """
 
     rank: int = 0
@@ -53,6 +55,7 @@ class AdapterSpec:
     bias: bool = False
     top: int = 0
     ranks: tuple[ModuleRank, ...] = ()
+    generator: bool = False
 
     @property
     def scaling(self) -> float:
@@ -106,6 +109,8 @@ class AdapterSpec:
             parts[-1] += rank_parts(self.ranks, self.targets)
         if self.head:
             parts.append("head")
+        if self.generator:
+            parts.append("generator")
         return "+".join(parts)
 
 
@@ -118,6 +123,7 @@ def parse_adapter(text: str) -> AdapterSpec:
     match = re.fullmatch(
         r"(lora:(?P<rank>[1-9]\d{0,3})(@(?P<targets>[a-z,]+))?|prompt:(?P<prompt>[1-9]\d{0,3})"
         rf"|(?P<bias>bias))(/top(?P<top>[1-9]\d{{0,3}}))?(?P<ranks>({PART})*)(?P<and_head>\+head)?"
+        r"(?P<generator>\+generator)?"
         r"|(?P<head>head)",
         text.strip(),
     )
@@ -130,6 +136,11 @@ def parse_adapter(text: str) -> AdapterSpec:
         )
     top, rank = int(match["top"] or 0), int(match["rank"] or 0)
     has_head = bool(match["head"] or match["and_head"])
+    if match["generator"] and (not rank or top or match["ranks"] or has_head):
+        raise AdapterError(
+            f"adapter {text!r}: a generator is for the same rank in all layers, asked by cloze, "
+            "such as lora:16@q,k,v,o,up,down+generator"
+        )
     return AdapterSpec(
         rank=rank,
         targets=targets if match["rank"] else (),
@@ -138,6 +149,7 @@ def parse_adapter(text: str) -> AdapterSpec:
         bias=bool(match["bias"]),
         top=top,
         ranks=_ranks(text, match["ranks"] or "", targets, rank, top),
+        generator=bool(match["generator"]),
     )
 
 

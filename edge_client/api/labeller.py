@@ -12,7 +12,7 @@ import numpy as np
 
 from edge_client.adapters.peft_folder import is_exported, read_peft_folder
 from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.adapters.spec import AdapterSpec, parse_adapter
+from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.api.given import Asked, as_task
 from edge_client.bases.base import Base, open_base
 from edge_client.engine.budgeted import open_within, ready_engine
@@ -93,6 +93,12 @@ def _adapter(
 ) -> tuple[Task, AdapterSpec, AdapterState | None]:
     if folder is not None and is_exported(folder):
         origin, state = read_peft_folder(folder, base)
+        demand(
+            not parse_adapter(origin.adapter).generator,
+            f"--adapter {folder} is a generator, which answers no text itself; "
+            "`smidgen client personalize --generator` makes an adapter by it",
+            AdapterError,
+        )
         if task is not None:
             _check_labels(folder, origin.task, as_task(task))
         return origin.task, parse_adapter(origin.adapter), state

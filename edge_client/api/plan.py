@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from edge_client.adapters.banks import computed
 from edge_client.adapters.spec import parse_adapter
 from edge_client.api.given import Place, place_or_none, training_of
 from edge_client.bases.base import EMBEDDED, BaseError, open_base
@@ -166,7 +167,7 @@ def _work(
         raise BaseError(f"--bits {bits} is not one of 4, 8 and 16")
     training_of(batch=batch, tokens=tokens)
     opened = open_base(base)
-    spec, width = parse_adapter(adapter), bits or opened.bits
+    spec, width = computed(parse_adapter(adapter), opened.shape), bits or opened.bits
     return Workload(opened.shape, width, spec, batch, tokens, engine=engine), opened.base_id
 
 

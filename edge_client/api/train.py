@@ -15,7 +15,7 @@ from edge_client.adapters.peft_folder import (
     check_exportable,
     write_peft_folder,
 )
-from edge_client.adapters.spec import AdapterSpec, parse_adapter
+from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.api.given import Asked, Place, place, task_for, training_of
 from edge_client.api.plan import ADAPTER
 from edge_client.bases.base import EMBEDDED, Base, open_base
@@ -191,6 +191,12 @@ def train(
 def _exportable(adapter: str) -> AdapterSpec:
     spec = parse_adapter(adapter)
     check_exportable(spec)
+    demand(
+        not spec.generator,
+        f"adapter {spec}: a generator is trained by a run of many devices: `smidgen coordinator "
+        "create`",
+        AdapterError,
+    )
     return spec
 
 

@@ -1,4 +1,4 @@
-"""A device's answer to one piece of work, given an engine that holds the adapter to start from.
+"""A device's answer to one piece of work, given an engine for it and the adapter to start from.
 
 The client loop and the simulation both answer by this function, so a simulated device is a real
 one without a network: equal work gives equal bytes.
@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from edge_client.adapters.spec import parse_adapter
 from edge_client.client.state import Answer
 from edge_client.codecs.codec import AUTO, PLAIN
 from edge_client.engine.engine import Engine
@@ -20,6 +21,7 @@ from edge_client.labelling.label_work import label, pseudo_texts, training_forwa
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.labelling.terms import terms_of
 from edge_client.metering.phases import phase
+from edge_client.personal.teaching import teach
 from edge_client.texts.examples import ClientData
 from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work
@@ -38,6 +40,7 @@ from edge_client.wire.tensors import (
 
 def answer(
     engine: Engine,
+    start: AdapterState,
     own: OwnTexts,
     work: Work,
     device_id: str,
@@ -48,7 +51,8 @@ def answer(
     """Do a piece of work; its report, costs of time and traffic not filled in, and its update.
 
     Args:
-        engine: Holds the adapter to start from.
+        engine: Of the work's adapter.
+        start: The adapter to start from.
         own: The device's texts.
         work: What is asked.
         device_id: The device.
@@ -60,6 +64,11 @@ def answer(
         TrainingError: No texts to train on, or the loss is no longer finite.
     """
     before = engine.layer_forwards
+    if parse_adapter(work.adapter_spec).generator:
+        finished = _of_generator(engine, start, own, work, device_id, held)
+        spent = engine.layer_forwards - before
+        return replace(finished, report=replace(finished.report, layer_forwards=spent))
+    engine.load_adapter(start)
     if work.kind == "train":
         finished = _train(engine, own, work, device_id, notes, keeper, held)
     elif work.kind == "label":
@@ -111,6 +120,23 @@ def _train(
         after = held.own_after(sent, steps, work.training.lr) if held and steps else None
     control = None if after is None else encode_adapter(after)
     return Answer(report, body, control=control, residual=residual)
+
+
+def _of_generator(
+    engine: Engine,
+    start: AdapterState,
+    own: OwnTexts,
+    work: Work,
+    device_id: str,
+    held: Held | None,
+) -> Answer:
+    """Teach a generator; nothing is to be evaluated, for it answers no text."""
+    if work.kind != "train":
+        return Answer(Report(work.work_id, "done", labelled=len(own.data.labelled)), None)
+    update, report = teach(engine, start, own, work, device_id)
+    with phase("encode"):
+        body, _, residual = _encoded(update, work, held)
+    return Answer(report, body, residual=residual)
 
 
 def _encoded(

@@ -101,20 +101,21 @@ class Worker:
         check_base(self._settings.on_base(work.base_id), work.base_id, base_name)
         limits = self._settings.limits
         limits.check(work.training)
+        spec = parse_adapter(work.adapter_spec)
         with meter.phase("load"):
             with waiting():
                 engine, own = self._ready(work)
-            engine.load_adapter(decode_adapter(body))
+            start = decode_adapter(body)
             notes = self._known(own, work)
             progress = Progress(work, texts_in(work, own.data))
             engine.on_texts = Watched(limits.seconds, progress)
-            if work.kind != "train":  # training is left where its keeper says
+            if work.kind != "train" or spec.generator:  # training is left where its keeper says
                 # what was labelled is on disk; an evaluation would begin anew, so it stays
                 leave = self._guest.between if work.kind == "label" else self._guest.stay
                 engine.on_texts = left_after(engine.on_texts, leave)
         with meter.phase(work.kind):
             held = self._held(work, control, len(body))
-            finished = answer(engine, own, work, device_id, notes, self._keeper(work), held)
+            finished = answer(engine, start, own, work, device_id, notes, self._keeper(work), held)
             if finished.control is not None:  # before the outbox, so that both are there or neither
                 told = work.round_index, work.control_round
                 self._state.controls.keep(file_name(work.run_id), *told, finished.control)

@@ -6,6 +6,7 @@ engine = open_within("auto", base, task, spec, training, parse_budget("512M"), s
 from collections.abc import Collection
 from pathlib import Path
 
+from edge_client.adapters.banks import computed
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
 from edge_client.engine.devices import check_device, find_card, open_guard
@@ -157,4 +158,5 @@ def _workload(
     engine: str, base: Base, spec: AdapterSpec, training: Training, num_labels: int, device: str
 ) -> Workload:
     batch, tokens, kept = training.batch, training.tokens, training.kept_numbers
-    return Workload(base.shape, base.bits, spec, batch, tokens, num_labels, engine, device, kept)
+    bank = computed(spec, base.shape)
+    return Workload(base.shape, base.bits, bank, batch, tokens, num_labels, engine, device, kept)

@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from edge_client.adapters.banks import computed
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import AdapterSpec, frozen_layers
 from edge_client.bases.architectures import Shape
@@ -103,7 +104,7 @@ def open_engine(
         EngineError: The engine's libraries are not installed, or it is not for this device.
         TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
     """
-    module = load_engine(kind, device)
+    module, spec = load_engine(kind, device), computed(spec, base.shape)
     if base.shape.is_decoder:
         raise EngineError(
             f"base {base.name} is a causal language model ({base.architecture}); tasks are asked "

@@ -9,18 +9,14 @@ over all ranks i of all modules: lambda falls where nothing holds it, and stays 
 long. Only the largest ranks of such a bank are used in the end (`edge_client.personal.selection`).
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
-from edge_client.adapters.ranks import ModuleRank
-from edge_client.adapters.spec import AdapterSpec, lora_modules, parse_adapter
-from edge_client.bases.architectures import FAMILIES, Shape
 from edge_client.wire.tensors import AdapterState
 
 LORA_A, LORA_B, LAMBDA = ".lora_A.weight", ".lora_B.weight", ".lora_lambda"
-SCALING = 2.0  # alpha / r of the bank, and of every module that is cut from it
 SMALLEST, LARGEST = 1e-4, 1000.0
 ALPHA_S, ALPHA_P, STEEPNESS = 100.0, 0.01, 100.0
 
@@ -81,35 +77,24 @@ def modules_of(numbers: Mapping[str, np.ndarray]) -> list[str]:
     return sorted(name.removesuffix(LORA_A) for name in numbers if name.endswith(LORA_A))
 
 
-def bank_spec(spec: AdapterSpec, shape: Shape) -> AdapterSpec:
-    """An adapter with the same rank in each of its modules, all with the bank's scaling.
+def drawn_bank(like: AdapterState, seed: int) -> AdapterState:
+    """LoRA that banks start from: A uniform in +-1/sqrt(inputs), B zero, so it changes nothing.
+
+    Equal seeds and shapes give equal bytes: on all devices of a run rank i of a module is the same.
 
     Args:
-        spec: LoRA; its rank is the bank's.
-        shape: The base's.
+        like: Tensors of the bank; only their names and shapes are read.
+        seed: Of the draws.
     """
-    named = {one[:2]: one for one in lora_modules(spec, shape).values()}
-    return with_ranks(spec, shape, dict.fromkeys(named, spec.rank))
-
-
-def with_ranks(
-    spec: AdapterSpec, shape: Shape, ranks: Mapping[tuple[int, str], int]
-) -> AdapterSpec:
-    """An adapter of these ranks by (layer, linear), and of no other module, scaled by `SCALING`.
-
-    Args:
-        spec: LoRA; tells the linears, and whether a head is trained beside it.
-        shape: The base's.
-        ranks: 0: the module carries none, as one that is not named.
-    """
-    linears = [target for target in spec.adapted if target in FAMILIES[shape.architecture].linears]
-    parts = tuple(
-        ModuleRank(layer, target, rank, SCALING * rank if rank else 16.0)
-        for layer in range(shape.stored_layers)
-        for target in linears
-        for rank in (ranks.get((layer, target), 0),)
-    )
-    return parse_adapter(str(replace(spec, targets=tuple(linears), top=0, ranks=parts)))
+    draw, found = np.random.Generator(np.random.PCG64(seed)), dict[str, np.ndarray]()
+    for name in sorted(like):
+        shape = like[name].shape
+        if name.endswith(LORA_A):
+            bound = 1.0 / math.sqrt(shape[1])
+            found[name] = draw.uniform(-bound, bound, shape).astype(np.float32)
+        else:
+            found[name] = np.zeros(shape, np.float32)
+    return {name: found[name] for name in like}
 
 
 def bank_numbers(adapter: AdapterState, lambdas: Mapping[str, np.ndarray]) -> AdapterState:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edge_client.adapters.generators import Generator
 from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.adamw import AdamW
 from edge_client.engine.trainer import TrainingError
 from edge_client.errors import demand
 from edge_client.personal.bank import Bank, bank_numbers, lambdas_of
 from edge_client.personal.fitting import Fitted, Terms, fit
-from edge_client.personal.generator import Generator
+from edge_client.personal.generator import factors, pull
 from edge_client.personal.ground import Ground
 from edge_client.texts.examples import Example
 from edge_client.wire.tensors import AdapterState
@@ -108,12 +109,12 @@ def lesson(
         seed: Seed of the order of the texts.
 
     Raises:
-        GeneratorError: Numbers of another base or bank.
+        AdapterError: Numbers of another base or bank.
         TrainingError: Too few texts, none with a label, or the loss is no longer finite.
     """
     generator.check(numbers)
     features = features_of(engine, ground, bank, [*labelled, *unlabelled])
-    given = generator.lambdas(numbers, features)
+    given = factors(generator, numbers, features)
     fitted = fit(engine, Bank(), bank_numbers(bank, given), labelled, terms, seed)
     aims = lambdas_of(fitted.numbers)
     after, distance = taught(generator, numbers, features, aims, teaching)
@@ -140,7 +141,7 @@ def taught(
     optimizer = AdamW(own, teaching.lr, 0.0)
     distances = []
     for _ in range(teaching.steps):
-        distance, gradients = generator.pull(own, features, aims)
+        distance, gradients = pull(generator, own, features, aims)
         distances.append(distance)
         optimizer.step(gradients)
     return own, distances[0]

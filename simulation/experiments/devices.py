@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from coordinator.rounds.learning.handing import handed
+from edge_client.adapters.spec import parse_adapter
 from edge_client.client.answers import answer
 from edge_client.client.failures import code_of
 from edge_client.client.state import Answer
@@ -16,10 +17,12 @@ from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.engine import Engine
 from edge_client.labelling.book import Book, MemoryNotes
 from edge_client.labelling.own_texts import OwnTexts
+from edge_client.personal.bank import drawn_bank
 from edge_client.texts.examples import ClientData, Example
 from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import decode_adapter
+from simulation.experiments.experiment import FULL
 from simulation.experiments.federation.outcomes import NOTHING, Standing
 from simulation.experiments.scoring import Score, score
 from simulation.experiments.stage import Stage
@@ -37,6 +40,8 @@ class InProcess:
         self._on, self._engine = on, on.open_engine()
         self._open = ExitStack()
         self._open.callback(self._engine.close)
+        asked = on.experiment.adapter
+        self._is_generator = asked not in FULL and parse_adapter(asked).generator
         self._lower: dict[str, Engine] = {}  # of adapters of a lower rank, once they are asked for
         if on.experiment.cache_bytes:
             folder = tempfile.TemporaryDirectory(prefix="smidgen-activations-")
@@ -76,13 +81,13 @@ class InProcess:
         state = decode_adapter(adapter)
         for name, work in asked:
             engine = self._engine_of(work)
-            engine.load_adapter(handed(state, work.adapter_spec))
             notes = MemoryNotes(self._books.get(name))
             if work.labelling is not None:
                 self._books[name] = notes.book  # before it is answered: who asks may not come back
             try:
                 own, held = self._texts(name, work), helds.get(name)
-                yield answer(engine, own, work, name, notes, held=held)
+                start = handed(state, work.adapter_spec)
+                yield answer(engine, start, own, work, name, notes, held=held)
             except (RuntimeError, ValueError) as error:
                 failed = Report(work.work_id, "failed", failure=code_of(error))
                 yield Answer(failed, None, f"{name}: {error}")
@@ -117,12 +122,16 @@ class InProcess:
     def gate(self, adapter: bytes, work: Work) -> Report | None:
         if work.labelling is None:
             return None
-        self._engine.load_adapter(decode_adapter(adapter))
+        start = decode_adapter(adapter)
         own = OwnTexts(ClientData((), (), self._on.gate), self._engine.encoder.unknown_share)
-        return answer(self._engine, own, work, "gate", MemoryNotes()).report
+        return answer(self._engine, start, own, work, "gate", MemoryNotes()).report
 
     def judge(self, adapter: bytes, arm: str) -> Score:
-        self._engine.load_adapter(decode_adapter(adapter))
+        """By test texts; a generator answers none, so the base is judged in its place."""
+        if self._is_generator:
+            self._engine.put(drawn_bank(self._engine.adapter(), 0))
+        else:
+            self._engine.load_adapter(decode_adapter(adapter))
         tests = self._on.dataset.test
         rows = self._owned[arm] if arm else np.arange(len(tests))
         answers = self._engine.predict([tests[row] for row in rows])

@@ -16,7 +16,7 @@ from coordinator.rounds.learning.rates import Decay, Rates
 from edge_client.codecs.codec import TOPK
 from edge_client.codecs.settings import Updates
 from edge_client.errors import demand
-from edge_client.wire.training import Training
+from edge_client.wire.training import ADAMW, Training
 
 Number: TypeAlias = float | Literal["default"]
 
@@ -177,6 +177,27 @@ def check_together(learning: Learning, training: Training, updates: Updates, rou
     if isinstance(learning.decay, int | float):
         said = f"decay: {learning.decay:g} x {rounds} rounds leave no learning rate; below 1 in all"
         demand(learning.decay * rounds < 1.0, said)
+
+
+def check_generator(
+    learning: Learning, training: Training, is_labelling: bool, patience: int = 0
+) -> None:
+    """Refuse, all in one line, what a run that trains a strategy generator has no use for.
+
+    Raises:
+        ValueError: Names what to leave out.
+    """
+    wrong = {
+        "labelling": is_labelling,
+        "patience": bool(patience),
+        f"lora_mean = {learning.lora_mean}": learning.lora_mean != LORA_MEANS[0],
+        f"optimizer = {training.optimizer}": training.optimizer != ADAMW,
+        "proximal": bool(training.proximal),
+        "scaffold": training.scaffold,
+        "adjusted": training.adjusted,
+    }
+    found = [name for name, is_there in wrong.items() if is_there]
+    demand(not found, f"adapter +generator: leave out {', '.join(found)}")
 
 
 def _forms() -> tuple[str, ...]:

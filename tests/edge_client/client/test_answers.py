@@ -48,7 +48,7 @@ def answer(
 ) -> Answer:
     """An answer on texts that were read just now."""
     own = OwnTexts(data, engine.encoder.unknown_share)
-    return answers.answer(engine, own, work, device_id, notes)
+    return answers.answer(engine, engine.adapter(), own, work, device_id, notes)
 
 
 def work_of(kind: str, task: Task, labelling: Labelling | None = SAID) -> Work:
@@ -151,7 +151,8 @@ def test_texts_are_tokenized_once_however_much_work_comes(
 
     own = OwnTexts(DATA, unknown_share)
     for work in ("evaluate", "label", "train", "label", "train"):
-        answers.answer(engine, own, work_of(work, hub_task), "hub-1", notes)
+        start = engine.adapter()
+        answers.answer(engine, start, own, work_of(work, hub_task), "hub-1", notes)
         assert asked == ([] if work == "evaluate" else list(UNLABELLED))
 
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge_client.adapters.banks import bank_spec
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import lora_modules, parse_adapter
 from edge_client.bases.base import Base
@@ -16,7 +17,6 @@ from edge_client.personal.bank import (
     SMALLEST,
     Bank,
     bank_numbers,
-    bank_spec,
     lambdas_of,
     modules_of,
 )

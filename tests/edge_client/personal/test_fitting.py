@@ -5,13 +5,14 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from edge_client.adapters.banks import bank_spec
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import TrainingError
-from edge_client.personal.bank import Bank, bank_numbers, bank_spec, modules_of
+from edge_client.personal.bank import Bank, bank_numbers, modules_of
 from edge_client.personal.fitting import Terms, fit
 from edge_client.personal.form import Plain
 from edge_client.texts.tasks import Task

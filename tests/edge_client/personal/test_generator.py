@@ -5,15 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_client.adapters.banks import bank_spec
+from edge_client.adapters.generators import OUT_BIAS, Generator, generator_of
 from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
+from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import TrainingError
-from edge_client.personal.bank import LARGEST, SMALLEST, bank_spec, modules_of
+from edge_client.personal.bank import LARGEST, SMALLEST, modules_of
 from edge_client.personal.fitting import Terms
-from edge_client.personal.generator import OUT_BIAS, Generator, GeneratorError, generator_of
+from edge_client.personal.generator import factors, pull
 from edge_client.personal.ground import FARTHEST, ConstantBase, Ground, ground_from, ground_of
 from edge_client.personal.lesson import Lesson, Teaching, lesson, taught
 from edge_client.texts.examples import Example
@@ -47,7 +49,7 @@ def test_it_starts_from_lambdas_of_1_whatever_it_reads() -> None:
     SMALL.check(numbers)
     assert encode_adapter(numbers) == encode_adapter(SMALL.first(5))
     assert encode_adapter(numbers) != encode_adapter(SMALL.first(6))
-    found = SMALL.lambdas(numbers, np.linspace(-3.0, 3.0, 6))
+    found = factors(SMALL, numbers, np.linspace(-3.0, 3.0, 6))
     assert list(found) == ["a", "b"]
     assert all(one.dtype == np.float32 and (one == 1.0).all() for one in found.values())
 
@@ -55,7 +57,7 @@ def test_it_starts_from_lambdas_of_1_whatever_it_reads() -> None:
 @given(st.lists(st.floats(-1e6, 1e6), min_size=8, max_size=8))
 def test_lambdas_stay_within_their_range(biases: list[float]) -> None:
     numbers = SMALL.first(5) | {OUT_BIAS: np.array(biases, np.float32)}
-    found = np.concatenate(list(SMALL.lambdas(numbers, np.zeros(6)).values()))
+    found = np.concatenate(list(factors(SMALL, numbers, np.zeros(6)).values()))
     assert ((found >= np.float32(SMALLEST)) & (found <= np.float32(LARGEST))).all()
 
 
@@ -65,7 +67,7 @@ def test_what_it_is_taught_it_gives_for_those_features_and_less_so_for_others() 
     aims = {name: draw.uniform(0.1, 2.0, 4).astype(np.float32) for name in SMALL.modules}
     start = SMALL.first(5)
     numbers, before = taught(SMALL, start, one, aims, Teaching(300, 0.01))
-    after = [SMALL.pull(numbers, features, aims)[0] for features in (one, other)]
+    after = [pull(SMALL, numbers, features, aims)[0] for features in (one, other)]
     assert before > 0.3 and after[0] < 0.05 and after[0] < after[1]
     assert encode_adapter(start) == encode_adapter(SMALL.first(5))
 
@@ -79,13 +81,13 @@ def test_what_it_is_taught_it_gives_for_those_features_and_less_so_for_others() 
     ],
 )
 def test_a_generator_of_another_base_or_bank_is_refused(other: Generator, said: str) -> None:
-    with pytest.raises(GeneratorError, match=said):
+    with pytest.raises(AdapterError, match=said):
         SMALL.check(other.first(1))
 
 
 def test_what_is_no_generator_is_refused(tiny_base: Base) -> None:
     state = initial_adapter(parse_adapter("lora:4"), tiny_base, 6, seed=3)
-    with pytest.raises(GeneratorError, match="no generator: it has other tensors"):
+    with pytest.raises(AdapterError, match="no generator: it has other tensors"):
         SMALL.check(state)
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from edge_client.personal.generator import IN, IN_BIAS, OUT, OUT_BIAS, SLOPE, Generator
+from edge_client.adapters.generators import IN, IN_BIAS, OUT, OUT_BIAS, SLOPE, Generator
+from edge_client.personal.generator import pull
 
 torch = pytest.importorskip("torch")
 
@@ -30,7 +31,7 @@ def test_gradients_are_autograd_s(seed: int) -> None:
     }
     features = draw.normal(0.0, 1.0, 12)
     aims = {name: draw.uniform(1e-4, 2.0, 4).astype(np.float32) for name in generator.modules}
-    distance, found = generator.pull(numbers, features, aims)
+    distance, found = pull(generator, numbers, features, aims)
 
     wide = {
         name: torch.tensor(one, dtype=torch.float64, requires_grad=True)

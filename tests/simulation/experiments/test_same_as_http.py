@@ -13,6 +13,7 @@ from coordinator.config import RunConfig
 from coordinator.rounds.learning.settings import Learning
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.store import Store
+from edge_client.adapters.generators import Generator
 from edge_client.bases.base import Base
 from edge_client.client.loop import Client
 from edge_client.client.settings import Settings
@@ -22,7 +23,7 @@ from edge_client.engine.limits import Limits
 from edge_client.texts.tasks import Task
 from edge_client.wire.fleet import device_id_of
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.tensors import sha256
+from edge_client.wire.tensors import decode_adapter, sha256
 from edge_client.wire.training import Training
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import schedule_of
@@ -210,6 +211,24 @@ def test_mixed_ranks_are_the_same_over_http(
         other = federate(*known, devices, secret=secret)  # all of them take rank 4
     assert sha256(last.adapter) == adapter != sha256(other.adapter)
     assert all(closed.lost is not None for closed in seen if closed.round_index)
+
+
+@pytest.mark.parametrize("kind", first_fast(KINDS))
+def test_a_generator_is_the_same_over_http(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+) -> None:
+    said = {"engine": kind, "dtype": "auto", "adapter": "lora:4@q,k,v,o,up,down+generator"}
+    on, seen = as_devices(staged(tiny_base, hub_task, **said, **GUARDED)), list[Round]()
+    use_threads(on.experiment.threads)  # sums depend on them
+    adapter, accuracy, secret = over_http(on, tmp_path)
+    names = [client.name for client in on.population]
+    with closing(InProcess(on)) as devices:
+        known = (schedule_of(on.experiment, len(names)), on.template(), devices.start(), names)
+        last = federate(*known, devices, seen.append, secret=secret)
+        assert last.adapter != devices.start().adapter
+    assert sha256(last.adapter) == adapter
+    assert set(decode_adapter(last.adapter)) == set(Generator(("a",), 4, 2).shapes())
+    assert accuracy == {}  # it answers no text
 
 
 @pytest.mark.parametrize("learning", [Learning(), PRODUCT], ids=["factors", "product"])
