@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState
 
 LORA_A, LORA_B, LAMBDA = ".lora_A.weight", ".lora_B.weight", ".lora_lambda"
@@ -77,16 +78,17 @@ def modules_of(numbers: Mapping[str, np.ndarray]) -> list[str]:
     return sorted(name.removesuffix(LORA_A) for name in numbers if name.endswith(LORA_A))
 
 
-def drawn_bank(like: AdapterState, seed: int) -> AdapterState:
+def drawn_bank(like: AdapterState) -> AdapterState:
     """LoRA that banks start from: A uniform in +-1/sqrt(inputs), B zero, so it changes nothing.
 
-    Equal seeds and shapes give equal bytes: on all devices of a run rank i of a module is the same.
+    Equal shapes give equal bytes: rank i of a module is the same on all devices, and to every
+    generator.
 
     Args:
         like: Tensors of the bank; only their names and shapes are read.
-        seed: Of the draws.
     """
-    draw, found = np.random.Generator(np.random.PCG64(seed)), dict[str, np.ndarray]()
+    draw = np.random.Generator(np.random.PCG64(derive_seed(0, "bank")))
+    found: AdapterState = {}
     for name in sorted(like):
         shape = like[name].shape
         if name.endswith(LORA_A):

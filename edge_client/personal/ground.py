@@ -1,13 +1,12 @@
 """What the spread of a device's texts is held against: that of texts which nobody wrote.
 
-ground = ground_of(engine, bank, seed)
+ground = ground_of(engine, bank)
 features = ground.standard(engine.spread(examples))
 
 Means and deviations of a base's layers differ far more between layers than between languages. So
 each is taken relative to drawn texts: groups of random words of the base's vocabulary, each group
-of a small vocabulary of its own, as a language is. Every device draws the same groups from the
-run's seed and works the ground out on its own base: no device's texts enter it, and nothing of it
-travels.
+of a small vocabulary of its own, as a language is. Every device draws the same groups and works the
+ground out on its own base: no device's texts enter it, and nothing of it travels.
 """
 
 from collections.abc import Sequence
@@ -50,19 +49,18 @@ class Ground:
         return found
 
 
-def ground_of(engine: Engine, bank: AdapterState, seed: int) -> Ground:
+def ground_of(engine: Engine, bank: AdapterState) -> Ground:
     """A base's ground.
 
     Args:
         engine: Of the bank; it holds what it is given here afterwards.
         bank: LoRA of the bank, B at zero: what is read is the base alone.
-        seed: The run's.
 
     Raises:
         ConstantBase: No layer tells the groups apart.
     """
     engine.put(bank)
-    spreads = [engine.spread(group) for group in drawn_groups(engine.encoder.tokens, seed)]
+    spreads = [engine.spread(group) for group in drawn_groups(engine.encoder.tokens)]
     return ground_from(spreads)
 
 
@@ -84,14 +82,13 @@ def ground_from(spreads: Sequence[np.ndarray]) -> Ground:
     return Ground(mean, deviation)
 
 
-def drawn_groups(tokens: Tokens, seed: int) -> list[list[Example]]:
+def drawn_groups(tokens: Tokens) -> list[list[Example]]:
     """Texts of random words, by group.
 
     Args:
         tokens: The base's vocabulary.
-        seed: The run's.
     """
-    generator = np.random.Generator(np.random.PCG64(derive_seed(seed, "ground")))
+    generator = np.random.Generator(np.random.PCG64(derive_seed(0, "ground")))
     groups = []
     for _ in range(GROUPS):
         own = generator.integers(0, tokens.size, OWN_WORDS)

@@ -31,11 +31,11 @@ def teach(
     """
     said, data = work.training, own.data
     terms = Terms(epochs=said.epochs, batch=said.batch, lr=said.lr, weight_decay=said.weight_decay)
-    bank = drawn_bank(engine.adapter(), derive_seed(work.seed, "bank"))
+    bank = drawn_bank(engine.adapter())
     modules = modules_of(bank)
     generator = Generator(tuple(modules), len(bank[modules[0] + LORA_A]), engine.layers)
     generator.check(start)
-    ground = ground_of(engine, bank, work.seed)
+    ground = ground_of(engine, bank)
     seed = derive_seed(work.seed, "train", device_id, work.round_index)
     texts = (data.labelled, data.unlabelled)
     done = lesson(engine, generator, start, bank, ground, *texts, terms, Teaching(), seed)

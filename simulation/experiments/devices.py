@@ -129,7 +129,7 @@ class InProcess:
     def judge(self, adapter: bytes, arm: str) -> Score:
         """By test texts; a generator answers none, so the base is judged in its place."""
         if self._is_generator:
-            self._engine.put(drawn_bank(self._engine.adapter(), 0))
+            self._engine.put(drawn_bank(self._engine.adapter()))
         else:
             self._engine.load_adapter(decode_adapter(adapter))
         tests = self._on.dataset.test

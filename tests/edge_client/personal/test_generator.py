@@ -39,7 +39,7 @@ def opened(base: Base, task: Task, kind: str) -> tuple[Engine, Generator, Adapte
 def taken(
     engine: Engine, generator: Generator, bank: AdapterState, seed: int = 7
 ) -> tuple[AdapterState, Lesson]:
-    numbers, ground = generator.first(1), ground_of(engine, bank, 1)
+    numbers, ground = generator.first(1), ground_of(engine, bank)
     given = (numbers, bank, ground, TEXTS, UNLABELLED, TERMS, TEACHING, seed)
     return numbers, lesson(engine, generator, *given)
 
@@ -131,13 +131,12 @@ def test_both_engines_teach_nearly_the_same(tiny_base: Base, hub_task: Task) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_ground_is_the_same_on_both_engines_and_holds_no_text_of_the_device(
+def test_the_ground_is_the_same_each_time_and_tells_some_layer_s_groups_apart(
     tiny_base: Base, hub_task: Task, kind: str
 ) -> None:
     engine, _, bank = opened(tiny_base, hub_task, kind)
-    grounds = [ground_of(engine, bank, seed) for seed in (1, 1, 2)]
+    grounds = [ground_of(engine, bank) for _ in range(2)]
     assert np.array_equal(grounds[0].mean, grounds[1].mean)
-    assert not np.array_equal(grounds[0].mean, grounds[2].mean)
     assert grounds[0].mean.shape == (engine.layers, 2) and (grounds[0].deviation > 0).any()
 
 
