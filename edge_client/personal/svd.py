@@ -6,9 +6,10 @@ steps, and the number of ranks falls by a cubic schedule. Names, order and formu
 (`RankAllocator`), but for ties: there all ranks that tie with the first one to go are masked, here
 exactly the budget is kept. P is a bank's B, Q its A, sigma its factors, with the bank's scaling.
 
+    bank = bank_spec(parse_adapter(f"lora:{initial_rank(2)}"), shape)
     form = Svd(schedule_of(target=2, steps=terms.steps))
     fitted = fit(engine, form, svd_numbers(adapter, seed), examples, terms, seed)
-    spec, adapter = form.plain(bank_spec(...), shape, fitted.numbers)
+    spec, adapter = form.plain(bank, shape, fitted.numbers)
 """
 
 from collections.abc import Mapping
@@ -96,6 +97,11 @@ def schedule_of(
     """
     demand(warmup >= 0 and final >= 0 and warmup + final < 1, "warmup and final: together below 1")
     return Schedule(target, int(warmup * steps), int(final * steps), interval)
+
+
+def initial_rank(target: int) -> int:
+    """Ranks per module to begin with: half as many again as in the end, as in FedP2EFT."""
+    return target + (target + 1) // 2
 
 
 class Svd:

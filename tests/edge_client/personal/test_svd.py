@@ -21,6 +21,7 @@ from edge_client.personal.svd import (
     Schedule,
     Svd,
     every_rank,
+    initial_rank,
     mask,
     orthogonality,
     schedule_of,
@@ -183,6 +184,7 @@ def test_a_schedule_by_shares_is_that_of_fedp2eft() -> None:
     assert schedule_of(2, 100) == Schedule(2, warmup=10, final=30)
     assert schedule_of(2, 1) == Schedule(2)  # one step alone masks
     assert schedule_of(2, 1).masks(1, 1)
+    assert [initial_rank(target) for target in (1, 2, 16)] == [2, 3, 24]
 
 
 @pytest.mark.parametrize(
