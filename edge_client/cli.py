@@ -10,6 +10,7 @@ from edge_client.commands.doctor import doctor
 from edge_client.commands.evaluate import evaluate
 from edge_client.commands.labels import labels
 from edge_client.commands.patterns import patterns, tasks
+from edge_client.commands.personalize import personalize_command
 from edge_client.commands.plan import plan
 from edge_client.commands.predict import predict
 from edge_client.commands.run import run
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command("train")(train_alone)
+app.command("personalize")(personalize_command)
 app.command()(predict)
 app.command()(evaluate)
 app.command()(plan)

@@ -10,6 +10,7 @@ In Python the same is done by functions, whose keywords and defaults are the com
     plan(base)                     -> Plans            what training would take here; estimated
     doctor()                       -> Diagnosis        whether this device will work
     train(data, out)               -> TrainedAdapter   one device, by itself
+    personalize(data, out)         -> PersonalAdapter  of the ranks that its texts need
     predict(texts, adapter)        -> list[Prediction]
     evaluate(data, adapter)        -> Scores
     create_run(store, run)         -> NewRun           run: RunConfig(Task, Training, Labelling)
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from edge_client.api.doctor import Diagnosis, doctor
     from edge_client.api.evaluate import Scores, evaluate
     from edge_client.api.pack import Pack, pack
+    from edge_client.api.personalize import PersonalAdapter, personalize
     from edge_client.api.plan import Planned, Plans, plan
     from edge_client.api.predict import Prediction, predict
     from edge_client.api.run import NothingDone, run_client
@@ -68,6 +70,7 @@ __all__ = [
     "NewRun",
     "NothingDone",
     "Pack",
+    "PersonalAdapter",
     "Planned",
     "Plans",
     "Prediction",
@@ -87,6 +90,7 @@ __all__ = [
     "evaluate",
     "export",
     "pack",
+    "personalize",
     "plan",
     "predict",
     "run_client",
@@ -106,6 +110,7 @@ _HOMES = {
     "NewRun": "coordinator.api.create",
     "NothingDone": "edge_client.api.run",
     "Pack": "edge_client.api.pack",
+    "PersonalAdapter": "edge_client.api.personalize",
     "Planned": "edge_client.api.plan",
     "Plans": "edge_client.api.plan",
     "Prediction": "edge_client.api.predict",
@@ -123,6 +128,7 @@ _HOMES = {
     "evaluate": "edge_client.api.evaluate",
     "export": "coordinator.api.export",
     "pack": "edge_client.api.pack",
+    "personalize": "edge_client.api.personalize",
     "plan": "edge_client.api.plan",
     "predict": "edge_client.api.predict",
     "run_client": "edge_client.api.run",

@@ -172,7 +172,8 @@ def train(
         proximal=proximal,
     )
     chosen = task_for(task, texts_in)
-    texts = _texts(texts_in, chosen, Dialect(text_column, label_column, delimiter, encoding))
+    dialect = Dialect(text_column, label_column, delimiter, encoding)
+    texts = labelled_texts(texts_in, chosen, dialect)
     opened = open_base(str(base))
     alone = _Alone(opened, chosen, adapter, texts, training, rounds, seed)
     first = first_adapter(opened, spec, chosen, prompt_init, seed, tokens)
@@ -200,7 +201,12 @@ def _exportable(adapter: str) -> AdapterSpec:
     return spec
 
 
-def _texts(data: Path, task: Task, dialect: Dialect) -> ClientData:
+def labelled_texts(data: Path, task: Task, dialect: Dialect) -> ClientData:
+    """A device's texts, of which some have a label.
+
+    Raises:
+        DataError: None has.
+    """
     texts = read_folder(data, task.labels, dialect)
     if not texts.labelled:
         raise DataError(

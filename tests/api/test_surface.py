@@ -23,6 +23,7 @@ COMMAND = {
     "plan": "client plan",
     "doctor": "client doctor",
     "train": "client train",
+    "personalize": "client personalize",
     "predict": "client predict",
     "evaluate": "client evaluate",
     "run_client": "client run",

@@ -1,0 +1,233 @@
+"""An adapter of this device's own: the ranks that its texts need, trained on them."""
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_client.adapters.peft_folder import (
+    Exported,
+    check_adapter_folder,
+    read_peft_folder,
+    write_peft_folder,
+)
+from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
+from edge_client.api.given import Asked, Place, place, task_for, training_of
+from edge_client.api.train import labelled_texts
+from edge_client.bases.base import EMBEDDED, Base, open_base
+from edge_client.engine.budgeted import open_within, ready_engine
+from edge_client.engine.engine import Engine
+from edge_client.engine.trainer import evaluate
+from edge_client.errors import WrongInput, demand
+from edge_client.metering.memory import PeakSpan
+from edge_client.personal.methods import METHODS, Way, own_adapter
+from edge_client.planning.cuda.accelerator import CPU
+from edge_client.planning.sizes import AUTO, parse_budget
+from edge_client.texts.dialect import Dialect
+from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Task
+from edge_client.wire.tensors import AdapterState, encode_adapter
+from edge_client.wire.training import Training
+
+GUIDED, ALONE = METHODS[0], METHODS[1]  # by default, with a generator and without
+
+
+@dataclass(frozen=True)
+class PersonalAdapter:
+    """An adapter of one's own.
+
+    Attributes:
+        folder: The PEFT folder it was written to.
+        method: How its ranks were chosen.
+        adapter: Its name: LoRA with ranks by module.
+        ranks: Each module's rank, by `layer.linear` such as `3.q`; 0: it is not made.
+        num_examples: Texts that it was trained on.
+        loss: Mean loss of the last pass, nats.
+        accuracy: Share of right labels of the test texts; None without any.
+        accuracy_shared: That of the shared adapter, or of the base alone.
+        test_examples: Test texts.
+        is_better: Whether it is right more often than the shared one; None without test texts.
+        predicted_peak_bytes: What its plan was estimated to take.
+        peak_rss_bytes: Most memory of this process during the whole call, measured.
+    """
+
+    folder: Path
+    method: str
+    adapter: str
+    ranks: dict[str, int]
+    num_examples: int
+    loss: float
+    accuracy: float | None
+    accuracy_shared: float | None
+    test_examples: int
+    is_better: bool | None
+    predicted_peak_bytes: int
+    peak_rss_bytes: int
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """How engines are opened here."""
+
+    kind: str
+    base: Base
+    task: Task
+    training: Training
+    budget_bytes: int | None
+    device: str
+
+    def engine(self, spec: AdapterSpec) -> Engine:
+        """An engine for an adapter."""
+        known = (self.kind, self.base, self.task, spec, self.training, self.budget_bytes)
+        return open_within(*known, device=self.device)
+
+
+def personalize(
+    data: Place,
+    out: Place,
+    *,
+    task: Asked | None = None,
+    base: Place = EMBEDDED,
+    engine: str = AUTO,
+    device: str = CPU,
+    memory_budget: str = AUTO,
+    generator: Place | None = None,
+    method: str = "",
+    rank_budget: int = Way.rank_budget,
+    shared: Place | None = None,
+    epochs: int = Way.epochs,
+    batch: int = Way.batch,
+    lr: float = Way.lr,
+    tokens: int = Training.tokens,
+    seed: int = 0,
+    text_column: str = "",
+    label_column: str = "",
+    delimiter: str = "",
+    encoding: str = "",
+) -> PersonalAdapter:
+    """Make an adapter of this device's own, and compare it with the shared one.
+
+        own = smidgen.personalize("texts", "own", generator="generator", rank_budget=2)
+
+    Args:
+        data: Folder with labelled.csv, unlabelled.csv, test.csv ..., or one file.
+        out: PEFT adapter folder to write.
+        task: Labels and patterns; by default the task.toml beside the texts.
+        base: Folder, hub name or `embedded`.
+        engine: `auto`, `torch` or `onnx`.
+        device: `cpu`, or `cuda` for the torch engine on a CUDA device.
+        memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
+        generator: Folder of a generator that a +generator run gave.
+        method: How ranks are chosen: `fedp2eft` (by the generator), `bt-lora`, `adalora`, `lora`,
+            `uniform`, `random`; by default the first with a generator, and the second without.
+        rank_budget: R: as many ranks as R times the modules there are, wherever they are needed.
+        shared: Folder of the shared adapter to compare with; by default the base alone.
+        epochs: Passes over the texts.
+        batch: Texts per optimizer step.
+        lr: AdamW's learning rate.
+        tokens: Longest input in tokens.
+        seed: Root seed; equal arguments give equal adapters.
+        text_column: Column with the text, or two of a pair, `a,b`; `text` by default.
+        label_column: Column with the label; `label` by default.
+        delimiter: Between the columns of CSV and TSV.
+        encoding: Of the texts' files; UTF-8 by default.
+
+    Raises:
+        WrongInput: Texts, task, base, generator or shared adapter do not fit, no plan fits the
+            budget, or `out` cannot be written to; found out before training.
+        Failed: Training went wrong.
+    """
+    span = PeakSpan()
+    folder, texts_in = place(out), place(data)
+    check_adapter_folder("--out", folder)
+    demand(0 <= seed < 2**63, f"--seed {seed}: 0 to 2^63 - 1 is expected")
+    engine = ready_engine(engine, device)
+    training = training_of(epochs=epochs, batch=batch, lr=lr, tokens=tokens)
+    chosen = task_for(task, texts_in)
+    texts = labelled_texts(
+        texts_in, chosen, Dialect(text_column, label_column, delimiter, encoding)
+    )
+    opened = open_base(str(base))
+    spec, numbers = _generator(generator, opened)
+    how = method or (GUIDED if numbers is not None else ALONE)
+    demand(
+        (how == GUIDED) == (numbers is not None),
+        f"--method {GUIDED} and --generator FOLDER go together; leave both out, or give both",
+    )
+    rank = spec.rank if spec else Way.bank
+    demand(
+        1 <= rank_budget <= rank,
+        f"--rank-budget {rank_budget}: 1 to {rank}, the bank's ranks, is expected",
+    )
+    way = _way(how, rank_budget, spec, training)
+    at = _Opening(engine, opened, chosen, training, parse_budget(memory_budget), device)
+    before = _shared_score(at, shared, texts.test)
+    with own_adapter(way, opened.shape, at.engine, texts, seed, numbers) as own:
+        after = evaluate(own.engine, texts.test).accuracy if texts.test else None
+        name = str(own.spec)
+        origin = Exported(name, opened.peft_name, opened.base_id, opened.architecture, chosen)
+        write_peft_folder(folder, origin, encode_adapter(own.engine.adapter()))
+        return PersonalAdapter(
+            folder=folder,
+            method=how,
+            adapter=name,
+            ranks=own.ranks,
+            num_examples=len(texts.labelled),
+            loss=own.loss,
+            accuracy=after,
+            accuracy_shared=before,
+            test_examples=len(texts.test),
+            is_better=None if after is None or before is None else after > before,
+            predicted_peak_bytes=own.engine.option.predicted_peak_bytes,
+            peak_rss_bytes=span.peak_bytes(),
+        )
+
+
+def _way(method: str, rank_budget: int, spec: AdapterSpec | None, training: Training) -> Way:
+    known = next((one for one in METHODS if one == method), None)
+    if known is None:
+        raise WrongInput(f"--method {method}: one of {', '.join(METHODS)} is expected")
+    bank = (spec.rank, spec.targets) if spec else (Way.bank, Way.targets)
+    return Way(known, rank_budget, *bank, training.epochs, training.batch, training.lr)
+
+
+def _generator(folder: Place | None, base: Base) -> tuple[AdapterSpec | None, AdapterState | None]:
+    """A generator's form and numbers.
+
+    Raises:
+        AdapterError: No such folder, or an adapter, or a generator of another base.
+    """
+    if folder is None:
+        return None, None
+    origin, state = read_peft_folder(place(folder), base)
+    spec = parse_adapter(origin.adapter)
+    demand(
+        spec.generator,
+        f"--generator {folder} is an adapter, {spec}; a run of adapter lora:16+generator gives "
+        "a generator (it may stand as --shared)",
+        AdapterError,
+    )
+    return spec, state
+
+
+def _shared_score(at: _Opening, folder: Place | None, tests: tuple[Example, ...]) -> float | None:
+    """How often the shared adapter is right, or the base alone."""
+    spec, state = parse_adapter("lora:1"), None  # whose first values change nothing
+    if folder is not None:
+        origin, state = read_peft_folder(place(folder), at.base)
+        spec = parse_adapter(origin.adapter)
+        demand(
+            not spec.generator,
+            f"--shared {folder} is a generator, which answers no text; give it as --generator",
+            AdapterError,
+        )
+        demand(
+            origin.task.labels == at.task.labels,
+            f"--shared {folder} is of labels {', '.join(origin.task.labels)}; the task has "
+            f"{', '.join(at.task.labels)}",
+        )
+    if not tests:
+        return None
+    with closing(at.engine(spec)) as engine:
+        if state is not None:
+            engine.load_adapter(state)
+        return evaluate(engine, tests).accuracy

@@ -1,0 +1,233 @@
+"""An adapter of one's own, by each method: which ranks, and then training them.
+
+with own_adapter(way, base, texts, seed, generator) as own:
+    own.engine.predict(...)
+
+Ranks are chosen of a bank whose first A is the same for everybody. What was chosen is trained from
+that A and B = 0, its lambdas as they are, by every method for as long; what was searched with is
+thrown away. In the end lambdas go into B, so that what is left is LoRA with ranks by module.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from edge_client.adapters.banks import bank_spec
+from edge_client.adapters.generators import generator_of
+from edge_client.adapters.spec import TARGETS, AdapterSpec, lora_modules
+from edge_client.bases.architectures import Shape
+from edge_client.engine.engine import Engine
+from edge_client.errors import demand
+from edge_client.personal.bank import (
+    LAMBDA,
+    Bank,
+    bank_numbers,
+    drawn_bank,
+    lambdas_of,
+    modules_of,
+)
+from edge_client.personal.fitting import Fitted, Terms, fit
+from edge_client.personal.generator import factors
+from edge_client.personal.ground import ground_of
+from edge_client.personal.lesson import features_of
+from edge_client.personal.selection import Kept, at_random, chosen, cut, uniform
+from edge_client.personal.svd import Svd, schedule_of, svd_numbers
+from edge_client.texts.examples import ClientData
+from edge_client.wire.seeds import derive_seed
+from edge_client.wire.tensors import AdapterState
+
+Method = Literal["fedp2eft", "bt-lora", "adalora", "lora", "uniform", "random"]
+METHODS: tuple[Method, ...] = get_args(Method)
+LARGEST_BANK = 256
+FIRST_LAMBDA = 1.0  # so that a bank begins as plain LoRA of its rank
+
+Opened = Callable[[AdapterSpec], Engine]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How an adapter of one's own comes to be.
+
+    Attributes:
+        method: `fedp2eft`, the ranks that a generator tells from the texts; `bt-lora`, those whose
+            lambda is largest once the whole bank has been trained for some steps; `adalora`, those
+            that are not masked while an SVD is trained; `lora`, a plain one of that rank;
+            `uniform` and `random`, as many of the bank, evenly or drawn.
+        rank_budget: R: ranks kept are R x modules.
+        bank: Ranks of a module to choose from.
+        targets: Short names of the linears that have any.
+        epochs: Passes over the texts with the ranks that were kept.
+        batch: Texts in one step.
+        lr: Learning rate of A and B.
+        scale_lr: That of lambda, where it is trained.
+        search_steps: Steps of `bt-lora` on the whole bank.
+
+    Raises:
+        WrongInput: A value outside its range; names it.
+    """
+
+    method: Method = "fedp2eft"
+    rank_budget: int = 2
+    bank: int = 16
+    targets: tuple[str, ...] = TARGETS
+    epochs: int = 8
+    batch: int = 8
+    lr: float = 5e-3
+    scale_lr: float = 1e-2
+    search_steps: int = 10
+
+    def __post_init__(self) -> None:
+        known = ", ".join(METHODS)
+        demand(self.method in METHODS, f"method {self.method!r} is not one of {known}")
+        demand(1 <= self.bank <= LARGEST_BANK, f"bank: 1 to {LARGEST_BANK}")
+        demand(
+            1 <= self.rank_budget <= self.bank,
+            f"rank budget {self.rank_budget}: 1 to {self.bank}, the bank's ranks, is expected",
+        )
+        demand(1 <= self.search_steps <= 100_000, "search_steps: 1 to 100000")
+        demand(1 <= self.epochs <= 10_000, "epochs: 1 to 10000")
+        _ = self.terms, self.searching  # which refuse what they refuse
+
+    @property
+    def terms(self) -> Terms:
+        """Of the training with the ranks that were kept."""
+        return Terms(0, self.epochs, self.batch, self.lr, self.scale_lr)
+
+    @property
+    def searching(self) -> Terms:
+        """Of the search for them."""
+        return Terms(self.search_steps, 0, self.batch, self.lr, self.scale_lr)
+
+
+@dataclass(frozen=True)
+class Own:
+    """An adapter of one's own.
+
+    Attributes:
+        engine: Has it in place; closed behind the `with` block.
+        spec: Its form: LoRA with ranks by module.
+        loss: Mean loss of the last pass, nats.
+        layer_forwards: All that it took, choosing its ranks included.
+        ranks: Each module's rank, by `layer.linear`; 0: it is not made.
+    """
+
+    engine: Engine
+    spec: AdapterSpec
+    loss: float
+    layer_forwards: int
+    ranks: dict[str, int]
+
+
+@contextmanager
+def own_adapter(
+    way: Way,
+    shape: Shape,
+    opened: Opened,
+    data: ClientData,
+    seed: int,
+    generator: AdapterState | None = None,
+) -> Iterator[Own]:
+    """Train an adapter on a device's own texts. Equal arguments give equal bytes.
+
+    Args:
+        way: How.
+        shape: The base's.
+        opened: Opens an engine for an adapter of the base.
+        data: The device's texts; those with a label are trained on, and a generator reads all.
+        seed: Of draws, and of the order of the texts.
+        generator: The numbers of a generator, for `fedp2eft`.
+
+    Raises:
+        AdapterError: A generator of another base or bank.
+        WrongInput: No generator where one is needed.
+        TrainingError: Too few texts, or the loss is no longer finite.
+    """
+    is_guided = way.method == "fedp2eft"
+    demand(is_guided == (generator is not None), "a generator goes with method fedp2eft alone")
+    if way.method == "adalora":
+        yield from _by_svd(way, shape, opened, data, seed)
+        return
+    rank = way.rank_budget if way.method == "lora" else way.bank
+    bank, spent = bank_spec(AdapterSpec(rank=rank, targets=way.targets), shape), 0
+    if is_guided or way.method == "bt-lora":
+        with closing(opened(bank)) as engine:
+            first = drawn_bank(engine.adapter())
+            lambdas = _searched(way, shape, bank, engine, first, data, seed, generator)
+            kept, spent = chosen(lambdas, way.rank_budget), engine.layer_forwards
+        spec, numbers = cut(bank, shape, bank_numbers(first, lambdas), kept)
+        engine = opened(spec)
+    else:
+        engine = opened(bank)
+        first = drawn_bank(engine.adapter())
+        ones = np.full(rank, FIRST_LAMBDA, np.float32)
+        lambdas = dict.fromkeys(modules_of(first), ones)
+        spec, numbers = cut(bank, shape, bank_numbers(first, lambdas), _even(way, lambdas, seed))
+        if spec != bank:
+            engine.close()
+            engine = opened(spec)
+    with closing(engine):
+        frozen = [name for name in numbers if name.endswith(LAMBDA)]
+        form, order = Bank(0.0, 0.0), derive_seed(seed, "own")
+        found = fit(engine, form, numbers, data.labelled, way.terms, order, frozen)
+        yield _own(way, engine, spec, shape, found, spent)
+
+
+def _searched(
+    way: Way,
+    shape: Shape,
+    bank: AdapterSpec,
+    engine: Engine,
+    first: AdapterState,
+    data: ClientData,
+    seed: int,
+    numbers: AdapterState | None,
+) -> dict[str, np.ndarray]:
+    """Lambdas to choose by: told by a generator, or trained on the device's texts."""
+    if numbers is None:
+        ones = np.full(bank.largest_rank, FIRST_LAMBDA, np.float32)
+        start = bank_numbers(first, dict.fromkeys(modules_of(first), ones))
+        order = derive_seed(seed, "search")
+        return lambdas_of(fit(engine, Bank(), start, data.labelled, way.searching, order).numbers)
+    generator = generator_of(bank, shape)
+    generator.check(numbers)
+    texts = [*data.labelled, *data.unlabelled]
+    features = features_of(engine, ground_of(engine, first), first, texts)
+    return factors(generator, numbers, features)
+
+
+def _even(way: Way, lambdas: dict[str, np.ndarray], seed: int) -> Kept:
+    """Ranks that nothing is asked for."""
+    if way.method == "random":
+        return at_random(lambdas, way.rank_budget, derive_seed(seed, "ranks"))
+    return uniform(lambdas, way.rank_budget)
+
+
+def _by_svd(way: Way, shape: Shape, opened: Opened, data: ClientData, seed: int) -> Iterator[Own]:
+    """AdaLoRA: one training, in which ranks are masked; at the end it is written as LoRA."""
+    bank = bank_spec(AdapterSpec(rank=way.bank, targets=way.targets), shape)
+    with closing(opened(bank)) as engine:
+        passes = -(-len(data.labelled) // way.batch)
+        form = Svd(schedule_of(way.rank_budget, max(1, way.epochs * passes)))
+        numbers = svd_numbers(engine.adapter(), derive_seed(seed, "svd"))
+        order = derive_seed(seed, "own")
+        found = fit(engine, form, numbers, data.labelled, way.terms, order)
+        spec, state = form.plain(bank, shape, found.numbers)
+        spent = engine.layer_forwards
+    with closing(opened(spec)) as engine:
+        engine.put(state)
+        yield _own(way, engine, spec, shape, found, spent)
+
+
+def _own(
+    way: Way, engine: Engine, spec: AdapterSpec, shape: Shape, found: Fitted, spent: int
+) -> Own:
+    made = lora_modules(spec, shape)
+    every = lora_modules(AdapterSpec(rank=1, targets=way.targets), shape)
+    ranks = {
+        f"{one.layer}.{one.target}": made[name].rank if name in made else 0
+        for name, one in every.items()
+    }
+    return Own(engine, spec, found.loss, spent + engine.layer_forwards, ranks)

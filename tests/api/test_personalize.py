@@ -1,0 +1,146 @@
+"""An adapter of one's own: by every method, compared, loaded by PEFT, refused in one line."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import smidgen
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.peft_folder import Exported, write_peft_folder
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import Base
+from edge_client.errors import Failed, WrongInput
+from edge_client.personal.methods import METHODS
+from edge_client.texts.tasks import Task
+from edge_client.wire.tensors import encode_adapter
+from tests.command_line import smidgen as command
+from tests.edge_client.engine.engines import KINDS, TEXTS
+
+NAME = "lora:4@q,k,v,o,up,down+generator"
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for part, labelled in (("labelled", True), ("test", True), ("unlabelled", False)):
+        with (folder / f"{part}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label"] if labelled else ["text"])
+            writer.writerows([t.text, t.label] if labelled else [t.text] for t in TEXTS * 2)
+    return folder
+
+
+def generator(folder: Path, base: Base, task: Task, name: str = NAME, seed: int = 1) -> Path:
+    origin = Exported(name, base.peft_name, base.base_id, base.architecture, task)
+    state = initial_adapter(parse_adapter(name), base, len(task.labels), seed)
+    write_peft_folder(folder, origin, encode_adapter(state))
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_keeps_as_many_ranks_and_equal_arguments_give_equal_bytes(
+    tmp_path: Path, texts: Path, tiny_base: Base, hub_task: Task, method: str, kind: str
+) -> None:
+    by = generator(tmp_path / "generator", tiny_base, hub_task) if method == "fedp2eft" else None
+    found = [
+        smidgen.personalize(
+            texts,
+            tmp_path / out,
+            task=hub_task,
+            base=str(tiny_base.folder),
+            engine=kind,
+            generator=by,
+            method=method,
+            rank_budget=2,
+            epochs=2,
+        )
+        for out in ("one", "two")
+    ]
+    assert sum(found[0].ranks.values()) == 2 * len(found[0].ranks) == 2 * 12
+    assert found[0].num_examples == found[0].test_examples == len(TEXTS) * 2
+    assert found[0].accuracy is not None and found[0].accuracy_shared is not None
+    one, two = ((tmp_path / n / "adapter_model.safetensors").read_bytes() for n in ("one", "two"))
+    assert one == two
+
+
+def test_peft_loads_it_and_gives_the_same_answers(
+    tmp_path: Path, texts: Path, tiny_base: Base, hub_task: Task
+) -> None:
+    torch, peft = pytest.importorskip("torch"), pytest.importorskip("peft")
+    transformers = pytest.importorskip("transformers")
+    by = generator(tmp_path / "generator", tiny_base, hub_task)
+    known: dict[str, Any] = {"task": hub_task, "base": str(tiny_base.folder), "engine": "torch"}
+    own = smidgen.personalize(
+        texts, tmp_path / "own", generator=by, rank_budget=1, lr=0.05, **known
+    )
+    assert 0 in own.ranks.values() or len(set(own.ranks.values())) == 1
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tiny_base.folder).eval()
+    model = peft.PeftModel.from_pretrained(model, tmp_path / "own").eval()
+    labeller = smidgen.predict(
+        [t.text for t in TEXTS],
+        adapter=tmp_path / "own",
+        base=str(tiny_base.folder),
+        engine="torch",
+    )
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(tiny_base.folder / "tokenizer.json"), mask_token="[MASK]"
+    )
+    words = [tokenizer.convert_tokens_to_ids(hub_task.verbalizer[one]) for one in hub_task.labels]
+    for text, said in zip(TEXTS, labeller, strict=True):
+        asked = hub_task.patterns[0].replace("{text}", text.text)
+        ids = torch.tensor([tokenizer.encode(asked)])
+        logits = model(input_ids=ids).logits[0, (ids[0] == tokenizer.mask_token_id).nonzero()[0, 0]]
+        expected = logits[words].softmax(0)
+        given = [said.probabilities[label] for label in hub_task.labels]
+        assert expected.tolist() == pytest.approx(given, abs=1e-4)
+
+
+def test_what_does_not_fit_is_one_line_and_the_shared_adapter_stays(
+    tmp_path: Path, texts: Path, tiny_base: Base, hub_task: Task
+) -> None:
+    by = generator(tmp_path / "generator", tiny_base, hub_task)
+    plain = generator(tmp_path / "plain", tiny_base, hub_task, "lora:4")
+    other = generator(tmp_path / "other", tiny_base, hub_task, "lora:8@q,v+generator")
+    single = tmp_path / "single"
+    single.mkdir()
+    (single / "labelled.csv").write_text("text,label\nstorm,weather\n")
+    known: dict[str, Any] = {"task": hub_task, "base": str(tiny_base.folder), "engine": KINDS[0]}
+    for data, options, said in (
+        (texts, {"generator": by, "rank_budget": 0}, "--rank-budget 0: 1 to 4, the bank's ranks"),
+        (texts, {"generator": by, "rank_budget": 5}, "--rank-budget 5: 1 to 4, the bank's ranks"),
+        (texts, {"generator": plain}, "is an adapter, lora:4"),
+        (texts, {"generator": by, "shared": other}, "is a generator, which answers no text"),
+        (texts, {"method": "fedp2eft"}, "--method fedp2eft and --generator FOLDER go together"),
+        (texts, {"generator": by, "method": "lora"}, "go together"),
+        (texts, {"method": "lara"}, "--method lara: one of fedp2eft, bt-lora"),
+        (single, {"generator": by}, "1 text here: a generator goes by 2 or more"),
+    ):
+        with pytest.raises((WrongInput, Failed), match=said) as raised:
+            smidgen.personalize(data, tmp_path / "own", **known, **options)
+        assert "\n" not in str(raised.value) and not (tmp_path / "own").exists()
+
+
+def test_the_command_shows_who_got_which_rank(
+    tmp_path: Path, texts: Path, tiny_base: Base, hub_task: Task
+) -> None:
+    by = generator(tmp_path / "generator", tiny_base, hub_task)
+    shared = generator(tmp_path / "shared", tiny_base, hub_task, "lora:4")
+    (texts / "task.toml").write_text(
+        f"labels = {json.dumps(list(hub_task.labels))}\n"
+        f"patterns = {json.dumps(list(hub_task.patterns))}\n"
+    )
+    begin = ("client", "personalize", "--data", str(texts), "--base", str(tiny_base.folder))
+    line = (*begin, "--generator", str(by), "--shared", str(shared), "--epochs", "1")
+    done = command(*line, "--out", str(tmp_path / "own"))
+    assert done.exit_code == 0, done.stderr
+    assert "24 in " in done.stdout and "of 12 modules, by fedp2eft" in done.stdout
+    assert "the shared adapter" in done.stdout
+    told = command(*line, "--out", str(tmp_path / "own"), "--json")
+    assert json.loads(told.stdout)["ranks"]["0.q"] >= 0
