@@ -17,6 +17,7 @@ from edge_client.errors import WrongInput
 from edge_client.wire.tensors import AdapterState
 
 PREFIX = "base_model.model."
+GENERATOR = "+generator"
 TARGETS = ("q", "k", "v", "o", "up", "down")
 GRAMMAR = (
     "lora:R, lora:R@q,v,k,o,up,down, prompt:N, bias, one of them with +head, or head; "
@@ -112,6 +113,11 @@ class AdapterSpec:
         if self.generator:
             parts.append("generator")
         return "+".join(parts)
+
+
+def is_generator(name: str) -> bool:
+    """Whether an adapter's name is a generator's; of names that are outside the grammar too."""
+    return name.endswith(GENERATOR)
 
 
 def parse_adapter(text: str) -> AdapterSpec:

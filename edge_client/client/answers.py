@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_client.adapters.spec import parse_adapter
+from edge_client.adapters.spec import is_generator
 from edge_client.client.state import Answer
 from edge_client.codecs.codec import AUTO, PLAIN
 from edge_client.engine.engine import Engine
@@ -64,7 +64,7 @@ def answer(
         TrainingError: No texts to train on, or the loss is no longer finite.
     """
     before = engine.layer_forwards
-    if parse_adapter(work.adapter_spec).generator:
+    if is_generator(work.adapter_spec):
         finished = _of_generator(engine, start, own, work, device_id, held)
         spent = engine.layer_forwards - before
         return replace(finished, report=replace(finished.report, layer_forwards=spent))

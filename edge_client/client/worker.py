@@ -7,7 +7,7 @@ work are read again; those that cannot be read leave what was read before in use
 import logging
 from collections.abc import Callable
 
-from edge_client.adapters.spec import frozen_layers, parse_adapter
+from edge_client.adapters.spec import frozen_layers, is_generator, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.answers import answer
 from edge_client.client.enrolment import check_base, check_ready, check_texts
@@ -101,7 +101,6 @@ class Worker:
         check_base(self._settings.on_base(work.base_id), work.base_id, base_name)
         limits = self._settings.limits
         limits.check(work.training)
-        spec = parse_adapter(work.adapter_spec)
         with meter.phase("load"):
             with waiting():
                 engine, own = self._ready(work)
@@ -109,7 +108,9 @@ class Worker:
             notes = self._known(own, work)
             progress = Progress(work, texts_in(work, own.data))
             engine.on_texts = Watched(limits.seconds, progress)
-            if work.kind != "train" or spec.generator:  # training is left where its keeper says
+            if work.kind != "train" or is_generator(
+                work.adapter_spec
+            ):  # training is left where its keeper says
                 # what was labelled is on disk; an evaluation would begin anew, so it stays
                 leave = self._guest.between if work.kind == "label" else self._guest.stay
                 engine.on_texts = left_after(engine.on_texts, leave)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from coordinator.rounds.learning.handing import handed
-from edge_client.adapters.spec import parse_adapter
+from edge_client.adapters.spec import is_generator
 from edge_client.client.answers import answer
 from edge_client.client.failures import code_of
 from edge_client.client.state import Answer
@@ -22,7 +22,6 @@ from edge_client.texts.examples import ClientData, Example
 from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import decode_adapter
-from simulation.experiments.experiment import FULL
 from simulation.experiments.federation.outcomes import NOTHING, Standing
 from simulation.experiments.scoring import Score, score
 from simulation.experiments.stage import Stage
@@ -40,8 +39,6 @@ class InProcess:
         self._on, self._engine = on, on.open_engine()
         self._open = ExitStack()
         self._open.callback(self._engine.close)
-        asked = on.experiment.adapter
-        self._is_generator = asked not in FULL and parse_adapter(asked).generator
         self._lower: dict[str, Engine] = {}  # of adapters of a lower rank, once they are asked for
         if on.experiment.cache_bytes:
             folder = tempfile.TemporaryDirectory(prefix="smidgen-activations-")
@@ -128,7 +125,7 @@ class InProcess:
 
     def judge(self, adapter: bytes, arm: str) -> Score:
         """By test texts; a generator answers none, so the base is judged in its place."""
-        if self._is_generator:
+        if is_generator(self._on.experiment.adapter):
             self._engine.put(drawn_bank(self._engine.adapter()))
         else:
             self._engine.load_adapter(decode_adapter(adapter))

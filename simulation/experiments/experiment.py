@@ -33,7 +33,7 @@ from coordinator.plugins import check_known
 from coordinator.rounds.learning.settings import Learning, check_generator, check_together
 from coordinator.rounds.pace.settings import Asynchronous
 from edge_client.adapters.ranks import LORA_ALPHA
-from edge_client.adapters.spec import AdapterError, parse_adapter
+from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.codecs.codec import AUTO
 from edge_client.codecs.settings import Updates
@@ -42,6 +42,7 @@ from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 from simulation.experiments.hostile import Hostile
+from simulation.experiments.personal.settings import Personal, misfit
 from simulation.population.deal import Deal
 
 if sys.version_info >= (3, 11):
@@ -60,6 +61,7 @@ ADDED_LATER = (
     "ranks",
     "updates",
     "patience",
+    "personal",
 )
 CLOCKED = ("over_selection", "asynchronous")  # of run files; they go by who answers when
 OF_FACTS = ("memory", "balance")  # selections by what only real devices have
@@ -104,6 +106,8 @@ class Experiment:
         max_examples: Largest weight of a client in a mean; `adaptive`, or 0 for any.
         is_guarded: Whether a new adapter is checked and a run goes back by itself, as runs do.
         hostile: Clients that forge their answers; None where all are honest.
+        personal: What every client does for itself in the end, by which it is judged; None: the
+            shared adapter is judged.
         labelling: How clients label their own texts; None if they do not.
         gate_texts: With labelling: training texts kept aside, with their labels, on which adapters
             are judged before they label (AUG-FedPrompt's capacity gate); nobody trains on them.
@@ -141,6 +145,7 @@ class Experiment:
     max_examples: int | Literal["adaptive"] = 0
     is_guarded: bool = False
     hostile: Hostile | None = None
+    personal: Personal | None = None
     labelling: Labelling | None = None
     gate_texts: int = 64
     cache_bytes: int = 0
@@ -196,6 +201,13 @@ class Experiment:
             f"learning: selection = {policy}: virtual clients have no memory and no tags; random, "
             "coverage or utility is expected",
         )
+        if self.personal is not None:
+            is_plain = self.paradigm == "federated" and not self.labelling and not self.hostile
+            silos = len(self.languages) if self.deal.by and not self.deal.clients else 0
+            is_plain = is_plain and self.adapter not in FULL
+            spec = parse_adapter(self.adapter) if is_plain else AdapterSpec()
+            lack = misfit(self.personal, spec, is_plain, self.rounds, silos)
+            _demand(not lack, f"personal{lack}")
         _demand(self.updates.up != AUTO, "updates: up: a codec by name; no link is measured here")
         is_product = self.learning.lora_mean != "factors"
         if self.adapter in FULL:
@@ -225,6 +237,11 @@ class Experiment:
             all(1 <= rank <= spec.largest_rank for rank in self.ranks),
             f"ranks: 1 to {spec.largest_rank}",
         )
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether anything is: in rounds, or by every client for itself."""
+        return self.rounds > 0 or self.personal is not None
 
     def key(self, base_id: str, dataset_sha256: str, task: Task, engine: str) -> str:
         """Names an experiment's results: equal keys give equal numbers.
@@ -361,6 +378,7 @@ def read_experiment(path: Path) -> Experiment:
     _check_keys(table.get("learning", {}), Learning, f"{path}: [learning]")
     _check_keys(table.get("updates", {}), Updates, f"{path}: [updates]")
     _check_keys(table.get("hostile", {}), Hostile, f"{path}: [hostile]")
+    _check_keys(table.get("personal", {}), Personal, f"{path}: [personal]")
     _check_keys(table.get("labelling", {}), Labelling, f"{path}: [labelling]")
     try:
         experiment = msgspec.convert({"name": path.stem} | table, Experiment)

@@ -13,8 +13,8 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from edge_client.client.state import Answer
 from edge_client.labelling.book import Book
@@ -33,6 +33,8 @@ QUIET = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+Asked = TypeVar("Asked")
+Done = TypeVar("Done")
 STORE_BYTES = 80 << 20  # about the least Ray takes; an adapter a round is all that lies there
 
 
@@ -133,6 +135,34 @@ class RayDevices:
             return self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             raise _failed(error) from error
+
+
+def each(
+    address: str, work: Callable[[Stage, Asked], Done], on: Stage, asked: Sequence[Asked]
+) -> Iterator[Done]:
+    """What a function gives for each, in the order asked; on a cluster's processors.
+
+    Args:
+        address: A cluster's, or `local`.
+        work: The function; a module's, so that it can travel.
+        on: Base, texts and clients, which travel once.
+        asked: What is asked besides.
+
+    Raises:
+        SimulationError: There is no such cluster, or a worker failed.
+    """
+    ray = _joined(address)
+    remote: Any = ray.remote(num_cpus=on.experiment.threads)(work)
+    shared = ray.put(on)
+    waiting = [remote.remote(shared, one) for one in asked]
+    try:
+        for one in waiting:
+            yield ray.get(one)
+    except ray.exceptions.RayError as error:
+        raise _failed(error) from error
+    finally:
+        for one in waiting:
+            ray.cancel(one, force=True)
 
 
 def _joined(address: str) -> Any:

@@ -70,6 +70,7 @@ class Row:
         reported: Accuracy by what devices told of it, where hostile ones are among them.
         trouble: What was done about the run after it: not taken, or gone back; empty of nothing.
         lost: Share of the mean's squared norm that the run's rank leaves out, where that is known.
+        ranks: Each module's rank, where the arm chose them for itself.
     """
 
     arm: str
@@ -90,6 +91,7 @@ class Row:
     reported: float | None = None
     trouble: str = ""
     lost: float | None = None
+    ranks: dict[str, int] = field(default_factory=dict)
 
     @property
     def all_forwards(self) -> int:
@@ -100,10 +102,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """An experiment and all its rows so far."""
+    """An experiment and all its rows so far.
+
+    Attributes:
+        experiment: What was run.
+        rows: One per round and arm.
+        parts: The federated rounds before it, where every client trained for itself after them.
+    """
 
     experiment: Experiment
     rows: tuple[Row, ...] = field(default=())
+    parts: tuple["Result", ...] = field(default=())
 
     def curve(self) -> list[tuple[int, Score]]:
         """(round, score of all test texts) where every arm has been scored by then."""
@@ -145,8 +154,9 @@ class Result:
         return failed, sum(row.clients for row in self.rows), reason
 
     def total(self, name: str) -> float:
-        """Sum of a figure over all rows, such as `bytes_up`."""
-        return float(sum(getattr(row, name) for row in self.rows))
+        """Sum of a figure over all rows, such as `bytes_up`, those of its parts among them."""
+        own = float(sum(getattr(row, name) for row in self.rows))
+        return own + sum(part.total(name) for part in self.parts)
 
 
 class Record:
@@ -211,10 +221,7 @@ class Record:
         last = self._last.get(arm)
         if last is None:
             return None
-        path = self._adapter(arm, last.adapter_sha256)
-        body = path.read_bytes() if path.is_file() else b""
-        if sha256(body) != last.adapter_sha256:
-            raise RecordError(f"{path} is missing or altered; delete {self._folder} to run again")
+        path, body = self._adapter(arm, last.adapter_sha256), adapter_of(self._folder, last)
         beside = memory_of(path)
         memory = beside.read_bytes() if beside.is_file() else b""
         if not memory:
@@ -256,6 +263,7 @@ class Record:
             reported=closed.reported,
             trouble=closed.trouble,
             lost=closed.lost,
+            ranks=dict(closed.ranks),
         )
         before = self._last.get(arm)
         if closed.standing.memory:
@@ -273,7 +281,24 @@ class Record:
             memory_of(old).unlink(missing_ok=True)
 
     def _adapter(self, arm: str, name: str) -> Path:
-        return self._folder / f"{arm or 'all'}.{name[:12]}.safetensors"
+        return _adapter_in(self._folder, arm, name)
+
+
+def _adapter_in(folder: Path, arm: str, name: str) -> Path:
+    return folder / f"{arm or 'all'}.{name[:12]}.safetensors"
+
+
+def adapter_of(folder: Path, row: Row) -> bytes:
+    """The adapter of an arm's last row, encoded.
+
+    Raises:
+        RecordError: It is not there or altered.
+    """
+    path = _adapter_in(folder, row.arm, row.adapter_sha256)
+    body = path.read_bytes() if path.is_file() else b""
+    if sha256(body) != row.adapter_sha256:
+        raise RecordError(f"{path} is missing or altered; delete {folder} to run again")
+    return body
 
 
 def memory_of(adapter: Path) -> Path:

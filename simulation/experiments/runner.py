@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from multiprocessing.connection import wait
@@ -22,8 +23,10 @@ from simulation.experiments.federation.devices import Devices, SimulationError
 from simulation.experiments.federation.outcomes import Round
 from simulation.experiments.federation.run import federate
 from simulation.experiments.hostile import told_texts
+from simulation.experiments.personal.parts import part_of, parts
+from simulation.experiments.personal.phase import Asked, own_rounds
 from simulation.experiments.pseudo_score import PseudoScore
-from simulation.experiments.record import ROWS, Record, Result
+from simulation.experiments.record import ROWS, Record, Result, adapter_of, read_rows
 from simulation.experiments.stage import Arm, Stage, stage
 
 FEW_CLIENTS = 64  # up to this many, every row says how each of them does
@@ -68,12 +71,18 @@ def run_all(
     """
     said = tell or (lambda done, total, name: None)
     stages = [stage(experiment, place.data) for experiment in experiments]
-    different = {on.key: on for on in stages}
+    parted = [stage(part, place.data) for one in experiments for part in parts(one)]
+    first = {on.key: on for on in parted}
+    different = first | {on.key: on for on in stages}
     for on in different.values():
         on.check()
     total = sum(rounds_of(on) for on in different.values())
     if jobs > 1 and not place.ray and len(different) > 1:
-        _in_processes(list(different.values()), place, jobs, lambda n, name: said(n, total, name))
+        rest = [on for key, on in different.items() if key not in first]
+        for wave, others in ((list(first.values()), rest), (rest, list(first.values()))):
+            there = _rounds_done(others, place)
+            count = partial(_tell_more, said, there, total)
+            _in_processes(wave, place, jobs, count)
         found = {key: run(on.experiment, place) for key, on in different.items()}  # read, not run
     else:
         found = {}
@@ -86,6 +95,10 @@ def run_all(
         replace(found[on.key], experiment=experiment)
         for on, experiment in zip(stages, experiments, strict=True)
     ]
+
+
+def _tell_more(tell: Tell, there: int, total: int, done: int, name: str) -> None:
+    tell(there + done, total, name)
 
 
 @dataclass
@@ -104,6 +117,8 @@ class _Counter:
 
 def rounds_of(on: Stage) -> int:
     """Rows that an experiment has in the end: its rounds and the evaluation before them, by arm."""
+    if on.experiment.personal is not None:
+        return len(on.homes())
     return sum(1 + on.experiment.rounds * bool(arm.clients) for arm in on.arms())
 
 
@@ -123,8 +138,12 @@ def run(
         RecordError: Another process runs it.
     """
     on = stage(experiment, place.data)
+    ended = [_ended(part, place, on_round) for part in parts(experiment)]
     devices: Devices | None = None
     with Record(place.out / on.key, experiment, _facts(on)) as record:
+        if experiment.personal is not None:
+            _run_personal(on, record, [adapter for _, adapter in ended], place.ray, on_round)
+            return replace(record.result, parts=tuple(result for result, _ in ended))
         try:
             for arm in _open_arms(on, record):
                 devices = devices or _devices(on, place)
@@ -133,6 +152,32 @@ def run(
             if devices is not None:
                 devices.close()
         return record.result
+
+
+def _ended(
+    part: Experiment, place: Place, on_round: Callable[[Round], None]
+) -> tuple[Result, bytes]:
+    """Rounds that others go on from, run where they have not been, and their last adapter."""
+    on = stage(part, place.data)
+    folder = place.out / on.key
+    rows = read_rows(folder)  # without the lock: several processes go on from finished rounds
+    if not rows or min(rows[-1].round_index, rows[-1].evaluated) < part.rounds:
+        run(part, place, on_round)
+        rows = read_rows(folder)
+    return Result(part, tuple(rows)), adapter_of(folder, rows[-1])
+
+
+def _run_personal(
+    on: Stage, record: Record, shared: Sequence[bytes], ray: str, on_round: Callable[[Round], None]
+) -> None:
+    """What is left of a personal phase: the clients that have no row yet."""
+    _check_ray(ray)
+    done = {row.arm for row in record.result.rows}
+    names = [client.name for client in on.homes() if client.name not in done]
+    asked = [Asked(name, shared[part_of(on.experiment, name)] if shared else b"") for name in names]
+    for closed in own_rounds(on, asked, ray):
+        record.add(closed.cohort[0], closed, keep_clients=True)
+        on_round(closed)
 
 
 def _facts(on: Stage) -> dict[str, object]:
@@ -203,11 +248,15 @@ def _run_arm(
 def _devices(on: Stage, place: Place) -> Devices:
     if not place.ray:
         return InProcess(on)
-    if find_spec("ray") is None:
-        raise SimulationError(f"--ray needs Ray; {installing('ray')}")
+    _check_ray(place.ray)
     from simulation.experiments.ray_devices import RayDevices  # only where it is wanted
 
     return RayDevices(on, place.ray)
+
+
+def _check_ray(address: str) -> None:
+    if address and find_spec("ray") is None:
+        raise SimulationError(f"--ray needs Ray; {installing('ray')}")
 
 
 def _in_processes(

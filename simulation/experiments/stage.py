@@ -109,6 +109,10 @@ class Stage:
             if len(client.test)
         ]
 
+    def homes(self) -> Population:
+        """Clients that train for themselves after the rounds: those with test texts."""
+        return tuple(client for client in self.population if len(client.test))
+
     def open_engine(self, adapter: str = "") -> Engine:
         """The engine that all clients take turns at; the caller closes it.
 

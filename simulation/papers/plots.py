@@ -20,7 +20,7 @@ from profiling.canvas import (
     save,
     whole_numbers,
 )
-from simulation.papers.scenario import Measured, languages_of
+from simulation.papers.scenario import Measured, languages_of, trained_of
 
 PICTURES = ("accuracy.png", "languages.png", "clients.png")
 COSTS: tuple[tuple[str, float, str], ...] = (
@@ -35,6 +35,8 @@ PANELS = 3  # next to each other
 def draw(found: Sequence[Measured], folder: Path, title: str) -> list[Path]:
     """Write `accuracy.png` and, where there is something to show, `languages.png`, `clients.png`.
 
+    Clients that train for themselves are scored once: of them there is no accuracy by round.
+
     Args:
         found: Cells with their results.
         folder: Made where it is not there.
@@ -45,7 +47,9 @@ def draw(found: Sequence[Measured], folder: Path, title: str) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     title = f"{title}\n{figures_of(found)}"
-    pictures = {"accuracy.png": accuracy_figure(found, title)}
+    pictures = {}
+    if any(item.cell.experiment.personal is None for item in found):
+        pictures["accuracy.png"] = accuracy_figure(found, title)
     if len(languages_of(found)) > 1:
         pictures["languages.png"] = languages_figure(found, title)
     if any(len(clients_of(item)) > 1 and not is_by_language(item) for item in found):
@@ -59,11 +63,11 @@ def draw(found: Sequence[Measured], folder: Path, title: str) -> list[Path]:
 def figures_of(found: Sequence[Measured]) -> str:
     """Data, base, adapters, rounds and seeds that the pictures are of, in one line."""
     asked = [item.cell.experiment for item in found]
-    trained = [experiment for experiment in asked if experiment.rounds]
+    trained = [experiment for experiment in asked if experiment.is_trained]
     parts = (
         ", ".join(dict.fromkeys(experiment.dataset for experiment in asked)),
         "base " + ", ".join(dict.fromkeys(Path(experiment.base).name for experiment in asked)),
-        ", ".join(dict.fromkeys(experiment.adapter for experiment in trained)) or "nothing trained",
+        ", ".join(dict.fromkeys(map(trained_of, trained))) or "nothing trained",
         seeds_of(found),
     )
     return "; ".join(parts)
@@ -114,7 +118,7 @@ def legend_outside(figure: Any, axes: Any, width: float) -> None:
 
 def colours_of(found: Sequence[Measured]) -> dict[str, str]:
     """Each trained cell's colour, the same in every picture; what is not trained is grey."""
-    trained = [item.name for item in found if item.cell.experiment.rounds]
+    trained = [item.name for item in found if item.cell.experiment.is_trained]
     return {item.name: INK for item in found} | {
         name: colour(number) for number, name in enumerate(trained)
     }

@@ -14,7 +14,7 @@ from profiling.instruments.machine import this_machine
 from simulation.experiments.record import ROWS
 from simulation.experiments.runner import versions
 from simulation.experiments.stage import Stage
-from simulation.papers.scenario import Scenario
+from simulation.papers.scenario import Scenario, trained_of
 
 
 def facts(scenario: Scenario, stages: Sequence[Stage], seeds: int) -> list[str]:
@@ -26,8 +26,8 @@ def facts(scenario: Scenario, stages: Sequence[Stage], seeds: int) -> list[str]:
         texts = on.dataset
         lines.append(f"{texts.name}: {texts.origin}; licence: {texts.licence}; {texts.sha256[:12]}")
         lines += [f"{texts.name}: {note}" for note in texts.notes]
-    trained = [cell.experiment for cell in scenario.cells if cell.experiment.rounds]
-    adapters = dict.fromkeys(experiment.adapter for experiment in trained)
+    trained = [cell.experiment for cell in scenario.cells if cell.experiment.is_trained]
+    adapters = dict.fromkeys(map(trained_of, trained))
     rounds = ", ".join(str(n) for n in sorted({experiment.rounds for experiment in trained})) or "0"
     tests = min(len(on.dataset.test) for on in stages)
     error = 100 * 0.5 / math.sqrt(tests)

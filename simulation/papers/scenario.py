@@ -133,6 +133,12 @@ class Measured:
         return mean_and_spread([result.total(name) for result in self.results])[0]
 
 
+def trained_of(experiment: Experiment) -> str:
+    """What an experiment trains, for people."""
+    personal = experiment.personal
+    return experiment.adapter if personal is None else str(personal)
+
+
 def measured(scenario: Scenario, seeds: Sequence[int], results: Sequence[Result]) -> list[Measured]:
     """Put results, in the order of `Scenario.experiments`, into their cells."""
     per_cell = [results[at : at + len(seeds)] for at in range(0, len(results), len(seeds))]

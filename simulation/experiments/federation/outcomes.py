@@ -1,7 +1,7 @@
 """What the rounds of a federated run give and cost, and where it stands between two of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from edge_client.wire.control import Held
@@ -76,6 +76,7 @@ class Round:
         reported: Accuracy by what devices told, where hostile ones are among them.
         trouble: What was done about the run: not taken, or gone back; empty of nothing.
         lost: Share of the mean's squared norm that the run's rank leaves out, where that is known.
+        ranks: Each module's rank, where a client chose them for itself.
     """
 
     round_index: int
@@ -93,3 +94,4 @@ class Round:
     reported: float | None = None
     trouble: str = ""
     lost: float | None = None
+    ranks: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,129 @@
+"""What every client does for itself, after the rounds or without any: which ranks, and how long."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from edge_client.adapters.spec import AdapterSpec
+from edge_client.errors import WrongInput, demand
+from edge_client.personal import methods
+from edge_client.personal.methods import Way
+from edge_client.wire.seeds import derive_seed
+
+Method = Literal[methods.Method, "tuned"]
+METHODS: tuple[Method, ...] = (*methods.METHODS, "tuned")
+BY_GENERATOR, TUNED = get_args(methods.Method)[0], "tuned"
+GUIDED: tuple[Method, ...] = ("fedp2eft", "tuned")  # by what federated rounds have trained
+
+
+@dataclass(frozen=True)
+class Personal:
+    """How every client trains an adapter of its own, by which its own test texts are judged.
+
+    Attributes:
+        method: As `edge_client.personal.methods.Way` has it; or `tuned`, the shared adapter itself,
+            trained on after the experiment's rounds.
+        rank_budget: R: ranks kept are R x modules (`tuned` keeps the shared ones).
+        bank: Ranks of a module to choose from.
+        lr: Learning rate of A and B.
+        scale_lr: That of lambda, where it is trained.
+        search_steps: Steps on the whole bank before its ranks are chosen (`bt-lora`).
+        epochs: Passes over a client's texts with the ranks that were kept.
+        batch: Texts in one step.
+        groups: Languages are dealt to so many groups; each is left out of rounds once, and its
+            clients are told by what the others trained. 0: nobody is left out.
+
+    Raises:
+        WrongInput: A value outside its range; names it.
+    """
+
+    method: Method = "lora"
+    rank_budget: int = Way.rank_budget
+    bank: int = Way.bank
+    lr: float = Way.lr
+    scale_lr: float = Way.scale_lr
+    search_steps: int = Way.search_steps
+    epochs: int = Way.epochs
+    batch: int = Way.batch
+    groups: int = 0
+
+    def __post_init__(self) -> None:
+        known = ", ".join(METHODS)
+        demand(self.method in METHODS, f"personal.method {self.method!r} is not one of {known}")
+        demand(0 <= self.groups <= 1000 and self.groups != 1, "personal.groups: 0, or 2 to 1000")
+        try:
+            _ = self.way
+        except WrongInput as error:
+            raise WrongInput(f"personal.{error}") from None
+
+    @property
+    def way(self) -> Way:
+        """As a device does it; of `tuned` only how it trains."""
+        own: methods.Method = "lora"
+        method = next((one for one in methods.METHODS if one == self.method), own)
+        return Way(
+            method,
+            rank_budget=self.rank_budget,
+            bank=self.bank,
+            epochs=self.epochs,
+            batch=self.batch,
+            lr=self.lr,
+            scale_lr=self.scale_lr,
+            search_steps=self.search_steps,
+        )
+
+    def __str__(self) -> str:
+        kept = "" if self.method == "tuned" else f" of {self.rank_budget} ranks per module"
+        return self.method + kept
+
+
+def misfit(personal: Personal, spec: AdapterSpec, is_plain: bool, rounds: int, silos: int) -> str:
+    """What an experiment lacks for its personal phase, as the end of a line; empty: nothing.
+
+    Args:
+        personal: The phase.
+        spec: What the rounds before it train.
+        is_plain: Whether clients train one adapter together, without labelling or hostile ones.
+        rounds: Federated rounds before it.
+        silos: Named languages that are a client each; 0 where clients are not languages.
+    """
+    if not is_plain:
+        return (
+            ": paradigm `federated` of an adapter, without labelling and hostile clients, is "
+            "expected"
+        )
+    if personal.method in GUIDED and not rounds:
+        return f".method {personal.method}: rounds = 0; it goes by what 1 or more have trained"
+    if personal.method not in GUIDED and rounds:
+        return f".method {personal.method}: rounds = {rounds}; 0 is expected, for it knows of none"
+    by_generator = personal.method == BY_GENERATOR
+    bank = AdapterSpec(rank=personal.bank, targets=Way.targets, generator=True)
+    if by_generator and spec != bank:
+        return f".method {personal.method}: adapter {spec}; {bank} is expected"
+    if spec.generator and not by_generator:
+        return f".method {personal.method}: adapter {spec}; only {BY_GENERATOR} goes by a generator"
+    if personal.groups and (personal.method not in GUIDED or silos < personal.groups):
+        return (
+            ".groups: a method with rounds, deal.by `language` with clients = 0, and as many named "
+            f"languages as groups, or more, are expected; groups = {personal.groups}"
+        )
+    return ""
+
+
+def left_out(languages: Sequence[str], groups: int) -> tuple[tuple[str, ...], ...]:
+    """Languages in groups, drawn by a fixed seed, alike in size up to one.
+
+    Law: each language is in exactly one group; the order in which they are named does not matter.
+
+    Args:
+        languages: All of them.
+        groups: How many groups; at most as many as languages.
+    """
+    names = sorted(languages)
+    seed = derive_seed(0, "left out", *names)
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(names))
+    return tuple(
+        tuple(sorted(names[row] for row in order[first::groups])) for first in range(groups)
+    )

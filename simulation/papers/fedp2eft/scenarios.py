@@ -1,0 +1,161 @@
+"""FedP2EFT's experiments: every language adapts for itself, by ranks of one's own or even ones.
+
+Lee et al., AAAI 2026 (arXiv:2502.04387). Every language of MasakhaNEWS is one client; it starts
+from the base, chooses its ranks by a method, trains them on its own texts and is judged by its own
+test texts. The generator is trained federated before that, once for all rank budgets.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from edge_client.wire.training import Training
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.personal.settings import GUIDED, Method, Personal
+from simulation.papers.mfpt import MANY
+from simulation.papers.published.fedp2eft import SEEN, UNSEEN
+from simulation.papers.published.figure import Figure, Table
+from simulation.papers.scenario import Cell, Scenario
+from simulation.population.deal import Deal
+
+NAMES = ("masakhanews", "unseen", "budgets")
+RANK, BANK = 2, 16
+BUDGETS, QUICK_BUDGETS = (1, 2, 4, 8, 16), (1, 4)
+GROUPS, QUICK_GROUPS = 4, 2
+QUICK_LANGUAGES = ("eng", "hau", "orm", "tir")
+TEXTS, QUICK_TEXTS = 100, 40
+TESTS, QUICK_TESTS = 200, 40
+EPOCHS, QUICK_EPOCHS = 8, 2
+ROUNDS, QUICK_ROUNDS = 20, 2
+GENERATOR = "lora:16@q,k,v,o,up,down+generator"
+PLAIN, OURS = "LoRA", "FedP²EFT"
+ROWS: dict[str, Method] = {
+    PLAIN: "lora",
+    "uniform ranks": "uniform",
+    "random ranks": "random",
+    "AdaLoRA": "adalora",
+    "BT-LoRA": "bt-lora",
+    OURS: "fedp2eft",
+}
+LR = 5e-3  # of every method; no other was tried
+MINE = (
+    "published: 16 languages; ours: the base, texts and languages named "
+    "here; read differences between rows, not levels"
+)
+
+
+def scenario(name: str, base: str, quick: bool, rank: int, methods: Sequence[str] = ()) -> Scenario:
+    """One of the paper's experiments.
+
+    Args:
+        name: One of `NAMES`.
+        base: `embedded`, a folder or a hub name.
+        quick: Fewer languages, texts, rounds and methods.
+        rank: R of `masakhanews` and `unseen`: kept ranks are R x modules.
+        methods: Rows beside LoRA, of `ROWS`; none means all.
+    """
+    makers: dict[str, Callable[[str, bool, int], Scenario]] = {
+        "masakhanews": masakhanews,
+        "unseen": unseen,
+        "budgets": budgets,
+    }
+    found = makers[name](base, quick, rank)
+    asked = {PLAIN, *(methods or ROWS)}
+    return replace(found, cells=tuple(cell for cell in found.cells if cell.row in asked))
+
+
+def masakhanews(base: str, quick: bool, rank: int) -> Scenario:
+    """Every language of MasakhaNEWS that lies here, by every method; all took part in rounds."""
+    cells = [
+        cell(row, "mean of languages", experiment(base, method, quick, rank), SEEN)
+        for row, method in ROWS.items()
+    ]
+    title = f"MasakhaNEWS, seen clients, R = {rank}: accuracy in %"
+    return Scenario("fedp2eft masakhanews", title, tuple(cells), notes(quick), SEEN.source)
+
+
+def unseen(base: str, quick: bool, rank: int) -> Scenario:
+    """The same where nobody's generator has seen its language."""
+    groups = QUICK_GROUPS if quick else GROUPS
+    chosen = [(row, method) for row, method in ROWS.items() if method in ("lora", *GUIDED)]
+    cells = [
+        cell(row, "mean of languages", experiment(base, method, quick, rank, groups), UNSEEN)
+        for row, method in chosen
+    ]
+    title = f"MasakhaNEWS, clients that took no part in rounds, R = {rank}: accuracy in %"
+    more = f"{groups} groups of languages, drawn once; each is judged by what the others trained"
+    return Scenario("fedp2eft unseen", title, tuple(cells), (*notes(quick), more), UNSEEN.source)
+
+
+def budgets(base: str, quick: bool, rank: int) -> Scenario:
+    """One generator for all rank budgets, beside plain LoRA of each."""
+    chosen = [(row, method) for row, method in ROWS.items() if method in ("lora", *GUIDED)]
+    cells = [
+        cell(row, f"R = {budget}", experiment(base, method, quick, budget))
+        for row, method in chosen
+        for budget in (QUICK_BUDGETS if quick else BUDGETS)
+    ]
+    title = "MasakhaNEWS, seen clients, by rank budget: accuracy in %"
+    return Scenario("fedp2eft budgets", title, tuple(cells), notes(quick))
+
+
+def cell(row: str, column: str, asked: Experiment, table: Table | None = None) -> Cell:
+    """A method, with the paper's figures by language where it has them."""
+    published = printed(table, row) if table else {}
+    return Cell(row, column, asked, of_languages=True, published_by_language=published)
+
+
+def printed(table: Table, row: str) -> dict[str, Figure]:
+    """The paper's figures for one of our rows, by language; empty if it has none."""
+    if row not in table.columns:
+        return {}
+    found = {language: table.at(language, row) for language in table.rows}
+    return {language: figure for language, figure in found.items() if figure is not None}
+
+
+def experiment(base: str, method: Method, quick: bool, rank: int, groups: int = 0) -> Experiment:
+    """One method.
+
+    Args:
+        base: `embedded`, a folder or a hub name.
+        method: How every client adapts.
+        quick: Fewer languages, texts and rounds.
+        rank: R.
+        groups: Groups of languages that are left out of rounds in turn; 0: none is.
+    """
+    is_guided = method in GUIDED
+    rounds = QUICK_ROUNDS if quick else ROUNDS
+    return Experiment(
+        "fedp2eft",
+        "masakhanews",
+        languages=QUICK_LANGUAGES if quick else MANY,
+        base=base,
+        adapter=GENERATOR if is_guided else "lora:1",  # without rounds it says nothing
+        deal=Deal(by="language", clients=0),
+        training=Training(batch=8, tokens=64),
+        rounds=rounds if is_guided else 0,
+        evaluate_every=0,
+        personal=Personal(
+            method,
+            rank_budget=rank,
+            bank=BANK,
+            lr=LR,
+            epochs=QUICK_EPOCHS if quick else EPOCHS,
+            groups=groups if is_guided else 0,
+        ),
+        train_texts=QUICK_TEXTS if quick else TEXTS,
+        test_texts=QUICK_TESTS if quick else TESTS,
+    )
+
+
+def notes(quick: bool) -> tuple[str, ...]:
+    """How this differs from the paper."""
+    texts, epochs = (QUICK_TEXTS, QUICK_EPOCHS) if quick else (TEXTS, EPOCHS)
+    found = [
+        MINE,
+        f"{texts} labelled texts of each language, 64 tokens of each, asked by cloze; {epochs} "
+        "passes over them with the kept ranks, by every method",
+        f"learning rate {LR:g} for every method; no other was tried",
+    ]
+    if quick:
+        found.append("--quick: fewer languages, rounds, texts and test texts")
+    return tuple(found)

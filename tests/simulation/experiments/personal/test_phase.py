@@ -1,0 +1,158 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+
+from edge_client.adapters.spec import PREFIX, TARGETS, AdapterSpec, lora_modules
+from edge_client.bases.base import Base
+from edge_client.wire.tensors import decode_adapter
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.personal.settings import GUIDED, METHODS, Method, Personal
+from simulation.experiments.record import Row, adapter_of
+from simulation.experiments.runner import Place, run, run_all
+from simulation.experiments.stage import stage
+from simulation.population.deal import Deal
+from tests.simulation.experiments.experiments import small
+from tests.simulation.experiments.test_runner import place_in, plain
+
+ALONE = tuple(method for method in METHODS if method not in GUIDED)
+FEW = Personal(rank_budget=2, bank=4, lr=0.02, search_steps=2, epochs=2, batch=2)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return place_in(tmp_path)
+
+
+def own(base: Base, method: Method, **said: Any) -> Experiment:
+    """Two languages, each of which adapts for itself."""
+    usual = {"rounds": 0, "personal": replace(FEW, method=method)}
+    silos = Deal(by="language", clients=0)
+    return small(base, dataset="masakhanews", cohort=0, deal=silos, **(usual | said))
+
+
+@pytest.mark.parametrize("method", ALONE)
+def test_every_client_keeps_the_budget_and_is_judged_by_its_own_texts(
+    tiny_base: Base, place: Place, method: Method
+) -> None:
+    found = run(own(tiny_base, method), place)
+    assert [row.arm for row in found.rows] == ["eng", "hau"]
+    for row in found.rows:
+        assert sum(row.ranks.values()) == 2 * len(row.ranks) == 2 * 12
+        assert row.score is not None and list(row.score.by_client) == [row.arm]
+        assert row.bytes_up == 0 and row.layer_forwards > 0 and row.failed == 0
+    assert set(found.final().by_language) == {"eng", "hau"}
+
+
+@pytest.mark.parametrize("method", ALONE)
+def test_an_own_adapter_has_the_ranks_that_its_row_tells(
+    tiny_base: Base, place: Place, method: Method
+) -> None:
+    asked = own(tiny_base, method)
+    [row, _] = run(asked, place).rows
+    folder = place.out / stage(asked, place.data).key
+    found = decode_adapter(adapter_of(folder, row))
+    every = lora_modules(AdapterSpec(rank=1, targets=TARGETS), tiny_base.shape)
+    ranks = {
+        f"{one.layer}.{one.target}": len(found[f"{PREFIX}{name}.lora_A.weight"])
+        for name, one in every.items()
+        if f"{PREFIX}{name}.lora_A.weight" in found
+    }
+    assert ranks == {name: rank for name, rank in row.ranks.items() if rank}
+    assert any(tensor.any() for name, tensor in found.items() if name.endswith("lora_B.weight"))
+
+
+def test_a_phase_cut_between_clients_ends_as_if_it_had_not_been(
+    tiny_base: Base, place: Place, tmp_path: Path
+) -> None:
+    class Cut(Exception):
+        """Ends the process's work as a power cut would."""
+
+    def cut(_closed: object) -> None:
+        raise Cut
+
+    asked = own(tiny_base, "bt-lora")
+    whole = run(asked, replace(place, out=tmp_path / "whole"))
+    with pytest.raises(Cut):
+        run(asked, place, cut)
+    assert plain(run(asked, place).rows) == plain(whole.rows)
+
+
+def test_random_ranks_differ_by_client_and_by_seed(tiny_base: Base, place: Place) -> None:
+    def ranks(seed: int) -> list[dict[str, int]]:
+        return [row.ranks for row in run(own(tiny_base, "random", seed=seed), place).rows]
+
+    assert ranks(0)[0] != ranks(0)[1] and ranks(0) != ranks(1)
+
+
+def test_processes_and_their_number_change_nothing(
+    tiny_base: Base, place: Place, tmp_path: Path
+) -> None:
+    asked = [own(tiny_base, method, name=method) for method in ("lora", "random")]
+    alone = run_all(asked, place)
+    both = run_all(asked, replace(place, out=tmp_path / "other"), jobs=2)
+
+    def rows(results: list[Any]) -> list[list[Row]]:
+        return [plain(result.rows) for result in results]
+
+    assert rows(alone) == rows(both)
+
+
+def test_one_generator_serves_every_budget_and_is_trained_once(
+    tiny_base: Base, place: Place
+) -> None:
+    by_generator = {"adapter": "lora:4@q,k,v,o,up,down+generator", "rounds": 2}
+    asked = [
+        own(
+            tiny_base,
+            "fedp2eft",
+            personal=replace(FEW, method="fedp2eft", rank_budget=budget),
+            **by_generator,
+        )
+        for budget in (1, 3)
+    ]
+    few, many = run_all(asked, place)
+    for found, budget in ((few, 1), (many, 3)):
+        assert [row.arm for row in found.rows] == ["eng", "hau"]
+        assert all(sum(row.ranks.values()) == budget * 12 for row in found.rows)
+    for row, other in zip(few.rows, many.rows, strict=True):
+        assert all(row.ranks[name] <= other.ranks[name] for name in row.ranks)
+    assert len(list(place.out.glob("*/rows.jsonl"))) == 3
+    assert few.total("bytes_up") > 0
+
+
+def test_rounds_are_run_once_for_all_that_go_on_from_them(tiny_base: Base, place: Place) -> None:
+    asked = [
+        own(tiny_base, "tuned", rounds=2, personal=replace(FEW, method="tuned", epochs=epochs))
+        for epochs in (1, 2)
+    ]
+    short, long = run_all(asked, place)
+    assert short.rows != long.rows and len({one.experiment.name for one in short.parts}) == 1
+    assert len(list(place.out.glob("*/rows.jsonl"))) == 3
+    assert plain(short.parts[0].rows) == plain(long.parts[0].rows)
+    assert short.total("bytes_up") == short.parts[0].total("bytes_up") > 0
+    assert {row.round_index for row in short.rows} == {3}
+
+
+def test_who_is_left_out_of_rounds_goes_on_from_the_others(tiny_base: Base, place: Place) -> None:
+    alone = replace(FEW, method="tuned", groups=2)
+    two = {"languages": ("eng", "hau"), "rounds": 1, "evaluate_every": 0}
+    found = run(own(tiny_base, "tuned", personal=alone, **two), place)
+    assert sorted(part.experiment.languages for part in found.parts) == [("eng",), ("hau",)]
+    assert [row.arm for row in found.rows] == ["eng", "hau"]
+
+
+def test_processes_wait_for_the_rounds_that_they_go_on_from(
+    tiny_base: Base, place: Place, tmp_path: Path
+) -> None:
+    asked = [
+        own(tiny_base, "tuned", rounds=1, personal=replace(FEW, method="tuned", epochs=epochs))
+        for epochs in (1, 2)
+    ]
+    alone = run_all(asked, place)
+    both = run_all(asked, replace(place, out=tmp_path / "other"), jobs=2)
+    assert [plain(one.rows) for one in alone] == [plain(one.rows) for one in both]

@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+
+from simulation.papers.fedp2eft.scenarios import NAMES, OURS, PLAIN, ROWS, scenario
+from simulation.papers.mfpt import MANY
+from tests.command_line import smidgen
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_rows_have_a_personal_phase_of_the_same_length_and_the_generator_s_its_rounds(
+    name: str,
+) -> None:
+    found = scenario(name, "embedded", False, 2)
+    assert {cell.row for cell in found.cells} <= set(ROWS)
+    for cell in found.cells:
+        personal = cell.experiment.personal
+        assert personal is not None and personal.epochs == 8 and personal.lr == 5e-3
+        assert (cell.experiment.rounds > 0) == (cell.row == OURS)
+        assert cell.experiment.languages == MANY
+
+
+def test_the_paper_s_figures_stand_beside_ours_and_a_row_may_be_picked() -> None:
+    found = scenario("masakhanews", "embedded", True, 2, ["BT-LoRA"])
+    assert [cell.row for cell in found.cells] == [PLAIN, "BT-LoRA"]
+    assert found.cells[0].published_by_language["tir"].value == 44.9
+
+
+def test_budgets_share_one_generator() -> None:
+    cells = [cell for cell in scenario("budgets", "embedded", False, 2).cells if cell.row == OURS]
+    assert [cell.experiment.personal.rank_budget for cell in cells if cell.experiment.personal] == [
+        1,
+        2,
+        4,
+        8,
+        16,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("budget",), "SCENARIO 'budget' is not one of"),
+        (("unseen", "--method", "LoRa"), "--method 'LoRa' is not one of"),
+        (("unseen", "--rank", "17"), "17"),
+    ],
+)
+def test_what_is_not_known_is_refused(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    done = smidgen("simulate", "fedp2eft", *options, "--out", str(tmp_path))
+    assert done.exit_code == 2 and said in done.stderr
