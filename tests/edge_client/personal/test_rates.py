@@ -13,6 +13,7 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
+from edge_client.engine.onnx_backend.adamw import AdamW
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import TrainingError
 from edge_client.errors import WrongInput
@@ -23,6 +24,7 @@ from edge_client.personal.rates import (
     OWN,
     WEIGHT,
     Learning,
+    Rated,
     Rates,
     learned,
     rated_fit,
@@ -116,6 +118,24 @@ def test_factors_of_one_are_plain_training_and_of_zero_none(
     _, other = rated_fit(engine, adapter, factors, TRAIN, terms, 7)
     assert np.array_equal(other[still], adapter[still])
     assert encode_adapter(engine.adapter()) == encode_adapter(other)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6))
+@settings(max_examples=20, deadline=None)
+def test_each_tensor_moves_its_factor_times_as_far_as_by_plain_steps(seed: int, steps: int) -> None:
+    draw = np.random.Generator(np.random.PCG64(seed))
+    start = {name: draw.standard_normal((3, 2)).astype(np.float32) for name in "abc"}
+    factors = {"a": 1.0, "b": 0.0, "c": 2.5}
+    form, plain = Rated(start, factors), {name: one.copy() for name, one in start.items()}
+    numbers = {name: np.zeros_like(one) for name, one in start.items()}
+    optimizers = [AdamW(plain, 0.01, 0.0), AdamW(numbers, 0.01, 0.0)]
+    for _ in range(steps):
+        gradients = {name: draw.standard_normal((3, 2)).astype(np.float32) for name in start}
+        optimizers[0].step({name: one.copy() for name, one in gradients.items()})
+        optimizers[1].step(form.pull(numbers, gradients, 4))
+    for name, one in form.adapter(numbers).items():
+        expected = start[name] + factors[name] * (plain[name] - start[name])
+        assert np.allclose(one, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)

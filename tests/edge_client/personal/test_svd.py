@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from edge_client.adapters.banks import bank_spec
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import PREFIX, lora_modules, parse_adapter
+from edge_client.bases.architectures import Shape
 from edge_client.bases.base import Base
 from edge_client.engine.opening import open_engine
 from edge_client.errors import WrongInput
@@ -32,6 +33,7 @@ from edge_client.wire.tensors import AdapterState, encode_adapter
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS
 
+TINY = Shape("bert", 2, 2, 8, 2, 2, 4, 8, 50, 8, 16, "gelu", 1e-12, 0)
 FACTORS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5]), min_size=1, max_size=5)
 SCORES = st.dictionaries(st.sampled_from("abcdef"), FACTORS.map(np.array), min_size=1)
 SCHEDULES = st.builds(
@@ -242,3 +244,27 @@ def test_masking_is_in_place_and_every_rank_masks_nothing() -> None:
     assert encode_adapter(numbers) == before
     mask(numbers, {})
     assert not any(numbers[module + LAMBDA].any() for module in modules_of(numbers))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3))
+@settings(max_examples=10, deadline=None)
+def test_what_is_left_changes_the_base_as_the_masked_numbers_do(seed: int, target: int) -> None:
+    bank = bank_spec(parse_adapter("lora:3@q,v,up"), TINY)
+    draw = np.random.Generator(np.random.PCG64(seed))
+    numbers: AdapterState = {}
+    for name in lora_modules(bank, TINY):
+        for part, size in ((LORA_A, (3, 8)), (LORA_B, (8, 3)), (LAMBDA, (3,))):
+            numbers[PREFIX + name + part] = draw.standard_normal(size).astype(np.float32)
+    form = Svd(Schedule(target))
+    form.pull(numbers, {n: t.copy() for n, t in numbers.items() if LAMBDA not in n}, 10)
+    form.settle(numbers, 1, 2)
+    form.settle(numbers, 2, 2)
+    masked = form.adapter(numbers)
+    left, adapter = form.plain(bank, TINY, numbers)
+    made = {PREFIX + name: one for name, one in lora_modules(left, TINY).items()}
+    assert sum(one.rank for one in made.values()) == target * len(modules_of(numbers))
+    assert {one.scaling for one in made.values()} == {2.0}
+    for module in modules_of(numbers):
+        whole = masked[module + LORA_B] @ masked[module + LORA_A]
+        own = adapter[module + LORA_B] @ adapter[module + LORA_A] if module in made else 0.0
+        assert np.allclose(own, whole, atol=1e-5)
