@@ -10,7 +10,7 @@ thrown away. In the end lambdas go into B, so that what is left is LoRA with ran
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -34,7 +34,7 @@ from edge_client.personal.generator import factors
 from edge_client.personal.ground import ground_of
 from edge_client.personal.lesson import features_of
 from edge_client.personal.selection import Kept, at_random, chosen, cut, uniform
-from edge_client.personal.svd import Svd, schedule_of, svd_numbers
+from edge_client.personal.svd import Svd, initial_rank, schedule_of, svd_numbers
 from edge_client.texts.examples import ClientData
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState
@@ -206,14 +206,19 @@ def _even(way: Way, lambdas: dict[str, np.ndarray], seed: int) -> Kept:
 
 
 def _by_svd(way: Way, shape: Shape, opened: Opened, data: ClientData, seed: int) -> Iterator[Own]:
-    """AdaLoRA: one training, in which ranks are masked; at the end it is written as LoRA."""
-    bank = bank_spec(AdapterSpec(rank=way.bank, targets=way.targets), shape)
+    """AdaLoRA: one training, in which ranks are masked; at the end it is written as LoRA.
+
+    It begins with half as many ranks again as are left, and trains all at one rate, as FedP2EFT's
+    baseline does.
+    """
+    spec = AdapterSpec(rank=initial_rank(way.rank_budget), targets=way.targets)
+    bank, terms = bank_spec(spec, shape), replace(way.terms, scale_lr=way.lr)
     with closing(opened(bank)) as engine:
         passes = -(-len(data.labelled) // way.batch)
         form = Svd(schedule_of(way.rank_budget, max(1, way.epochs * passes)))
         numbers = svd_numbers(engine.adapter(), derive_seed(seed, "svd"))
         order = derive_seed(seed, "own")
-        found = fit(engine, form, numbers, data.labelled, way.terms, order)
+        found = fit(engine, form, numbers, data.labelled, terms, order)
         spec, state = form.plain(bank, shape, found.numbers)
         spent = engine.layer_forwards
     with closing(opened(spec)) as engine:
