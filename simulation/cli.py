@@ -10,6 +10,7 @@ from simulation.commands.experiments import (
     run_command,
 )
 from simulation.commands.fedp2eft import fedp2eft_command
+from simulation.commands.interpolate import interpolate_command
 from simulation.commands.mixed_ranks import mixed_ranks_command
 from simulation.commands.pretrain import pretrain
 from simulation.commands.selections import selections_command
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command("aug-fedprompt")(aug_fedprompt_command)
 app.command("mfpt")(mfpt_command)
 app.command("fedp2eft")(fedp2eft_command)
+app.command("interpolate")(interpolate_command)
 app.command("attacks")(attacks_command)
 app.command("mixed-ranks")(mixed_ranks_command)
 app.command("server-learning")(server_learning_command)

@@ -19,16 +19,16 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import evaluate
 from edge_client.errors import WrongInput, demand
 from edge_client.metering.memory import PeakSpan
-from edge_client.personal.methods import METHODS, Way, own_adapter
+from edge_client.personal.methods import BY_GENERATOR, FROM_SHARED, METHODS, Given, Way, own_adapter
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget
 from edge_client.texts.dialect import Dialect
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
-from edge_client.wire.tensors import AdapterState, encode_adapter
+from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training
 
-GUIDED, ALONE = METHODS[0], METHODS[1]  # by default, with a generator and without
+ALONE = "bt-lora"  # by default, where there is no generator
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,9 @@ class PersonalAdapter:
         folder: The PEFT folder it was written to.
         method: How its ranks were chosen.
         adapter: Its name: LoRA with ranks by module.
-        ranks: Each module's rank, by `layer.linear` such as `3.q`; 0: it is not made.
+        ranks: Each module's rank, by `layer.linear` such as `3.q`; 0: it is not made. None are
+            told of a shared adapter's.
+        alpha: Of `interpolated`: how far it is from the shared one, 0 to 1.
         num_examples: Texts that it was trained on.
         loss: Mean loss of the last pass, nats.
         accuracy: Share of right labels of the test texts; None without any.
@@ -54,6 +56,7 @@ class PersonalAdapter:
     method: str
     adapter: str
     ranks: dict[str, int]
+    alpha: float | None
     num_examples: int
     loss: float
     accuracy: float | None
@@ -119,6 +122,7 @@ def personalize(
         generator: Folder of a generator that a +generator run gave.
         method: How ranks are chosen: `fedp2eft` (by the generator), `bt-lora`, `adalora`, `lora`,
             `uniform`, `random`; by default the first with a generator, and the second without.
+            `tuned` trains the shared adapter on, and `interpolated` goes back some of that way.
         rank_budget: R: as many ranks as R times the modules there are, wherever they are needed.
         shared: Folder of the shared adapter to compare with; by default the base alone.
         epochs: Passes over the texts.
@@ -147,21 +151,24 @@ def personalize(
         texts_in, chosen, Dialect(text_column, label_column, delimiter, encoding)
     )
     opened = open_base(str(base))
-    spec, numbers = _generator(generator, opened)
-    how = method or (GUIDED if numbers is not None else ALONE)
+    net, other = _generator(generator, opened), _shared(shared, opened, chosen)
+    how = method or (BY_GENERATOR if net else ALONE)
     demand(
-        (how == GUIDED) == (numbers is not None),
-        f"--method {GUIDED} and --generator FOLDER go together; leave both out, or give both",
+        (how == BY_GENERATOR) == (net is not None),
+        f"--method {BY_GENERATOR} and --generator FOLDER go together; leave both out, or give both",
     )
-    rank = spec.rank if spec else Way.bank
+    is_on = how in FROM_SHARED
+    demand(other is not None or not is_on, f"--method {how} goes on from --shared FOLDER; give it")
+    rank = net.spec.rank if net else Way.bank
     demand(
         1 <= rank_budget <= rank,
         f"--rank-budget {rank_budget}: 1 to {rank}, the bank's ranks, is expected",
     )
-    way = _way(how, rank_budget, spec, training)
+    way = _way(how, rank_budget, net, training)
     at = _Opening(engine, opened, chosen, training, parse_budget(memory_budget), device)
-    before = _shared_score(at, shared, texts.test)
-    with own_adapter(way, opened.shape, at.engine, texts, seed, numbers) as own:
+    before = _score(at, other, texts.test)
+    given = other if is_on else net
+    with own_adapter(way, opened.shape, at.engine, texts, seed, given) as own:
         after = evaluate(own.engine, texts.test).accuracy if texts.test else None
         name = str(own.spec)
         origin = Exported(name, opened.peft_name, opened.base_id, opened.architecture, chosen)
@@ -171,6 +178,7 @@ def personalize(
             method=how,
             adapter=name,
             ranks=own.ranks,
+            alpha=own.alpha,
             num_examples=len(texts.labelled),
             loss=own.loss,
             accuracy=after,
@@ -182,22 +190,22 @@ def personalize(
         )
 
 
-def _way(method: str, rank_budget: int, spec: AdapterSpec | None, training: Training) -> Way:
+def _way(method: str, rank_budget: int, net: Given | None, training: Training) -> Way:
     known = next((one for one in METHODS if one == method), None)
     if known is None:
         raise WrongInput(f"--method {method}: one of {', '.join(METHODS)} is expected")
-    bank = (spec.rank, spec.targets) if spec else (Way.bank, Way.targets)
+    bank = (net.spec.rank, net.spec.targets) if net else (Way.bank, Way.targets)
     return Way(known, rank_budget, *bank, training.epochs, training.batch, training.lr)
 
 
-def _generator(folder: Place | None, base: Base) -> tuple[AdapterSpec | None, AdapterState | None]:
-    """A generator's form and numbers.
+def _generator(folder: Place | None, base: Base) -> Given | None:
+    """A generator.
 
     Raises:
         AdapterError: No such folder, or an adapter, or a generator of another base.
     """
     if folder is None:
-        return None, None
+        return None
     origin, state = read_peft_folder(place(folder), base)
     spec = parse_adapter(origin.adapter)
     demand(
@@ -206,28 +214,39 @@ def _generator(folder: Place | None, base: Base) -> tuple[AdapterSpec | None, Ad
         "a generator (it may stand as --shared)",
         AdapterError,
     )
-    return spec, state
+    return Given(spec, state)
 
 
-def _shared_score(at: _Opening, folder: Place | None, tests: tuple[Example, ...]) -> float | None:
+def _shared(folder: Place | None, base: Base, task: Task) -> Given | None:
+    """The shared adapter.
+
+    Raises:
+        AdapterError: No such folder, or a generator, or an adapter of another base.
+        WrongInput: It is of other labels.
+    """
+    if folder is None:
+        return None
+    origin, state = read_peft_folder(place(folder), base)
+    spec = parse_adapter(origin.adapter)
+    demand(
+        not spec.generator,
+        f"--shared {folder} is a generator, which answers no text; give it as --generator",
+        AdapterError,
+    )
+    demand(
+        origin.task.labels == task.labels,
+        f"--shared {folder} is of labels {', '.join(origin.task.labels)}; the task has "
+        f"{', '.join(task.labels)}",
+    )
+    return Given(spec, state)
+
+
+def _score(at: _Opening, shared: Given | None, tests: tuple[Example, ...]) -> float | None:
     """How often the shared adapter is right, or the base alone."""
-    spec, state = parse_adapter("lora:1"), None  # whose first values change nothing
-    if folder is not None:
-        origin, state = read_peft_folder(place(folder), at.base)
-        spec = parse_adapter(origin.adapter)
-        demand(
-            not spec.generator,
-            f"--shared {folder} is a generator, which answers no text; give it as --generator",
-            AdapterError,
-        )
-        demand(
-            origin.task.labels == at.task.labels,
-            f"--shared {folder} is of labels {', '.join(origin.task.labels)}; the task has "
-            f"{', '.join(at.task.labels)}",
-        )
     if not tests:
         return None
+    spec = shared.spec if shared else parse_adapter("lora:1")  # whose first values change nothing
     with closing(at.engine(spec)) as engine:
-        if state is not None:
-            engine.load_adapter(state)
+        if shared is not None:
+            engine.load_adapter(shared.numbers)
         return evaluate(engine, tests).accuracy

@@ -33,7 +33,8 @@ from edge_client.wire.training import Training
 GENERATOR = "Folder of a generator that a +generator run gave."
 METHOD = (
     "How ranks are chosen: fedp2eft (by the generator; the default with one), bt-lora (the default "
-    "without), adalora, lora, uniform, random."
+    "without), adalora, lora, uniform, random; or tuned, the --shared adapter trained on, and "
+    "interpolated, some of the way back from there."
 )
 BUDGET = "R: as many ranks as R times the modules there are, wherever they are needed."
 SHARED = "Folder of the shared adapter to compare with; by default the base alone."
@@ -91,7 +92,8 @@ def personalize_command(
     if json_output:
         print(json.dumps({"out": str(done.folder)} | _plain(done)))
         return
-    show(_ranks(done.ranks), file=Console().file)
+    if done.ranks:
+        show(_ranks(done.ranks), file=Console().file)
     print(_facts(done, shared))
 
 
@@ -113,8 +115,11 @@ def _ranks(ranks: Mapping[str, int]) -> Table:
 def _facts(done: PersonalAdapter, shared: Path | None) -> str:
     whose = "the shared adapter" if shared else "the base alone"
     kept, modules = sum(done.ranks.values()), sum(map(bool, done.ranks.values()))
+    how = f"{kept} in {modules} of {len(done.ranks)} modules, by {done.method}"
+    if not done.ranks:
+        how = f"those of the shared adapter, {done.method}"
     facts = {
-        "ranks": f"{kept} in {modules} of {len(done.ranks)} modules, by {done.method}",
+        "ranks": how if done.alpha is None else f"{how}; alpha {done.alpha:g} of 1",
         "trained on": f"{done.num_examples} texts, loss {done.loss:.3f} in the last pass",
         "accuracy": "not known: no test texts (a test.csv beside the others)",
         "peak memory": f"{size(done.peak_rss_bytes)} measured, {size(done.predicted_peak_bytes)} "

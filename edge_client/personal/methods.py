@@ -30,8 +30,10 @@ from edge_client.personal.bank import (
     modules_of,
 )
 from edge_client.personal.fitting import Fitted, Terms, fit
+from edge_client.personal.form import Plain
 from edge_client.personal.generator import factors
 from edge_client.personal.ground import ground_of
+from edge_client.personal.interpolation import along, kept_aside, mixed, nearest
 from edge_client.personal.lesson import features_of
 from edge_client.personal.selection import Kept, at_random, chosen, cut, uniform
 from edge_client.personal.svd import Svd, initial_rank, schedule_of, svd_numbers
@@ -39,8 +41,12 @@ from edge_client.texts.examples import ClientData
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState
 
-Method = Literal["fedp2eft", "bt-lora", "adalora", "lora", "uniform", "random"]
+Method = Literal[
+    "fedp2eft", "bt-lora", "adalora", "lora", "uniform", "random", "tuned", "interpolated"
+]
 METHODS: tuple[Method, ...] = get_args(Method)
+BY_GENERATOR: Method = "fedp2eft"
+FROM_SHARED: tuple[Method, ...] = ("tuned", "interpolated")
 LARGEST_BANK = 256
 FIRST_LAMBDA = 1.0  # so that a bank begins as plain LoRA of its rank
 
@@ -55,7 +61,9 @@ class Way:
         method: `fedp2eft`, the ranks that a generator tells from the texts; `bt-lora`, those whose
             lambda is largest once the whole bank has been trained for some steps; `adalora`, those
             that are not masked while an SVD is trained; `lora`, a plain one of that rank;
-            `uniform` and `random`, as many of the bank, evenly or drawn.
+            `uniform` and `random`, as many of the bank, evenly or drawn; `tuned`, the shared
+            adapter trained on; `interpolated`, what lies between the two ends of that
+            (`edge_client.personal.interpolation`).
         rank_budget: R: ranks kept are R x modules.
         bank: Ranks of a module to choose from.
         targets: Short names of the linears that have any.
@@ -103,6 +111,19 @@ class Way:
 
 
 @dataclass(frozen=True)
+class Given:
+    """What many devices have trained: a generator, or the shared adapter.
+
+    Attributes:
+        spec: Its form.
+        numbers: Its numbers.
+    """
+
+    spec: AdapterSpec
+    numbers: AdapterState
+
+
+@dataclass(frozen=True)
 class Own:
     """An adapter of one's own.
 
@@ -111,7 +132,10 @@ class Own:
         spec: Its form: LoRA with ranks by module.
         loss: Mean loss of the last pass, nats.
         layer_forwards: All that it took, choosing its ranks included.
-        ranks: Each module's rank, by `layer.linear`; 0: it is not made.
+        ranks: Each module's rank, by `layer.linear`; 0: it is not made. None are told of the shared
+            adapter's.
+        alpha: Of `interpolated`: how far it is from the shared one.
+        end: Of `interpolated`: the end of the way, where alpha is 1.
     """
 
     engine: Engine
@@ -119,6 +143,8 @@ class Own:
     loss: float
     layer_forwards: int
     ranks: dict[str, int]
+    alpha: float | None = None
+    end: AdapterState | None = None
 
 
 @contextmanager
@@ -128,7 +154,7 @@ def own_adapter(
     opened: Opened,
     data: ClientData,
     seed: int,
-    generator: AdapterState | None = None,
+    given: Given | None = None,
 ) -> Iterator[Own]:
     """Train an adapter on a device's own texts. Equal arguments give equal bytes.
 
@@ -138,24 +164,31 @@ def own_adapter(
         opened: Opens an engine for an adapter of the base.
         data: The device's texts; those with a label are trained on, and a generator reads all.
         seed: Of draws, and of the order of the texts.
-        generator: The numbers of a generator, for `fedp2eft`.
+        given: What many devices have trained, for the methods that go by that.
 
     Raises:
         AdapterError: A generator of another base or bank.
-        WrongInput: No generator where one is needed.
+        WrongInput: Nothing of the kind that the method goes by is given.
         TrainingError: Too few texts, or the loss is no longer finite.
     """
-    is_guided = way.method == "fedp2eft"
-    demand(is_guided == (generator is not None), "a generator goes with method fedp2eft alone")
+    is_guided = way.method == BY_GENERATOR
+    has_generator = given is not None and given.spec.generator
+    demand(is_guided == has_generator, f"a generator goes with method {BY_GENERATOR} alone")
+    is_shared = given is not None and not given.spec.generator
+    needed = " and ".join(FROM_SHARED)
+    demand(is_shared == (way.method in FROM_SHARED), f"a shared adapter goes with {needed} alone")
     if way.method == "adalora":
         yield from _by_svd(way, shape, opened, data, seed)
+        return
+    if given is not None and is_shared:
+        yield from _from_shared(way, opened, data, seed, given)
         return
     rank = way.rank_budget if way.method == "lora" else way.bank
     bank, spent = bank_spec(AdapterSpec(rank=rank, targets=way.targets), shape), 0
     if is_guided or way.method == "bt-lora":
         with closing(opened(bank)) as engine:
             first = drawn_bank(engine.adapter())
-            lambdas = _searched(way, shape, bank, engine, first, data, seed, generator)
+            lambdas = _searched(way, shape, bank, engine, first, data, seed, given)
             kept, spent = chosen(lambdas, way.rank_budget), engine.layer_forwards
         spec, numbers = cut(bank, shape, bank_numbers(first, lambdas), kept)
         engine = opened(spec)
@@ -183,19 +216,19 @@ def _searched(
     first: AdapterState,
     data: ClientData,
     seed: int,
-    numbers: AdapterState | None,
+    given: Given | None,
 ) -> dict[str, np.ndarray]:
     """Lambdas to choose by: told by a generator, or trained on the device's texts."""
-    if numbers is None:
+    if given is None:
         ones = np.full(bank.largest_rank, FIRST_LAMBDA, np.float32)
         start = bank_numbers(first, dict.fromkeys(modules_of(first), ones))
         order = derive_seed(seed, "search")
         return lambdas_of(fit(engine, Bank(), start, data.labelled, way.searching, order).numbers)
     generator = generator_of(bank, shape)
-    generator.check(numbers)
+    generator.check(given.numbers)
     texts = [*data.labelled, *data.unlabelled]
     features = features_of(engine, ground_of(engine, first), first, texts)
-    return factors(generator, numbers, features)
+    return factors(generator, given.numbers, features)
 
 
 def _even(way: Way, lambdas: dict[str, np.ndarray], seed: int) -> Kept:
@@ -224,6 +257,23 @@ def _by_svd(way: Way, shape: Shape, opened: Opened, data: ClientData, seed: int)
     with closing(opened(spec)) as engine:
         engine.put(state)
         yield _own(way, engine, spec, shape, found, spent)
+
+
+def _from_shared(
+    way: Way, opened: Opened, data: ClientData, seed: int, given: Given
+) -> Iterator[Own]:
+    """The shared adapter trained on, and a way back to it where that is asked for."""
+    is_between = way.method == "interpolated"
+    texts, aside = kept_aside(data.labelled, seed) if is_between else (data.labelled, ())
+    with closing(opened(given.spec)) as engine:
+        terms, order = way.terms, derive_seed(seed, "own")
+        found = fit(engine, Plain(), given.numbers, texts, terms, order)
+        end, alpha = found.numbers, None
+        if is_between:
+            alpha = nearest(along(engine, end, given.numbers, aside))
+            engine.put(mixed(end, given.numbers, alpha))
+        spent = engine.layer_forwards
+        yield Own(engine, given.spec, found.loss, spent, {}, alpha, end if is_between else None)
 
 
 def _own(

@@ -24,7 +24,7 @@ from edge_client.errors import WrongInput
 from edge_client.files import write_atomically
 from edge_client.wire.tensors import sha256
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation.outcomes import Looking, Round, Standing
+from simulation.experiments.federation.outcomes import Between, Looking, Round, Standing
 from simulation.experiments.scoring import Score, Tally, pooled
 
 ROWS = "rows.jsonl"
@@ -71,6 +71,7 @@ class Row:
         trouble: What was done about the run after it: not taken, or gone back; empty of nothing.
         lost: Share of the mean's squared norm that the run's rank leaves out, where that is known.
         ranks: Each module's rank, where the arm chose them for itself.
+        between: How far it went from the shared adapter, where it chose that.
     """
 
     arm: str
@@ -92,6 +93,7 @@ class Row:
     trouble: str = ""
     lost: float | None = None
     ranks: dict[str, int] = field(default_factory=dict)
+    between: Between | None = None
 
     @property
     def all_forwards(self) -> int:
@@ -264,6 +266,7 @@ class Record:
             trouble=closed.trouble,
             lost=closed.lost,
             ranks=dict(closed.ranks),
+            between=closed.between,
         )
         before = self._last.get(arm)
         if closed.standing.memory:

@@ -15,7 +15,7 @@ from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.errors import Failed, WrongInput
-from edge_client.personal.methods import METHODS
+from edge_client.personal.methods import FROM_SHARED, METHODS
 from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import encode_adapter
 from tests.command_line import smidgen as command
@@ -49,6 +49,7 @@ def test_every_method_keeps_as_many_ranks_and_equal_arguments_give_equal_bytes(
     tmp_path: Path, texts: Path, tiny_base: Base, hub_task: Task, method: str, kind: str
 ) -> None:
     by = generator(tmp_path / "generator", tiny_base, hub_task) if method == "fedp2eft" else None
+    shared = generator(tmp_path / "shared", tiny_base, hub_task, "lora:4")
     found = [
         smidgen.personalize(
             texts,
@@ -57,13 +58,18 @@ def test_every_method_keeps_as_many_ranks_and_equal_arguments_give_equal_bytes(
             base=str(tiny_base.folder),
             engine=kind,
             generator=by,
+            shared=shared,
             method=method,
             rank_budget=2,
             epochs=2,
         )
         for out in ("one", "two")
     ]
-    assert sum(found[0].ranks.values()) == 2 * len(found[0].ranks) == 2 * 12
+    if method in FROM_SHARED:
+        assert not found[0].ranks and found[0].adapter == "lora:4@q,v"
+    else:
+        assert sum(found[0].ranks.values()) == 2 * len(found[0].ranks) == 2 * 12
+    assert (found[0].alpha is not None) == (method == "interpolated")
     assert found[0].num_examples == found[0].test_examples == len(TEXTS) * 2
     assert found[0].accuracy is not None and found[0].accuracy_shared is not None
     one, two = ((tmp_path / n / "adapter_model.safetensors").read_bytes() for n in ("one", "two"))
@@ -119,6 +125,7 @@ def test_what_does_not_fit_is_one_line_and_the_shared_adapter_stays(
         (texts, {"generator": by, "shared": other}, "is a generator, which answers no text"),
         (texts, {"method": "fedp2eft"}, "--method fedp2eft and --generator FOLDER go together"),
         (texts, {"generator": by, "method": "lora"}, "go together"),
+        (texts, {"method": "tuned"}, "--method tuned goes on from --shared FOLDER; give it"),
         (texts, {"method": "lara"}, "--method lara: one of fedp2eft, bt-lora"),
         (single, {"generator": by}, "1 text here: a generator goes by 2 or more"),
     ):

@@ -56,6 +56,19 @@ class Looking:
 
 
 @dataclass(frozen=True)
+class Between:
+    """A client's way from the shared adapter (alpha = 0) to its own (1).
+
+    Attributes:
+        alpha: That it chose, by texts kept aside.
+        right: Right answers to its test texts by alpha, of `interpolation.ALPHAS`.
+    """
+
+    alpha: float
+    right: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Round:
     """What a closed round gave and cost; round 0 is the evaluation before any training.
 
@@ -77,6 +90,7 @@ class Round:
         trouble: What was done about the run: not taken, or gone back; empty of nothing.
         lost: Share of the mean's squared norm that the run's rank leaves out, where that is known.
         ranks: Each module's rank, where a client chose them for itself.
+        between: How far a client went from the shared adapter, where it chose that.
     """
 
     round_index: int
@@ -95,3 +109,4 @@ class Round:
     trouble: str = ""
     lost: float | None = None
     ranks: Mapping[str, int] = field(default_factory=dict)
+    between: Between | None = None

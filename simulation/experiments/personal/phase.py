@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_client.engine.engine import Engine
+from edge_client.personal.interpolation import along
+from edge_client.personal.methods import Own
 from edge_client.texts.examples import ClientData
 from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import encode_adapter
-from simulation.experiments.federation.outcomes import Round, Standing
+from edge_client.wire.tensors import decode_adapter, encode_adapter
+from simulation.experiments.federation.outcomes import Between, Round, Standing
 from simulation.experiments.personal.methods import fitted
 from simulation.experiments.scoring import Score, score
 from simulation.experiments.stage import Stage
@@ -54,6 +56,7 @@ def own_round(on: Stage, asked: Asked) -> Round:
     with fitted(on, data, seed, asked.shared) as own:
         forwards, train_s = own.layer_forwards, time.perf_counter() - start_s
         scored, body = _judged(on, own.engine, client), encode_adapter(own.engine.adapter())
+        between = _between(on, own, client, asked.shared)
     return Round(
         round_index=index,
         cohort=(client.name,),
@@ -67,6 +70,7 @@ def own_round(on: Stage, asked: Asked) -> Round:
         standing=Standing(body, index, index),
         score=scored,
         ranks=own.ranks,
+        between=between,
     )
 
 
@@ -84,6 +88,15 @@ def own_rounds(on: Stage, asked: Sequence[Asked], ray: str = "") -> Iterator[Rou
     from simulation.experiments.ray_devices import each  # only where it is wanted
 
     yield from each(ray, own_round, on, asked)
+
+
+def _between(on: Stage, own: Own, client: Client, shared: bytes) -> Between | None:
+    """How each step of the way from the shared adapter does, where the client went one."""
+    if own.alpha is None or own.end is None:
+        return None
+    tests = [on.dataset.test[row] for row in client.test]
+    way = along(own.engine, own.end, decode_adapter(shared), tests)
+    return Between(own.alpha, tuple(round(at.found.accuracy * len(tests)) for at in way))
 
 
 def _judged(on: Stage, engine: Engine, client: Client) -> Score:

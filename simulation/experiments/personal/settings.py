@@ -2,20 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.errors import WrongInput, demand
-from edge_client.personal import methods
-from edge_client.personal.methods import Way
+from edge_client.personal.methods import BY_GENERATOR, FROM_SHARED, METHODS, Method, Way
 from edge_client.wire.seeds import derive_seed
 
-Method = Literal[methods.Method, "tuned"]
-METHODS: tuple[Method, ...] = (*methods.METHODS, "tuned")
-BY_GENERATOR, TUNED = get_args(methods.Method)[0], "tuned"
-GUIDED: tuple[Method, ...] = ("fedp2eft", "tuned")  # by what federated rounds have trained
+GUIDED: tuple[Method, ...] = (BY_GENERATOR, *FROM_SHARED)  # by what rounds have trained
 
 
 @dataclass(frozen=True)
@@ -23,9 +18,9 @@ class Personal:
     """How every client trains an adapter of its own, by which its own test texts are judged.
 
     Attributes:
-        method: As `edge_client.personal.methods.Way` has it; or `tuned`, the shared adapter itself,
-            trained on after the experiment's rounds.
-        rank_budget: R: ranks kept are R x modules (`tuned` keeps the shared ones).
+        method: As `edge_client.personal.methods.Way` has it.
+        rank_budget: R: ranks kept are R x modules (`tuned` and `interpolated` keep the shared
+            ones).
         bank: Ranks of a module to choose from.
         lr: Learning rate of A and B.
         scale_lr: That of lambda, where it is trained.
@@ -60,11 +55,9 @@ class Personal:
 
     @property
     def way(self) -> Way:
-        """As a device does it; of `tuned` only how it trains."""
-        own: methods.Method = "lora"
-        method = next((one for one in methods.METHODS if one == self.method), own)
+        """As a device does it."""
         return Way(
-            method,
+            self.method,
             rank_budget=self.rank_budget,
             bank=self.bank,
             epochs=self.epochs,
@@ -75,7 +68,7 @@ class Personal:
         )
 
     def __str__(self) -> str:
-        kept = "" if self.method == "tuned" else f" of {self.rank_budget} ranks per module"
+        kept = "" if self.method in FROM_SHARED else f" of {self.rank_budget} ranks per module"
         return self.method + kept
 
 

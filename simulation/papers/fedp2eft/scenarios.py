@@ -8,9 +8,10 @@ test texts. The generator is trained federated before that, once for all rank bu
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from edge_client.personal.methods import Method
 from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.personal.settings import GUIDED, Method, Personal
+from simulation.experiments.personal.settings import GUIDED, Personal
 from simulation.papers.mfpt import MANY
 from simulation.papers.published.fedp2eft import SEEN, UNSEEN
 from simulation.papers.published.figure import Figure, Table

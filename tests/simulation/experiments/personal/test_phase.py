@@ -9,9 +9,10 @@ pytest.importorskip("fastapi")
 
 from edge_client.adapters.spec import PREFIX, TARGETS, AdapterSpec, lora_modules
 from edge_client.bases.base import Base
+from edge_client.personal.methods import METHODS, Method
 from edge_client.wire.tensors import decode_adapter
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.personal.settings import GUIDED, METHODS, Method, Personal
+from simulation.experiments.personal.settings import GUIDED, Personal
 from simulation.experiments.record import Row, adapter_of
 from simulation.experiments.runner import Place, run, run_all
 from simulation.experiments.stage import stage

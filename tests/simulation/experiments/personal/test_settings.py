@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.errors import WrongInput
+from edge_client.personal.methods import METHODS
 from edge_client.texts.ready_tasks import NEWS
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.personal.parts import part_of, parts
-from simulation.experiments.personal.settings import GUIDED, METHODS, Personal, left_out
+from simulation.experiments.personal.settings import GUIDED, Personal, left_out
 from simulation.population.deal import Deal
 
 SILOS = Experiment(

@@ -1,0 +1,149 @@
+"""Between the shared adapter and one's own: every alpha, and the one that a client chooses.
+
+The federated healthcare paper's figure 3 mixes local and shared weights, alpha from 0 to 1 in steps
+of 0.05. Here every language trains the shared adapter on for itself once the rounds are over, and
+chooses alpha by a fifth of its labelled texts, which it keeps aside for that.
+"""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from edge_client.personal.interpolation import ALPHAS
+from edge_client.tables import Column, Table
+from edge_client.wire.training import Training
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.personal.settings import Personal
+from simulation.experiments.record import Row, mean_and_spread
+from simulation.papers.learning.paired import points
+from simulation.papers.mfpt import MANY
+from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
+from simulation.population.deal import Deal
+
+QUICK_LANGUAGES = ("eng", "hau", "orm")
+TEXTS, QUICK_TEXTS = 100, 40
+TESTS, QUICK_TESTS = 200, 40
+ROUNDS, QUICK_ROUNDS = 10, 2
+EPOCHS, QUICK_EPOCHS = 8, 2
+LR = 5e-3
+COLUMN = "each language its own"
+
+
+def interpolate(base: str, quick: bool) -> Scenario:
+    """Every language of MasakhaNEWS that lies here: rounds together, then each for itself.
+
+    Args:
+        base: `embedded`, a folder or a hub name.
+        quick: Fewer languages, texts and rounds.
+    """
+    texts, rounds = (QUICK_TEXTS, QUICK_ROUNDS) if quick else (TEXTS, ROUNDS)
+    epochs = QUICK_EPOCHS if quick else EPOCHS
+    asked = Experiment(
+        "interpolate",
+        "masakhanews",
+        languages=QUICK_LANGUAGES if quick else MANY,
+        base=base,
+        adapter="lora:8",
+        deal=Deal(by="language", clients=0),
+        training=Training(epochs=2, batch=8, lr=LR, tokens=64),
+        rounds=rounds,
+        evaluate_every=0,
+        personal=Personal("interpolated", lr=LR, epochs=epochs),
+        train_texts=texts,
+        test_texts=QUICK_TESTS if quick else TESTS,
+    )
+    notes = (
+        f"{texts} labelled texts of each language, 64 tokens of each, asked by cloze; {rounds} "
+        f"rounds of all languages, then {epochs} passes of each over four fifths of its own texts",
+        f"learning rate {LR:g} in rounds and after; no other was tried",
+    )
+    title = "MasakhaNEWS, between the shared adapter and one's own: accuracy in %"
+    return Scenario(
+        "interpolate", title, (Cell("interpolated", COLUMN, asked, of_languages=True),), notes
+    )
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Shares of right answers of one client with one seed.
+
+    Attributes:
+        shared: At alpha = 0.
+        own: At 1.
+        chosen: At the alpha that it chose.
+        best: At the best alpha on the test texts themselves, which nobody knows beforehand.
+        alpha: That it chose.
+    """
+
+    shared: float
+    own: float
+    chosen: float
+    best: float
+    alpha: float
+
+
+def ends_of(row: Row) -> Ends:
+    """A client's row of such an experiment."""
+    between, score = row.between, row.score
+    assert between is not None and score is not None, f"{row.arm} went no way"
+    tests = score.total.asked
+    shares = [right / tests for right in between.right]
+    chosen = shares[ALPHAS.index(between.alpha)]
+    return Ends(shares[0], shares[-1], chosen, max(shares), between.alpha)
+
+
+def alpha_table(found: Sequence[Measured]) -> tuple[Table, Any]:
+    """Both ends, what was chosen and what would have been best, by language and for their mean."""
+    [item] = found
+    names = sorted({row.arm for result in item.results for row in result.rows})
+    by_name = {
+        name: [ends_of(row) for result in item.results for row in result.rows if row.arm == name]
+        for name in names
+    }
+    plain = [{"language": name, **_told(ends)} for name, ends in by_name.items()]
+    seeds = range(len(item.results))
+    means = [_mean([by_name[name][seed] for name in names]) for seed in seeds]
+    plain.append({"language": "mean", **_told(means)})
+    kinds = ("shared", "own", "chosen", "best", "chosen_minus_better_end")
+    rows = [
+        [
+            one["language"],
+            *(points(one[kind], "+" if "minus" in kind else "") for kind in kinds),
+            ", ".join(f"{alpha:.2f}" for alpha in one["alphas"]),
+        ]
+        for one in plain
+    ]
+    columns = [Column("language", "text")]
+    columns += [Column(one) for one in ("shared", "own", "chosen", "best", "minus better end")]
+    notes = (
+        "shared: alpha 0; own: 1; chosen: by the client's texts kept aside; best: on the test "
+        "texts themselves, which nobody knows beforehand; of 21 alphas",
+        "minus better end: chosen minus the better of shared and own with each seed; ±: "
+        "standard deviation over seeds",
+    )
+    last = Column("alpha, by seed")
+    return Table([*columns, last], rows, "between shared and own", list(notes), SUMMARY), {
+        "languages": plain,
+        "alphas": list(ALPHAS),
+        "curves": {
+            row.arm: list(row.between.right)
+            for result in item.results[:1]
+            for row in result.rows
+            if row.between is not None
+        },
+    }
+
+
+def _mean(ends: Sequence[Ends]) -> Ends:
+    columns = zip(*map(astuple, ends), strict=True)
+    return Ends(*(sum(column) / len(ends) for column in columns))
+
+
+def _told(ends: Sequence[Ends]) -> dict[str, Any]:
+    kinds = ("shared", "own", "chosen", "best")
+    return {kind: mean_and_spread([getattr(one, kind) for one in ends]) for kind in kinds} | {
+        "chosen_minus_better_end": mean_and_spread(
+            [one.chosen - max(one.shared, one.own) for one in ends]
+        ),
+        "alphas": [one.alpha for one in ends],
+    }

@@ -1,0 +1,45 @@
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+
+from dataclasses import replace
+
+from edge_client.bases.base import Base
+from edge_client.personal.interpolation import ALPHAS
+from simulation.experiments.personal.settings import Personal
+from simulation.experiments.runner import run_all
+from simulation.papers.fedp2eft.interpolate import alpha_table, ends_of, interpolate
+from simulation.papers.scenario import measured
+from tests.simulation.experiments.experiments import small
+from tests.simulation.experiments.test_runner import place_in
+
+
+def test_every_language_has_both_ends_and_chooses_between_them(
+    tiny_base: Base, tmp_path: Path
+) -> None:
+    plan = interpolate(str(tiny_base.folder), quick=True)
+    [cell] = plan.cells
+    few = small(
+        tiny_base,
+        dataset="masakhanews",
+        cohort=0,
+        deal=cell.experiment.deal,
+        rounds=1,
+        evaluate_every=0,
+        personal=Personal("interpolated", lr=0.02, epochs=2, batch=2),
+    )
+    cut = replace(plan, cells=(replace(cell, experiment=few),))
+    seeds = (0, 1)
+    results = run_all(cut.experiments(seeds), place_in(tmp_path))
+    for result in results:
+        for row in result.rows:
+            assert row.between is not None and len(row.between.right) == len(ALPHAS) == 21
+            ends = ends_of(row)
+            assert ends.best >= max(ends.shared, ends.own, ends.chosen)
+            assert row.score is not None and ends.chosen == row.score.total.share
+    table, told = alpha_table(measured(cut, seeds, results))
+    assert [row[0] for row in table.rows] == ["eng", "hau", "mean"]
+    assert set(told["curves"]) == {"eng", "hau"} and len(told["languages"][0]["alphas"]) == 2
