@@ -44,8 +44,9 @@ def test_a_model_is_packed_and_the_pack_tells_itself(tiny_base: Base, tmp_path: 
 
 
 def test_plans_are_made_within_a_budget(tiny_base: Base) -> None:
-    plans = smidgen.plan(tiny_base.folder, engine="onnx", memory_budget="1G", tokens=32)
-    assert plans.budget_bytes == 1 << 30 and plans.chosen.fits
+    # What this process holds already counts: after other tests that may be a gigabyte.
+    plans = smidgen.plan(tiny_base.folder, engine="onnx", memory_budget="4G", tokens=32)
+    assert plans.budget_bytes == 4 << 30 and plans.chosen.fits
     assert plans.chosen in plans.options and len(repr(plans)) < 500
     with pytest.raises(smidgen.WrongInput, match="--bits 5 is not one of 4, 8 and 16"):
         smidgen.plan(tiny_base.folder, engine="onnx", bits=5)
