@@ -30,11 +30,12 @@ class Teaching:
     """How the generator learns from one device's lambdas.
 
     Attributes:
-        steps: Steps of Adam towards them.
+        steps: Steps of Adam towards them. In ten steps of 1e-4 all lambdas that fall have fallen
+            alike, and no rank is told from another.
         lr: Their learning rate.
     """
 
-    steps: int = 10
+    steps: int = 100
     lr: float = 1e-4
 
     def __post_init__(self) -> None:
