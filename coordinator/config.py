@@ -28,7 +28,7 @@ from coordinator.rounds.choice import DeviceChoice
 from coordinator.rounds.learning.settings import (
     LORA_MEANS,
     Learning,
-    check_generator,
+    check_net,
     check_together,
 )
 from coordinator.rounds.pace.settings import Asynchronous
@@ -143,9 +143,9 @@ class RunConfig:
         _demand(1 <= self.rounds <= 1_000_000, "rounds: 1 to 1000000")
         try:
             check_together(self.learning, self.training, self.updates, self.rounds)
-            if spec.generator:
+            if spec.net:
                 is_labelling = self.labelling is not None
-                check_generator(self.learning, self.training, is_labelling, self.patience)
+                check_net(spec.net, self.learning, self.training, is_labelling, self.patience)
         except ValueError as error:
             raise ConfigError(f"learning: {error}") from None
         _demand(0.0 < self.fraction <= 1.0, "fraction: above 0 and at most 1")

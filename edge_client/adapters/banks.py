@@ -18,7 +18,7 @@ def bank_spec(spec: AdapterSpec, shape: Shape) -> AdapterSpec:
     """An adapter with the same rank in each of its modules, all with the bank's scaling.
 
     Args:
-        spec: LoRA, or a generator; its rank is the bank's.
+        spec: LoRA, or a net for one; its rank is the bank's.
         shape: The base's.
     """
     named = {one[:2]: one for one in lora_modules(spec, shape).values()}
@@ -26,13 +26,13 @@ def bank_spec(spec: AdapterSpec, shape: Shape) -> AdapterSpec:
 
 
 def computed(spec: AdapterSpec, shape: Shape) -> AdapterSpec:
-    """The adapter that an engine computes with: of a generator, the bank that it is for.
+    """The adapter that an engine computes with: of a net, the LoRA that it is for.
 
     Args:
         spec: What is trained.
         shape: The base's.
     """
-    return bank_spec(spec, shape) if spec.generator else spec
+    return bank_spec(spec, shape) if spec.net else spec
 
 
 def with_ranks(
@@ -52,5 +52,5 @@ def with_ranks(
         for target in linears
         for rank in (ranks.get((layer, target), 0),)
     )
-    named = replace(spec, targets=tuple(linears), top=0, ranks=parts, generator=False)
+    named = replace(spec, targets=tuple(linears), top=0, ranks=parts, net="")
     return parse_adapter(str(named))

@@ -88,8 +88,8 @@ def model_card(adapter: str, base_name: str, task: Task, card: Card) -> str:
         card: What else is known.
     """
     spec, base_name = parse_adapter(adapter), _line(base_name)
-    if spec.generator:
-        return _generator_card(adapter, base_name, task, card)
+    if spec.net:
+        return _net_card(spec, base_name, task, card)
     parts = [
         _front_matter(spec, base_name),
         f"# {_line(task.name)}: {adapter} for {base_name}\n",
@@ -116,15 +116,22 @@ def model_card(adapter: str, base_name: str, task: Task, card: Card) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _generator_card(adapter: str, base_name: str, task: Task, card: Card) -> str:
+TELLS = {
+    "generator": "which ranks of one a device needs",
+    "rates": "how fast a device trains which part of one",
+}
+PAPERS = {"generator": "FedP2EFT, arXiv:2502.04387", "rates": "FedL2P, arXiv:2310.02420"}
+
+
+def _net_card(spec: AdapterSpec, base_name: str, task: Task, card: Card) -> str:
     parts = [
         "---\ntags: [smidgen, federated-learning]\n---\n",
-        f"# {_line(task.name)}: {adapter} for {base_name}\n",
-        "Not an adapter, but a small net that tells which ranks of one a device needs, by what the "
-        "base's layers make of its texts, in the mean and in its spread (FedP2EFT, "
-        "arXiv:2502.04387). It was trained by smidgen on devices whose texts stayed there.\n",
+        f"# {_line(task.name)}: {spec} for {base_name}\n",
+        f"Not an adapter, but a small net that tells {TELLS[spec.net]}, by what the base's layers "
+        f"make of its texts, in the mean and in its spread ({PAPERS[spec.net]}). It was trained by "
+        "smidgen on devices whose texts stayed there.\n",
         "## How it was trained\n",
-        _facts(adapter, base_name, card),
+        _facts(str(spec), base_name, card),
         "## Use it\n",
         "It makes an adapter of a device's own, of any smaller number of ranks:\n",
         _listed(["smidgen client personalize --generator . --data FOLDER --rank-budget 2"]),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edge_client.adapters.generators import generator_of
+from edge_client.adapters.nets import net_of
 from edge_client.adapters.spec import (
     PREFIX,
     AdapterError,
@@ -56,8 +56,8 @@ def initial_adapter(
             + ", ".join(sorted(FAMILIES))
         )
     check_top(spec, base.shape)
-    if spec.generator:
-        return generator_of(spec, base.shape).first(seed)
+    if spec.net:
+        return net_of(spec, base.shape).first(seed)
     generator = np.random.Generator(np.random.PCG64(seed))
     state: AdapterState = {}
     with base.open_weights() as weights:

@@ -199,9 +199,7 @@ def write_peft_folder(
     spec, state = parse_adapter(exported.adapter), decode_adapter(body)
     known = replace(exported, base_name=portable_name(exported.base_name))
     name, task = known.base_name, known.task
-    config = (
-        {} if spec.generator else peft_config(spec, loadable_name(name), known.architecture, state)
-    )
+    config = {} if spec.net else peft_config(spec, loadable_name(name), known.architecture, state)
     if spec.bias:
         body = encode_adapter(peft_state(spec, known.architecture, state))
     text = model_card(known.adapter, name, task, card or Card())

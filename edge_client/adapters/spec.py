@@ -9,6 +9,7 @@ a run without torch. LoRA: Hu et al. 2021 (arXiv:2106.09685); soft prompts: Lest
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from edge_client.adapters.ranks import LORA_ALPHA, PART, ModuleRank, parse_ranks, rank_parts
 from edge_client.bases.architectures import FAMILIES, Shape
@@ -17,11 +18,13 @@ from edge_client.errors import WrongInput
 from edge_client.wire.tensors import AdapterState
 
 PREFIX = "base_model.model."
-GENERATOR = "+generator"
+Net = Literal["", "generator", "rates"]
+NETS: tuple[Net, ...] = ("generator", "rates")
 TARGETS = ("q", "k", "v", "o", "up", "down")
 GRAMMAR = (
     "lora:R, lora:R@q,v,k,o,up,down, prompt:N, bias, one of them with +head, or head; "
     "lora:R+generator: a net that tells which of R ranks each device needs; "
+    "lora:R+rates: one that tells how fast it trains which part; "
     "lora and bias of the top N layers alone: lora:R/topN, bias/topN; "
     "modules of another rank or alpha, 0 for none: lora:8/0-3=0/11.v=16:32 "
     "(R and N from 1 to 9999)"
@@ -46,7 +49,8 @@ class AdapterSpec:
         head: Whether a classification head is trained instead of asking by cloze. It reads the
             text's first token, also behind a soft prompt.
         ranks: Modules whose rank or alpha is another than `rank` and 16, by layer and name.
-        generator: Whether a strategy generator is trained, for a bank of that LoRA, in its place.
+        net: What is trained in that LoRA's place, a net that tells each device how to train one of
+            its own: `generator`, which ranks of a bank; `rates`, how fast each tensor; or nothing.
     """
 
     rank: int = 0
@@ -56,7 +60,7 @@ class AdapterSpec:
     bias: bool = False
     top: int = 0
     ranks: tuple[ModuleRank, ...] = ()
-    generator: bool = False
+    net: Net = ""
 
     @property
     def scaling(self) -> float:
@@ -110,14 +114,14 @@ class AdapterSpec:
             parts[-1] += rank_parts(self.ranks, self.targets)
         if self.head:
             parts.append("head")
-        if self.generator:
-            parts.append("generator")
+        if self.net:
+            parts.append(self.net)
         return "+".join(parts)
 
 
-def is_generator(name: str) -> bool:
-    """Whether an adapter's name is a generator's; of names that are outside the grammar too."""
-    return name.endswith(GENERATOR)
+def net_in(name: str) -> Net:
+    """The net that an adapter's name names, if any; of names that are outside the grammar too."""
+    return next((net for net in NETS if name.endswith(f"+{net}")), "")
 
 
 def parse_adapter(text: str) -> AdapterSpec:
@@ -129,7 +133,7 @@ def parse_adapter(text: str) -> AdapterSpec:
     match = re.fullmatch(
         r"(lora:(?P<rank>[1-9]\d{0,3})(@(?P<targets>[a-z,]+))?|prompt:(?P<prompt>[1-9]\d{0,3})"
         rf"|(?P<bias>bias))(/top(?P<top>[1-9]\d{{0,3}}))?(?P<ranks>({PART})*)(?P<and_head>\+head)?"
-        r"(?P<generator>\+generator)?"
+        rf"(\+(?P<net>{'|'.join(NETS)}))?"
         r"|(?P<head>head)",
         text.strip(),
     )
@@ -142,10 +146,11 @@ def parse_adapter(text: str) -> AdapterSpec:
         )
     top, rank = int(match["top"] or 0), int(match["rank"] or 0)
     has_head = bool(match["head"] or match["and_head"])
-    if match["generator"] and (not rank or top or match["ranks"] or has_head):
+    net = net_in(text.strip())
+    if net and (not rank or top or match["ranks"] or has_head):
         raise AdapterError(
-            f"adapter {text!r}: a generator is for the same rank in all layers, asked by cloze, "
-            "such as lora:16@q,k,v,o,up,down+generator"
+            f"adapter {text!r}: +{net} is for the same rank in all layers, asked by cloze, "
+            f"such as lora:16@q,k,v,o,up,down+{net}"
         )
     return AdapterSpec(
         rank=rank,
@@ -155,7 +160,7 @@ def parse_adapter(text: str) -> AdapterSpec:
         bias=bool(match["bias"]),
         top=top,
         ranks=_ranks(text, match["ranks"] or "", targets, rank, top),
-        generator=bool(match["generator"]),
+        net=net,
     )
 
 

@@ -94,8 +94,8 @@ def _adapter(
     if folder is not None and is_exported(folder):
         origin, state = read_peft_folder(folder, base)
         demand(
-            not parse_adapter(origin.adapter).generator,
-            f"--adapter {folder} is a generator, which answers no text itself; "
+            not parse_adapter(origin.adapter).net,
+            f"--adapter {folder} is a net for adapters, which answers no text itself; "
             "`smidgen client personalize --generator` makes an adapter by it",
             AdapterError,
         )

@@ -19,7 +19,7 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import evaluate
 from edge_client.errors import WrongInput, demand
 from edge_client.metering.memory import PeakSpan
-from edge_client.personal.methods import BY_GENERATOR, FROM_SHARED, METHODS, Given, Way, own_adapter
+from edge_client.personal.methods import BY_NET, FROM_SHARED, METHODS, Given, Way, own_adapter
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget
 from edge_client.texts.dialect import Dialect
@@ -119,9 +119,10 @@ def personalize(
         engine: `auto`, `torch` or `onnx`.
         device: `cpu`, or `cuda` for the torch engine on a CUDA device.
         memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
-        generator: Folder of a generator that a +generator run gave.
+        generator: Folder of the net that a +generator or +rates run gave.
         method: How ranks are chosen: `fedp2eft` (by the generator), `bt-lora`, `adalora`, `lora`,
             `uniform`, `random`; by default the first with a generator, and the second without.
+            `fedl2p` goes by learned rates, what a +rates run gave.
             `tuned` trains the shared adapter on, and `interpolated` goes back some of that way.
         rank_budget: R: as many ranks as R times the modules there are, wherever they are needed.
         shared: Folder of the shared adapter to compare with; by default the base alone.
@@ -152,18 +153,9 @@ def personalize(
     )
     opened = open_base(str(base))
     net, other = _generator(generator, opened), _shared(shared, opened, chosen)
-    how = method or (BY_GENERATOR if net else ALONE)
-    demand(
-        (how == BY_GENERATOR) == (net is not None),
-        f"--method {BY_GENERATOR} and --generator FOLDER go together; leave both out, or give both",
-    )
+    how = _method(method, net)
     is_on = how in FROM_SHARED
     demand(other is not None or not is_on, f"--method {how} goes on from --shared FOLDER; give it")
-    rank = net.spec.rank if net else Way.bank
-    demand(
-        1 <= rank_budget <= rank,
-        f"--rank-budget {rank_budget}: 1 to {rank}, the bank's ranks, is expected",
-    )
     way = _way(how, rank_budget, net, training)
     at = _Opening(engine, opened, chosen, training, parse_budget(memory_budget), device)
     before = _score(at, other, texts.test)
@@ -190,26 +182,47 @@ def personalize(
         )
 
 
+def _method(method: str, net: Given | None) -> str:
+    """The method that is asked for, or the one that fits what was given.
+
+    Raises:
+        WrongInput: It does not fit that.
+    """
+    fitting = BY_NET[net.spec.net] if net else ALONE
+    chosen = method or fitting
+    wants = next((one for one, by in BY_NET.items() if by == chosen), "")
+    said = f"--generator is for --method {fitting}; leave --method out"
+    if net is None:
+        said = f"it goes by what a +{wants} run gave; give that folder as --generator"
+    demand(chosen == fitting or not (net or wants), f"--method {chosen}: {said}")
+    return chosen
+
+
 def _way(method: str, rank_budget: int, net: Given | None, training: Training) -> Way:
     known = next((one for one in METHODS if one == method), None)
     if known is None:
         raise WrongInput(f"--method {method}: one of {', '.join(METHODS)} is expected")
-    bank = (net.spec.rank, net.spec.targets) if net else (Way.bank, Way.targets)
-    return Way(known, rank_budget, *bank, training.epochs, training.batch, training.lr)
+    bank = net.spec.rank if net and net.spec.net == "generator" else Way.bank
+    demand(
+        1 <= rank_budget <= bank,
+        f"--rank-budget {rank_budget}: 1 to {bank}, the bank's ranks, is expected",
+    )
+    targets = net.spec.targets if net else Way.targets
+    return Way(known, rank_budget, bank, targets, training.epochs, training.batch, training.lr)
 
 
 def _generator(folder: Place | None, base: Base) -> Given | None:
-    """A generator.
+    """A net for adapters.
 
     Raises:
-        AdapterError: No such folder, or an adapter, or a generator of another base.
+        AdapterError: No such folder, or an adapter, or a net of another base.
     """
     if folder is None:
         return None
     origin, state = read_peft_folder(place(folder), base)
     spec = parse_adapter(origin.adapter)
     demand(
-        spec.generator,
+        bool(spec.net),
         f"--generator {folder} is an adapter, {spec}; a run of adapter lora:16+generator gives "
         "a generator (it may stand as --shared)",
         AdapterError,
@@ -221,7 +234,7 @@ def _shared(folder: Place | None, base: Base, task: Task) -> Given | None:
     """The shared adapter.
 
     Raises:
-        AdapterError: No such folder, or a generator, or an adapter of another base.
+        AdapterError: No such folder, or a net for adapters, or an adapter of another base.
         WrongInput: It is of other labels.
     """
     if folder is None:
@@ -229,8 +242,8 @@ def _shared(folder: Place | None, base: Base, task: Task) -> Given | None:
     origin, state = read_peft_folder(place(folder), base)
     spec = parse_adapter(origin.adapter)
     demand(
-        not spec.generator,
-        f"--shared {folder} is a generator, which answers no text; give it as --generator",
+        not spec.net,
+        f"--shared {folder} is a net for adapters, which answers no text; give it as --generator",
         AdapterError,
     )
     demand(

@@ -193,8 +193,8 @@ def _exportable(adapter: str) -> AdapterSpec:
     spec = parse_adapter(adapter)
     check_exportable(spec)
     demand(
-        not spec.generator,
-        f"adapter {spec}: a generator is trained by a run of many devices: `smidgen coordinator "
+        not spec.net,
+        f"adapter {spec}: such a net is trained by a run of many devices: `smidgen coordinator "
         "create`",
         AdapterError,
     )

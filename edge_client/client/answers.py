@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_client.adapters.spec import is_generator
+from edge_client.adapters.spec import net_in
 from edge_client.client.state import Answer
 from edge_client.codecs.codec import AUTO, PLAIN
 from edge_client.engine.engine import Engine
@@ -64,8 +64,8 @@ def answer(
         TrainingError: No texts to train on, or the loss is no longer finite.
     """
     before = engine.layer_forwards
-    if is_generator(work.adapter_spec):
-        finished = _of_generator(engine, start, own, work, device_id, held)
+    if net_in(work.adapter_spec):
+        finished = _of_net(engine, start, own, work, device_id, held)
         spent = engine.layer_forwards - before
         return replace(finished, report=replace(finished.report, layer_forwards=spent))
     engine.load_adapter(start)
@@ -122,7 +122,7 @@ def _train(
     return Answer(report, body, control=control, residual=residual)
 
 
-def _of_generator(
+def _of_net(
     engine: Engine,
     start: AdapterState,
     own: OwnTexts,
@@ -130,7 +130,7 @@ def _of_generator(
     device_id: str,
     held: Held | None,
 ) -> Answer:
-    """Teach a generator; nothing is to be evaluated, for it answers no text."""
+    """Teach a net; nothing is to be evaluated, for it answers no text."""
     if work.kind != "train":
         return Answer(Report(work.work_id, "done", labelled=len(own.data.labelled)), None)
     update, report = teach(engine, start, own, work, device_id)

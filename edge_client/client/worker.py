@@ -7,7 +7,7 @@ work are read again; those that cannot be read leave what was read before in use
 import logging
 from collections.abc import Callable
 
-from edge_client.adapters.spec import frozen_layers, is_generator, parse_adapter
+from edge_client.adapters.spec import frozen_layers, net_in, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.answers import answer
 from edge_client.client.enrolment import check_base, check_ready, check_texts
@@ -108,10 +108,9 @@ class Worker:
             notes = self._known(own, work)
             progress = Progress(work, texts_in(work, own.data))
             engine.on_texts = Watched(limits.seconds, progress)
-            if work.kind != "train" or is_generator(
-                work.adapter_spec
-            ):  # training is left where its keeper says
-                # what was labelled is on disk; an evaluation would begin anew, so it stays
+            if work.kind != "train" or net_in(work.adapter_spec):
+                # An adapter's training is left where its keeper says. What was labelled is on
+                # disk; an evaluation or a net's training would begin anew, so it stays.
                 leave = self._guest.between if work.kind == "label" else self._guest.stay
                 engine.on_texts = left_after(engine.on_texts, leave)
         with meter.phase(work.kind):

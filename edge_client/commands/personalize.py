@@ -30,11 +30,11 @@ from edge_client.planning.sizes import AUTO
 from edge_client.tables import Column, Table, share, show, size
 from edge_client.wire.training import Training
 
-GENERATOR = "Folder of a generator that a +generator run gave."
+GENERATOR = "Folder of the net that a +generator or +rates run gave."
 METHOD = (
-    "How ranks are chosen: fedp2eft (by the generator; the default with one), bt-lora (the default "
-    "without), adalora, lora, uniform, random; or tuned, the --shared adapter trained on, and "
-    "interpolated, some of the way back from there."
+    "How ranks are chosen: fedp2eft (by a generator; the default with one), bt-lora (the default "
+    "without), adalora, lora, uniform, random; fedl2p, plain ones at learned rates; "
+    "or tuned, the --shared adapter trained on, and interpolated, some of the way back from there."
 )
 BUDGET = "R: as many ranks as R times the modules there are, wherever they are needed."
 SHARED = "Folder of the shared adapter to compare with; by default the base alone."

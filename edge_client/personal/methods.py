@@ -17,7 +17,8 @@ import numpy as np
 
 from edge_client.adapters.banks import bank_spec
 from edge_client.adapters.generators import generator_of
-from edge_client.adapters.spec import TARGETS, AdapterSpec, lora_modules
+from edge_client.adapters.rates import rates_of
+from edge_client.adapters.spec import TARGETS, AdapterSpec, Net, lora_modules
 from edge_client.bases.architectures import Shape
 from edge_client.engine.engine import Engine
 from edge_client.errors import demand
@@ -35,6 +36,7 @@ from edge_client.personal.generator import factors
 from edge_client.personal.ground import ground_of
 from edge_client.personal.interpolation import along, kept_aside, mixed, nearest
 from edge_client.personal.lesson import features_of
+from edge_client.personal.rates import rated_fit
 from edge_client.personal.selection import Kept, at_random, chosen, cut, uniform
 from edge_client.personal.svd import Svd, initial_rank, schedule_of, svd_numbers
 from edge_client.texts.examples import ClientData
@@ -42,10 +44,18 @@ from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState
 
 Method = Literal[
-    "fedp2eft", "bt-lora", "adalora", "lora", "uniform", "random", "tuned", "interpolated"
+    "fedp2eft",
+    "fedl2p",
+    "bt-lora",
+    "adalora",
+    "lora",
+    "uniform",
+    "random",
+    "tuned",
+    "interpolated",
 ]
 METHODS: tuple[Method, ...] = get_args(Method)
-BY_GENERATOR: Method = "fedp2eft"
+BY_NET: dict[Net, Method] = {"generator": "fedp2eft", "rates": "fedl2p"}
 FROM_SHARED: tuple[Method, ...] = ("tuned", "interpolated")
 LARGEST_BANK = 256
 FIRST_LAMBDA = 1.0  # so that a bank begins as plain LoRA of its rank
@@ -58,11 +68,12 @@ class Way:
     """How an adapter of one's own comes to be.
 
     Attributes:
-        method: `fedp2eft`, the ranks that a generator tells from the texts; `bt-lora`, those whose
-            lambda is largest once the whole bank has been trained for some steps; `adalora`, those
-            that are not masked while an SVD is trained; `lora`, a plain one of that rank;
-            `uniform` and `random`, as many of the bank, evenly or drawn; `tuned`, the shared
-            adapter trained on; `interpolated`, what lies between the two ends of that
+        method: `fedp2eft`, the ranks that a generator tells from the texts; `fedl2p`, a plain one
+            whose tensors are trained as fast as learned rates tell from them; `bt-lora`, the ranks
+            whose lambda is largest once the whole bank has been trained for some steps;
+            `adalora`, those that are not masked while an SVD is trained; `lora`, a plain one of
+            that rank; `uniform` and `random`, as many of the bank, evenly or drawn; `tuned`, the
+            shared adapter trained on; `interpolated`, what lies between the two ends of that
             (`edge_client.personal.interpolation`).
         rank_budget: R: ranks kept are R x modules.
         bank: Ranks of a module to choose from.
@@ -112,7 +123,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Given:
-    """What many devices have trained: a generator, or the shared adapter.
+    """What many devices have trained: a net for adapters, or the shared adapter.
 
     Attributes:
         spec: Its form.
@@ -162,19 +173,20 @@ def own_adapter(
         way: How.
         shape: The base's.
         opened: Opens an engine for an adapter of the base.
-        data: The device's texts; those with a label are trained on, and a generator reads all.
+        data: The device's texts; those with a label are trained on, and a net reads all.
         seed: Of draws, and of the order of the texts.
         given: What many devices have trained, for the methods that go by that.
 
     Raises:
-        AdapterError: A generator of another base or bank.
+        AdapterError: A net of another base, bank or adapter.
         WrongInput: Nothing of the kind that the method goes by is given.
         TrainingError: Too few texts, or the loss is no longer finite.
     """
-    is_guided = way.method == BY_GENERATOR
-    has_generator = given is not None and given.spec.generator
-    demand(is_guided == has_generator, f"a generator goes with method {BY_GENERATOR} alone")
-    is_shared = given is not None and not given.spec.generator
+    net: Net = given.spec.net if given is not None else ""
+    for one, method in BY_NET.items():
+        said = f"method {method} goes by what a +{one} run gave, and nothing else does"
+        demand((way.method == method) == (net == one), said)
+    is_shared = given is not None and not net
     needed = " and ".join(FROM_SHARED)
     demand(is_shared == (way.method in FROM_SHARED), f"a shared adapter goes with {needed} alone")
     if way.method == "adalora":
@@ -183,9 +195,12 @@ def own_adapter(
     if given is not None and is_shared:
         yield from _from_shared(way, opened, data, seed, given)
         return
+    if given is not None and net == "rates":
+        yield from _by_rates(way, shape, opened, data, seed, given)
+        return
     rank = way.rank_budget if way.method == "lora" else way.bank
     bank, spent = bank_spec(AdapterSpec(rank=rank, targets=way.targets), shape), 0
-    if is_guided or way.method == "bt-lora":
+    if net or way.method == "bt-lora":
         with closing(opened(bank)) as engine:
             first = drawn_bank(engine.adapter())
             lambdas = _searched(way, shape, bank, engine, first, data, seed, given)
@@ -257,6 +272,25 @@ def _by_svd(way: Way, shape: Shape, opened: Opened, data: ClientData, seed: int)
     with closing(opened(spec)) as engine:
         engine.put(state)
         yield _own(way, engine, spec, shape, found, spent)
+
+
+def _by_rates(
+    way: Way, shape: Shape, opened: Opened, data: ClientData, seed: int, given: Given
+) -> Iterator[Own]:
+    """Plain LoRA whose tensors are trained at rates of their own."""
+    spec = bank_spec(AdapterSpec(rank=way.rank_budget, targets=way.targets), shape)
+    with closing(opened(spec)) as engine:
+        adapter = drawn_bank(engine.adapter())
+        rates = rates_of(adapter, engine.layers)
+        rates.check(given.numbers)
+        texts = [*data.labelled, *data.unlabelled]
+        features = features_of(engine, ground_of(engine, adapter), adapter, texts)
+        factors_by_tensor = rates.factors(given.numbers, features)
+        order = derive_seed(seed, "own")
+        known = (adapter, factors_by_tensor, data.labelled, way.terms, order)
+        found, state = rated_fit(engine, *known)
+        engine.put(state)
+        yield _own(way, engine, spec, shape, found, 0)
 
 
 def _from_shared(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from coordinator.rounds.learning.handing import handed
-from edge_client.adapters.spec import is_generator
+from edge_client.adapters.spec import net_in
 from edge_client.client.answers import answer
 from edge_client.client.failures import code_of
 from edge_client.client.state import Answer
@@ -124,8 +124,8 @@ class InProcess:
         return answer(self._engine, start, own, work, "gate", MemoryNotes()).report
 
     def judge(self, adapter: bytes, arm: str) -> Score:
-        """By test texts; a generator answers none, so the base is judged in its place."""
-        if is_generator(self._on.experiment.adapter):
+        """By test texts; a net answers none, so the base is judged in its place."""
+        if net_in(self._on.experiment.adapter):
             self._engine.put(drawn_bank(self._engine.adapter()))
         else:
             self._engine.load_adapter(decode_adapter(adapter))

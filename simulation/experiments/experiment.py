@@ -30,7 +30,7 @@ from typing import Any, Literal
 import msgspec
 
 from coordinator.plugins import check_known
-from coordinator.rounds.learning.settings import Learning, check_generator, check_together
+from coordinator.rounds.learning.settings import Learning, check_net, check_together
 from coordinator.rounds.pace.settings import Asynchronous
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
@@ -229,8 +229,8 @@ class Experiment:
         )
         try:
             check_together(self.learning, self.training, self.updates, self.rounds)
-            if spec.generator:
-                check_generator(self.learning, self.training, self.labelling is not None)
+            if spec.net:
+                check_net(spec.net, self.learning, self.training, self.labelling is not None)
         except ValueError as error:
             raise ExperimentError(str(error)) from None
         _demand(

@@ -22,6 +22,7 @@ from tests.command_line import smidgen as command
 from tests.edge_client.engine.engines import KINDS, TEXTS
 
 NAME = "lora:4@q,k,v,o,up,down+generator"
+NETS = {"fedp2eft": NAME, "fedl2p": "lora:4@q,k,v,o,up,down+rates"}
 
 
 @pytest.fixture
@@ -48,7 +49,9 @@ def generator(folder: Path, base: Base, task: Task, name: str = NAME, seed: int 
 def test_every_method_keeps_as_many_ranks_and_equal_arguments_give_equal_bytes(
     tmp_path: Path, texts: Path, tiny_base: Base, hub_task: Task, method: str, kind: str
 ) -> None:
-    by = generator(tmp_path / "generator", tiny_base, hub_task) if method == "fedp2eft" else None
+    net, by = NETS.get(method), tmp_path / "net"
+    if net:
+        generator(by, tiny_base, hub_task, net)
     shared = generator(tmp_path / "shared", tiny_base, hub_task, "lora:4")
     found = [
         smidgen.personalize(
@@ -57,7 +60,7 @@ def test_every_method_keeps_as_many_ranks_and_equal_arguments_give_equal_bytes(
             task=hub_task,
             base=str(tiny_base.folder),
             engine=kind,
-            generator=by,
+            generator=by if net else None,
             shared=shared,
             method=method,
             rank_budget=2,
@@ -122,11 +125,13 @@ def test_what_does_not_fit_is_one_line_and_the_shared_adapter_stays(
         (texts, {"generator": by, "rank_budget": 0}, "--rank-budget 0: 1 to 4, the bank's ranks"),
         (texts, {"generator": by, "rank_budget": 5}, "--rank-budget 5: 1 to 4, the bank's ranks"),
         (texts, {"generator": plain}, "is an adapter, lora:4"),
-        (texts, {"generator": by, "shared": other}, "is a generator, which answers no text"),
-        (texts, {"method": "fedp2eft"}, "--method fedp2eft and --generator FOLDER go together"),
-        (texts, {"generator": by, "method": "lora"}, "go together"),
+        (texts, {"generator": by, "shared": other}, "is a net for adapters, which answers no text"),
+        (texts, {"method": "fedp2eft"}, "--method fedp2eft: it goes by what a .generator run gave"),
+        (texts, {"method": "fedl2p"}, "--method fedl2p: it goes by what a .rates run gave"),
+        (texts, {"generator": by, "method": "lora"}, "is for --method fedp2eft; leave --method"),
+        (texts, {"generator": by, "method": "fedl2p"}, "is for --method fedp2eft; leave --method"),
         (texts, {"method": "tuned"}, "--method tuned goes on from --shared FOLDER; give it"),
-        (texts, {"method": "lara"}, "--method lara: one of fedp2eft, bt-lora"),
+        (texts, {"method": "lara"}, "--method lara: one of fedp2eft, fedl2p"),
         (single, {"generator": by}, "1 text here: a generator goes by 2 or more"),
     ):
         with pytest.raises((WrongInput, Failed), match=said) as raised:

@@ -13,6 +13,7 @@ from coordinator.rounds.learning.named import (
     mean_of,
 )
 from coordinator.rounds.learning.rates import Decay, Rates
+from edge_client.adapters.spec import Net
 from edge_client.codecs.codec import TOPK
 from edge_client.codecs.settings import Updates
 from edge_client.errors import demand
@@ -179,10 +180,10 @@ def check_together(learning: Learning, training: Training, updates: Updates, rou
         demand(learning.decay * rounds < 1.0, said)
 
 
-def check_generator(
-    learning: Learning, training: Training, is_labelling: bool, patience: int = 0
+def check_net(
+    net: Net, learning: Learning, training: Training, is_labelling: bool, patience: int = 0
 ) -> None:
-    """Refuse, all in one line, what a run that trains a strategy generator has no use for.
+    """Refuse, all in one line, what a run that trains a net for adapters has no use for.
 
     Raises:
         ValueError: Names what to leave out.
@@ -195,9 +196,10 @@ def check_generator(
         "proximal": bool(training.proximal),
         "scaffold": training.scaffold,
         "adjusted": training.adjusted,
+        "weight_decay": net == "rates" and bool(training.weight_decay),
     }
     found = [name for name, is_there in wrong.items() if is_there]
-    demand(not found, f"adapter +generator: leave out {', '.join(found)}")
+    demand(not found, f"adapter +{net}: leave out {', '.join(found)}")
 
 
 def _forms() -> tuple[str, ...]:

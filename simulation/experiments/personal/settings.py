@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_client.adapters.spec import AdapterSpec
+from edge_client.adapters.spec import AdapterSpec, Net
 from edge_client.errors import WrongInput, demand
-from edge_client.personal.methods import BY_GENERATOR, FROM_SHARED, METHODS, Method, Way
+from edge_client.personal.methods import BY_NET, FROM_SHARED, METHODS, Method, Way
 from edge_client.wire.seeds import derive_seed
 
-GUIDED: tuple[Method, ...] = (BY_GENERATOR, *FROM_SHARED)  # by what rounds have trained
+GUIDED: tuple[Method, ...] = (*BY_NET.values(), *FROM_SHARED)  # by what rounds have trained
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,13 @@ def misfit(personal: Personal, spec: AdapterSpec, is_plain: bool, rounds: int, s
         return f".method {personal.method}: rounds = 0; it goes by what 1 or more have trained"
     if personal.method not in GUIDED and rounds:
         return f".method {personal.method}: rounds = {rounds}; 0 is expected, for it knows of none"
-    by_generator = personal.method == BY_GENERATOR
-    bank = AdapterSpec(rank=personal.bank, targets=Way.targets, generator=True)
-    if by_generator and spec != bank:
-        return f".method {personal.method}: adapter {spec}; {bank} is expected"
-    if spec.generator and not by_generator:
-        return f".method {personal.method}: adapter {spec}; only {BY_GENERATOR} goes by a generator"
+    net: Net = next((net for net, method in BY_NET.items() if method == personal.method), "")
+    rank = personal.bank if net == "generator" else personal.rank_budget
+    expected = AdapterSpec(rank=rank, targets=Way.targets, net=net)
+    if net and spec != expected:
+        return f".method {personal.method}: adapter {spec}; {expected} is expected"
+    if spec.net != net:
+        return f".method {personal.method}: adapter {spec}; only {BY_NET[spec.net]} goes by that"
     if personal.groups and (personal.method not in GUIDED or silos < personal.groups):
         return (
             ".groups: a method with rounds, deal.by `language` with clients = 0, and as many named "

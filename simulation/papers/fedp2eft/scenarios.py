@@ -27,7 +27,10 @@ TEXTS, QUICK_TEXTS = 100, 40
 TESTS, QUICK_TESTS = 200, 40
 EPOCHS, QUICK_EPOCHS = 8, 2
 ROUNDS, QUICK_ROUNDS = 20, 2
-GENERATOR = "lora:16@q,k,v,o,up,down+generator"
+NETS: dict[Method, str] = {
+    "fedp2eft": "lora:16@q,k,v,o,up,down+generator",
+    "fedl2p": "lora:{rank}@q,k,v,o,up,down+rates",
+}
 PLAIN, OURS = "LoRA", "FedP²EFT"
 ROWS: dict[str, Method] = {
     PLAIN: "lora",
@@ -35,6 +38,7 @@ ROWS: dict[str, Method] = {
     "random ranks": "random",
     "AdaLoRA": "adalora",
     "BT-LoRA": "bt-lora",
+    "FedL2P": "fedl2p",
     OURS: "fedp2eft",
 }
 LR = 5e-3  # of every method; no other was tried
@@ -130,7 +134,7 @@ def experiment(base: str, method: Method, quick: bool, rank: int, groups: int = 
         "masakhanews",
         languages=QUICK_LANGUAGES if quick else MANY,
         base=base,
-        adapter=GENERATOR if is_guided else "lora:1",  # without rounds it says nothing
+        adapter=NETS.get(method, "lora:1").format(rank=rank),  # without rounds it says nothing
         deal=Deal(by="language", clients=0),
         training=Training(batch=8, tokens=64),
         rounds=rounds if is_guided else 0,

@@ -43,7 +43,7 @@ def test_kill_9_changes_no_byte_of_a_generator_which_is_exported_as_what_it_is(
 def test_a_generator_s_name_is_that_of_lora_and_says_what_it_cannot_be() -> None:
     assert str(parse_adapter(SPEC)) == SPEC
     for wrong in ("lora:4+head+generator", "lora:4/top1+generator", "lora:4/0=2+generator"):
-        with pytest.raises(ValueError, match="a generator is for the same rank in all layers"):
+        with pytest.raises(ValueError, match="is for the same rank in all layers"):
             parse_adapter(wrong)
     for wrong in ("head+generator", "generator"):
         with pytest.raises(ValueError, match="is not one of"):

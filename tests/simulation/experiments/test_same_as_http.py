@@ -13,7 +13,8 @@ from coordinator.config import RunConfig
 from coordinator.rounds.learning.settings import Learning
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.store import Store
-from edge_client.adapters.generators import Generator
+from edge_client.adapters.nets import net_of
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.loop import Client
 from edge_client.client.settings import Settings
@@ -213,11 +214,13 @@ def test_mixed_ranks_are_the_same_over_http(
     assert all(closed.lost is not None for closed in seen if closed.round_index)
 
 
+@pytest.mark.parametrize("net", ["generator", "rates"])
 @pytest.mark.parametrize("kind", first_fast(KINDS))
-def test_a_generator_is_the_same_over_http(
-    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+def test_a_net_for_adapters_is_the_same_over_http(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str, net: str
 ) -> None:
-    said = {"engine": kind, "dtype": "auto", "adapter": "lora:4@q,k,v,o,up,down+generator"}
+    spec = parse_adapter(f"lora:4@q,k,v,o,up,down+{net}")
+    said = {"engine": kind, "dtype": "auto", "adapter": str(spec)}
     on, seen = as_devices(staged(tiny_base, hub_task, **said, **GUARDED)), list[Round]()
     use_threads(on.experiment.threads)  # sums depend on them
     adapter, accuracy, secret = over_http(on, tmp_path)
@@ -227,7 +230,7 @@ def test_a_generator_is_the_same_over_http(
         last = federate(*known, devices, seen.append, secret=secret)
         assert last.adapter != devices.start().adapter
     assert sha256(last.adapter) == adapter
-    assert set(decode_adapter(last.adapter)) == set(Generator(("a",), 4, 2).shapes())
+    assert set(decode_adapter(last.adapter)) == set(net_of(spec, tiny_base.shape).shapes())
     assert accuracy == {}  # it answers no text
 
 

@@ -62,6 +62,15 @@ def test_a_wrong_value_is_named(said: dict[str, Any], reason: str) -> None:
         ({"adapter": "full"}, "personal: paradigm `federated` of an adapter"),
         ({"rounds": 2}, "personal.method lora: rounds = 2; 0 is expected"),
         ({"personal": Personal(groups=2)}, "personal.groups: a method with rounds"),
+        ({"personal": Personal("fedl2p")}, "personal.method fedl2p: rounds = 0"),
+        (
+            {"personal": Personal("fedl2p"), "rounds": 2},
+            r"adapter lora:2@q,v; lora:2@q,k,v,o,up,down\+rates is expected",
+        ),
+        (
+            {"personal": Personal("tuned"), "adapter": "lora:2+rates", "rounds": 2},
+            "only fedl2p goes by that",
+        ),
     ],
 )
 def test_what_a_personal_phase_lacks_is_named(said: dict[str, Any], reason: str) -> None:
