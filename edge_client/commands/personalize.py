@@ -36,7 +36,10 @@ METHOD = (
     "without), adalora, lora, uniform, random; fedl2p, plain ones at learned rates; "
     "or tuned, the --shared adapter trained on, and interpolated, some of the way back from there."
 )
-BUDGET = "R: as many ranks as R times the modules there are, wherever they are needed."
+BUDGET = (
+    "R: as many ranks as R times the modules there are, wherever they are needed; if not said, "
+    "half the bank's, or fewer where --memory-budget wants it."
+)
 SHARED = "Folder of the shared adapter to compare with; by default the base alone."
 
 
@@ -50,7 +53,7 @@ def personalize_command(
     memory_budget: BudgetOption = AUTO,
     generator: Annotated[Path | None, typer.Option(metavar="FOLDER", help=GENERATOR)] = None,
     method: Annotated[str, typer.Option(help=METHOD)] = "",
-    rank_budget: Annotated[int, typer.Option(help=BUDGET)] = Way.rank_budget,
+    rank_budget: Annotated[int | None, typer.Option(help=BUDGET)] = None,
     shared: Annotated[Path | None, typer.Option(metavar="FOLDER", help=SHARED)] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the texts.")] = Way.epochs,
     batch: Annotated[int, typer.Option(help="Texts per optimizer step.")] = Way.batch,

@@ -1,0 +1,205 @@
+"""Making an adapter of one's own: trained, compared with the shared one, and written down."""
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_client.adapters.banks import bank_spec
+from edge_client.adapters.peft_folder import Exported, write_peft_folder
+from edge_client.adapters.spec import AdapterSpec, parse_adapter
+from edge_client.bases.base import Base
+from edge_client.engine.budgeted import check_budget, open_within
+from edge_client.engine.engine import Engine
+from edge_client.engine.trainer import evaluate
+from edge_client.errors import demand
+from edge_client.personal.methods import (
+    BY_NET,
+    FROM_SHARED,
+    METHODS,
+    Given,
+    Method,
+    Way,
+    own_adapter,
+)
+from edge_client.planning.sizes import BudgetError
+from edge_client.texts.examples import ClientData, Example
+from edge_client.texts.tasks import Task
+from edge_client.wire.tensors import encode_adapter
+from edge_client.wire.training import Training
+
+ALONE: Method = "bt-lora"  # by default, where nothing is given that a method goes by
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How engines are opened for it.
+
+    Attributes:
+        kind: `auto`, `torch` or `onnx`.
+        base: The frozen base.
+        task: Labels and patterns.
+        training: Passes, batch, learning rate and longest input.
+        budget_bytes: Memory this process may take; None: 60 % of what is available.
+        device: `cpu` or `cuda`.
+    """
+
+    kind: str
+    base: Base
+    task: Task
+    training: Training
+    budget_bytes: int | None
+    device: str
+
+    def engine(self, spec: AdapterSpec) -> Engine:
+        """An engine for an adapter."""
+        known = (self.kind, self.base, self.task, spec, self.training, self.budget_bytes)
+        return open_within(*known, device=self.device)
+
+
+@dataclass(frozen=True)
+class Made:
+    """An adapter of one's own.
+
+    Attributes:
+        method: How its ranks were chosen.
+        adapter: Its name: LoRA with ranks by module.
+        ranks: Each module's rank, by `layer.linear` such as `3.q`; 0: it is not made. None are
+            told of a shared adapter's.
+        alpha: Of `interpolated`: how far it is from the shared one, 0 to 1.
+        num_examples: Texts that it was trained on.
+        loss: Mean loss of the last pass, nats.
+        accuracy: Share of right labels of the test texts; None without any.
+        accuracy_shared: That of the shared adapter, or of the base alone.
+        test_examples: Test texts.
+        is_better: Whether it is right more often than the shared one; None without test texts.
+        predicted_peak_bytes: What its plan was estimated to take.
+    """
+
+    method: str
+    adapter: str
+    ranks: dict[str, int]
+    alpha: float | None
+    num_examples: int
+    loss: float
+    accuracy: float | None
+    accuracy_shared: float | None
+    test_examples: int
+    is_better: bool | None
+    predicted_peak_bytes: int
+
+
+def method_for(method: str, net: Given | None) -> Method:
+    """The method that is asked for, or the one that fits what was given.
+
+    Args:
+        method: Its name; empty for the one that fits.
+        net: A net for adapters.
+
+    Raises:
+        WrongInput: It does not fit that, or there is no such method.
+    """
+    fitting = BY_NET[net.spec.net] if net else ALONE
+    chosen = next((one for one in METHODS if one == (method or fitting)), None)
+    known = ", ".join(METHODS)
+    demand(chosen is not None, f"--method {method}: one of {known} is expected")
+    assert chosen is not None
+    wants = next((one for one, by in BY_NET.items() if by == chosen), "")
+    said = f"--generator is for --method {fitting}; leave --method out"
+    if net is None:
+        said = f"it goes by what a +{wants} run gave; give that folder as --generator"
+    demand(chosen == fitting or not (net or wants), f"--method {chosen}: {said}")
+    return chosen
+
+
+def way_for(method: Method, at: Opening, net: Given | None, rank_budget: int | None) -> Way:
+    """How an adapter is made by a method, within the memory there is.
+
+    Args:
+        method: The method.
+        at: How engines are opened.
+        net: A net for adapters; its bank and its linears count.
+        rank_budget: R; None: half a bank, or as much less as the memory budget wants.
+
+    Raises:
+        BudgetError: Not even one rank fits.
+        WrongInput: R is not of that bank.
+    """
+    bank = net.spec.rank if net and net.spec.net == "generator" else Way.bank
+    targets = net.spec.targets if net else Way.targets
+    rank = max(1, bank // 2) if rank_budget is None else rank_budget
+    demand(1 <= rank <= bank, f"--rank-budget {rank}: 1 to {bank}, the bank's ranks, is expected")
+    if rank_budget is None and method not in FROM_SHARED:
+        rank = _fitting(at, targets, rank)
+    said = at.training
+    return Way(method, rank, bank, targets, said.epochs, said.batch, said.lr)
+
+
+def _fitting(at: Opening, targets: tuple[str, ...], most: int) -> int:
+    """The largest rank, halved as often as it must be, whose plan fits the memory budget."""
+    rank = most
+    while True:
+        spec = bank_spec(AdapterSpec(rank=rank, targets=targets), at.base.shape)
+        known = (at.kind, at.base, spec, at.training, len(at.task.labels), at.budget_bytes)
+        try:
+            check_budget(*known, at.device)
+            return rank
+        except BudgetError:
+            if rank == 1:
+                raise
+            rank //= 2
+
+
+def make(
+    at: Opening,
+    way: Way,
+    texts: ClientData,
+    seed: int,
+    out: Path,
+    given: Given | None = None,
+    shared: Given | None = None,
+) -> Made:
+    """Train an adapter of one's own, compare it with the shared one and write it down.
+
+    Args:
+        at: How engines are opened.
+        way: How it comes to be.
+        texts: The device's; those with a label are trained on, test texts tell which is better.
+        seed: Root seed; equal arguments give equal adapters.
+        out: PEFT folder to write.
+        given: What its method goes by.
+        shared: The adapter to compare it with; None: the base alone.
+
+    Raises:
+        WrongInput: Nothing of the kind that the method goes by is given, or it does not fit.
+        Failed: Training went wrong, or nothing can be written.
+    """
+    base, before = at.base, _score(at, shared, texts.test)
+    with own_adapter(way, base.shape, at.engine, texts, seed, given) as own:
+        after = evaluate(own.engine, texts.test).accuracy if texts.test else None
+        name = str(own.spec)
+        origin = Exported(name, base.peft_name, base.base_id, base.architecture, at.task)
+        write_peft_folder(out, origin, encode_adapter(own.engine.adapter()))
+        return Made(
+            method=way.method,
+            adapter=name,
+            ranks=own.ranks,
+            alpha=own.alpha,
+            num_examples=len(texts.labelled),
+            loss=own.loss,
+            accuracy=after,
+            accuracy_shared=before,
+            test_examples=len(texts.test),
+            is_better=None if after is None or before is None else after > before,
+            predicted_peak_bytes=own.engine.option.predicted_peak_bytes,
+        )
+
+
+def _score(at: Opening, shared: Given | None, tests: tuple[Example, ...]) -> float | None:
+    """How often the shared adapter is right, or the base alone."""
+    if not tests:
+        return None
+    spec = shared.spec if shared else parse_adapter("lora:1")  # whose first values change nothing
+    with closing(at.engine(spec)) as engine:
+        if shared is not None:
+            engine.load_adapter(shared.numbers)
+        return evaluate(engine, tests).accuracy
