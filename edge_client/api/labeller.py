@@ -18,6 +18,7 @@ from edge_client.bases.base import Base, open_base
 from edge_client.engine.budgeted import open_within, ready_engine
 from edge_client.engine.engine import Engine
 from edge_client.errors import demand
+from edge_client.personal.choice import chosen_in
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import parse_budget
 from edge_client.texts.examples import Example, Found
@@ -86,6 +87,22 @@ def open_labeller(
     if state is not None:
         computer.load_adapter(state)
     return Labeller(computer, chosen, spec)
+
+
+def adapter_or_own(adapter: Path | None, personal: Path | None) -> Path | None:
+    """The folder of the adapter to answer with; none for the base alone.
+
+    Args:
+        adapter: One that is named.
+        personal: A client's state folder instead, which has one of its own.
+
+    Raises:
+        WrongInput: Both are named, or there is none of its own.
+    """
+    if personal is None:
+        return adapter
+    demand(adapter is None, "--adapter and --personal both say the adapter; give one of them")
+    return chosen_in(personal)[0]
 
 
 def _adapter(

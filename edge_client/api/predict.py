@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from edge_client.api.given import Asked, Place, place_or_none
-from edge_client.api.labeller import Answer, Labeller, Left, answers, open_labeller
+from edge_client.api.labeller import Answer, Labeller, Left, adapter_or_own, answers, open_labeller
 from edge_client.api.prior import with_prior
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import demand
@@ -40,6 +40,7 @@ def predict(
     texts: Iterable[Text],
     adapter: Place | None = None,
     *,
+    personal: Place | None = None,
     task: Asked | None = None,
     base: Place = EMBEDDED,
     engine: str = AUTO,
@@ -54,6 +55,8 @@ def predict(
     Args:
         texts: The texts; for a task of pairs, tuples of two.
         adapter: Exported adapter folder, or one that PEFT itself saved; None: the base alone.
+        personal: A client's state folder instead: with the adapter of its own, or the shared one,
+            whichever is right more often on its test texts.
         task: Labels and patterns; an exported adapter has its own, whose labels one that is named
             must have.
         base: Folder, hub name or `embedded`.
@@ -70,7 +73,8 @@ def predict(
     """
     demand(not isinstance(texts, str), "texts: a list of texts is expected, came one text")
     found = [_found(number, text) for number, text in enumerate(texts, start=1)]
-    labeller = open_labeller(place_or_none(adapter), task, str(base), engine, memory_budget, device)
+    folder = adapter_or_own(place_or_none(adapter), place_or_none(personal))
+    labeller = open_labeller(folder, task, str(base), engine, memory_budget, device)
     with closing(labeller.engine):
         lacking = next((f.line for f in found if f.example and not f.example.text_b), 0)
         demand(

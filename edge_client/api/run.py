@@ -75,6 +75,8 @@ def run_client(
     max_celsius: float | None = None,
     max_load: float | None = None,
     out: Place | None = None,
+    personal: bool = False,
+    rank_budget: int | None = None,
     text_column: str = "",
     label_column: str = "",
     delimiter: str = "",
@@ -119,6 +121,11 @@ def run_client(
         max_celsius: Pause while its hottest zone is hotter; slow down just below.
         max_load: Pause while other programs keep more processors busy.
         out: Folder for a finished run's adapter; the state folder's `adapter` by default.
+        personal: Make an adapter of this device's own after each run, of its own texts alone: by
+            the net that the run gave, or on from its adapter as far as texts kept aside say. It
+            lies in the state folder's `personal`.
+        rank_budget: R of that one: as many ranks as R times the modules there are; by default as
+            many as memory allows, at most half the bank's.
         text_column: Column with the text, or two of a pair, `a,b`; `text` by default.
         label_column: Column with the label; `label` by default.
         delimiter: Between the columns of CSV and TSV.
@@ -136,9 +143,13 @@ def run_client(
     from edge_client.client.settings import Settings
     from edge_client.client.state import ClientState
     from edge_client.client.trust import trusted
+    from edge_client.personal.methods import Way
 
     name = name or socket.gethostname()
     check_name(name, is_folder=state is None)
+    demand(rank_budget is None or personal, "--rank-budget is of --personal; give both")
+    ranks = f"--rank-budget {rank_budget}: 1 to {Way.bank}, the bank's ranks, is expected"
+    demand(rank_budget is None or 1 <= rank_budget <= Way.bank, ranks)
     demand(patience >= 0, f"--patience {patience}: seconds, 0 or more, are expected")
     hours = tuple(parse_window(window) for window in windows or ())
     rules = Rules(hours, on_mains, max_watts, max_celsius, max_load)
@@ -173,6 +184,8 @@ def run_client(
         version=version(),
         patience_s=patience,
         out=folder,
+        is_personal=personal,
+        rank_budget=rank_budget,
         tags=own_tags,
         rules=rules,
         packs=None if packs is None else Shelf(place(packs), packs_bytes),

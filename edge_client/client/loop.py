@@ -31,6 +31,7 @@ from edge_client.client.packs.fetching import Fetching
 from edge_client.client.packs.sources import Served
 from edge_client.client.runs.homecoming import Homecoming
 from edge_client.client.runs.joining import Joining
+from edge_client.client.runs.own import OwnAdapter
 from edge_client.client.runs.standings import SAID_AGAIN_S, Standings
 from edge_client.client.settings import Settings, Summary
 from edge_client.client.state import Answer, ClientState, Identity
@@ -71,7 +72,7 @@ class Client:
         self._me = Identity(settings.url, "")
         self._standings = Standings(state)
         self._barriers = Barriers()
-        self._adapters = Adapters(state)
+        self._adapters, self._own = Adapters(state), OwnAdapter(settings, state)
         self._works = self._failures = 0
         self._minimum = ""  # of clients that get work, where this one is older and has said so
         self._returns = 0  # how often it had to enrol again
@@ -97,7 +98,8 @@ class Client:
         self._fetching = Fetching(packs, mirrors, served, self._state.base_ids)
         standings, state = self._standings, self._state
         self._joining = Joining(coordinator, self._worker, self._fetching, standings, state)
-        self._homecoming = Homecoming(coordinator, self._settings, state, standings, self._adapters)
+        known_here = (self._settings, state, standings, self._adapters, self._own)
+        self._homecoming = Homecoming(coordinator, *known_here)
         try:
             self._me = enrol(coordinator, known, self._settings)
             self._state.keep_identity(self._me)
@@ -117,7 +119,7 @@ class Client:
             self._worker.close()
         me, runs = self._me, tuple(standings.finished.values())
         done, adapter = (self._works, self._failures), self._homecoming.folder
-        return Summary(me.device_id, me.name, *done, runs, adapter, is_stopped)
+        return Summary(me.device_id, me.name, *done, runs, adapter, is_stopped, self._own.folder)
 
     def _serve(self, coordinator: Coordinator) -> None:
         wait_s = 0.0  # at first, to say what is waited for
@@ -126,6 +128,10 @@ class Client:
             if not self._guest.may_work():
                 self._worker.close()  # who pauses holds nothing
                 self._guest.wait()
+            if self._own.is_due:
+                self._worker.close()
+                with working():
+                    self._own.make(lambda texts: self._guest.stay())
             meter = WorkMeter(coordinator.traffic)
             try:
                 with meter.phase("wait"):

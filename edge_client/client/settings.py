@@ -42,6 +42,8 @@ class Settings:
         rules: When it may work, and what it must not disturb.
         packs: Where packs are kept that it fetches for runs; None: it fetches none.
         mirrors: Where packs are asked for before the run's own mirrors and the coordinator.
+        is_personal: Whether it makes an adapter of its own after each run.
+        rank_budget: R of that one; None: as many as memory allows.
         is_until_finished: Whether the client ends when the runs it joined are over; it waits for
             the next one else.
     """
@@ -68,6 +70,8 @@ class Settings:
     rules: Rules = field(default_factory=Rules)
     packs: Shelf | None = None
     mirrors: tuple[Source, ...] = ()
+    is_personal: bool = False
+    rank_budget: int | None = None
     is_until_finished: bool = False
 
     def on_base(self, base_id: str) -> "Settings":
@@ -90,6 +94,7 @@ class Summary:
         runs: Names of the runs that were finished meanwhile.
         adapter: Folder of the last one's adapter; empty where there is none.
         is_stopped: Whether it was told to end, by SIGTERM or Ctrl-C.
+        personal: Folder of the adapter of its own; empty where none was made.
     """
 
     device_id: str
@@ -99,3 +104,4 @@ class Summary:
     runs: tuple[str, ...] = ()
     adapter: str = ""
     is_stopped: bool = False
+    personal: str = ""

@@ -5,6 +5,7 @@ device.new.json        a key drawn for another coordinator, until that one has a
 runs/RUN.json          the terms of a run that it joined, until the run's adapter is at home
 adapters/SHA.st        adapters last received, one per run, so that none is fetched twice
 adapter/               the adapter of the run finished last, for `smidgen client predict`
+personal/              one of its own, see `edge_client.client.runs.own`
 finished/RUN/          the same for each finished run by its name, the last sixteen
 outbox/WORK.json, .st  a finished report and update until the coordinator has acknowledged them
 controls/RUN/ROUND.st  its control variates, see `edge_client.client.scaffold.controls`

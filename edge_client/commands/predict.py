@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from edge_client.api.labeller import Answer, Labeller, Left, answers, open_labeller
+from edge_client.api.labeller import Answer, Labeller, Left, adapter_or_own, answers, open_labeller
 from edge_client.api.prior import with_prior
 from edge_client.bases.base import EMBEDDED
 from edge_client.commands.answers import check_results, progress, results
@@ -28,6 +28,7 @@ from edge_client.commands.console import (
     shown,
 )
 from edge_client.errors import demand
+from edge_client.personal.choice import chosen_in
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.texts.dialect import Dialect, find
@@ -48,6 +49,14 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="File for the answers, .csv or .jsonl.")] = None,
     adapter: Annotated[
         Path | None, typer.Option(help="Exported adapter folder, or one PEFT itself saved.")
+    ] = None,
+    personal: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="STATE",
+            help="State folder of `client run --personal` instead: its own adapter or the shared "
+            "one, whichever is right more often on its test texts.",
+        ),
     ] = None,
     task: Annotated[
         Path | None,
@@ -70,6 +79,9 @@ def predict(
     source = Source(given, file, Dialect(text_column, "", delimiter, encoding))
     source.check()
     check_results(out, file)
+    if personal is not None:
+        adapter = adapter_or_own(adapter, personal)
+        print(chosen_in(personal)[1], file=sys.stderr)
     labeller = open_labeller(adapter, task, base, engine, memory_budget, device)
     pairs = f"{shown(labeller.task.name)} asks of two texts; give --file with text_a and text_b"
     demand(not (given and labeller.needs_pairs), pairs)

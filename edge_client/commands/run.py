@@ -141,6 +141,16 @@ def run(
             help="Folder for a finished run's adapter; the state folder's `adapter` if not said."
         ),
     ] = None,
+    personal: Annotated[
+        bool,
+        typer.Option(
+            "--personal", help="Make an adapter of this device's own after each run, of its texts."
+        ),
+    ] = False,
+    rank_budget: Annotated[
+        int | None,
+        typer.Option(help="R of that one: R times the modules there are; by memory if not said."),
+    ] = None,
     text_column: TextColumnOption = "",
     label_column: LabelColumnOption = "",
     delimiter: DelimiterOption = "",
@@ -191,6 +201,8 @@ def run(
                 max_celsius=max_celsius,
                 max_load=max_load,
                 out=out,
+                personal=personal,
+                rank_budget=rank_budget,
                 text_column=text_column,
                 label_column=label_column,
                 delimiter=delimiter,
@@ -236,4 +248,5 @@ def _in_words(summary: "Summary") -> str:
     if summary.is_stopped:
         finished = f"stopped, {finished}" if runs else "stopped"
     adapter = f"\nfinished adapter: {summary.adapter}" if summary.adapter else ""
-    return f"{summary.name}: {finished}, {works}{failures}{adapter}"
+    own = f"\nits own adapter: {summary.personal}" if summary.personal else ""
+    return f"{summary.name}: {finished}, {works}{failures}{adapter}{own}"

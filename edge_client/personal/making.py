@@ -1,5 +1,6 @@
 """Making an adapter of one's own: trained, compared with the shared one, and written down."""
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ class Opening:
         training: Passes, batch, learning rate and longest input.
         budget_bytes: Memory this process may take; None: 60 % of what is available.
         device: `cpu` or `cuda`.
+        on_texts: Heard between two steps.
     """
 
     kind: str
@@ -49,11 +51,14 @@ class Opening:
     training: Training
     budget_bytes: int | None
     device: str
+    on_texts: Callable[[int], None] = lambda texts: None
 
     def engine(self, spec: AdapterSpec) -> Engine:
         """An engine for an adapter."""
         known = (self.kind, self.base, self.task, spec, self.training, self.budget_bytes)
-        return open_within(*known, device=self.device)
+        engine = open_within(*known, device=self.device)
+        engine.on_texts = self.on_texts
+        return engine
 
 
 @dataclass(frozen=True)

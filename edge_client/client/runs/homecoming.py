@@ -6,6 +6,7 @@ from functools import partial
 
 from edge_client.client.adapters import Adapters, take_home
 from edge_client.client.failures import MOST_IN_A_ROW, Standing, code_of, is_lasting
+from edge_client.client.runs.own import OwnAdapter
 from edge_client.client.runs.standings import Standings
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState
@@ -36,6 +37,7 @@ class Homecoming:
         state: Its state folder.
         standings: Are kept.
         adapters: Those of work, in which a finished one may be, too.
+        own: Makes an adapter of this device's own by them.
 
     Attributes:
         folder: Of the last one; empty where there is none.
@@ -48,9 +50,10 @@ class Homecoming:
         state: ClientState,
         standings: Standings,
         adapters: Adapters,
+        own: OwnAdapter,
     ) -> None:
         self._coordinator, self._settings, self._state = coordinator, settings, state
-        self._standings, self._adapters, self.folder = standings, adapters, ""
+        self._standings, self._adapters, self._own, self.folder = standings, adapters, own, ""
         self._tries: dict[str, int] = {}  # in vain, by run
 
     def of(self, over: Over) -> bool:
@@ -72,6 +75,8 @@ class Homecoming:
             body = self._adapters.body(*known, fetch, runs, PARTING_S)
             settings = self._settings.on_base(terms.base_id)
             self.folder = take_home(self._state, terms, settings, over, body)
+            kept = self._state.finished_run(terms.run_name)  # the next run does not write over it
+            self._own.follows(terms, str(kept) if kept.is_dir() else self.folder)
         except (Failed, WrongInput, OSError) as error:  # TransportError and WireError are Failed
             self.folder = ""
             return self._not_had(over, error)

@@ -1,0 +1,92 @@
+"""Which adapter answers on a device: its own, or the shared one; by its own test texts.
+
+STATE/personal/adapter       the newest of its own, a PEFT folder
+STATE/personal/choice.json   which of the two is right more often, and what the shared one is
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from edge_client.adapters.spec import AdapterError
+from edge_client.files import write_atomically
+from edge_client.personal.making import Made
+
+FOLDER, ADAPTER, CHOICE = "personal", "adapter", "choice.json"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of two adapters answers.
+
+    Attributes:
+        run: Name of the run after which one's own was made.
+        use: `shared` where that is right at least as often, else `personal`, also without test
+            texts.
+        shared: Folder of the shared one; empty for the base alone.
+        method: How one's own was made.
+        accuracy: Share of right labels of one's own; None without test texts.
+        accuracy_shared: That of the shared one.
+        test_examples: Test texts.
+    """
+
+    run: str
+    use: Literal["personal", "shared"]
+    shared: str
+    method: str
+    accuracy: float | None
+    accuracy_shared: float | None
+    test_examples: int
+
+    def __str__(self) -> str:
+        shared = "the shared adapter" if self.shared else "the base alone"
+        if self.accuracy is None or self.accuracy_shared is None:
+            return f"this device's own adapter ({self.method}); no test texts tell which is better"
+        right = [round(one * self.test_examples) for one in (self.accuracy, self.accuracy_shared)]
+        said = f"of {self.test_examples} test texts {right[0]} right with this device's own "
+        said += f"adapter ({self.method}), {right[1]} with {shared}"
+        return f"{said}: {'its own' if self.use == 'personal' else shared} answers"
+
+
+def choose(folder: Path, run: str, shared: str, made: Made) -> Choice:
+    """Write down which one answers.
+
+    Args:
+        folder: A client's state folder.
+        run: Name of the run.
+        shared: Folder of the shared adapter; empty for the base alone.
+        made: One's own.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    use: Literal["personal", "shared"] = "shared" if made.is_better is False else "personal"
+    told = (made.method, made.accuracy, made.accuracy_shared, made.test_examples)
+    choice = Choice(run, use, shared, *told)
+    path = folder / FOLDER / CHOICE
+    write_atomically(path, msgspec.json.encode(asdict(choice)), 0o600)
+    return choice
+
+
+def chosen_in(folder: Path) -> tuple[Path | None, Choice]:
+    """The adapter that answers, and why; no folder for the base alone.
+
+    Args:
+        folder: A client's state folder.
+
+    Raises:
+        AdapterError: There is none of its own.
+    """
+    path = folder / FOLDER / CHOICE
+    try:
+        choice = msgspec.json.decode(path.read_bytes(), type=Choice)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise AdapterError(
+            f"{folder} has no adapter of its own: the state folder of a client is expected that "
+            f"ran with --personal until a run was finished ({path.name} is not there or damaged)"
+        ) from error
+    if choice.use == "personal":
+        return folder / FOLDER / ADAPTER, choice
+    return Path(choice.shared) if choice.shared else None, choice
