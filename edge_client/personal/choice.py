@@ -25,7 +25,8 @@ class Choice:
         run: Name of the run after which one's own was made.
         use: `shared` where that is right at least as often, else `personal`, also without test
             texts.
-        shared: Folder of the shared one; empty for the base alone.
+        shared: Folder of the shared one, within the state folder if it lies there; empty for the
+            base alone.
         method: How one's own was made.
         accuracy: Share of right labels of one's own; None without test texts.
         accuracy_shared: That of the shared one.
@@ -64,6 +65,8 @@ def choose(folder: Path, run: str, shared: str, made: Made) -> Choice:
     """
     use: Literal["personal", "shared"] = "shared" if made.is_better is False else "personal"
     told = (made.method, made.accuracy, made.accuracy_shared, made.test_examples)
+    if shared and Path(shared).is_relative_to(folder):  # which may be moved
+        shared = str(Path(shared).relative_to(folder))
     choice = Choice(run, use, shared, *told)
     path = folder / FOLDER / CHOICE
     write_atomically(path, msgspec.json.encode(asdict(choice)), 0o600)
@@ -89,4 +92,4 @@ def chosen_in(folder: Path) -> tuple[Path | None, Choice]:
         ) from error
     if choice.use == "personal":
         return folder / FOLDER / ADAPTER, choice
-    return Path(choice.shared) if choice.shared else None, choice
+    return folder / choice.shared if choice.shared else None, choice

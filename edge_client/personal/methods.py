@@ -83,6 +83,9 @@ class Way:
         lr: Learning rate of A and B.
         scale_lr: That of lambda, where it is trained.
         search_steps: Steps of `bt-lora` on the whole bank.
+        search_lr: Learning rate of A and B there. With larger ones all lambdas rise alike, and
+            those most whose module has most outputs.
+        level: Whether lambdas only choose ranks, and all that are kept count alike.
 
     Raises:
         WrongInput: A value outside its range; names it.
@@ -97,6 +100,8 @@ class Way:
     lr: float = 5e-3
     scale_lr: float = 1e-2
     search_steps: int = 10
+    search_lr: float = 1e-4
+    level: bool = False
 
     def __post_init__(self) -> None:
         known = ", ".join(METHODS)
@@ -118,7 +123,7 @@ class Way:
     @property
     def searching(self) -> Terms:
         """Of the search for them."""
-        return Terms(self.search_steps, 0, self.batch, self.lr, self.scale_lr)
+        return Terms(self.search_steps, 0, self.batch, self.search_lr, self.scale_lr)
 
 
 @dataclass(frozen=True)
@@ -205,6 +210,8 @@ def own_adapter(
             first = drawn_bank(engine.adapter())
             lambdas = _searched(way, shape, bank, engine, first, data, seed, given)
             kept, spent = chosen(lambdas, way.rank_budget), engine.layer_forwards
+            if way.level:
+                lambdas = {name: np.full_like(one, FIRST_LAMBDA) for name, one in lambdas.items()}
         spec, numbers = cut(bank, shape, bank_numbers(first, lambdas), kept)
         engine = opened(spec)
     else:

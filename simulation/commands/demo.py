@@ -23,8 +23,9 @@ from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, TaskError
 from profiling.rounds.report import rounds_table
-from simulation.demo.demo import Result, Unfinished, check_extras, draw, run_demo
+from simulation.demo.demo import PERSONAL, Result, Unfinished, check_extras, draw, run_demo
 from simulation.demo.messages import HOMES, write_client_folders
+from simulation.demo.personal import personal_table
 from simulation.demo.setting import Setting, Step
 from simulation.population.folders import write_split
 
@@ -67,6 +68,10 @@ def demo(
     lr: Annotated[float | None, typer.Option(help="AdamW's learning rate.")] = None,
     tokens: Annotated[int, typer.Option(help="Longest input in tokens.")] = 64,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Root seed.")] = 0,
+    personal: Annotated[
+        bool,
+        typer.Option("--personal", help="Each device then makes an adapter of its own as well."),
+    ] = False,
     json_output: Annotated[
         bool, typer.Option("--json", help="Last line: one JSON object.")
     ] = False,
@@ -77,7 +82,10 @@ def demo(
     """
     console = Console(stderr=json_output)
     notes = check_extras()
-    check_exportable(parse_adapter(adapter))
+    spec = parse_adapter(adapter)
+    check_exportable(spec)
+    said = f"--adapter {spec}: a demo trains an adapter, not a net for adapters, such as lora:8"
+    demand(not spec.net, said)
     open_base(base)  # before an earlier demo's folder is made empty
     for option, value in {"--task": task, "--test": test}.items():
         demand(value is None or data is not None, f"{option} says nothing without --data FILE")
@@ -96,7 +104,7 @@ def demo(
             folders = _own_data(out / "devices", dealt, seed)
         else:
             folders = write_client_folders(out / "devices", HOMES)
-        setting = Setting(out, base, adapter, rounds, training, seed, engines)
+        setting = Setting(out, base, adapter, rounds, training, seed, engines, personal)
         length = "about 2 minutes on two cores" if data is None else "some minutes"
         tell([f"{length}; everything is written to {out}", *notes], console.file)
         result, cap = _run(setting, folders, console), None if data is None else test_texts
@@ -195,7 +203,8 @@ def _show(result: Result, cap: int | None, console: Console) -> None:
         f"accuracy on the {tested} test texts of all {len(result.engines)} devices",
         [f"no more texts were scored, by --test-texts {cap}"] if tested == cap else [],
     )
-    show(rounds_table(result.costs), table, file=console.file)
+    own = [personal_table(result.personal)] if result.personal else []
+    show(rounds_table(result.costs), table, *own, file=console.file)
 
 
 def _tell(
@@ -217,6 +226,7 @@ def _tell(
         f"per client and round: {up} up, {down} down; peak RSS of a client "
         f"{size(summary['peak_rss_bytes'])}; {summary['seconds']:.0f} s in all",
         *([f"chart    {chart}"] if chart else []),
+        *([f"         {setting.out / PERSONAL}"] if chart and result.personal else []),
         f"figures  {setting.out / 'rounds.jsonl'}",
         f"adapter  {adapter} (a PEFT folder)",
         f"next     smidgen client predict --adapter {adapter}{base} {texts}",

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from edge_client.client.state import ClientState, Identity
 from edge_client.errors import Failed, WrongInput, installing
+from edge_client.personal.choice import Choice
 from edge_client.planning.resources import usable_cores
 from edge_client.texts.examples import read_folder
 from edge_client.texts.tasks import read_task
@@ -33,10 +34,11 @@ from profiling.rounds.costs import (
 )
 from profiling.rounds.picture import draw_rounds
 from simulation.demo.alone import Compared, train_alone
+from simulation.demo.personal import choices, draw_personal
 from simulation.demo.processes import Fleet, fleet
 from simulation.demo.setting import RUN, Progress, Setting, Step, engine_by_name, prompt_init
 
-COORDINATOR = "coordinator"
+COORDINATOR, PERSONAL = "coordinator", "personal.png"
 # In its log.
 STEP_DONE = re.compile(r"(round \d+ of \d+|before round 1), (\w+) closed")
 SERVER = ("fastapi", "pydantic", "sqlalchemy", "uvicorn")  # of the extra `server`
@@ -84,6 +86,7 @@ class Result:
         engines: The engine of each device, by its name.
         seconds: Time from the first process to the last.
         run_id: The coordinator's id of the run.
+        personal: What each device found of an adapter of its own; empty where none was asked for.
     """
 
     accuracy_final: float
@@ -93,6 +96,7 @@ class Result:
     engines: dict[str, str]
     seconds: float
     run_id: str
+    personal: dict[str, Choice]
 
     def summary(self) -> dict[str, Any]:
         """The figures a machine wants, in base units."""
@@ -109,6 +113,11 @@ class Result:
             "bytes_down_per_client_round": round(per_client_round(self.figures, "down")),
             "peak_rss_bytes": max(cost.peak_rss_bytes for cost in self.costs),
             "seconds": round(self.seconds, 1),
+            **(
+                {"personal": {k: asdict(v) for k, v in self.personal.items()}}
+                if self.personal
+                else {}
+            ),
         }
 
 
@@ -145,6 +154,7 @@ def run_demo(setting: Setting, folders: Sequence[Path], progress: Progress) -> R
         engines=engine_by_name(setting, folders),
         seconds=time.monotonic() - start,
         run_id=run_id,
+        personal=choices(setting, folders) if setting.is_personal else {},
     )
 
 
@@ -161,6 +171,9 @@ def draw(setting: Setting, folders: Sequence[Path], result: Result) -> Path:
         draw_rounds(result.costs, path, title, levels)
     except (Failed, WrongInput, OSError) as error:
         raise Failed(f"the chart: {error}; {_where(setting)}") from error
+    if result.personal:
+        own = "the adapter of all, and each home's own, on its own test texts"
+        draw_personal(result.personal, setting.out / PERSONAL, f"{own}\n{title}")
     return path
 
 
@@ -208,7 +221,8 @@ def _federate(
         state = setting.out / "state" / folder.name
         ClientState(state).keep_identity(Identity("", key_of(setting.seed, folder.name)))
         options = ("--base", setting.base, "--name", folder.name, "--state", str(state))
-        more = ("--engine", engines[folder.name], "--until", "finished")
+        more = ["--engine", engines[folder.name], "--until", "finished"]
+        more += ["--personal"] if setting.is_personal else []
         processes.start(folder.name, (*client, *options, *more))
     _watch(processes, setting.rounds, progress)
     progress(Step(RUN, "done", setting.rounds, setting.rounds))

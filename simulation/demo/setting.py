@@ -23,6 +23,7 @@ class Setting:
         training: What every device does in a round, in a run and alone.
         seed: Root seed.
         engines: Dealt to the devices in turn.
+        is_personal: Whether each device makes an adapter of its own after the run.
     """
 
     out: Path
@@ -32,6 +33,7 @@ class Setting:
     training: Training
     seed: int
     engines: tuple[str, ...]
+    is_personal: bool = False
 
 
 @dataclass(frozen=True)

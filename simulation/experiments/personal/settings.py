@@ -25,6 +25,8 @@ class Personal:
         lr: Learning rate of A and B.
         scale_lr: That of lambda, where it is trained.
         search_steps: Steps on the whole bank before its ranks are chosen (`bt-lora`).
+        search_lr: Learning rate of A and B in those.
+        level: Whether lambdas only choose ranks, and all that are kept count alike.
         epochs: Passes over a client's texts with the ranks that were kept.
         batch: Texts in one step.
         groups: Languages are dealt to so many groups; each is left out of rounds once, and its
@@ -40,6 +42,8 @@ class Personal:
     lr: float = Way.lr
     scale_lr: float = Way.scale_lr
     search_steps: int = Way.search_steps
+    search_lr: float = Way.search_lr
+    level: bool = Way.level
     epochs: int = Way.epochs
     batch: int = Way.batch
     groups: int = 0
@@ -65,10 +69,13 @@ class Personal:
             lr=self.lr,
             scale_lr=self.scale_lr,
             search_steps=self.search_steps,
+            search_lr=self.search_lr,
+            level=self.level,
         )
 
     def __str__(self) -> str:
         kept = "" if self.method in FROM_SHARED else f" of {self.rank_budget} ranks per module"
+        kept += ", all of them alike" if self.level else ""
         return self.method + kept
 
 

@@ -32,6 +32,7 @@ NETS: dict[Method, str] = {
     "fedl2p": "lora:{rank}@q,k,v,o,up,down+rates",
 }
 PLAIN, OURS = "LoRA", "FedP²EFT"
+LEVEL = f"{OURS}, ranks alone"  # its lambdas choose ranks, and do not scale them
 ROWS: dict[str, Method] = {
     PLAIN: "lora",
     "uniform ranks": "uniform",
@@ -40,8 +41,12 @@ ROWS: dict[str, Method] = {
     "BT-LoRA": "bt-lora",
     "FedL2P": "fedl2p",
     OURS: "fedp2eft",
+    LEVEL: "fedp2eft",
 }
-LR = 5e-3  # of every method; no other was tried
+LR = 5e-3  # of the training with the ranks that are kept, by every method; no other was tried
+# Of a bank's A and B where lambdas are learned. At 5e-3 all lambdas rise alike, most where a module
+# has most outputs, and every rank that is kept is of `up`.
+SEARCH_LR = 1e-4
 MINE = (
     "published: 16 languages; ours: the base, texts and languages named "
     "here; read differences between rows, not levels"
@@ -71,8 +76,7 @@ def scenario(name: str, base: str, quick: bool, rank: int, methods: Sequence[str
 def masakhanews(base: str, quick: bool, rank: int) -> Scenario:
     """Every language of MasakhaNEWS that lies here, by every method; all took part in rounds."""
     cells = [
-        cell(row, "mean of languages", experiment(base, method, quick, rank), SEEN)
-        for row, method in ROWS.items()
+        cell(row, "mean of languages", experiment(base, row, quick, rank), SEEN) for row in ROWS
     ]
     title = f"MasakhaNEWS, seen clients, R = {rank}: accuracy in %"
     return Scenario("fedp2eft masakhanews", title, tuple(cells), notes(quick), SEEN.source)
@@ -81,10 +85,10 @@ def masakhanews(base: str, quick: bool, rank: int) -> Scenario:
 def unseen(base: str, quick: bool, rank: int) -> Scenario:
     """The same where nobody's generator has seen its language."""
     groups = QUICK_GROUPS if quick else GROUPS
-    chosen = [(row, method) for row, method in ROWS.items() if method in ("lora", *GUIDED)]
+    chosen = [row for row, method in ROWS.items() if method in ("lora", *GUIDED)]
     cells = [
-        cell(row, "mean of languages", experiment(base, method, quick, rank, groups), UNSEEN)
-        for row, method in chosen
+        cell(row, "mean of languages", experiment(base, row, quick, rank, groups), UNSEEN)
+        for row in chosen
     ]
     title = f"MasakhaNEWS, clients that took no part in rounds, R = {rank}: accuracy in %"
     more = f"{groups} groups of languages, drawn once; each is judged by what the others trained"
@@ -93,10 +97,10 @@ def unseen(base: str, quick: bool, rank: int) -> Scenario:
 
 def budgets(base: str, quick: bool, rank: int) -> Scenario:
     """One generator for all rank budgets, beside plain LoRA of each."""
-    chosen = [(row, method) for row, method in ROWS.items() if method in ("lora", *GUIDED)]
+    chosen = [row for row, method in ROWS.items() if method in ("lora", "fedp2eft")]
     cells = [
-        cell(row, f"R = {budget}", experiment(base, method, quick, budget))
-        for row, method in chosen
+        cell(row, f"R = {budget}", experiment(base, row, quick, budget))
+        for row in chosen
         for budget in (QUICK_BUDGETS if quick else BUDGETS)
     ]
     title = "MasakhaNEWS, seen clients, by rank budget: accuracy in %"
@@ -117,17 +121,18 @@ def printed(table: Table, row: str) -> dict[str, Figure]:
     return {language: figure for language, figure in found.items() if figure is not None}
 
 
-def experiment(base: str, method: Method, quick: bool, rank: int, groups: int = 0) -> Experiment:
+def experiment(base: str, row: str, quick: bool, rank: int, groups: int = 0) -> Experiment:
     """One method.
 
     Args:
         base: `embedded`, a folder or a hub name.
-        method: How every client adapts.
+        row: Of `ROWS`: how every client adapts.
         quick: Fewer languages, texts and rounds.
         rank: R.
         groups: Groups of languages that are left out of rounds in turn; 0: none is.
     """
-    is_guided = method in GUIDED
+    method = ROWS[row]
+    is_guided, is_ours = method in GUIDED, method == "fedp2eft"
     rounds = QUICK_ROUNDS if quick else ROUNDS
     return Experiment(
         "fedp2eft",
@@ -136,7 +141,7 @@ def experiment(base: str, method: Method, quick: bool, rank: int, groups: int = 
         base=base,
         adapter=NETS.get(method, "lora:1").format(rank=rank),  # without rounds it says nothing
         deal=Deal(by="language", clients=0),
-        training=Training(batch=8, tokens=64),
+        training=Training(epochs=1, batch=8, lr=SEARCH_LR if is_ours else LR, tokens=64),
         rounds=rounds if is_guided else 0,
         evaluate_every=0,
         personal=Personal(
@@ -145,6 +150,8 @@ def experiment(base: str, method: Method, quick: bool, rank: int, groups: int = 
             bank=BANK,
             lr=LR,
             epochs=QUICK_EPOCHS if quick else EPOCHS,
+            search_lr=SEARCH_LR,
+            level=row == LEVEL,
             groups=groups if is_guided else 0,
         ),
         train_texts=QUICK_TEXTS if quick else TEXTS,
@@ -159,7 +166,8 @@ def notes(quick: bool) -> tuple[str, ...]:
         MINE,
         f"{texts} labelled texts of each language, 64 tokens of each, asked by cloze; {epochs} "
         "passes over them with the kept ranks, by every method",
-        f"learning rate {LR:g} for every method; no other was tried",
+        f"learning rate {LR:g} for every method, no other was tried; {SEARCH_LR:g} of a bank whose "
+        "lambdas are learned",
     ]
     if quick:
         found.append("--quick: fewer languages, rounds, texts and test texts")

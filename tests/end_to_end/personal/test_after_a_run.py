@@ -39,12 +39,14 @@ def test_a_device_makes_its_own_by_what_the_run_gave_and_answers_with_the_better
     own = state / "personal" / "adapter"
     assert (own / "adapter_config.json").is_file() and not (state / "personal/due.json").exists()
     better = (choice.accuracy or 0.0) > (choice.accuracy_shared or 0.0)
-    expected = own if better else Path(choice.shared) if choice.shared else None
-    assert folder == expected
+    assert folder == (own if better else state / choice.shared if choice.shared else None)
+    moved = state.rename(state.with_name("moved"))
+    again, _ = chosen_in(moved)
+    assert (again is None) == (folder is None) and (again is None or again.is_dir())
     log = scene.log("a")
     assert f"its own adapter: {own}" in log and "of 6 test texts" in log
     done = scene.smidgen(
-        *("client", "predict", "--personal", str(state), "--base", str(scene.base.folder)),
+        *("client", "predict", "--personal", str(moved), "--base", str(scene.base.folder)),
         *("--task", str(scene.folder / "task.toml"), "--json", "lights on in the hall"),
     )
     assert f"({method})" in done.stderr and json.loads(done.stdout.splitlines()[-1])
