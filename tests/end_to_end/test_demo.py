@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from edge_client.personal.choice import chosen_in
 from edge_client.texts.examples import Example, read_file
 from edge_client.texts.tasks import read_task
 from tests.breadth import first_fast
@@ -70,6 +71,7 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("demo")
     adapter, engine, rounds, messages = request.param
     said = ["--rounds", str(rounds), "--adapter", adapter, "--engine", engine]
+    said += ["--personal"]
     if messages:
         labels = read_task(HUB / "task.toml").labels
         texts = read_file(HUB / "hub_messages.csv", labels, labelled=True)[: messages * 5 : 5]
@@ -86,7 +88,14 @@ def test_the_demo_ends_with_one_json_object_and_a_chart(finished: Any) -> None:
     assert list(result["engines"].values()) == engines
     assert result["accuracy_final"] > result["accuracy_zero_shot"]
     assert 50_000 < result["bytes_down_per_client_round"] < 250_000 or adapter != "lora:8"
-    assert (out / "rounds.png").read_bytes()[:4] == b"\x89PNG"
+    for picture in ("rounds.png", "personal.png"):
+        assert (out / picture).read_bytes()[:4] == b"\x89PNG"
+    for name in result["engines"]:
+        folder, choice = chosen_in(out / "state" / name)
+        assert folder and (folder / "adapter_config.json").is_file()
+        assert result["personal"][name]["accuracy"] == choice.accuracy
+        assert choice.accuracy is not None and choice.accuracy_shared is not None
+        assert (choice.use == "personal") == (choice.accuracy > choice.accuracy_shared)
 
 
 @pytest.mark.slow

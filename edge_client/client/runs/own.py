@@ -6,7 +6,7 @@ life. Which of the two adapters answers then is written down beside it.
 
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -19,7 +19,7 @@ from edge_client.client.state import ClientState
 from edge_client.files import close_to_others, write_atomically
 from edge_client.personal.choice import ADAPTER, FOLDER, choose
 from edge_client.personal.making import Made, Opening, make, method_for, way_for
-from edge_client.personal.methods import Given, Method
+from edge_client.personal.methods import Given, Method, Way
 from edge_client.texts.data_folder import DataFolder
 from edge_client.wire.fleet import Terms
 
@@ -101,7 +101,10 @@ class OwnAdapter:
         origin, numbers = read_peft_folder(Path(due.folder), settings.base)
         given = Given(parse_adapter(origin.adapter), numbers)
         net = given if given.spec.net else None
-        known = (settings.engine, settings.base, terms.task, terms.training)
+        # A generator's run trains banks, at a rate of their own.
+        lr = Way.lr if given.spec.net == "generator" else terms.training.lr
+        training = replace(terms.training, epochs=Way.epochs, lr=lr)
+        known = (settings.engine, settings.base, terms.task, training)
         at = Opening(*known, settings.budget_bytes, settings.device, on_texts)
         way = way_for(method_for("" if net else ON_FROM_SHARED, net), at, net, settings.rank_budget)
         texts = DataFolder(settings.data, terms.task.labels, settings.dialect).read()
