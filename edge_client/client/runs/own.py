@@ -6,6 +6,7 @@ life. Which of the two adapters answers then is written down beside it.
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -56,6 +57,7 @@ class OwnAdapter:
     def __init__(self, settings: Settings, state: ClientState) -> None:
         self._settings, self._state, self.folder = settings, state.folder, ""
         self._due = state.folder / FOLDER / DUE
+        self._is_tried = False  # with what is due; a disk that takes no change may keep that
 
     def follows(self, terms: Terms, folder: str) -> None:
         """Note down that it is to be made.
@@ -67,6 +69,7 @@ class OwnAdapter:
         if not self._settings.is_personal:
             return
         try:
+            self._is_tried = False
             self._due.parent.mkdir(mode=0o700, exist_ok=True)
             write_atomically(self._due, msgspec.json.encode(asdict(Due(terms, folder))), 0o600)
         except OSError as error:
@@ -75,7 +78,7 @@ class OwnAdapter:
     @property
     def is_due(self) -> bool:
         """Whether one is to be made."""
-        return self._settings.is_personal and self._due.is_file()
+        return self._settings.is_personal and not self._is_tried and self._due.is_file()
 
     def make(self, on_texts: Callable[[int], None]) -> None:
         """Make it; where it cannot be, the shared adapter goes on alone.
@@ -93,7 +96,9 @@ class OwnAdapter:
             log.info("%s (%s)", choice, self.folder)
         except (*ERRORS, msgspec.MsgspecError) as error:
             log.warning("no adapter of this device's own is made: %s", error)
-        self._due.unlink(missing_ok=True)
+        self._is_tried = True
+        with suppress(OSError):
+            self._due.unlink()
 
     def _made(self, due: Due, on_texts: Callable[[int], None]) -> Made:
         terms = due.terms
