@@ -5,11 +5,11 @@ device.new.json        a key drawn for another coordinator, until that one has a
 runs/RUN.json          the terms of a run that it joined, until the run's adapter is at home
 adapters/SHA.st        adapters last received, one per run, so that none is fetched twice
 adapter/               the adapter of the run finished last, for `smidgen client predict`
-personal/              one of its own, see `edge_client.client.runs.own`
 finished/RUN/          the same for each finished run by its name, the last sixteen
+personal/              an adapter of its own, see `edge_client.client.runs.own`
 outbox/WORK.json, .st  a finished report and update until the coordinator has acknowledged them
-controls/RUN/ROUND.st  its control variates, see `edge_client.client.scaffold.controls`
-residuals/RUN/ROUND.st what its coded updates left out, kept alike
+controls/RUN/N.st      its control variates of round N, see `edge_client.client.scaffold.controls`
+residuals/RUN/N.st     what its coded updates left out in round N, kept alike
 steps/WORK.st          where unfinished training stands, see `edge_client.guest.steps`
 labels-RUN.jsonl       what it has read of its unlabelled texts, see `edge_client.labelling.book`
 link.json              how fast its updates got through, see `edge_client.metering.link`
