@@ -20,7 +20,8 @@ from simulation.commands.experiments import (
     resumable,
 )
 from simulation.experiments.runner import Place
-from simulation.papers.fedp2eft.scenarios import NAMES, ROWS, scenario
+from simulation.papers.fedp2eft.scenarios import LR, NAMES, ROWS, scenario
+from simulation.papers.ranks import ranks_table
 from simulation.papers.report import Order, play
 
 METHODS = f"Only this one beside LoRA; repeat: {', '.join(ROWS)}."
@@ -32,6 +33,9 @@ def fedp2eft_command(
         int, typer.Option(min=1, max=Way.bank, help="R: ranks kept are R x modules.")
     ] = Way.rank_budget,
     method: Annotated[list[str] | None, typer.Option(help=METHODS)] = None,
+    lr: Annotated[
+        float, typer.Option(min=1e-9, max=100, help="Learning rate of what each keeps, all alike.")
+    ] = LR,
     base: BaseOption = EMBEDDED,
     data: DataOption = None,
     out: OutOption = OUT,
@@ -46,6 +50,7 @@ def fedp2eft_command(
     for one in method or ():
         one_of("--method", one, tuple(ROWS))
     with resumable(out):
-        chosen = scenario(name, base, quick, rank, method or ())
+        chosen = scenario(name, base, quick, rank, method or (), lr)
         place = Place(data, out / "experiments", ray)
-        play(chosen, Order(range(1 if quick else seeds), place, jobs, out, json_output))
+        order = Order(range(1 if quick else seeds), place, jobs, out, json_output)
+        play(chosen, order, ranks_table)

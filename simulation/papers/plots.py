@@ -20,9 +20,10 @@ from profiling.canvas import (
     save,
     whole_numbers,
 )
+from simulation.papers.ranks import is_choice, ranks_figure, ranks_of
 from simulation.papers.scenario import Measured, languages_of, trained_of
 
-PICTURES = ("accuracy.png", "languages.png", "clients.png")
+PICTURES = ("accuracy.png", "languages.png", "clients.png", "ranks.png")
 COSTS: tuple[tuple[str, float, str], ...] = (
     ("bytes_up", 1 << 20, "MiB up, all clients together (measured)"),
     ("layer_forwards", 1e3, "thousand layer-forwards of training (counted)"),
@@ -33,7 +34,7 @@ PANELS = 3  # next to each other
 
 
 def draw(found: Sequence[Measured], folder: Path, title: str) -> list[Path]:
-    """Write `accuracy.png` and, where there is something to show, `languages.png`, `clients.png`.
+    """Write `accuracy.png` and, where there is something to show, the others of `PICTURES`.
 
     Clients that train for themselves are scored once: of them there is no accuracy by round.
 
@@ -48,12 +49,14 @@ def draw(found: Sequence[Measured], folder: Path, title: str) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     title = f"{title}\n{figures_of(found)}"
     pictures = {}
-    if any(item.cell.experiment.personal is None for item in found):
+    if all(item.cell.experiment.personal is None for item in found):
         pictures["accuracy.png"] = accuracy_figure(found, title)
     if len(languages_of(found)) > 1:
         pictures["languages.png"] = languages_figure(found, title)
     if any(len(clients_of(item)) > 1 and not is_by_language(item) for item in found):
         pictures["clients.png"] = clients_figure(found, title)
+    if any(is_choice(ranks_of(item)) for item in found):
+        pictures["ranks.png"] = ranks_figure(found, title)
     for name in PICTURES:
         if name not in pictures:
             (folder / name).unlink(missing_ok=True)  # of an earlier call, about something else

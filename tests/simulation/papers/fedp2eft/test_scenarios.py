@@ -5,7 +5,15 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from simulation.papers.fedp2eft.scenarios import NAMES, NETS, OURS, PLAIN, ROWS, scenario
+from simulation.papers.fedp2eft.scenarios import (
+    BASE,
+    NAMES,
+    NETS,
+    OURS,
+    PLAIN,
+    ROWS,
+    scenario,
+)
 from simulation.papers.mfpt import MANY
 from tests.command_line import smidgen
 
@@ -15,8 +23,11 @@ def test_all_rows_have_a_personal_phase_of_the_same_length_and_the_generator_s_i
     name: str,
 ) -> None:
     found = scenario(name, "embedded", False, 2)
-    assert {cell.row for cell in found.cells} <= set(ROWS)
+    assert {cell.row for cell in found.cells} <= {BASE, *ROWS}
     for cell in found.cells:
+        if cell.row == BASE:
+            assert cell.experiment.personal is None and cell.experiment.rounds == 0
+            continue
         personal = cell.experiment.personal
         assert personal is not None and personal.epochs == 8 and personal.lr == 5e-3
         assert (cell.experiment.rounds > 0) == (ROWS[cell.row] in NETS)
@@ -25,8 +36,17 @@ def test_all_rows_have_a_personal_phase_of_the_same_length_and_the_generator_s_i
 
 def test_the_paper_s_figures_stand_beside_ours_and_a_row_may_be_picked() -> None:
     found = scenario("masakhanews", "embedded", True, 2, ["BT-LoRA"])
-    assert [cell.row for cell in found.cells] == [PLAIN, "BT-LoRA"]
-    assert found.cells[0].published_by_language["tir"].value == 44.9
+    assert [cell.row for cell in found.cells] == [BASE, PLAIN, "BT-LoRA"]
+    assert found.cells[1].published_by_language["tir"].value == 44.9
+
+
+def test_a_learning_rate_is_every_method_s_and_not_that_of_learning_lambdas() -> None:
+    told = {cell.row: cell for cell in scenario("masakhanews", "embedded", False, 2, lr=1e-4).cells}
+    for row in ROWS:
+        personal = told[row].experiment.personal
+        assert personal is not None and personal.lr == 1e-4 and personal.search_lr == 1e-4
+    before = scenario("masakhanews", "embedded", False, 2, [OURS]).cells[-1].experiment
+    assert told[OURS].experiment.training == before.training  # one generator for all rates
 
 
 def test_budgets_share_one_generator() -> None:
@@ -46,6 +66,7 @@ def test_budgets_share_one_generator() -> None:
         (("budget",), "SCENARIO 'budget' is not one of"),
         (("unseen", "--method", "LoRa"), "--method 'LoRa' is not one of"),
         (("unseen", "--rank", "17"), "17"),
+        (("unseen", "--lr", "0"), "--lr"),
     ],
 )
 def test_what_is_not_known_is_refused(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
