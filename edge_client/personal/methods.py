@@ -171,6 +171,7 @@ def own_adapter(
     data: ClientData,
     seed: int,
     given: Given | None = None,
+    first: AdapterState | None = None,
 ) -> Iterator[Own]:
     """Train an adapter on a device's own texts. Equal arguments give equal bytes.
 
@@ -181,6 +182,8 @@ def own_adapter(
         data: The device's texts; those with a label are trained on, and a net reads all.
         seed: Of draws, and of the order of the texts.
         given: What many devices have trained, for the methods that go by that.
+        first: With a shared adapter: what is trained on; None: that adapter itself. An earlier
+            one lets one's own begin before the rounds are over.
 
     Raises:
         AdapterError: A net of another base, bank or adapter.
@@ -198,7 +201,7 @@ def own_adapter(
         yield from _by_svd(way, shape, opened, data, seed)
         return
     if given is not None and is_shared:
-        yield from _from_shared(way, opened, data, seed, given)
+        yield from _from_shared(way, opened, data, seed, given, first or given.numbers)
         return
     if given is not None and net == "rates":
         yield from _by_rates(way, shape, opened, data, seed, given)
@@ -301,14 +304,14 @@ def _by_rates(
 
 
 def _from_shared(
-    way: Way, opened: Opened, data: ClientData, seed: int, given: Given
+    way: Way, opened: Opened, data: ClientData, seed: int, given: Given, first: AdapterState
 ) -> Iterator[Own]:
     """The shared adapter trained on, and a way back to it where that is asked for."""
     is_between = way.method == "interpolated"
     texts, aside = kept_aside(data.labelled, seed) if is_between else (data.labelled, ())
     with closing(opened(given.spec)) as engine:
         terms, order = way.terms, derive_seed(seed, "own")
-        found = fit(engine, Plain(), given.numbers, texts, terms, order)
+        found = fit(engine, Plain(), first, texts, terms, order)
         end, alpha = found.numbers, None
         if is_between:
             alpha = nearest(along(engine, end, given.numbers, aside))

@@ -67,6 +67,7 @@ CLOCKED = ("over_selection", "asynchronous")  # of run files; they go by who ans
 OF_FACTS = ("memory", "balance")  # selections by what only real devices have
 ADDED_TO_TRAINING = ("optimizer", "momentum", "proximal", "scaffold", "adjusted")
 ADDED_TO_UPDATES = ("down",)
+ADDED_TO_PERSONAL = ("start",)
 Paradigm = Literal["federated", "centralised", "local"]
 
 
@@ -262,6 +263,9 @@ class Experiment:
         for name in ADDED_TO_UPDATES:
             if getattr(self.updates, name) == getattr(Updates, name):
                 del said["updates"][name]
+        for name in ADDED_TO_PERSONAL if self.personal else ():
+            if getattr(self.personal, name) == getattr(Personal, name):
+                del said["personal"][name]
         for name in ADDED_LATER:  # as they are by default they change no number
             if getattr(self, name) == getattr(default, name):
                 del said[name]

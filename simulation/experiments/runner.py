@@ -174,7 +174,13 @@ def _run_personal(
     _check_ray(ray)
     done = {row.arm for row in record.result.rows}
     names = [client.name for client in on.homes() if client.name not in done]
-    asked = [Asked(name, shared[part_of(on.experiment, name)] if shared else b"") for name in names]
+    personal = on.experiment.personal
+    is_early = personal is not None and personal.start is not None
+    first = shared[-1] if is_early else b""
+    asked = [
+        Asked(name, shared[part_of(on.experiment, name)] if shared else b"", first)
+        for name in names
+    ]
     for closed in own_rounds(on, asked, ray):
         record.add(closed.cohort[0], closed, keep_clients=True)
         on_round(closed)

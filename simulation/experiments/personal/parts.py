@@ -11,13 +11,20 @@ from simulation.experiments.personal.settings import left_out
 
 
 def parts(experiment: Experiment) -> tuple[Experiment, ...]:
-    """The rounds that go before: none, those of all, or without each group of languages."""
+    """The rounds that go before: none, those of all, or without each group of languages.
+
+    Where clients' own begin earlier, the rounds up to there come last.
+    """
     personal = experiment.personal
     if personal is None or not experiment.rounds:
         return ()
     plain = replace(experiment, personal=None)
     if not personal.groups:
-        return (replace(plain, name=f"rounds, seed {plain.seed}"),)
+        every = replace(plain, name=f"rounds, seed {plain.seed}")
+        if personal.start in (None, plain.rounds):
+            return (every,)
+        early = f"rounds to {personal.start}, seed {plain.seed}"
+        return (every, replace(plain, name=early, rounds=personal.start or 0))
     return tuple(
         replace(
             plain,

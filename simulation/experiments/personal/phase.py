@@ -30,10 +30,12 @@ class Asked:
     Attributes:
         name: The client.
         shared: The encoded adapter that the rounds before gave; empty without any.
+        first: That of an earlier round, where the client's own begins there.
     """
 
     name: str
     shared: bytes = b""
+    first: bytes = b""
 
 
 def own_round(on: Stage, asked: Asked) -> Round:
@@ -53,7 +55,7 @@ def own_round(on: Stage, asked: Asked) -> Round:
     others = tuple(replace(train[row], label=None) for row in client.unlabelled)
     data = ClientData(labelled, others, ())
     seed = derive_seed(on.experiment.seed, "personal", client.name)
-    with fitted(on, data, seed, asked.shared) as own:
+    with fitted(on, data, seed, asked.shared, asked.first) as own:
         forwards, train_s = own.layer_forwards, time.perf_counter() - start_s
         scored, body = _judged(on, own.engine, client), encode_adapter(own.engine.adapter())
         between = _between(on, own, client, asked.shared)

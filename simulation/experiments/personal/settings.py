@@ -29,6 +29,8 @@ class Personal:
         level: Whether lambdas only choose ranks, and all that are kept count alike.
         epochs: Passes over a client's texts with the ranks that were kept.
         batch: Texts in one step.
+        start: Rounds after which a client's own begins, while the others go on together (`tuned`,
+            `interpolated`); None: after all.
         groups: Languages are dealt to so many groups; each is left out of rounds once, and its
             clients are told by what the others trained. 0: nobody is left out.
 
@@ -46,11 +48,16 @@ class Personal:
     level: bool = Way.level
     epochs: int = Way.epochs
     batch: int = Way.batch
+    start: int | None = None
     groups: int = 0
 
     def __post_init__(self) -> None:
         known = ", ".join(METHODS)
         demand(self.method in METHODS, f"personal.method {self.method!r} is not one of {known}")
+        is_late = self.start is None or self.method in FROM_SHARED
+        said = f"personal.start = {self.start}: 0 or more rounds, with {' or '.join(FROM_SHARED)}"
+        demand(is_late and (self.start or 0) >= 0, said)
+        demand(self.start is None or not self.groups, "personal.start: goes without groups")
         demand(0 <= self.groups <= 1000 and self.groups != 1, "personal.groups: 0, or 2 to 1000")
         try:
             _ = self.way
@@ -76,6 +83,7 @@ class Personal:
     def __str__(self) -> str:
         kept = "" if self.method in FROM_SHARED else f" of {self.rank_budget} ranks per module"
         kept += ", all of them alike" if self.level else ""
+        kept += "" if self.start is None else f" from round {self.start}"
         return self.method + kept
 
 
@@ -96,6 +104,8 @@ def misfit(personal: Personal, spec: AdapterSpec, is_plain: bool, rounds: int, s
         )
     if personal.method in GUIDED and not rounds:
         return f".method {personal.method}: rounds = 0; it goes by what 1 or more have trained"
+    if (personal.start or 0) > rounds:
+        return f".start = {personal.start}: 0 to {rounds}, the rounds before it, is expected"
     if personal.method not in GUIDED and rounds:
         return f".method {personal.method}: rounds = {rounds}; 0 is expected, for it knows of none"
     net: Net = next((net for net, method in BY_NET.items() if method == personal.method), "")

@@ -12,8 +12,9 @@ from edge_client.bases.base import Base
 from edge_client.personal.methods import METHODS, Method
 from edge_client.wire.tensors import decode_adapter
 from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation.outcomes import Between
 from simulation.experiments.personal.settings import GUIDED, Personal
-from simulation.experiments.record import Row, adapter_of
+from simulation.experiments.record import Result, Row, adapter_of
 from simulation.experiments.runner import Place, run, run_all
 from simulation.experiments.stage import stage
 from simulation.population.deal import Deal
@@ -137,6 +138,31 @@ def test_rounds_are_run_once_for_all_that_go_on_from_them(tiny_base: Base, place
     assert plain(short.parts[0].rows) == plain(long.parts[0].rows)
     assert short.total("bytes_up") == short.parts[0].total("bytes_up") > 0
     assert {row.round_index for row in short.rows} == {3}
+
+
+def test_one_s_own_may_begin_before_the_rounds_are_over(tiny_base: Base, place: Place) -> None:
+    late = replace(FEW, method="interpolated")
+    found = {
+        start: run(
+            own(tiny_base, "interpolated", rounds=2, personal=replace(late, start=start)), place
+        )
+        for start in (None, 0, 1, 2)
+    }
+    told = {
+        start: [(row.adapter_sha256, row.between.right) for row in result.rows if row.between]
+        for start, result in found.items()
+    }
+    assert told[2] == told[None]
+    assert told[0] != told[1] != told[None] != told[0]
+    for start in (0, 1):
+        ends = [(one.right[0], other.right[0]) for one, other in _pairs(found[start], found[None])]
+        assert len(ends) == 2 and all(mine == theirs for mine, theirs in ends)  # the shared one
+        assert [part.experiment.rounds for part in found[start].parts] == [2, start]
+
+
+def _pairs(one: Result, other: Result) -> list[tuple[Between, Between]]:
+    both = zip(one.rows, other.rows, strict=True)
+    return [(a.between, b.between) for a, b in both if a.between and b.between]
 
 
 def test_who_is_left_out_of_rounds_goes_on_from_the_others(tiny_base: Base, place: Place) -> None:

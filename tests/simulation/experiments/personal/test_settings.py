@@ -48,6 +48,9 @@ def test_the_order_of_languages_moves_none_of_them(languages: set[str], draw: An
         ({"rank_budget": 17}, "personal.rank budget 17: 1 to 16"),
         ({"lr": float("nan")}, "personal.lr: "),
         ({"groups": 1}, "personal.groups: 0, or 2 to 1000"),
+        ({"start": 1}, "personal.start = 1: 0 or more rounds, with tuned or interpolated"),
+        ({"method": "tuned", "start": -1}, "personal.start = -1: 0 or more rounds"),
+        ({"method": "tuned", "start": 1, "groups": 2}, "personal.start: goes without groups"),
     ],
 )
 def test_a_wrong_value_is_named(said: dict[str, Any], reason: str) -> None:
@@ -63,6 +66,10 @@ def test_a_wrong_value_is_named(said: dict[str, Any], reason: str) -> None:
         ({"rounds": 2}, "personal.method lora: rounds = 2; 0 is expected"),
         ({"personal": Personal(groups=2)}, "personal.groups: a method with rounds"),
         ({"personal": Personal("fedl2p")}, "personal.method fedl2p: rounds = 0"),
+        (
+            {"personal": Personal("tuned", start=3), "rounds": 2},
+            "personal.start = 3: 0 to 2, the rounds before it, is expected",
+        ),
         (
             {"personal": Personal("fedl2p"), "rounds": 2},
             r"adapter lora:2@q,v; lora:2@q,k,v,o,up,down\+rates is expected",

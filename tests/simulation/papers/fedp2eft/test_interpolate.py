@@ -21,7 +21,9 @@ def test_every_language_has_both_ends_and_chooses_between_them(
     tiny_base: Base, tmp_path: Path
 ) -> None:
     plan = interpolate(str(tiny_base.folder), quick=True)
-    [cell] = plan.cells
+    early, half, cell = plan.cells
+    begun = [one.experiment.personal for one in (early, half, cell)]
+    assert [one.start for one in begun if one] == [0, 1, None]
     few = small(
         tiny_base,
         dataset="masakhanews",
@@ -41,5 +43,6 @@ def test_every_language_has_both_ends_and_chooses_between_them(
             assert ends.best >= max(ends.shared, ends.own, ends.chosen)
             assert row.score is not None and ends.chosen == row.score.total.share
     table, told = alpha_table(measured(cut, seeds, results))
-    assert [row[0] for row in table.rows] == ["eng", "hau", "mean"]
-    assert set(told["curves"]) == {"eng", "hau"} and len(told["languages"][0]["alphas"]) == 2
+    assert [row[1] for row in table.rows] == ["eng", "hau", "mean"]
+    [found] = told["begun"].values()
+    assert set(found["curves"]) == {"eng", "hau"} and len(found["languages"][0]["alphas"]) == 2
