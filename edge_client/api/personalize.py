@@ -49,6 +49,7 @@ def personalize(
     method: str = "",
     rank_budget: int | None = None,
     shared: Place | None = None,
+    above: bool = False,
     epochs: int = Way.epochs,
     batch: int = Way.batch,
     lr: float = Way.lr,
@@ -79,6 +80,7 @@ def personalize(
         rank_budget: R: as many ranks as R times the modules there are, wherever they are needed;
             by default half the bank's, or as many fewer as `memory_budget` wants.
         shared: Folder of the shared adapter to compare with; by default the base alone.
+        above: Train it above the shared adapter, which stays as it is; `out` then holds both.
         epochs: Passes over the texts.
         batch: Texts per optimizer step.
         lr: AdamW's learning rate.
@@ -109,9 +111,10 @@ def personalize(
     how = method_for(method, net)
     is_on = how in FROM_SHARED
     demand(other is not None or not is_on, f"--method {how} goes on from --shared FOLDER; give it")
+    demand(other is not None or not above, "--above goes above --shared FOLDER; give it")
     at = Opening(engine, opened, chosen, training, parse_budget(memory_budget), device)
-    way = way_for(how, at, net, rank_budget)
-    made = make(at, way, texts, seed, folder, other if is_on else net, other)
+    way = way_for(how, at, net, rank_budget, other if above else None)
+    made = make(at, way, texts, seed, folder, other if is_on else net, other, above)
     return PersonalAdapter(**vars(made), folder=folder, peak_rss_bytes=span.peak_bytes())
 
 

@@ -41,6 +41,7 @@ BUDGET = (
     "half the bank's, or fewer where --memory-budget wants it."
 )
 SHARED = "Folder of the shared adapter to compare with; by default the base alone."
+ABOVE = "Train it above --shared, which stays as it is; the folder written holds both."
 
 
 def personalize_command(
@@ -55,6 +56,7 @@ def personalize_command(
     method: Annotated[str, typer.Option(help=METHOD)] = "",
     rank_budget: Annotated[int | None, typer.Option(help=BUDGET)] = None,
     shared: Annotated[Path | None, typer.Option(metavar="FOLDER", help=SHARED)] = None,
+    above: Annotated[bool, typer.Option("--above", help=ABOVE)] = False,
     epochs: Annotated[int, typer.Option(help="Passes over the texts.")] = Way.epochs,
     batch: Annotated[int, typer.Option(help="Texts per optimizer step.")] = Way.batch,
     lr: Annotated[float, typer.Option(help="AdamW's learning rate.")] = Way.lr,
@@ -82,6 +84,7 @@ def personalize_command(
         method=method,
         rank_budget=rank_budget,
         shared=shared,
+        above=above,
         epochs=epochs,
         batch=batch,
         lr=lr,
@@ -112,7 +115,7 @@ def _ranks(ranks: Mapping[str, int]) -> Table:
     layers, linears = dict.fromkeys(one[0] for one in names), dict.fromkeys(one[1] for one in names)
     columns = [Column("layer", "text"), *(Column(one) for one in linears)]
     rows = [[layer, *(str(ranks.get(f"{layer}.{one}", "")) for one in linears)] for layer in layers]
-    return Table(columns, rows, "ranks of the adapter; 0: none there")
+    return Table(columns, rows, "its own ranks; 0: none there")
 
 
 def _facts(done: PersonalAdapter, shared: Path | None) -> str:

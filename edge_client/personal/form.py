@@ -9,8 +9,10 @@ one form in numpy serves both engines.
     pulled = form.pull(numbers, gradients, num_examples)
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from edge_client.adapters.stacks import Stack
 from edge_client.wire.tensors import AdapterState
 
 
@@ -54,3 +56,35 @@ class Plain:
 
     def settle(self, numbers: AdapterState, step: int, steps: int) -> None:
         """Nothing to settle."""
+
+
+class Above:
+    """Another form's adapter above a shared one, which stays as it is.
+
+    Law: pulled gradients are those that the other form has of its own part alone.
+
+    Args:
+        form: Of one's own.
+        stack: Joins the two.
+        shared: The shared adapter. Where there are several, it changes while one's own is trained:
+            each but the last lies below for an equal part of the steps, and the last in the end.
+    """
+
+    def __init__(self, form: Form, stack: Stack, shared: Sequence[AdapterState]) -> None:
+        self._form, self._stack, self._shared, self._at = form, stack, shared, 0
+
+    def adapter(self, numbers: AdapterState) -> AdapterState:
+        return self._stack.joined(self._form.adapter(numbers), self._shared[self._at])
+
+    def pull(
+        self, numbers: AdapterState, gradients: AdapterState, num_examples: int
+    ) -> AdapterState:
+        return self._form.pull(numbers, self._stack.own(gradients), num_examples)
+
+    def scales(self, numbers: AdapterState) -> frozenset[str]:
+        return self._form.scales(numbers)
+
+    def settle(self, numbers: AdapterState, step: int, steps: int) -> None:
+        """See `Form`; and what lies below is the one whose turn comes."""
+        self._form.settle(numbers, step, steps)
+        self._at = step * (len(self._shared) - 1) // steps

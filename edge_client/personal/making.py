@@ -8,6 +8,7 @@ from pathlib import Path
 from edge_client.adapters.banks import bank_spec
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.adapters.spec import AdapterSpec, parse_adapter
+from edge_client.adapters.stacks import Stack
 from edge_client.bases.base import Base
 from edge_client.engine.budgeted import check_budget, open_within
 from edge_client.engine.engine import Engine
@@ -17,6 +18,7 @@ from edge_client.personal.methods import (
     BY_NET,
     FROM_SHARED,
     METHODS,
+    Beneath,
     Given,
     Method,
     Way,
@@ -67,8 +69,8 @@ class Made:
 
     Attributes:
         method: How its ranks were chosen.
-        adapter: Its name: LoRA with ranks by module.
-        ranks: Each module's rank, by `layer.linear` such as `3.q`; 0: it is not made. None are
+        adapter: Its name: LoRA with ranks by module, those of a shared one below it among them.
+        ranks: Each module's own rank, by `layer.linear` such as `3.q`; 0: it is not made. None are
             told of a shared adapter's.
         alpha: Of `interpolated`: how far it is from the shared one, 0 to 1.
         num_examples: Texts that it was trained on.
@@ -116,7 +118,13 @@ def method_for(method: str, net: Given | None) -> Method:
     return chosen
 
 
-def way_for(method: Method, at: Opening, net: Given | None, rank_budget: int | None) -> Way:
+def way_for(
+    method: Method,
+    at: Opening,
+    net: Given | None,
+    rank_budget: int | None,
+    beneath: Given | None = None,
+) -> Way:
     """How an adapter is made by a method, within the memory there is.
 
     Args:
@@ -124,8 +132,10 @@ def way_for(method: Method, at: Opening, net: Given | None, rank_budget: int | N
         at: How engines are opened.
         net: A net for adapters; its bank and its linears count.
         rank_budget: R; None: half a bank, or as much less as the memory budget wants.
+        beneath: The shared adapter that it is trained above; None: there is none.
 
     Raises:
+        AdapterError: Nothing can be trained above that adapter.
         BudgetError: Not even one rank fits.
         WrongInput: R is not of that bank.
     """
@@ -133,17 +143,22 @@ def way_for(method: Method, at: Opening, net: Given | None, rank_budget: int | N
     targets = net.spec.targets if net else Way.targets
     rank = max(1, bank // 2) if rank_budget is None else rank_budget
     demand(1 <= rank <= bank, f"--rank-budget {rank}: 1 to {bank}, the bank's ranks, is expected")
-    if rank_budget is None and method not in FROM_SHARED:
-        rank = _fitting(at, targets, rank)
-    said = at.training
-    return Way(method, rank, bank, targets, said.epochs, said.batch, said.lr)
+    on = method in FROM_SHARED
+    said = f"--above: method {method} trains the shared adapter itself; leave one of the two out"
+    demand(beneath is None or not on, said)
+    if rank_budget is None and not on:
+        rank = _fitting(at, targets, rank, beneath)
+    terms = at.training
+    return Way(method, rank, bank, targets, terms.epochs, terms.batch, terms.lr)
 
 
-def _fitting(at: Opening, targets: tuple[str, ...], most: int) -> int:
+def _fitting(at: Opening, targets: tuple[str, ...], most: int, beneath: Given | None) -> int:
     """The largest rank, halved as often as it must be, whose plan fits the memory budget."""
     rank = most
     while True:
         spec = bank_spec(AdapterSpec(rank=rank, targets=targets), at.base.shape)
+        if beneath is not None:
+            spec = Stack(spec, beneath.spec, at.base.shape).spec
         known = (at.kind, at.base, spec, at.training, len(at.task.labels), at.budget_bytes)
         try:
             check_budget(*known, at.device)
@@ -162,6 +177,7 @@ def make(
     out: Path,
     given: Given | None = None,
     shared: Given | None = None,
+    is_above: bool = False,
 ) -> Made:
     """Train an adapter of one's own, compare it with the shared one and write it down.
 
@@ -173,13 +189,17 @@ def make(
         out: PEFT folder to write.
         given: What its method goes by.
         shared: The adapter to compare it with; None: the base alone.
+        is_above: Whether it is trained above that, which stays as it is.
 
     Raises:
+        AdapterError: Nothing can be trained above that adapter.
         WrongInput: Nothing of the kind that the method goes by is given, or it does not fit.
         Failed: Training went wrong, or nothing can be written.
     """
     base, before = at.base, _score(at, shared, texts.test)
-    with own_adapter(way, base.shape, at.engine, texts, seed, given) as own:
+    beneath = Beneath(shared.spec, (shared.numbers,)) if shared and is_above else None
+    known = (way, base.shape, at.engine, texts, seed, given)
+    with own_adapter(*known, beneath=beneath) as own:
         after = evaluate(own.engine, texts.test).accuracy if texts.test else None
         name = str(own.spec)
         origin = Exported(name, base.peft_name, base.base_id, base.architecture, at.task)

@@ -19,6 +19,7 @@ from edge_client.adapters.banks import bank_spec
 from edge_client.adapters.generators import generator_of
 from edge_client.adapters.rates import rates_of
 from edge_client.adapters.spec import TARGETS, AdapterSpec, Net, lora_modules
+from edge_client.adapters.stacks import Stack
 from edge_client.bases.architectures import Shape
 from edge_client.engine.engine import Engine
 from edge_client.errors import demand
@@ -31,12 +32,12 @@ from edge_client.personal.bank import (
     modules_of,
 )
 from edge_client.personal.fitting import Fitted, Terms, fit
-from edge_client.personal.form import Plain
+from edge_client.personal.form import Above, Form, Plain
 from edge_client.personal.generator import factors
 from edge_client.personal.ground import ground_of
 from edge_client.personal.interpolation import along, kept_aside, mixed, nearest
 from edge_client.personal.lesson import features_of
-from edge_client.personal.rates import rated_fit
+from edge_client.personal.rates import Rated
 from edge_client.personal.selection import Kept, at_random, chosen, cut, uniform
 from edge_client.personal.svd import Svd, initial_rank, schedule_of, svd_numbers
 from edge_client.texts.examples import ClientData
@@ -140,15 +141,28 @@ class Given:
 
 
 @dataclass(frozen=True)
+class Beneath:
+    """The shared adapter that one's own is trained above, and that stays as it is.
+
+    Attributes:
+        spec: Its form: LoRA alone.
+        numbers: Its numbers; where there are several, see `Above`.
+    """
+
+    spec: AdapterSpec
+    numbers: tuple[AdapterState, ...]
+
+
+@dataclass(frozen=True)
 class Own:
     """An adapter of one's own.
 
     Attributes:
         engine: Has it in place; closed behind the `with` block.
-        spec: Its form: LoRA with ranks by module.
+        spec: Its form: LoRA with ranks by module, those of a shared one below it among them.
         loss: Mean loss of the last pass, nats.
         layer_forwards: All that it took, choosing its ranks included.
-        ranks: Each module's rank, by `layer.linear`; 0: it is not made. None are told of the shared
+        ranks: Each module's own rank, by `layer.linear`; 0: none. None are told of the shared
             adapter's.
         alpha: Of `interpolated`: how far it is from the shared one.
         end: Of `interpolated`: the end of the way, where alpha is 1.
@@ -172,6 +186,7 @@ def own_adapter(
     seed: int,
     given: Given | None = None,
     first: AdapterState | None = None,
+    beneath: Beneath | None = None,
 ) -> Iterator[Own]:
     """Train an adapter on a device's own texts. Equal arguments give equal bytes.
 
@@ -184,6 +199,8 @@ def own_adapter(
         given: What many devices have trained, for the methods that go by that.
         first: With a shared adapter: what is trained on; None: that adapter itself. An earlier
             one lets one's own begin before the rounds are over.
+        beneath: A shared adapter that one's own is trained above; ranks are chosen by the base
+            alone. None: there is none.
 
     Raises:
         AdapterError: A net of another base, bank or adapter.
@@ -197,14 +214,16 @@ def own_adapter(
     is_shared = given is not None and not net
     needed = " and ".join(FROM_SHARED)
     demand(is_shared == (way.method in FROM_SHARED), f"a shared adapter goes with {needed} alone")
+    said = f"method {way.method} trains the shared adapter itself, and nothing above it"
+    demand(beneath is None or not is_shared, said)
     if way.method == "adalora":
-        yield from _by_svd(way, shape, opened, data, seed)
+        yield from _by_svd(way, shape, opened, data, seed, beneath)
         return
     if given is not None and is_shared:
         yield from _from_shared(way, opened, data, seed, given, first or given.numbers)
         return
     if given is not None and net == "rates":
-        yield from _by_rates(way, shape, opened, data, seed, given)
+        yield from _by_rates(way, shape, opened, data, seed, given, beneath)
         return
     rank = way.rank_budget if way.method == "lora" else way.bank
     bank, spent = bank_spec(AdapterSpec(rank=rank, targets=way.targets), shape), 0
@@ -216,21 +235,28 @@ def own_adapter(
             if way.level:
                 lambdas = {name: np.full_like(one, FIRST_LAMBDA) for name, one in lambdas.items()}
         spec, numbers = cut(bank, shape, bank_numbers(first, lambdas), kept)
-        engine = opened(spec)
     else:
-        engine = opened(bank)
-        first = drawn_bank(engine.adapter())
+        with closing(opened(bank)) as engine:
+            first = drawn_bank(engine.adapter())
         ones = np.full(rank, FIRST_LAMBDA, np.float32)
         lambdas = dict.fromkeys(modules_of(first), ones)
         spec, numbers = cut(bank, shape, bank_numbers(first, lambdas), _even(way, lambdas, seed))
-        if spec != bank:
-            engine.close()
-            engine = opened(spec)
-    with closing(engine):
+    form, whole = _laid(Bank(0.0, 0.0), spec, shape, beneath)
+    with closing(opened(whole)) as engine:
         frozen = [name for name in numbers if name.endswith(LAMBDA)]
-        form, order = Bank(0.0, 0.0), derive_seed(seed, "own")
+        order = derive_seed(seed, "own")
         found = fit(engine, form, numbers, data.labelled, way.terms, order, frozen)
-        yield _own(way, engine, spec, shape, found, spent)
+        yield _own(way, engine, spec, whole, shape, found, spent)
+
+
+def _laid(
+    form: Form, spec: AdapterSpec, shape: Shape, beneath: Beneath | None
+) -> tuple[Form, AdapterSpec]:
+    """A form above what lies beneath it, and the adapter that the two make."""
+    if beneath is None:
+        return form, spec
+    stack = Stack(spec, beneath.spec, shape)
+    return Above(form, stack, beneath.numbers), stack.spec
 
 
 def _searched(
@@ -263,7 +289,14 @@ def _even(way: Way, lambdas: dict[str, np.ndarray], seed: int) -> Kept:
     return uniform(lambdas, way.rank_budget)
 
 
-def _by_svd(way: Way, shape: Shape, opened: Opened, data: ClientData, seed: int) -> Iterator[Own]:
+def _by_svd(
+    way: Way,
+    shape: Shape,
+    opened: Opened,
+    data: ClientData,
+    seed: int,
+    beneath: Beneath | None,
+) -> Iterator[Own]:
     """AdaLoRA: one training, in which ranks are masked; at the end it is written as LoRA.
 
     It begins with half as many ranks again as are left, and trains all at one rate, as FedP2EFT's
@@ -271,21 +304,31 @@ def _by_svd(way: Way, shape: Shape, opened: Opened, data: ClientData, seed: int)
     """
     spec = AdapterSpec(rank=initial_rank(way.rank_budget), targets=way.targets)
     bank, terms = bank_spec(spec, shape), replace(way.terms, scale_lr=way.lr)
-    with closing(opened(bank)) as engine:
-        passes = -(-len(data.labelled) // way.batch)
-        form = Svd(schedule_of(way.rank_budget, max(1, way.epochs * passes)))
-        numbers = svd_numbers(engine.adapter(), derive_seed(seed, "svd"))
-        order = derive_seed(seed, "own")
-        found = fit(engine, form, numbers, data.labelled, terms, order)
+    passes = -(-len(data.labelled) // way.batch)
+    form = Svd(schedule_of(way.rank_budget, max(1, way.epochs * passes)))
+    above, whole = _laid(form, bank, shape, beneath)
+    with closing(opened(whole)) as engine:
+        joined, order = engine.adapter(), derive_seed(seed, "own")
+        like = joined if beneath is None else Stack(bank, beneath.spec, shape).own(joined)
+        numbers = svd_numbers(like, derive_seed(seed, "svd"))
+        found = fit(engine, above, numbers, data.labelled, terms, order)
         spec, state = form.plain(bank, shape, found.numbers)
         spent = engine.layer_forwards
-    with closing(opened(spec)) as engine:
-        engine.put(state)
-        yield _own(way, engine, spec, shape, found, spent)
+    last = beneath and replace(beneath, numbers=beneath.numbers[-1:])
+    plain, whole = _laid(Plain(), spec, shape, last)
+    with closing(opened(whole)) as engine:
+        engine.put(plain.adapter(state))
+        yield _own(way, engine, spec, whole, shape, found, spent)
 
 
 def _by_rates(
-    way: Way, shape: Shape, opened: Opened, data: ClientData, seed: int, given: Given
+    way: Way,
+    shape: Shape,
+    opened: Opened,
+    data: ClientData,
+    seed: int,
+    given: Given,
+    beneath: Beneath | None,
 ) -> Iterator[Own]:
     """Plain LoRA whose tensors are trained at rates of their own."""
     spec = bank_spec(AdapterSpec(rank=way.rank_budget, targets=way.targets), shape)
@@ -295,12 +338,14 @@ def _by_rates(
         rates.check(given.numbers)
         texts = [*data.labelled, *data.unlabelled]
         features = features_of(engine, ground_of(engine, adapter), adapter, texts)
-        factors_by_tensor = rates.factors(given.numbers, features)
+        spent = engine.layer_forwards
+    form = Rated(adapter, rates.factors(given.numbers, features))
+    above, whole = _laid(form, spec, shape, beneath)
+    zeros = {name: np.zeros_like(one) for name, one in adapter.items()}
+    with closing(opened(whole)) as engine:
         order = derive_seed(seed, "own")
-        known = (adapter, factors_by_tensor, data.labelled, way.terms, order)
-        found, state = rated_fit(engine, *known)
-        engine.put(state)
-        yield _own(way, engine, spec, shape, found, 0)
+        found = fit(engine, above, zeros, data.labelled, way.terms, order)
+        yield _own(way, engine, spec, whole, shape, found, spent)
 
 
 def _from_shared(
@@ -321,7 +366,13 @@ def _from_shared(
 
 
 def _own(
-    way: Way, engine: Engine, spec: AdapterSpec, shape: Shape, found: Fitted, spent: int
+    way: Way,
+    engine: Engine,
+    spec: AdapterSpec,
+    whole: AdapterSpec,
+    shape: Shape,
+    found: Fitted,
+    spent: int,
 ) -> Own:
     made = lora_modules(spec, shape)
     every = lora_modules(AdapterSpec(rank=1, targets=way.targets), shape)
@@ -329,4 +380,4 @@ def _own(
         f"{one.layer}.{one.target}": made[name].rank if name in made else 0
         for name, one in every.items()
     }
-    return Own(engine, spec, found.loss, spent + engine.layer_forwards, ranks)
+    return Own(engine, whole, found.loss, spent + engine.layer_forwards, ranks)

@@ -4,7 +4,7 @@ results = run_all(experiments, Place(data, out), jobs=2, tell=print)
 """
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -23,8 +23,9 @@ from simulation.experiments.federation.devices import Devices, SimulationError
 from simulation.experiments.federation.outcomes import Round
 from simulation.experiments.federation.run import federate
 from simulation.experiments.hostile import told_texts
-from simulation.experiments.personal.parts import part_of, parts
-from simulation.experiments.personal.phase import Asked, own_rounds
+from simulation.experiments.personal.methods import Asked
+from simulation.experiments.personal.parts import Parts, part_of, parts
+from simulation.experiments.personal.phase import own_rounds
 from simulation.experiments.pseudo_score import PseudoScore
 from simulation.experiments.record import ROWS, Record, Result, adapter_of, read_rows
 from simulation.experiments.stage import Arm, Stage, stage
@@ -71,7 +72,7 @@ def run_all(
     """
     said = tell or (lambda done, total, name: None)
     stages = [stage(experiment, place.data) for experiment in experiments]
-    parted = [stage(part, place.data) for one in experiments for part in parts(one)]
+    parted = [stage(part, place.data) for one in experiments for part in parts(one).every]
     first = {on.key: on for on in parted}
     different = first | {on.key: on for on in stages}
     for on in different.values():
@@ -138,12 +139,14 @@ def run(
         RecordError: Another process runs it.
     """
     on = stage(experiment, place.data)
-    ended = [_ended(part, place, on_round) for part in parts(experiment)]
+    before = parts(experiment)
+    ended = {part: _ended(part, place, on_round) for part in before.every}
     devices: Devices | None = None
     with Record(place.out / on.key, experiment, _facts(on)) as record:
         if experiment.personal is not None:
-            _run_personal(on, record, [adapter for _, adapter in ended], place.ray, on_round)
-            return replace(record.result, parts=tuple(result for result, _ in ended))
+            there = {part: adapter for part, (_, adapter) in ended.items()}
+            _run_personal(on, record, before, there, place.ray, on_round)
+            return replace(record.result, parts=tuple(result for result, _ in ended.values()))
         try:
             for arm in _open_arms(on, record):
                 devices = devices or _devices(on, place)
@@ -168,19 +171,21 @@ def _ended(
 
 
 def _run_personal(
-    on: Stage, record: Record, shared: Sequence[bytes], ray: str, on_round: Callable[[Round], None]
+    on: Stage,
+    record: Record,
+    before: Parts,
+    ended: Mapping[Experiment, bytes],
+    ray: str,
+    on_round: Callable[[Round], None],
 ) -> None:
     """What is left of a personal phase: the clients that have no row yet."""
     _check_ray(ray)
     done = {row.arm for row in record.result.rows}
     names = [client.name for client in on.homes() if client.name not in done]
-    personal = on.experiment.personal
-    is_early = personal is not None and personal.start is not None
-    first = shared[-1] if is_early else b""
-    asked = [
-        Asked(name, shared[part_of(on.experiment, name)] if shared else b"", first)
-        for name in names
-    ]
+    given = [ended[part] for part in before.given] or [b""]
+    first = next((ended[part] for part in before.early), b"")
+    beneath = tuple(ended[part] for part in before.beneath)
+    asked = [Asked(name, given[part_of(on.experiment, name)], first, beneath) for name in names]
     for closed in own_rounds(on, asked, ray):
         record.add(closed.cohort[0], closed, keep_clients=True)
         on_round(closed)

@@ -4,6 +4,7 @@ A cell has one colour in all of them. Every accuracy stands on an axis from 0 to
 """
 
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ COSTS: tuple[tuple[str, float, str], ...] = (
 DASHES = (":", "--", "-.")
 MOST_NAMES = 8  # clients whose names fit side by side below their bars
 PANELS = 3  # next to each other
+LONGEST_LINE = 90  # characters of a title
 
 
 def draw(found: Sequence[Measured], folder: Path, title: str) -> list[Path]:
@@ -47,7 +49,7 @@ def draw(found: Sequence[Measured], folder: Path, title: str) -> list[Path]:
         What was written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    title = f"{title}\n{figures_of(found)}"
+    title = f"{title}\n{textwrap.fill(figures_of(found), LONGEST_LINE)}"
     pictures = {}
     if all(item.cell.experiment.personal is None for item in found):
         pictures["accuracy.png"] = accuracy_figure(found, title)

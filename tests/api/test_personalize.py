@@ -79,13 +79,17 @@ def test_every_method_keeps_as_many_ranks_and_equal_arguments_give_equal_bytes(
     assert one == two
 
 
+@pytest.mark.parametrize("is_above", [False, True])
 def test_peft_loads_it_and_gives_the_same_answers(
-    tmp_path: Path, texts: Path, tiny_base: Base, hub_task: Task
+    tmp_path: Path, texts: Path, tiny_base: Base, hub_task: Task, is_above: bool
 ) -> None:
     torch, peft = pytest.importorskip("torch"), pytest.importorskip("peft")
     transformers = pytest.importorskip("transformers")
     by = generator(tmp_path / "generator", tiny_base, hub_task)
     known: dict[str, Any] = {"task": hub_task, "base": str(tiny_base.folder), "engine": "torch"}
+    shared = generator(tmp_path / "shared", tiny_base, hub_task, "lora:3@q,up")
+    if is_above:
+        known |= {"shared": shared, "above": True}
     own = smidgen.personalize(
         texts, tmp_path / "own", generator=by, rank_budget=1, lr=0.05, **known
     )
@@ -117,6 +121,7 @@ def test_what_does_not_fit_is_one_line_and_the_shared_adapter_stays(
     by = generator(tmp_path / "generator", tiny_base, hub_task)
     plain = generator(tmp_path / "plain", tiny_base, hub_task, "lora:4")
     other = generator(tmp_path / "other", tiny_base, hub_task, "lora:8@q,v+generator")
+    soft = generator(tmp_path / "soft", tiny_base, hub_task, "prompt:4")
     single = tmp_path / "single"
     single.mkdir()
     (single / "labelled.csv").write_text("text,label\nstorm,weather\n")
@@ -131,6 +136,9 @@ def test_what_does_not_fit_is_one_line_and_the_shared_adapter_stays(
         (texts, {"generator": by, "method": "lora"}, "is for --method fedp2eft; leave --method"),
         (texts, {"generator": by, "method": "fedl2p"}, "is for --method fedp2eft; leave --method"),
         (texts, {"method": "tuned"}, "--method tuned goes on from --shared FOLDER; give it"),
+        (texts, {"above": True}, "--above goes above --shared FOLDER; give it"),
+        (texts, {"above": True, "shared": plain, "method": "tuned"}, "--above: method tuned"),
+        (texts, {"above": True, "shared": soft}, "LoRA alone is expected below one's own"),
         (texts, {"method": "lara"}, "--method lara: one of fedp2eft, fedl2p"),
         (single, {"generator": by}, "1 text here: a generator goes by 2 or more"),
     ):

@@ -4,39 +4,72 @@ They have no word of what is done with their adapter: by their key they are run 
 budget, and for every other experiment that goes on from them.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.personal.settings import left_out
+from simulation.experiments.personal.settings import GUIDED, left_out
 
 
-def parts(experiment: Experiment) -> tuple[Experiment, ...]:
-    """The rounds that go before: none, those of all, or without each group of languages.
+@dataclass(frozen=True)
+class Parts:
+    """Rounds that clients go on from.
 
-    Where clients' own begin earlier, the rounds up to there come last.
+    Attributes:
+        given: What its method goes by: of all clients, or without each group of languages; none
+            for a method that goes by nothing.
+        early: What one's own begins with, if that is before the rounds are over; at most one.
+        beneath: What one's own is trained above, in turn; the last is there in the end.
+    """
+
+    given: tuple[Experiment, ...] = ()
+    early: tuple[Experiment, ...] = ()
+    beneath: tuple[Experiment, ...] = ()
+
+    @property
+    def every(self) -> tuple[Experiment, ...]:
+        """All of them."""
+        return (*self.given, *self.early, *self.beneath)
+
+
+def parts(experiment: Experiment) -> Parts:
+    """The rounds that go before an experiment's personal phase.
+
+    Args:
+        experiment: With or without one.
     """
     personal = experiment.personal
     if personal is None or not experiment.rounds:
-        return ()
+        return Parts()
     plain = replace(experiment, personal=None)
-    if not personal.groups:
-        every = replace(plain, name=f"rounds, seed {plain.seed}")
-        if personal.start in (None, plain.rounds):
-            return (every,)
-        early = f"rounds to {personal.start}, seed {plain.seed}"
-        return (every, replace(plain, name=early, rounds=personal.start or 0))
-    return tuple(
-        replace(
-            plain,
-            name=f"rounds without {', '.join(group)}, seed {plain.seed}"[:200],
-            languages=tuple(one for one in plain.languages if one not in group),
-        )
-        for group in left_out(plain.languages, personal.groups)
+    whole = (_lasting(plain, plain.rounds),)
+    if personal.groups:
+        groups = left_out(plain.languages, personal.groups)
+        return Parts(tuple(_without(plain, group) for group in groups))
+    if personal.above:
+        training = replace(plain.training, lr=personal.lr)
+        shared = replace(plain, adapter=personal.above, training=training)
+        stages = range(personal.stages)
+        ends = [stage * plain.rounds // personal.stages for stage in stages]
+        beneath = tuple(_lasting(shared, rounds) for rounds in (*ends, plain.rounds))
+        return Parts(whole if personal.method in GUIDED else (), (), beneath)
+    is_early = personal.start not in (None, plain.rounds)
+    return Parts(whole, (_lasting(plain, personal.start or 0),) if is_early else ())
+
+
+def _lasting(plain: Experiment, rounds: int) -> Experiment:
+    return replace(plain, name=f"{rounds} rounds, seed {plain.seed}", rounds=rounds)
+
+
+def _without(plain: Experiment, group: tuple[str, ...]) -> Experiment:
+    return replace(
+        plain,
+        name=f"rounds without {', '.join(group)}, seed {plain.seed}"[:200],
+        languages=tuple(one for one in plain.languages if one not in group),
     )
 
 
 def part_of(experiment: Experiment, client: str) -> int:
-    """Which of `parts` a client goes on from: the one in which it was left out, if it was."""
+    """Which of `Parts.given` a client goes on from: the one in which it was left out, if it was."""
     personal = experiment.personal
     if personal is None or not personal.groups:
         return 0

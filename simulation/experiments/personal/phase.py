@@ -6,7 +6,7 @@ nothing else; so answers are equal wherever they are computed, and come back in 
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,25 +17,10 @@ from edge_client.texts.examples import ClientData
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import decode_adapter, encode_adapter
 from simulation.experiments.federation.outcomes import Between, Round, Standing
-from simulation.experiments.personal.methods import fitted
+from simulation.experiments.personal.methods import Asked, fitted
 from simulation.experiments.scoring import Score, score
 from simulation.experiments.stage import Stage
 from simulation.population.clients import Client
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A client that is to train for itself.
-
-    Attributes:
-        name: The client.
-        shared: The encoded adapter that the rounds before gave; empty without any.
-        first: That of an earlier round, where the client's own begins there.
-    """
-
-    name: str
-    shared: bytes = b""
-    first: bytes = b""
 
 
 def own_round(on: Stage, asked: Asked) -> Round:
@@ -55,7 +40,7 @@ def own_round(on: Stage, asked: Asked) -> Round:
     others = tuple(replace(train[row], label=None) for row in client.unlabelled)
     data = ClientData(labelled, others, ())
     seed = derive_seed(on.experiment.seed, "personal", client.name)
-    with fitted(on, data, seed, asked.shared, asked.first) as own:
+    with fitted(on, data, seed, asked) as own:
         forwards, train_s = own.layer_forwards, time.perf_counter() - start_s
         scored, body = _judged(on, own.engine, client), encode_adapter(own.engine.adapter())
         between = _between(on, own, client, asked.shared)

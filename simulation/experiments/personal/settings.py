@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_client.adapters.spec import AdapterSpec, Net
+from edge_client.adapters.spec import AdapterSpec, Net, parse_adapter
 from edge_client.errors import WrongInput, demand
 from edge_client.personal.methods import BY_NET, FROM_SHARED, METHODS, Method, Way
 from edge_client.wire.seeds import derive_seed
@@ -31,6 +31,10 @@ class Personal:
         batch: Texts in one step.
         start: Rounds after which a client's own begins, while the others go on together (`tuned`,
             `interpolated`); None: after all.
+        above: A shared adapter, such as `lora:8`, that all train together in the experiment's
+            rounds, and that each trains its own above (FedDPA); empty: none.
+        stages: With it: one's own is trained in so many equal parts, above the shared one as it
+            then was (FedDPA-T); 0: above what all rounds gave.
         groups: Languages are dealt to so many groups; each is left out of rounds once, and its
             clients are told by what the others trained. 0: nobody is left out.
 
@@ -49,6 +53,8 @@ class Personal:
     epochs: int = Way.epochs
     batch: int = Way.batch
     start: int | None = None
+    above: str = ""
+    stages: int = 0
     groups: int = 0
 
     def __post_init__(self) -> None:
@@ -57,7 +63,13 @@ class Personal:
         is_late = self.start is None or self.method in FROM_SHARED
         said = f"personal.start = {self.start}: 0 or more rounds, with {' or '.join(FROM_SHARED)}"
         demand(is_late and (self.start or 0) >= 0, said)
-        demand(self.start is None or not self.groups, "personal.start: goes without groups")
+        is_all = self.start is None and not self.above
+        demand(is_all or not self.groups, "personal.start and personal.above: go without groups")
+        is_own = bool(self.above) and self.method not in FROM_SHARED
+        demand(not self.above or is_own, f"personal.above: {self.method} has nothing above it")
+        demand(0 <= self.stages <= 1000 * is_own, "personal.stages: 0; 1 to 1000 with above")
+        if self.above:
+            parse_adapter(self.above)
         demand(0 <= self.groups <= 1000 and self.groups != 1, "personal.groups: 0, or 2 to 1000")
         try:
             _ = self.way
@@ -84,6 +96,7 @@ class Personal:
         kept = "" if self.method in FROM_SHARED else f" of {self.rank_budget} ranks per module"
         kept += ", all of them alike" if self.level else ""
         kept += "" if self.start is None else f" from round {self.start}"
+        kept += f" above {self.above}" if self.above else ""
         return self.method + kept
 
 
@@ -106,7 +119,9 @@ def misfit(personal: Personal, spec: AdapterSpec, is_plain: bool, rounds: int, s
         return f".method {personal.method}: rounds = 0; it goes by what 1 or more have trained"
     if (personal.start or 0) > rounds:
         return f".start = {personal.start}: 0 to {rounds}, the rounds before it, is expected"
-    if personal.method not in GUIDED and rounds:
+    if personal.above and rounds < max(1, personal.stages):
+        return f".above: {rounds} rounds; 1 or more, and as many as stages, are expected"
+    if personal.method not in GUIDED and rounds and not personal.above:
         return f".method {personal.method}: rounds = {rounds}; 0 is expected, for it knows of none"
     net: Net = next((net for net, method in BY_NET.items() if method == personal.method), "")
     rank = personal.bank if net == "generator" else personal.rank_budget

@@ -10,18 +10,22 @@ from dataclasses import replace
 
 from edge_client.personal.methods import Method
 from edge_client.wire.training import Training
+from simulation.datasets.dataset import XNLI_LANGUAGES
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.personal.settings import GUIDED, Personal
 from simulation.papers.mfpt import MANY
-from simulation.papers.published.fedp2eft import SEEN, UNSEEN
+from simulation.papers.published.fedp2eft import SEEN, UNSEEN, WITH_FEDDPA
 from simulation.papers.published.figure import Figure, Table
 from simulation.papers.scenario import Cell, Scenario
 from simulation.population.deal import Deal
 
-NAMES = ("masakhanews", "unseen", "budgets")
+NAMES = ("masakhanews", "unseen", "budgets", "xnli")
 RANK, BANK = 2, 16
 BUDGETS, QUICK_BUDGETS = (1, 2, 4, 8, 16), (1, 4)
 GROUPS, QUICK_GROUPS = 4, 2
+BELOW = "lora:8"  # what all train together, of FedDPA-T
+STAGES, ROUNDS_ABOVE = 4, 8
+QUICK_XNLI = ("en", "es", "ur")
 QUICK_LANGUAGES = ("eng", "hau", "orm", "tir")
 TEXTS, QUICK_TEXTS = 100, 40
 TESTS, QUICK_TESTS = 200, 40
@@ -31,7 +35,7 @@ NETS: dict[Method, str] = {
     "fedp2eft": "lora:16@q,k,v,o,up,down+generator",
     "fedl2p": "lora:{rank}@q,k,v,o,up,down+rates",
 }
-BASE, PLAIN, OURS = "base alone", "LoRA", "FedP²EFT"
+BASE, SHARED, PLAIN, OURS = "base alone", "shared alone", "LoRA", "FedP²EFT"
 LEVEL = f"{OURS}, ranks alone"  # its lambdas choose ranks, and do not scale them
 ROWS: dict[str, Method] = {
     PLAIN: "lora",
@@ -71,9 +75,10 @@ def scenario(
         "masakhanews": masakhanews,
         "unseen": unseen,
         "budgets": budgets,
+        "xnli": xnli,
     }
     found = makers[name](base, quick, rank, lr)
-    asked = {BASE, PLAIN, *(methods or ROWS)}
+    asked = {BASE, SHARED, PLAIN, *(methods or ROWS)}
     return replace(found, cells=tuple(cell for cell in found.cells if cell.row in asked))
 
 
@@ -109,6 +114,35 @@ def budgets(base: str, quick: bool, rank: int, lr: float) -> Scenario:
     ]
     title = "MasakhaNEWS, seen clients, by rank budget: accuracy in %"
     return Scenario("fedp2eft budgets", title, tuple(cells), notes(quick, lr))
+
+
+def xnli(base: str, quick: bool, rank: int, lr: float) -> Scenario:
+    """XNLI on top of FedDPA-T: what each language trains lies above a shared adapter of all."""
+    rounds, stages = (QUICK_ROUNDS, QUICK_ROUNDS) if quick else (ROUNDS_ABOVE, STAGES)
+    languages = QUICK_XNLI if quick else XNLI_LANGUAGES
+    cells = []
+    for row in (SHARED, PLAIN, "FedL2P", OURS, LEVEL):
+        usual = experiment(base, PLAIN if row == SHARED else row, quick, rank, lr)
+        own = usual.personal
+        above = replace(own, above=BELOW, stages=stages) if own and row != SHARED else None
+        asked = replace(
+            usual,
+            dataset="xnli",
+            languages=languages,
+            adapter=BELOW if row == SHARED else usual.adapter,
+            rounds=rounds,
+            personal=above,
+        )
+        cells.append(cell(row, COLUMN, asked, WITH_FEDDPA))
+    title = f"XNLI above a shared {BELOW}, R = {rank}: accuracy in %; chance 33.3"
+    more = (
+        f"the shared one: {rounds} rounds of all languages, one pass each; each language's own is "
+        f"trained in {stages} parts above it as it then was, and never sent",
+        "nets are trained by the base alone, in as many rounds",
+        "trained and judged on rows of XNLI's dev set that share no premise; the rest is not here",
+    )
+    told = (*notes(quick, lr), *more)
+    return Scenario("fedp2eft xnli", title, tuple(cells), told, WITH_FEDDPA.source)
 
 
 def cell(row: str, column: str, asked: Experiment, table: Table | None = None) -> Cell:

@@ -2,6 +2,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -22,6 +23,10 @@ from tests.simulation.experiments.experiments import small
 from tests.simulation.experiments.test_runner import place_in, plain
 
 ALONE = tuple(method for method in METHODS if method not in GUIDED)
+NETS: dict[Method, str] = {
+    "fedp2eft": "lora:4@q,k,v,o,up,down+generator",
+    "fedl2p": "lora:2@q,k,v,o,up,down+rates",
+}
 FEW = Personal(rank_budget=2, bank=4, lr=0.02, search_steps=2, epochs=2, batch=2)
 
 
@@ -163,6 +168,35 @@ def test_one_s_own_may_begin_before_the_rounds_are_over(tiny_base: Base, place: 
 def _pairs(one: Result, other: Result) -> list[tuple[Between, Between]]:
     both = zip(one.rows, other.rows, strict=True)
     return [(a.between, b.between) for a, b in both if a.between and b.between]
+
+
+@pytest.mark.parametrize("method", ["lora", "bt-lora", "adalora", "fedp2eft", "fedl2p"])
+def test_one_s_own_is_trained_above_the_shared_one_as_it_is_in_turn(
+    tiny_base: Base, place: Place, method: Method
+) -> None:
+    usual = {"rounds": 2, "adapter": NETS.get(method, "lora:1")}
+    above = replace(FEW, method=method, above="lora:3")
+    found = {
+        stages: run(own(tiny_base, method, personal=replace(above, stages=stages), **usual), place)
+        for stages in (0, 2)
+    }
+    for stages, result in found.items():
+        rounds = [part.experiment.rounds for part in result.parts]
+        assert rounds == [2] * (method in NETS) + [0, 1][:stages] + [2]
+        assert [row.arm for row in result.rows] == ["eng", "hau"]
+        for row in result.rows:
+            assert sum(row.ranks.values()) == 2 * len(row.ranks) == 2 * 12 and row.failed == 0
+    assert found[0].rows[0].adapter_sha256 != found[2].rows[0].adapter_sha256
+    shared = found[0].parts[-1]
+    folder = place.out / stage(shared.experiment, place.data).key
+    below = decode_adapter(adapter_of(folder, shared.rows[-1]))
+    for result in found.values():
+        folder = place.out / stage(result.experiment, place.data).key
+        last = result.rows[-1]
+        joined = decode_adapter(adapter_of(folder, last))
+        for name, tensor in below.items():
+            if name.endswith("lora_A.weight"):
+                assert np.array_equal(joined[name][: len(tensor)], tensor)
 
 
 def test_who_is_left_out_of_rounds_goes_on_from_the_others(tiny_base: Base, place: Place) -> None:

@@ -49,8 +49,14 @@ def test_the_order_of_languages_moves_none_of_them(languages: set[str], draw: An
         ({"lr": float("nan")}, "personal.lr: "),
         ({"groups": 1}, "personal.groups: 0, or 2 to 1000"),
         ({"start": 1}, "personal.start = 1: 0 or more rounds, with tuned or interpolated"),
+        ({"method": "tuned", "above": "lora:2"}, "personal.above: tuned has nothing above it"),
+        ({"method": "lora", "stages": 1}, "personal.stages: 0; 1 to 1000 with above"),
+        ({"method": "lora", "above": "lura:2"}, "lura:2"),
         ({"method": "tuned", "start": -1}, "personal.start = -1: 0 or more rounds"),
-        ({"method": "tuned", "start": 1, "groups": 2}, "personal.start: goes without groups"),
+        (
+            {"method": "tuned", "start": 1, "groups": 2},
+            "personal.start and personal.above: go without groups",
+        ),
     ],
 )
 def test_a_wrong_value_is_named(said: dict[str, Any], reason: str) -> None:
@@ -66,6 +72,10 @@ def test_a_wrong_value_is_named(said: dict[str, Any], reason: str) -> None:
         ({"rounds": 2}, "personal.method lora: rounds = 2; 0 is expected"),
         ({"personal": Personal(groups=2)}, "personal.groups: a method with rounds"),
         ({"personal": Personal("fedl2p")}, "personal.method fedl2p: rounds = 0"),
+        (
+            {"personal": Personal("lora", above="lora:2", stages=3), "rounds": 2},
+            "personal.above: 2 rounds; 1 or more, and as many as stages, are expected",
+        ),
         (
             {"personal": Personal("tuned", start=3), "rounds": 2},
             "personal.start = 3: 0 to 2, the rounds before it, is expected",
@@ -97,7 +107,7 @@ def test_a_personal_phase_is_part_of_the_key_and_none_is_not() -> None:
 
 def test_clients_without_rounds_have_no_part_before_them() -> None:
     local = replace(SILOS, personal=Personal())
-    assert parts(local) == () and part_of(local, "eng") == 0
+    assert parts(local).every == () and part_of(local, "eng") == 0
 
 
 def test_rounds_before_know_nothing_of_what_comes_after_them() -> None:
@@ -105,13 +115,13 @@ def test_rounds_before_know_nothing_of_what_comes_after_them() -> None:
         replace(SILOS, rounds=3, name=name, personal=Personal("tuned", epochs=epochs))
         for name, epochs in (("short", 1), ("long", 9))
     ]
-    [first], [second] = map(parts, asked)
+    [first], [second] = (parts(one).every for one in asked)
     assert first == second and first.personal is None and first.rounds == 3
 
 
 def test_a_group_goes_on_from_rounds_without_its_languages() -> None:
     asked = replace(SILOS, rounds=1, personal=Personal("tuned", groups=2))
-    before = parts(asked)
+    before = parts(asked).given
     for language in SILOS.languages:
         assert language not in before[part_of(asked, language)].languages
     assert {name for part in before for name in part.languages} == set(SILOS.languages)
