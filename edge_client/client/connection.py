@@ -55,13 +55,26 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+class _Client(httpx.Client):
+    """One whose failures are all of one kind."""
+
+    def send(self, request: httpx.Request, **said: Any) -> httpx.Response:
+        """See httpx, which reads where an answer leads to, and raises another kind if that is no
+        URL."""
+        try:
+            return super().send(request, **said)
+        except httpx.InvalidURL as error:
+            told = "the answer leads to what is no URL"
+            raise httpx.RemoteProtocolError(told, request=request) from error
+
+
 def http_client(url: str, verify: ssl.SSLContext, **settings: Any) -> httpx.Client:
     """A client of the HTTP library; what goes to this machine goes through no proxy.
 
     Elsewhere the environment's proxies are used; through them TLS goes from end to end.
     """
     is_proxied = not is_loopback(httpx.URL(url).host)
-    return httpx.Client(base_url=url, verify=verify, trust_env=is_proxied, **settings)
+    return _Client(base_url=url, verify=verify, trust_env=is_proxied, **settings)
 
 
 def nobody() -> ssl.SSLContext:

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from edge_client.adapters.stacks import LORA_A, LORA_B
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState
 
-LORA_A, LORA_B, LAMBDA = ".lora_A.weight", ".lora_B.weight", ".lora_lambda"
+LAMBDA = ".lora_lambda"
 SMALLEST, LARGEST = 1e-4, 1000.0
 ALPHA_S, ALPHA_P, STEEPNESS = 100.0, 0.01, 100.0
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from edge_client.adapters.banks import with_ranks
 from edge_client.adapters.spec import PREFIX, AdapterSpec, lora_modules
+from edge_client.adapters.stacks import LORA_A, LORA_B
 from edge_client.bases.architectures import Shape
 from edge_client.errors import WrongInput
-from edge_client.personal.bank import LAMBDA, LORA_A, LORA_B, modules_of
+from edge_client.personal.bank import LAMBDA, modules_of
 from edge_client.wire.tensors import AdapterState
 
 Kept = Mapping[str, tuple[int, ...]]  # ranks of a bank, ascending, by module

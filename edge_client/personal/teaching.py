@@ -3,9 +3,10 @@
 from edge_client.adapters.generators import Generator
 from edge_client.adapters.rates import rates_of
 from edge_client.adapters.spec import net_in
+from edge_client.adapters.stacks import LORA_A
 from edge_client.engine.engine import Engine
 from edge_client.labelling.own_texts import OwnTexts
-from edge_client.personal.bank import LORA_A, drawn_bank, modules_of
+from edge_client.personal.bank import drawn_bank, modules_of
 from edge_client.personal.fitting import Terms
 from edge_client.personal.ground import ground_of
 from edge_client.personal.interpolation import kept_aside

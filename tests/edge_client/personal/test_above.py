@@ -1,5 +1,7 @@
 """An adapter of one's own above a shared one: what the two change of the base adds up."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,26 +17,9 @@ from edge_client.personal.form import Above, Plain
 from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import AdapterState, encode_adapter
 from tests.edge_client.engine.engines import KINDS, TEXTS, batch_of, engine_of
+from tests.edge_client.engine.plans import SMALL
 
-SHAPE = Shape(
-    architecture="bert",
-    layers=2,
-    stored_layers=2,
-    hidden=8,
-    heads=2,
-    kv_heads=2,
-    head_dim=4,
-    intermediate=16,
-    vocabulary=50,
-    embedding=8,
-    positions=32,
-    activation="gelu",
-    norm_eps=1e-12,
-    pad_id=0,
-    rope_theta=0.0,
-    is_decoder=False,
-    is_tied=True,
-)
+SHAPE = replace(SMALL, hidden=8, intermediate=16)
 LINEARS = ("q", "k", "v", "o", "up", "down")
 RANKS = st.dictionaries(
     st.tuples(st.integers(0, 1), st.sampled_from(LINEARS)), st.integers(1, 3), min_size=1

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from edge_client.adapters.banks import bank_spec
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import PREFIX, lora_modules, parse_adapter
+from edge_client.adapters.stacks import LORA_A, LORA_B
 from edge_client.bases.base import Base
-from edge_client.personal.bank import LORA_A, LORA_B, Bank, bank_numbers, modules_of
+from edge_client.personal.bank import Bank, bank_numbers, modules_of
 from edge_client.personal.selection import (
     BudgetOfRanks,
     at_random,

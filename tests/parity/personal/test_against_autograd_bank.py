@@ -12,9 +12,10 @@ import pytest
 from edge_client.adapters.banks import bank_spec
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import PREFIX, parse_adapter
+from edge_client.adapters.stacks import LORA_A, LORA_B
 from edge_client.bases.base import Base
 from edge_client.engine.opening import open_engine
-from edge_client.personal.bank import LAMBDA, LORA_A, LORA_B, Bank, bank_numbers, modules_of
+from edge_client.personal.bank import LAMBDA, Bank, bank_numbers, modules_of
 from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.tensors import AdapterState

@@ -12,9 +12,10 @@ import pytest
 from edge_client.adapters.banks import SCALING, bank_spec
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import PREFIX, parse_adapter
+from edge_client.adapters.stacks import LORA_A, LORA_B
 from edge_client.bases.base import Base
 from edge_client.engine.opening import open_engine
-from edge_client.personal.bank import LORA_A, LORA_B, modules_of
+from edge_client.personal.bank import modules_of
 from edge_client.personal.fitting import Terms
 from edge_client.personal.rates import rated_fit, slopes_of
 from edge_client.texts.tasks import Task

@@ -12,10 +12,11 @@ import pytest
 from edge_client.adapters.banks import SCALING, bank_spec
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import PREFIX, parse_adapter
+from edge_client.adapters.stacks import LORA_A, LORA_B
 from edge_client.bases.base import Base
 from edge_client.engine.onnx_backend.adamw import AdamW
 from edge_client.engine.opening import open_engine
-from edge_client.personal.bank import LAMBDA, LORA_A, LORA_B, modules_of
+from edge_client.personal.bank import LAMBDA, modules_of
 from edge_client.personal.svd import Schedule, Svd, orthogonality, svd_numbers
 from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Tokens
