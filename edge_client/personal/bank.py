@@ -33,10 +33,14 @@ class Bank:
     Args:
         alpha_s: Weight of B's columns beside lambda.
         alpha_p: Weight of lambda itself.
+        by_output: Whether a column of B counts by its mean over outputs, not by their sum; by the
+            sum, ranks go to the modules with most outputs.
     """
 
-    def __init__(self, alpha_s: float = ALPHA_S, alpha_p: float = ALPHA_P) -> None:
-        self._alpha_s, self._alpha_p = alpha_s, alpha_p
+    def __init__(
+        self, alpha_s: float = ALPHA_S, alpha_p: float = ALPHA_P, by_output: bool = False
+    ) -> None:
+        self._alpha_s, self._alpha_p, self._by_output = alpha_s, alpha_p, by_output
 
     def adapter(self, numbers: AdapterState) -> AdapterState:
         found = {name: one for name, one in numbers.items() if not name.endswith(LAMBDA)}
@@ -53,6 +57,7 @@ class Bank:
             b, factors = numbers[module + LORA_B], within(numbers[module + LAMBDA])
             g = gradients[module + LORA_B]  # of B diag(lambda), (outputs, r)
             sparse, small = self._alpha_s / num_examples, self._alpha_p / num_examples
+            sparse /= len(b) if self._by_output else 1
             found[module + LORA_B] = g * factors + np.sign(b) * np.float32(sparse) / factors
             long = np.abs(b).sum(axis=0, dtype=np.float64)  # (r,)
             wide = factors.astype(np.float64)

@@ -86,6 +86,7 @@ class Way:
         search_steps: Steps of `bt-lora` on the whole bank.
         search_lr: Learning rate of A and B there. With larger ones all lambdas rise alike, and
             those most whose module has most outputs.
+        by_output: Whether B's columns count there by their mean over outputs (`Bank`).
         level: Whether lambdas only choose ranks, and all that are kept count alike.
 
     Raises:
@@ -102,6 +103,7 @@ class Way:
     scale_lr: float = 1e-2
     search_steps: int = 10
     search_lr: float = 1e-4
+    by_output: bool = False
     level: bool = False
 
     def __post_init__(self) -> None:
@@ -274,7 +276,8 @@ def _searched(
         ones = np.full(bank.largest_rank, FIRST_LAMBDA, np.float32)
         start = bank_numbers(first, dict.fromkeys(modules_of(first), ones))
         order = derive_seed(seed, "search")
-        return lambdas_of(fit(engine, Bank(), start, data.labelled, way.searching, order).numbers)
+        form = Bank(by_output=way.by_output)
+        return lambdas_of(fit(engine, form, start, data.labelled, way.searching, order).numbers)
     generator = generator_of(bank, shape)
     generator.check(given.numbers)
     texts = [*data.labelled, *data.unlabelled]

@@ -67,7 +67,7 @@ CLOCKED = ("over_selection", "asynchronous")  # of run files; they go by who ans
 OF_FACTS = ("memory", "balance")  # selections by what only real devices have
 ADDED_TO_TRAINING = ("optimizer", "momentum", "proximal", "scaffold", "adjusted")
 ADDED_TO_UPDATES = ("down",)
-ADDED_TO_PERSONAL = ("start", "above", "stages")
+ADDED_TO_PERSONAL = ("start", "above", "stages", "by_output")
 Paradigm = Literal["federated", "centralised", "local"]
 
 

@@ -26,6 +26,7 @@ class Personal:
         scale_lr: That of lambda, where it is trained.
         search_steps: Steps on the whole bank before its ranks are chosen (`bt-lora`).
         search_lr: Learning rate of A and B in those.
+        by_output: Whether B's columns count in those by their mean over outputs.
         level: Whether lambdas only choose ranks, and all that are kept count alike.
         epochs: Passes over a client's texts with the ranks that were kept.
         batch: Texts in one step.
@@ -49,6 +50,7 @@ class Personal:
     scale_lr: float = Way.scale_lr
     search_steps: int = Way.search_steps
     search_lr: float = Way.search_lr
+    by_output: bool = Way.by_output
     level: bool = Way.level
     epochs: int = Way.epochs
     batch: int = Way.batch
@@ -89,12 +91,14 @@ class Personal:
             scale_lr=self.scale_lr,
             search_steps=self.search_steps,
             search_lr=self.search_lr,
+            by_output=self.by_output,
             level=self.level,
         )
 
     def __str__(self) -> str:
         kept = "" if self.method in FROM_SHARED else f" of {self.rank_budget} ranks per module"
         kept += ", all of them alike" if self.level else ""
+        kept += ", columns by their mean" if self.by_output else ""
         kept += "" if self.start is None else f" from round {self.start}"
         kept += f" above {self.above}" if self.above else ""
         return self.method + kept

@@ -36,6 +36,7 @@ NETS: dict[Method, str] = {
     "fedl2p": "lora:{rank}@q,k,v,o,up,down+rates",
 }
 BASE, SHARED, PLAIN, OURS = "base alone", "shared alone", "LoRA", "FedP²EFT"
+BY_OUTPUT = "BT-LoRA by output"  # which is not the paper's
 LEVEL = f"{OURS}, ranks alone"  # its lambdas choose ranks, and do not scale them
 ROWS: dict[str, Method] = {
     PLAIN: "lora",
@@ -43,6 +44,7 @@ ROWS: dict[str, Method] = {
     "random ranks": "random",
     "AdaLoRA": "adalora",
     "BT-LoRA": "bt-lora",
+    BY_OUTPUT: "bt-lora",
     "FedL2P": "fedl2p",
     OURS: "fedp2eft",
     LEVEL: "fedp2eft",
@@ -193,6 +195,7 @@ def experiment(
             epochs=QUICK_EPOCHS if quick else EPOCHS,
             search_lr=SEARCH_LR,
             level=row == LEVEL,
+            by_output=row == BY_OUTPUT,
             groups=groups if is_guided else 0,
         ),
         train_texts=QUICK_TEXTS if quick else TEXTS,
