@@ -58,7 +58,8 @@ def draw(found: Sequence[Measured], folder: Path, title: str) -> list[Path]:
     if any(len(clients_of(item)) > 1 and not is_by_language(item) for item in found):
         pictures["clients.png"] = clients_figure(found, title)
     if any(is_choice(ranks_of(item)) for item in found):
-        pictures["ranks.png"] = ranks_figure(found, title)
+        told = title.replace("accuracy in %", "ranks that were kept")
+        pictures["ranks.png"] = ranks_figure(found, told)
     for name in PICTURES:
         if name not in pictures:
             (folder / name).unlink(missing_ok=True)  # of an earlier call, about something else
