@@ -100,12 +100,14 @@ class Measured:
         """The cell's name in a legend."""
         return f"{self.cell.row}, {self.cell.column}"
 
+    def by_seed(self) -> list[float]:
+        """Each seed's accuracy: of all texts, or the mean of languages where the cell says so."""
+        is_mean = self.cell.of_languages
+        return [one.mean_of_languages if is_mean else one.accuracy for one in self.results]
+
     def accuracy(self) -> tuple[float, float]:
         """Mean and spread over seeds."""
-        is_mean = self.cell.of_languages
-        return mean_and_spread(
-            [one.mean_of_languages if is_mean else one.accuracy for one in self.results]
-        )
+        return mean_and_spread(self.by_seed())
 
     def by_language(self) -> dict[str, float]:
         """Mean over the seeds that have it, by language."""
@@ -266,7 +268,7 @@ def _plain(item: Measured) -> dict[str, object]:
         "accuracy": round(mean, 4),
         "accuracy_spread": round(spread, 4) if len(item.results) > 1 else None,
         "accuracy_is": "mean of languages" if item.cell.of_languages else "of all test texts",
-        "accuracy_by_seed": [round(result.accuracy, 4) for result in item.results],
+        "accuracy_by_seed": [round(one, 4) for one in item.by_seed()],
         "balanced_by_seed": [
             None if result.balanced is None else round(result.balanced, 4)
             for result in item.results

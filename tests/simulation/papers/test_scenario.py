@@ -26,6 +26,7 @@ from simulation.papers.scenario import (
     language_table,
     markdown,
     measured,
+    summary,
 )
 from simulation.papers.typology import TypologyError
 from tests.command_line import smidgen
@@ -72,6 +73,19 @@ def test_seeds_share_a_cell_and_not_a_result(found: list[Measured]) -> None:
     assert [result.experiment.seed for result in found[0].results] == [7, 8]
     assert [index for index, _, _ in found[0].curve()] == [0, 1]
     assert found[2].total("bytes_up") == 0 < found[0].total("bytes_up")
+
+
+def test_each_seeds_accuracy_is_of_what_their_mean_is_of(
+    tiny_base: Base, found: list[Measured]
+) -> None:
+    whole = found[0]
+    means = Measured(replace(whole.cell, of_languages=True), whole.results)
+    for item, kind in ((whole, "accuracy"), (means, "mean_of_languages")):
+        expected = [getattr(result, kind) for result in item.results]
+        assert item.by_seed() == expected
+        assert item.accuracy() == mean_and_spread(expected)
+        (cell,) = summary(scenario_of(tiny_base), SEEDS, [item])["cells"]
+        assert cell["accuracy_by_seed"] == [round(one, 4) for one in expected]
 
 
 def test_a_played_scenario_leaves_figures_and_pictures(
