@@ -149,7 +149,9 @@ def way_for(
     if rank_budget is None and not on:
         rank = _fitting(at, targets, rank, beneath)
     terms = at.training
-    return Way(method, rank, bank, targets, terms.epochs, terms.batch, terms.lr)
+    by_output = method == "bt-lora"  # all ranks would go to `up` otherwise
+    known = (method, rank, bank, targets, terms.epochs, terms.batch, terms.lr)
+    return Way(*known, by_output=by_output)
 
 
 def _fitting(at: Opening, targets: tuple[str, ...], most: int, beneath: Given | None) -> int:
