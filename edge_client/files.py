@@ -7,10 +7,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 PRIVATE = 0o600
 OTHERS = 0o077  # the bits of a mode that are not the owner's
 LATER_NS = 2 * 10**9  # FAT keeps times no finer
+
+Kind = TypeVar("Kind")
 
 
 def write_atomically(
@@ -67,6 +72,23 @@ def make_latest(path: Path, clock_ns: Callable[[], int] = time.time_ns) -> None:
 def oldest_first(paths: Iterable[Path]) -> list[Path]:
     """Files in the order in which they were made the latest of their folder."""
     return sorted(paths, key=lambda path: path.lstat().st_mtime_ns)
+
+
+def from_json(body: bytes, kind: type[Kind]) -> Kind:
+    """What a file of ours holds.
+
+    Args:
+        body: Its content.
+        kind: Of value.
+
+    Raises:
+        msgspec.DecodeError: It holds no such value, or is nested deeper than Python goes. (A
+            ValueError.)
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except RecursionError as error:
+        raise msgspec.DecodeError("nested too deeply") from error
 
 
 def write_synced(path: Path, body: bytes) -> None:

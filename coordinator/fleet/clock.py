@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_client.files import write_atomically
+from edge_client.files import from_json, write_atomically
 
 FILE = "clock.json"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the monotonic clock counts from the boot
@@ -49,7 +49,7 @@ class _Noted(msgspec.Struct):
 def now_of(folder: Path) -> float:
     """The time that a store was last served by; the wall clock's where nobody knows."""
     try:
-        noted = msgspec.json.decode((folder / FILE).read_bytes(), type=_Noted)
+        noted = from_json((folder / FILE).read_bytes(), _Noted)
     except (OSError, msgspec.MsgspecError):
         return time.time()
     is_same = noted.boot != "" and noted.boot == _boot()

@@ -16,10 +16,11 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from coordinator.trust.authority import Pair
 from edge_client.errors import WrongInput
-from edge_client.files import sync_folder, write_atomically
+from edge_client.files import from_json, sync_folder, write_atomically
 from edge_client.wire.pins import pin_of
 
 NAME = "tls"
@@ -138,7 +139,7 @@ def read(folder: Path) -> Trust:
         return (folder / name).read_bytes() if os.path.lexists(folder / name) else None
 
     try:
-        told = json.loads((folder / "address.json").read_bytes())
+        told = from_json((folder / "address.json").read_bytes(), dict[str, Any])
         address = Address(str(told["host"]), int(told["port"]))
         server = Pair((folder / "server.pem").read_bytes(), (folder / "server.key").read_bytes())
         return Trust(address, server, maybe("ca.pem"), maybe("ca.key"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from edge_client.errors import demand
-from edge_client.files import write_atomically
+from edge_client.files import from_json, write_atomically
 from edge_client.planning.sizes import parse_size
 
 KEEP_ROUNDS = 20
@@ -51,6 +51,6 @@ def note(folder: Path, limits: Limits) -> None:
 def noted(folder: Path) -> Limits:
     """What a store was served with last; the defaults where nobody knows."""
     try:
-        return msgspec.json.decode((folder / FILE).read_bytes(), type=Limits)
+        return from_json((folder / FILE).read_bytes(), Limits)
     except (OSError, msgspec.MsgspecError):
         return Limits()

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from edge_client.adapters.card import README, Card, loadable_name, model_card, portable_name
@@ -28,6 +27,7 @@ from edge_client.adapters.spec import (
 )
 from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
+from edge_client.files import from_json
 from edge_client.outputs import check_out_folder, new_folder
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import WireError
@@ -228,9 +228,9 @@ def read_peft_folder(folder: Path, base: Base | None = None) -> tuple[Exported, 
             adapter of another base.
     """
     try:
-        origin = msgspec.json.decode((folder / ORIGIN).read_bytes(), type=Exported)
+        origin = from_json((folder / ORIGIN).read_bytes(), Exported)
         body = (folder / WEIGHTS).read_bytes()
-    except (OSError, ValueError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:
         raise AdapterError(
             f"{folder} is not an exported adapter; a folder with {ORIGIN} and {WEIGHTS} that "
             "`smidgen coordinator export` or `smidgen client train` wrote is expected"

@@ -40,6 +40,7 @@ from edge_client.errors import WrongInput
 from edge_client.files import (
     PRIVATE,
     close_to_others,
+    from_json,
     make_latest,
     oldest_first,
     private,
@@ -204,8 +205,8 @@ class ClientState:
             return None
         try:
             body = path.read_bytes()
-            if "enrolled" not in msgspec.json.decode(body, type=dict[str, Any]):
-                return msgspec.json.decode(body, type=Identity)
+            if "enrolled" not in from_json(body, dict[str, Any]):
+                return from_json(body, Identity)
             found, terms = older(body)
         except (ValueError, KeyError, TypeError) as error:  # msgspec's are ValueErrors
             raise StateError(
@@ -376,7 +377,7 @@ def older(body: bytes) -> tuple[Identity, Terms | None]:
     Raises:
         ValueError, KeyError, TypeError: It is not one.
     """
-    said = msgspec.json.decode(body, type=dict[str, Any])
+    said = from_json(body, dict[str, Any])
     enrolled = said["enrolled"]
     identity = msgspec.convert(
         {"url": said["url"], "key": enrolled["device_key"], "device_id": enrolled["device_id"]},

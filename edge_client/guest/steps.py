@@ -19,7 +19,7 @@ from typing import Protocol
 
 import msgspec
 
-from edge_client.files import PRIVATE, write_atomically
+from edge_client.files import PRIVATE, from_json, write_atomically
 from edge_client.guest.stopping import Ended
 from edge_client.planning.plan import Plan
 from edge_client.wire.messages import WireError
@@ -165,7 +165,7 @@ def decode_steps(body: bytes, bound: Mapping[str, str]) -> Steps:
         raise NotTheSame("the file is damaged")
     try:
         tensors = decode_adapter(body)
-        header = msgspec.json.decode(header_of(body), type=_Header)
+        header = from_json(header_of(body), _Header)
         loss_sum = float.fromhex(header.loss_sum)
     except (WireError, ValueError) as error:  # msgspec's are ValueErrors
         raise NotTheSame("the file is of another smidgen") from error

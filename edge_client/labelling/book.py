@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from edge_client.files import PRIVATE, private, write_atomically
+from edge_client.files import PRIVATE, from_json, private, write_atomically
 from edge_client.labelling.pseudo_labels import Reading
 from edge_client.wire.tensors import AdapterState
 
@@ -183,7 +183,7 @@ class FileNotes:
             self._compact()
 
     def _take(self, line: bytes) -> None:
-        fields = msgspec.json.decode(line, type=dict[str, Any])
+        fields = from_json(line, dict[str, Any])
         kind = fields.pop("event")
         if kind == "Book":
             self.book = msgspec.convert(fields, Book)

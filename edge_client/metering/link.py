@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_client.files import PRIVATE, write_atomically
+from edge_client.files import PRIVATE, from_json, write_atomically
 
 NEW = 0.5  # how much the newest one counts
 LEAST_BYTES = 1024  # of less, latency is all that is seen
@@ -33,7 +33,7 @@ class Link:
     def rate(self) -> float | None:
         """Bytes per second; None where nobody knows."""
         try:
-            found = msgspec.json.decode(self._path.read_bytes(), type=dict[str, float])
+            found = from_json(self._path.read_bytes(), dict[str, float])
             rate = found["bytes_per_s"]
         except (OSError, KeyError, msgspec.DecodeError):
             return None

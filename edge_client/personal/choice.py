@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from edge_client.adapters.spec import AdapterError
-from edge_client.files import write_atomically
+from edge_client.files import from_json, write_atomically
 from edge_client.personal.making import Made
 
 FOLDER, ADAPTER, CHOICE = "personal", "adapter", "choice.json"
@@ -84,7 +84,7 @@ def chosen_in(folder: Path) -> tuple[Path | None, Choice]:
     """
     path = folder / FOLDER / CHOICE
     try:
-        choice = msgspec.json.decode(path.read_bytes(), type=Choice)
+        choice = from_json(path.read_bytes(), Choice)
     except (OSError, msgspec.MsgspecError) as error:
         raise AdapterError(
             f"{folder} has no adapter of its own: the state folder of a client is expected that "

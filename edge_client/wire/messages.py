@@ -23,10 +23,9 @@ import json
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar
 
-import msgspec
-
 from edge_client.codecs.codec import PLAIN, check_setting
 from edge_client.errors import Failed, demand
+from edge_client.files import from_json
 from edge_client.texts.tasks import Task
 from edge_client.wire.confidences import Confidences
 from edge_client.wire.cost import Cost
@@ -334,7 +333,7 @@ def decode(body: bytes, kind: type[Message]) -> Message:
     if len(body) > MAX_JSON_BYTES:
         raise WireError(f"{kind.__name__}: {len(body)} bytes, at most {MAX_JSON_BYTES} expected")
     try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        return from_json(body, kind)
+    except (ValueError, TypeError) as error:
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
         raise WireError(f"not {article} {kind.__name__} of protocol {PROTOCOL}: {error}") from error

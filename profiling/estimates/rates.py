@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from edge_client.errors import Failed
-from edge_client.files import write_atomically
+from edge_client.files import from_json, write_atomically
 from edge_client.planning.resources import measured_flops, usable_cores
 
 SIZE = 1536  # rows of the product
@@ -104,7 +104,7 @@ def kept(path: Path, machine: Mapping[str, Any]) -> Rates | None:
         machine: Whose rates: `asdict` of it, as conditions keep it.
     """
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_Kept)
+        found = from_json(path.read_bytes(), _Kept)
     except (OSError, msgspec.DecodeError):
         return None
     is_same = found.machine == identity(machine)

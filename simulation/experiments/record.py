@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from edge_client.errors import WrongInput
-from edge_client.files import write_atomically
+from edge_client.files import from_json, write_atomically
 from edge_client.wire.tensors import sha256
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.outcomes import Between, Looking, Round, Standing
@@ -320,7 +320,7 @@ def read_rows(folder: Path) -> list[Row]:
     rows = []
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            rows.append(msgspec.json.decode(line, type=Row))
+            rows.append(from_json(line, Row))
         except msgspec.DecodeError as error:
             raise RecordError(
                 f"{path}, line {number}: not an experiment's row; delete {folder} to run it again"

@@ -17,7 +17,7 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.client.failures import ERRORS
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState
-from edge_client.files import close_to_others, write_atomically
+from edge_client.files import close_to_others, from_json, write_atomically
 from edge_client.personal.choice import ADAPTER, FOLDER, choose
 from edge_client.personal.making import Made, Opening, make, method_for, way_for
 from edge_client.personal.methods import Given, Method, Way
@@ -87,7 +87,7 @@ class OwnAdapter:
             on_texts: Heard between two steps.
         """
         try:
-            due = msgspec.json.decode(self._due.read_bytes(), type=Due)
+            due = from_json(self._due.read_bytes(), Due)
             log.info("run %s: an adapter of this device's own is made", due.terms.run_name)
             made = self._made(due, on_texts)
             is_net = bool(parse_adapter(due.terms.adapter_spec).net)
