@@ -76,3 +76,41 @@ def test_a_run_on_ray_gives_the_numbers_of_one_in_process(
     rows = [sorted((tmp_path / name).rglob("*.safetensors")) for name in ("here", "there")]
     assert [path.name for path in rows[0]] == [path.name for path in rows[1]]
     assert rows[0][0].read_bytes() == rows[1][0].read_bytes()
+
+
+GENERATOR = 'adapter = "lora:4@q,k,v,o,up,down+generator"\nrounds = 1'
+ABOVE = 'method = "bt-lora"\nsearch_steps = 2\nabove = "lora:2"\nstages = 2\n'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rounds", "own"),
+    [
+        ("rounds = 0", 'method = "adalora"\n'),
+        ('adapter = "lora:2"\nrounds = 2', 'method = "interpolated"\nstart = 1\n'),
+        (GENERATOR, 'method = "fedp2eft"\ngroups = 2\n'),
+        ("rounds = 2", ABOVE),
+    ],
+)
+def test_adapters_of_ones_own_on_ray_are_those_of_one_process(
+    tiny_base: Base,
+    place: Place,  # noqa: F811
+    tmp_path: Path,
+    rounds: str,
+    own: str,
+) -> None:
+    experiment = tmp_path / "small.toml"
+    experiment.write_text(
+        f'dataset = "masakhanews"\nlanguages = ["eng", "hau"]\nbase = "{tiny_base.folder}"\n'
+        f'{rounds}\nevaluate_every = 0\ngate_texts = 2\n[deal]\nby = "language"\nclients = 0\n'
+        "[training]\nlr = 0.01\ntokens = 32\n"
+        f"[personal]\nrank_budget = 2\nbank = 4\nepochs = 2\nbatch = 2\n{own}"
+    )
+    assert place.data is not None
+    here = results(experiment, place.data, tmp_path / "here")
+    there = results(experiment, place.data, tmp_path / "there", "--ray", "local")
+    assert here == there
+    files = [sorted((tmp_path / name).rglob("*.safetensors")) for name in ("here", "there")]
+    assert [path.name for path in files[0]] == [path.name for path in files[1]]
+    assert all(one.read_bytes() == other.read_bytes() for one, other in zip(*files, strict=True))
+    assert len([path for path in files[0] if not path.name.startswith("all")]) >= 2
