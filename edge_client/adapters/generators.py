@@ -1,7 +1,7 @@
 """The numbers of a strategy generator: a net that gives a factor for every rank of a bank.
 
 They are an adapter's, float32 tensors by name, so they travel, are averaged, journaled and coded as
-any other. What the net computes is in `edge_client.personal.generator`.
+any other. What the net computes is in `edge_client.personal.nets.generator`.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Numbers of learned rates: a net that gives a factor for every tensor of an adapter.
 
 They are an adapter's, float32 tensors by name, as a generator's are, so they travel and are
-averaged as any other. How they are learned is in `edge_client.personal.rates`.
+averaged as any other. How they are learned is in `edge_client.personal.nets.rates`.
 """
 
 import math

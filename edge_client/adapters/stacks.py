@@ -1,4 +1,4 @@
-"""One LoRA above another: in a module that both have, the ranks of one beside those of the other.
+"""One's own above a shared LoRA: in a module that both have, ranks of one beside the other's.
 
 stack = Stack(own, shared, shape)
 engine = opened(stack.spec)
@@ -20,13 +20,13 @@ PARTS = {LORA_A: 0, LORA_B: 1}  # the axis along which a tensor's ranks lie
 
 
 class Stack:
-    """Two LoRAs as one, whose ranks of the shared one come first.
+    """Two adapters as one, whose ranks of the shared one come first.
 
     Laws: what the joined numbers change of the base is the sum of what the two change of it;
     `own` of them gives one's own back, bit by bit.
 
     Args:
-        own: LoRA whose modules are scaled as banks are.
+        own: LoRA whose modules are scaled as banks are, a head, or both.
         shared: LoRA alone, of any scaling.
         shape: The base's.
 
@@ -48,7 +48,7 @@ class Stack:
         for one in (*lower.values(), *upper.values()):
             ranks[one[:2]] = ranks.get(one[:2], 0) + one.rank
         targets = tuple(dict.fromkeys((*shared.adapted, *own.adapted)))
-        self.spec = with_ranks(AdapterSpec(rank=1, targets=targets), shape, ranks)
+        self.spec = with_ranks(AdapterSpec(rank=1, targets=targets, head=own.head), shape, ranks)
 
     def joined(self, own: AdapterState, shared: AdapterState) -> AdapterState:
         """Both in one.
@@ -68,14 +68,23 @@ class Stack:
                 if module in self._upper:
                     both.append(own[module + part])
                 found[module + part] = np.concatenate(both, axis=axis, dtype=np.float32)
-        return found
+        return found | _head(own)
 
     def own(self, joined: Mapping[str, np.ndarray]) -> AdapterState:
         """One's own part of numbers, or of their gradients."""
-        found: AdapterState = {}
+        found = _head(joined)
         for module in self._upper:
             below = self._lower[module].rank if module in self._lower else 0
             for part, axis in PARTS.items():
                 _, upper = np.split(joined[module + part], [below], axis=axis)
                 found[module + part] = np.ascontiguousarray(upper)
         return found
+
+
+def lora_part(name: str) -> str | None:
+    """`LORA_A` or `LORA_B` where a tensor is LoRA's."""
+    return next((part for part in PARTS if name.endswith(part)), None)
+
+
+def _head(numbers: Mapping[str, np.ndarray]) -> AdapterState:
+    return {name: one for name, one in numbers.items() if lora_part(name) is None}

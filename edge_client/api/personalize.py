@@ -15,7 +15,8 @@ from edge_client.engine.budgeted import ready_engine
 from edge_client.errors import demand
 from edge_client.metering.memory import PeakSpan
 from edge_client.personal.making import Made, Opening, make, method_for, way_for
-from edge_client.personal.methods import FROM_SHARED, Given, Way
+from edge_client.personal.methods import Given
+from edge_client.personal.way import FROM_SHARED, Way
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget
 from edge_client.texts.dialect import Dialect
@@ -76,6 +77,7 @@ def personalize(
         method: How ranks are chosen: `fedp2eft` (by the generator), `bt-lora`, `adalora`, `lora`,
             `uniform`, `random`; by default the first with a generator, and the second without.
             `fedl2p` goes by learned rates, what a +rates run gave.
+            `head` trains a classification head in their place.
             `tuned` trains the shared adapter on, and `interpolated` goes back some of that way.
         rank_budget: R: as many ranks as R times the modules there are, wherever they are needed;
             by default half the bank's, or as many fewer as `memory_budget` wants.

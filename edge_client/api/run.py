@@ -143,7 +143,7 @@ def run_client(
     from edge_client.client.settings import Settings
     from edge_client.client.state import ClientState
     from edge_client.client.trust import trusted
-    from edge_client.personal.methods import Way
+    from edge_client.personal.way import Way
 
     name = name or socket.gethostname()
     check_name(name, is_folder=state is None)

@@ -21,7 +21,7 @@ from edge_client.labelling.label_work import label, pseudo_texts, training_forwa
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.labelling.terms import terms_of
 from edge_client.metering.phases import phase
-from edge_client.personal.teaching import teach
+from edge_client.personal.nets.teaching import teach
 from edge_client.texts.examples import ClientData
 from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work

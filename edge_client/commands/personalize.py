@@ -24,7 +24,7 @@ from edge_client.commands.console import (
     TaskOption,
     TextColumnOption,
 )
-from edge_client.personal.methods import Way
+from edge_client.personal.way import Way
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import Column, Table, share, show, size
@@ -34,12 +34,14 @@ GENERATOR = "Folder of the net that a +generator or +rates run gave."
 METHOD = (
     "How ranks are chosen: fedp2eft (by a generator; the default with one), bt-lora (the default "
     "without), adalora, lora, uniform, random; fedl2p, plain ones at learned rates; "
+    "head, a classification head in their place; "
     "or tuned, the --shared adapter trained on, and interpolated, some of the way back from there."
 )
 BUDGET = (
     "R: as many ranks as R times the modules there are, wherever they are needed; if not said, "
     "half the bank's, or fewer where --memory-budget wants it."
 )
+HEAD = "none of its own: a classification head"
 SHARED = "Folder of the shared adapter to compare with; by default the base alone."
 ABOVE = "Train it above --shared, which stays as it is; the folder written holds both."
 
@@ -123,7 +125,7 @@ def _facts(done: PersonalAdapter, shared: Path | None) -> str:
     kept, modules = sum(done.ranks.values()), sum(map(bool, done.ranks.values()))
     how = f"{kept} in {modules} of {len(done.ranks)} modules, by {done.method}"
     if not done.ranks:
-        how = f"those of the shared adapter, {done.method}"
+        how = HEAD if done.method == "head" else f"those of the shared adapter, {done.method}"
     facts = {
         "ranks": how if done.alpha is None else f"{how}; alpha {done.alpha:g} of 1",
         "trained on": f"{done.num_examples} texts, loss {done.loss:.3f} in the last pass",

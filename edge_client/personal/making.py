@@ -14,16 +14,8 @@ from edge_client.engine.budgeted import check_budget, open_within
 from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import evaluate
 from edge_client.errors import demand
-from edge_client.personal.methods import (
-    BY_NET,
-    FROM_SHARED,
-    METHODS,
-    Beneath,
-    Given,
-    Method,
-    Way,
-    own_adapter,
-)
+from edge_client.personal.methods import Beneath, Given, own_adapter
+from edge_client.personal.way import BY_NET, FROM_SHARED, METHODS, UNRANKED, Method, Way
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.examples import ClientData, Example
 from edge_client.texts.tasks import Task
@@ -71,7 +63,7 @@ class Made:
         method: How its ranks were chosen.
         adapter: Its name: LoRA with ranks by module, those of a shared one below it among them.
         ranks: Each module's own rank, by `layer.linear` such as `3.q`; 0: it is not made. None are
-            told of a shared adapter's.
+            told of a shared adapter's, nor of a head.
         alpha: Of `interpolated`: how far it is from the shared one, 0 to 1.
         num_examples: Texts that it was trained on.
         loss: Mean loss of the last pass, nats.
@@ -146,7 +138,7 @@ def way_for(
     on = method in FROM_SHARED
     said = f"--above: method {method} trains the shared adapter itself; leave one of the two out"
     demand(beneath is None or not on, said)
-    if rank_budget is None and not on:
+    if rank_budget is None and method not in UNRANKED:
         rank = _fitting(at, targets, rank, beneath)
     terms = at.training
     by_output = method == "bt-lora"  # all ranks would go to `up` otherwise

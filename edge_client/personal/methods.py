@@ -11,15 +11,14 @@ thrown away. In the end lambdas go into B, so that what is left is LoRA with ran
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 import numpy as np
 
 from edge_client.adapters.banks import bank_spec
 from edge_client.adapters.generators import generator_of
 from edge_client.adapters.rates import rates_of
-from edge_client.adapters.spec import TARGETS, AdapterSpec, Net, lora_modules
-from edge_client.adapters.stacks import Stack
+from edge_client.adapters.spec import AdapterSpec, Net, lora_modules
+from edge_client.adapters.stacks import Stack, lora_part
 from edge_client.bases.architectures import Shape
 from edge_client.engine.engine import Engine
 from edge_client.errors import demand
@@ -31,102 +30,23 @@ from edge_client.personal.bank import (
     lambdas_of,
     modules_of,
 )
-from edge_client.personal.fitting import Fitted, Terms, fit
+from edge_client.personal.fitting import Fitted, fit
 from edge_client.personal.form import Above, Form, Plain
-from edge_client.personal.generator import factors
-from edge_client.personal.ground import ground_of
 from edge_client.personal.interpolation import along, kept_aside, mixed, nearest
-from edge_client.personal.lesson import features_of
-from edge_client.personal.rates import Rated
+from edge_client.personal.nets.generator import factors
+from edge_client.personal.nets.ground import ground_of
+from edge_client.personal.nets.lesson import features_of
+from edge_client.personal.nets.rates import Rated
 from edge_client.personal.selection import Kept, at_random, chosen, cut, uniform
 from edge_client.personal.svd import Svd, initial_rank, schedule_of, svd_numbers
+from edge_client.personal.way import BY_NET, FROM_SHARED, Way
 from edge_client.texts.examples import ClientData
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState
 
-Method = Literal[
-    "fedp2eft",
-    "fedl2p",
-    "bt-lora",
-    "adalora",
-    "lora",
-    "uniform",
-    "random",
-    "tuned",
-    "interpolated",
-]
-METHODS: tuple[Method, ...] = get_args(Method)
-BY_NET: dict[Net, Method] = {"generator": "fedp2eft", "rates": "fedl2p"}
-FROM_SHARED: tuple[Method, ...] = ("tuned", "interpolated")
-LARGEST_BANK = 256
 FIRST_LAMBDA = 1.0  # so that a bank begins as plain LoRA of its rank
 
 Opened = Callable[[AdapterSpec], Engine]
-
-
-@dataclass(frozen=True)
-class Way:
-    """How an adapter of one's own comes to be.
-
-    Attributes:
-        method: `fedp2eft`, the ranks that a generator tells from the texts; `fedl2p`, a plain one
-            whose tensors are trained as fast as learned rates tell from them; `bt-lora`, the ranks
-            whose lambda is largest once the whole bank has been trained for some steps;
-            `adalora`, those that are not masked while an SVD is trained; `lora`, a plain one of
-            that rank; `uniform` and `random`, as many of the bank, evenly or drawn; `tuned`, the
-            shared adapter trained on; `interpolated`, what lies between the two ends of that
-            (`edge_client.personal.interpolation`).
-        rank_budget: R: ranks kept are R x modules.
-        bank: Ranks of a module to choose from.
-        targets: Short names of the linears that have any.
-        epochs: Passes over the texts with the ranks that were kept.
-        batch: Texts in one step.
-        lr: Learning rate of A and B.
-        scale_lr: That of lambda, where it is trained.
-        search_steps: Steps of `bt-lora` on the whole bank.
-        search_lr: Learning rate of A and B there. With larger ones all lambdas rise alike, and
-            those most whose module has most outputs.
-        by_output: Whether B's columns count there by their mean over outputs (`Bank`).
-        level: Whether lambdas only choose ranks, and all that are kept count alike.
-
-    Raises:
-        WrongInput: A value outside its range; names it.
-    """
-
-    method: Method = "fedp2eft"
-    rank_budget: int = 2
-    bank: int = 16
-    targets: tuple[str, ...] = TARGETS
-    epochs: int = 8
-    batch: int = 8
-    lr: float = 5e-3
-    scale_lr: float = 1e-2
-    search_steps: int = 10
-    search_lr: float = 1e-4
-    by_output: bool = False
-    level: bool = False
-
-    def __post_init__(self) -> None:
-        known = ", ".join(METHODS)
-        demand(self.method in METHODS, f"method {self.method!r} is not one of {known}")
-        demand(1 <= self.bank <= LARGEST_BANK, f"bank: 1 to {LARGEST_BANK}")
-        demand(
-            1 <= self.rank_budget <= self.bank,
-            f"rank budget {self.rank_budget}: 1 to {self.bank}, the bank's ranks, is expected",
-        )
-        demand(1 <= self.search_steps <= 100_000, "search_steps: 1 to 100000")
-        demand(1 <= self.epochs <= 10_000, "epochs: 1 to 10000")
-        _ = self.terms, self.searching  # which refuse what they refuse
-
-    @property
-    def terms(self) -> Terms:
-        """Of the training with the ranks that were kept."""
-        return Terms(0, self.epochs, self.batch, self.lr, self.scale_lr)
-
-    @property
-    def searching(self) -> Terms:
-        """Of the search for them."""
-        return Terms(self.search_steps, 0, self.batch, self.search_lr, self.scale_lr)
 
 
 @dataclass(frozen=True)
@@ -218,6 +138,9 @@ def own_adapter(
     demand(is_shared == (way.method in FROM_SHARED), f"a shared adapter goes with {needed} alone")
     said = f"method {way.method} trains the shared adapter itself, and nothing above it"
     demand(beneath is None or not is_shared, said)
+    if way.method == "head":
+        yield from _by_head(way, shape, opened, data, seed, beneath)
+        return
     if way.method == "adalora":
         yield from _by_svd(way, shape, opened, data, seed, beneath)
         return
@@ -322,6 +245,24 @@ def _by_svd(
     with closing(opened(whole)) as engine:
         engine.put(plain.adapter(state))
         yield _own(way, engine, spec, whole, shape, found, spent)
+
+
+def _by_head(
+    way: Way,
+    shape: Shape,
+    opened: Opened,
+    data: ClientData,
+    seed: int,
+    beneath: Beneath | None,
+) -> Iterator[Own]:
+    """A classification head alone; what lies beneath it stays as it is."""
+    spec = AdapterSpec(head=True)
+    form, whole = _laid(Plain(), spec, shape, beneath)
+    with closing(opened(whole)) as engine:
+        numbers = {name: one for name, one in engine.adapter().items() if lora_part(name) is None}
+        order = derive_seed(seed, "own")
+        found = fit(engine, form, numbers, data.labelled, way.terms, order)
+        yield Own(engine, whole, found.loss, engine.layer_forwards, {})
 
 
 def _by_rates(

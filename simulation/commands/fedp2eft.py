@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from edge_client.bases.base import EMBEDDED
-from edge_client.personal.methods import Way
+from edge_client.personal.way import Way
 from simulation.api import OUT
 from simulation.commands.experiments import (
     BaseOption,

@@ -15,7 +15,7 @@ from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.errors import Failed, WrongInput
-from edge_client.personal.methods import FROM_SHARED, METHODS
+from edge_client.personal.way import FROM_SHARED, METHODS
 from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import encode_adapter
 from tests.command_line import smidgen as command
@@ -70,6 +70,8 @@ def test_every_method_keeps_as_many_ranks_and_equal_arguments_give_equal_bytes(
     ]
     if method in FROM_SHARED:
         assert not found[0].ranks and found[0].adapter == "lora:4@q,v"
+    elif method == "head":
+        assert not found[0].ranks and found[0].adapter == "head"
     else:
         assert sum(found[0].ranks.values()) == 2 * len(found[0].ranks) == 2 * 12
     assert (found[0].alpha is not None) == (method == "interpolated")

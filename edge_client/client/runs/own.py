@@ -20,7 +20,8 @@ from edge_client.client.state import ClientState
 from edge_client.files import close_to_others, from_json, write_atomically
 from edge_client.personal.choice import ADAPTER, FOLDER, choose
 from edge_client.personal.making import Made, Opening, make, method_for, way_for
-from edge_client.personal.methods import Given, Method, Way
+from edge_client.personal.methods import Given
+from edge_client.personal.way import Method, Way
 from edge_client.texts.data_folder import DataFolder
 from edge_client.wire.fleet import Terms
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from edge_client.adapters.spec import AdapterSpec, Net, parse_adapter
 from edge_client.errors import WrongInput, demand
-from edge_client.personal.methods import BY_NET, FROM_SHARED, METHODS, Method, Way
+from edge_client.personal.way import BY_NET, FROM_SHARED, METHODS, UNRANKED, Method, Way
 from edge_client.wire.seeds import derive_seed
 
 GUIDED: tuple[Method, ...] = (*BY_NET.values(), *FROM_SHARED)  # by what rounds have trained
@@ -96,7 +96,7 @@ class Personal:
         )
 
     def __str__(self) -> str:
-        kept = "" if self.method in FROM_SHARED else f" of {self.rank_budget} ranks per module"
+        kept = "" if self.method in UNRANKED else f" of {self.rank_budget} ranks per module"
         kept += ", all of them alike" if self.level else ""
         kept += ", columns by their mean" if self.by_output else ""
         kept += "" if self.start is None else f" from round {self.start}"

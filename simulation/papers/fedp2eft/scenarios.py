@@ -8,7 +8,7 @@ test texts. The generator is trained federated before that, once for all rank bu
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from edge_client.personal.methods import Method
+from edge_client.personal.way import Method
 from edge_client.wire.training import Training
 from simulation.datasets.dataset import XNLI_LANGUAGES
 from simulation.experiments.experiment import Experiment
@@ -36,7 +36,7 @@ NETS: dict[Method, str] = {
     "fedl2p": "lora:{rank}@q,k,v,o,up,down+rates",
 }
 BASE, SHARED, PLAIN, OURS = "base alone", "shared alone", "LoRA", "FedP²EFT"
-BY_OUTPUT = "BT-LoRA by output"  # which is not the paper's
+BY_OUTPUT, HEAD = "BT-LoRA by output", "own head"  # which are not the paper's
 LEVEL = f"{OURS}, ranks alone"  # its lambdas choose ranks, and do not scale them
 ROWS: dict[str, Method] = {
     PLAIN: "lora",
@@ -45,6 +45,7 @@ ROWS: dict[str, Method] = {
     "AdaLoRA": "adalora",
     "BT-LoRA": "bt-lora",
     BY_OUTPUT: "bt-lora",
+    HEAD: "head",
     "FedL2P": "fedl2p",
     OURS: "fedp2eft",
     LEVEL: "fedp2eft",
@@ -123,7 +124,7 @@ def xnli(base: str, quick: bool, rank: int, lr: float) -> Scenario:
     rounds, stages = (QUICK_ROUNDS, QUICK_ROUNDS) if quick else (ROUNDS_ABOVE, STAGES)
     languages = QUICK_XNLI if quick else XNLI_LANGUAGES
     cells = []
-    for row in (SHARED, PLAIN, "FedL2P", OURS, LEVEL):
+    for row in (SHARED, PLAIN, HEAD, "FedL2P", OURS, LEVEL):
         usual = experiment(base, PLAIN if row == SHARED else row, quick, rank, lr)
         own = usual.personal
         above = replace(own, above=BELOW, stages=stages) if own and row != SHARED else None

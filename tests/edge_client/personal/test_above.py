@@ -65,6 +65,20 @@ def test_what_two_change_of_the_base_adds_up(
     assert encode_adapter(stack.own(joined)) == encode_adapter(upper)
 
 
+@given(st.sampled_from(["lora:2", "lora:3@q,up/0=5", "lora:8@k/top1"]), st.integers(0, 99))
+@settings(max_examples=20)
+def test_a_head_of_one_s_own_goes_with_what_the_shared_one_changes(name: str, seed: int) -> None:
+    stack = Stack(parse_adapter("head"), parse_adapter(name), SHAPE)
+    lower, head = drawn(name, SHAPE, seed), {"classifier.weight": np.ones((3, 8), np.float32)}
+    joined = stack.joined(head, lower)
+    assert stack.spec.head and encode_adapter(stack.own(joined)) == encode_adapter(head)
+    expected = changes(name, SHAPE, lower)
+    both = changes(str(replace(stack.spec, head=False)), SHAPE, joined)
+    assert set(both) == set(expected)
+    for module, found in both.items():
+        np.testing.assert_allclose(found, expected[module], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["prompt:4", "lora:2+head", "bias", "lora:2+generator"])
 def test_only_lora_lies_below_one_s_own(name: str) -> None:
     own = bank_spec(parse_adapter("lora:1"), SHAPE)

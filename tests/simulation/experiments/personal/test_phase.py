@@ -10,7 +10,7 @@ pytest.importorskip("fastapi")
 
 from edge_client.adapters.spec import PREFIX, TARGETS, AdapterSpec, lora_modules
 from edge_client.bases.base import Base
-from edge_client.personal.methods import METHODS, Method
+from edge_client.personal.way import METHODS, UNRANKED, Method
 from edge_client.wire.tensors import decode_adapter
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.outcomes import Between
@@ -22,7 +22,7 @@ from simulation.population.deal import Deal
 from tests.simulation.experiments.experiments import small
 from tests.simulation.experiments.test_runner import place_in, plain
 
-ALONE = tuple(method for method in METHODS if method not in GUIDED)
+ALONE = tuple(method for method in METHODS if method not in (*GUIDED, *UNRANKED))
 NETS: dict[Method, str] = {
     "fedp2eft": "lora:4@q,k,v,o,up,down+generator",
     "fedl2p": "lora:2@q,k,v,o,up,down+rates",
@@ -168,6 +168,22 @@ def test_one_s_own_may_begin_before_the_rounds_are_over(tiny_base: Base, place: 
 def _pairs(one: Result, other: Result) -> list[tuple[Between, Between]]:
     both = zip(one.rows, other.rows, strict=True)
     return [(a.between, b.between) for a, b in both if a.between and b.between]
+
+
+@pytest.mark.parametrize("above", ["", "lora:3"])
+def test_a_head_of_one_s_own_leaves_what_lies_below_as_it_is(
+    tiny_base: Base, place: Place, above: str
+) -> None:
+    alone = replace(FEW, method="head", above=above)
+    found = run(own(tiny_base, "head", personal=alone, rounds=2 * bool(above)), place)
+    folder = place.out / stage(found.experiment, place.data).key
+    eng, hau = (decode_adapter(adapter_of(folder, row)) for row in found.rows)
+    heads = [name for name in eng if "lora_" not in name]
+    assert heads and all(not np.array_equal(eng[name], hau[name]) for name in heads)
+    below = {name: one for name, one in eng.items() if name not in heads}
+    assert bool(below) == bool(above)
+    assert all(np.array_equal(hau[name], one) for name, one in below.items())
+    assert [row.ranks for row in found.rows] == [{}, {}]
 
 
 @pytest.mark.parametrize("method", ["lora", "bt-lora", "adalora", "fedp2eft", "fedl2p"])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.errors import WrongInput
-from edge_client.personal.methods import METHODS
+from edge_client.personal.way import METHODS
 from edge_client.texts.ready_tasks import NEWS
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.personal.parts import part_of, parts

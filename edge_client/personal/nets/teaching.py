@@ -8,10 +8,10 @@ from edge_client.engine.engine import Engine
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.personal.bank import drawn_bank, modules_of
 from edge_client.personal.fitting import Terms
-from edge_client.personal.ground import ground_of
 from edge_client.personal.interpolation import kept_aside
-from edge_client.personal.lesson import Teaching, features_of, lesson
-from edge_client.personal.rates import Learning, learned
+from edge_client.personal.nets.ground import ground_of
+from edge_client.personal.nets.lesson import Teaching, features_of, lesson
+from edge_client.personal.nets.rates import Learning, learned
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState, Update

@@ -17,8 +17,8 @@ from edge_client.engine.trainer import TrainingError
 from edge_client.errors import demand
 from edge_client.personal.bank import Bank, bank_numbers, lambdas_of
 from edge_client.personal.fitting import Fitted, Terms, fit
-from edge_client.personal.generator import factors, pull
-from edge_client.personal.ground import Ground
+from edge_client.personal.nets.generator import factors, pull
+from edge_client.personal.nets.ground import Ground
 from edge_client.texts.examples import Example
 from edge_client.wire.tensors import AdapterState
 

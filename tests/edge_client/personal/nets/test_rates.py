@@ -20,7 +20,7 @@ from edge_client.engine.trainer import TrainingError
 from edge_client.errors import WrongInput
 from edge_client.personal.fitting import Terms, fit
 from edge_client.personal.form import Plain
-from edge_client.personal.rates import (
+from edge_client.personal.nets.rates import (
     Learning,
     Rated,
     learned,

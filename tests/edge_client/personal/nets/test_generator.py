@@ -15,9 +15,9 @@ from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import TrainingError
 from edge_client.personal.bank import LARGEST, SMALLEST, modules_of
 from edge_client.personal.fitting import Terms
-from edge_client.personal.generator import factors, pull
-from edge_client.personal.ground import FARTHEST, ConstantBase, Ground, ground_from, ground_of
-from edge_client.personal.lesson import Lesson, Teaching, lesson, taught
+from edge_client.personal.nets.generator import factors, pull
+from edge_client.personal.nets.ground import FARTHEST, ConstantBase, Ground, ground_from, ground_of
+from edge_client.personal.nets.lesson import Lesson, Teaching, lesson, taught
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import AdapterState, encode_adapter
