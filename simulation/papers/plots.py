@@ -21,10 +21,11 @@ from profiling.canvas import (
     save,
     whole_numbers,
 )
+from simulation.papers.alphas import alphas_figure, shares_of
 from simulation.papers.ranks import is_choice, ranks_figure, ranks_of
 from simulation.papers.scenario import Measured, languages_of, trained_of
 
-PICTURES = ("accuracy.png", "languages.png", "clients.png", "ranks.png")
+PICTURES = ("accuracy.png", "languages.png", "clients.png", "ranks.png", "alphas.png")
 COSTS: tuple[tuple[str, float, str], ...] = (
     ("bytes_up", 1 << 20, "MiB up, all clients together (measured)"),
     ("layer_forwards", 1e3, "thousand layer-forwards of training (counted)"),
@@ -60,6 +61,8 @@ def draw(found: Sequence[Measured], folder: Path, title: str) -> list[Path]:
     if any(is_choice(ranks_of(item)) for item in found):
         told = title.replace("accuracy in %", "ranks that were kept")
         pictures["ranks.png"] = ranks_figure(found, told)
+    if any(shares_of(item) for item in found):
+        pictures["alphas.png"] = alphas_figure(found, title)
     for name in PICTURES:
         if name not in pictures:
             (folder / name).unlink(missing_ok=True)  # of an earlier call, about something else

@@ -11,7 +11,9 @@ from edge_client.bases.base import Base
 from edge_client.personal.interpolation import ALPHAS
 from simulation.experiments.personal.settings import Personal
 from simulation.experiments.runner import run_all
+from simulation.papers.alphas import alphas_figure, shares_of
 from simulation.papers.fedp2eft.interpolate import alpha_table, ends_of, interpolate
+from simulation.papers.plots import draw
 from simulation.papers.scenario import measured
 from tests.simulation.experiments.experiments import small
 from tests.simulation.experiments.test_runner import place_in
@@ -42,7 +44,17 @@ def test_every_language_has_both_ends_and_chooses_between_them(
             ends = ends_of(row)
             assert ends.best >= max(ends.shared, ends.own, ends.chosen)
             assert row.score is not None and ends.chosen == row.score.total.share
-    table, told = alpha_table(measured(cut, seeds, results))
+    cells = measured(cut, seeds, results)
+    table, told = alpha_table(cells)
     assert [row[1] for row in table.rows] == ["eng", "hau", "mean"]
     [found] = told["begun"].values()
     assert set(found["curves"]) == {"eng", "hau"} and len(found["languages"][0]["alphas"]) == 2
+    assert {path.name for path in draw(cells, tmp_path / "told", "title")} == {
+        *("alphas.png", "languages.png")
+    }
+    [panel] = alphas_figure(cells, "title").axes
+    *pale, bold = [line.get_ydata() for line in panel.lines]
+    shares = shares_of(cells[0])
+    assert len(pale) == len(shares) == 2 and shares["eng"].shape == (2, len(ALPHAS))
+    assert bold == pytest.approx(sum(pale) / 2)
+    assert bold[0] == pytest.approx(100 * sum(ends_of(row).shared for row in results[0].rows) / 2)
