@@ -93,10 +93,10 @@ def lack_of_rank(live: Live, told: Membership) -> str:
     spec, rank = live.config.adapter, told.most_rank
     if spec_at_rank(spec, rank) == spec or live.config.learning.lora_mean != "factors":
         return ""
-    return (
-        f"run {live.config.name} needs rank {parse_adapter(spec).largest_rank} of every device, "
-        f"this one takes {rank} at most; lora_mean = product takes any"
-    )
+    needed = parse_adapter(spec)
+    said = f"run {live.config.name} needs rank {needed.largest_rank} of every device, "
+    said += f"this one takes {rank} at most"
+    return said if needed.net else f"{said}; lora_mean = product takes any"
 
 
 def leave(

@@ -75,12 +75,12 @@ class Generator:
         told = {name: numbers[name].shape for name in expected}
         if told[IN] != expected[IN]:
             raise AdapterError(
-                f"the generator is of another base: it reads {told[IN][1]} features, and this base "
-                f"of {self.layers} layers gives {expected[IN][1]}"
+                f"the generator is of another base: it reads {(0, *told[IN])[-1]} features, and "
+                f"this base of {self.layers} layers gives {expected[IN][1]}"
             )
         if told != expected:
             raise AdapterError(
-                f"the generator is of another bank: it gives {told[OUT][0]} factors, and "
+                f"the generator is of another bank: it gives {(*told[OUT], 0)[0]} factors, and "
                 f"{len(self.modules)} modules of {self.rank} ranks have {expected[OUT][0]}"
             )
 

@@ -38,9 +38,7 @@ class Stack:
     """
 
     def __init__(self, own: AdapterSpec, shared: AdapterSpec, shape: Shape) -> None:
-        is_plain = not (shared.prompt_tokens or shared.head or shared.bias or shared.net)
-        needed = f"shared adapter {shared}: LoRA alone is expected below one's own"
-        demand(is_plain and shared.largest_rank > 0, needed, AdapterError)
+        check_beneath(shared)
         lower, upper = lora_modules(shared, shape), lora_modules(own, shape)
         self._lower = {PREFIX + name: one for name, one in lower.items()}
         self._upper = {PREFIX + name: one for name, one in upper.items()}
@@ -79,6 +77,17 @@ class Stack:
                 _, upper = np.split(joined[module + part], [below], axis=axis)
                 found[module + part] = np.ascontiguousarray(upper)
         return found
+
+
+def check_beneath(shared: AdapterSpec) -> None:
+    """Refuse what nothing can be stacked upon.
+
+    Raises:
+        AdapterError: It is not LoRA alone.
+    """
+    is_plain = not (shared.prompt_tokens or shared.head or shared.bias or shared.net)
+    needed = f"shared adapter {shared}: LoRA alone is expected below one's own"
+    demand(is_plain and shared.largest_rank > 0, needed, AdapterError)
 
 
 def lora_part(name: str) -> str | None:

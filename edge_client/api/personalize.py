@@ -101,6 +101,9 @@ def personalize(
     span = PeakSpan()
     folder, texts_in = place(out), place(data)
     check_adapter_folder("--out", folder)
+    for option, given in (("--shared", shared), ("--generator", generator)):
+        is_other = given is None or place(given).resolve() != folder.resolve()
+        demand(is_other, f"--out {folder} is the {option} folder; give another, it stays as it is")
     demand(0 <= seed < 2**63, f"--seed {seed}: 0 to 2^63 - 1 is expected")
     engine = ready_engine(engine, device)
     training = training_of(epochs=epochs, batch=batch, lr=lr, tokens=tokens)

@@ -3,7 +3,7 @@
 engine = open_within("auto", base, task, spec, training, parse_budget("512M"), state_folder)
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from edge_client.adapters.banks import computed
@@ -27,6 +27,7 @@ from edge_client.planning.plan import Workload
 from edge_client.planning.planner import Option, choose, options
 from edge_client.planning.resources import Resources, read_facts
 from edge_client.planning.sizes import auto_budget
+from edge_client.planning.step_cost import Rates
 from edge_client.texts.tasks import Task
 from edge_client.wire.training import Training
 
@@ -45,6 +46,7 @@ def open_within(
     device: str = CPU,
     *,
     is_squeezed: bool = False,
+    is_whole: bool = False,
 ) -> Engine:
     """Plan for this device as it is now, and open an engine by that plan.
 
@@ -61,6 +63,8 @@ def open_within(
         device: What it computes on: `cpu` or `cuda`.
         is_squeezed: Whether memory is short here: no more than `auto` would take now is used of
             the budget, or the smallest plan.
+        is_whole: Whether nothing but a plan that trains all layers will do, as where layers are
+            compared; always so of the LoRA that a net is for.
 
     Raises:
         BudgetError: No plan fits.
@@ -74,6 +78,7 @@ def open_within(
     key = base.base_id, work.computer, str(spec)
     correct = [corrections.corrector(*key)] if corrections else []
     every = options(work, facts.runtime_bytes, facts.nominal, *correct)
+    every = _deepest(every) if is_whole or spec.net else every
     found = [option for option in every if dtypes is None or option.plan.dtype in dtypes]
     if is_squeezed:
         smallest = min((option.predicted_peak_bytes for option in found), default=allowed)
@@ -125,6 +130,8 @@ def check_budget(
     num_labels: int,
     budget_bytes: int | None,
     device: str = CPU,
+    *,
+    is_whole: bool = False,
 ) -> Option:
     """Check, before there is work, that some plan fits; on the processor without the engine.
 
@@ -146,12 +153,24 @@ def check_budget(
         facts = facts_in_process(kind, device, base.bits)
     work = _workload(name, base, spec, training, num_labels, facts.device)
     allowed = auto_budget(facts.budgeted_bytes) if budget_bytes is None else budget_bytes
-    found = options(work, facts.runtime_bytes, facts.nominal)
+    is_whole = is_whole or bool(spec.net)
+    found = _asked(work, facts.runtime_bytes, facts.nominal, is_whole)
     if device == CPU and allowed < PLENTY * min(option.predicted_peak_bytes for option in found):
         load_engine(name)
         trim()
-        found = options(work, runtime_bytes(name), facts.nominal)
+        found = _asked(work, runtime_bytes(name), facts.nominal, is_whole)
     return choose(found, allowed, budget_bytes is None)
+
+
+def _asked(work: Workload, runtime: int, nominal: Rates, is_whole: bool) -> list[Option]:
+    found = list(options(work, runtime, nominal))
+    return _deepest(found) if is_whole else found
+
+
+def _deepest(found: Sequence[Option]) -> list[Option]:
+    """Those that train as many layers as any does."""
+    most = max(option.plan.depth for option in found)
+    return [option for option in found if option.plan.depth == most]
 
 
 def _workload(

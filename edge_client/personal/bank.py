@@ -14,7 +14,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from edge_client.adapters.spec import PREFIX, AdapterSpec, lora_modules
 from edge_client.adapters.stacks import LORA_A, LORA_B
+from edge_client.bases.architectures import Shape
+from edge_client.bases.layout import linear_size
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState
 
@@ -82,6 +85,23 @@ def within(factors: np.ndarray) -> np.ndarray:
 def modules_of(numbers: Mapping[str, np.ndarray]) -> list[str]:
     """Full names of the modules that carry LoRA, sorted."""
     return sorted(name.removesuffix(LORA_A) for name in numbers if name.endswith(LORA_A))
+
+
+def bank_like(bank: AdapterSpec, shape: Shape) -> AdapterState:
+    """Names and shapes of a bank's LoRA, as an engine has them; zeros that take no room.
+
+    Args:
+        bank: LoRA.
+        shape: The base's.
+    """
+    found: AdapterState = {}
+    modules = lora_modules(bank, shape)
+    for name in sorted(modules, key=lambda name: f"{name}.weight"):
+        rows, columns = linear_size(shape, modules[name].target)
+        sizes = {LORA_A: (modules[name].rank, columns), LORA_B: (rows, modules[name].rank)}
+        for part, size in sizes.items():
+            found[PREFIX + name + part] = np.broadcast_to(np.float32(0.0), size)
+    return found
 
 
 def drawn_bank(like: AdapterState) -> AdapterState:

@@ -4,7 +4,7 @@ STATE/personal/adapter       the newest of its own, a PEFT folder
 STATE/personal/choice.json   which of the two is right more often, and what the shared one is
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +13,7 @@ import msgspec
 from edge_client.adapters.spec import AdapterError
 from edge_client.files import from_json, write_atomically
 from edge_client.personal.making import Made
+from edge_client.wire.failures import Failure
 
 FOLDER, ADAPTER, CHOICE = "personal", "adapter", "choice.json"
 
@@ -31,6 +32,7 @@ class Choice:
         accuracy: Share of right labels of one's own; None without test texts.
         accuracy_shared: That of the shared one.
         test_examples: Test texts.
+        failure: Why one's own could not be made, so that the shared one answers; a code, or empty.
     """
 
     run: str
@@ -40,9 +42,13 @@ class Choice:
     accuracy: float | None
     accuracy_shared: float | None
     test_examples: int
+    failure: str = ""
 
     def __str__(self) -> str:
         shared = "the shared adapter" if self.shared else "the base alone"
+        if self.failure:
+            why = f"none of this device's own could be made after run {self.run} ({self.failure})"
+            return f"{why}: {shared} answers"
         if self.accuracy is None or self.accuracy_shared is None:
             return f"this device's own adapter ({self.method}); no test texts tell which is better"
         right = [round(one * self.test_examples) for one in (self.accuracy, self.accuracy_shared)]
@@ -65,9 +71,27 @@ def choose(folder: Path, run: str, shared: str, made: Made) -> Choice:
     """
     use: Literal["personal", "shared"] = "shared" if made.is_better is False else "personal"
     told = (made.method, made.accuracy, made.accuracy_shared, made.test_examples)
-    if shared and Path(shared).is_relative_to(folder):  # which may be moved
-        shared = str(Path(shared).relative_to(folder))
-    choice = Choice(run, use, shared, *told)
+    return _written(folder, Choice(run, use, shared, *told))
+
+
+def fall_back(folder: Path, run: str, shared: str, failure: Failure) -> Choice:
+    """Write down that the shared one answers, for none of one's own could be made.
+
+    Args:
+        folder: A client's state folder.
+        run: Name of the run.
+        shared: Folder of the shared adapter.
+        failure: Why, without a word of texts.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    return _written(folder, Choice(run, "shared", shared, "", None, None, 0, failure))
+
+
+def _written(folder: Path, choice: Choice) -> Choice:
+    if choice.shared and Path(choice.shared).is_relative_to(folder):  # which may be moved
+        choice = replace(choice, shared=str(Path(choice.shared).relative_to(folder)))
     path = folder / FOLDER / CHOICE
     write_atomically(path, msgspec.json.encode(asdict(choice)), 0o600)
     return choice

@@ -82,7 +82,7 @@ def nearest(dev: Sequence[At]) -> float:
 def kept_aside(
     texts: Sequence[Example], seed: int
 ) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """Texts to train on, and those to choose by; drawn, each in the order in which they came.
+    """Texts to train on, and those to judge by; drawn, each in the order in which they came.
 
     Laws: each text is in exactly one of the two; equal seeds draw the same.
 
@@ -95,8 +95,8 @@ def kept_aside(
     """
     if len(texts) < FEWEST:
         raise TrainingError(
-            f"{len(texts)} labelled texts: some are kept aside to choose alpha by, so {FEWEST} or "
-            "more are needed; method tuned takes all"
+            f"{len(texts)} labelled text{'' if len(texts) == 1 else 's'}: a part is kept aside to "
+            f"judge by, so {FEWEST} or more are needed; give it more"
         )
     generator = np.random.Generator(np.random.PCG64(derive_seed(seed, "aside")))
     drawn = generator.permutation(len(texts))[: max(2, round(ASIDE * len(texts)))]

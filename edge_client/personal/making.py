@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from edge_client.adapters.banks import bank_spec
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.spec import AdapterSpec, parse_adapter
+from edge_client.adapters.spec import AdapterError, AdapterSpec, check_ranks, parse_adapter
 from edge_client.adapters.stacks import Stack
 from edge_client.bases.base import Base
 from edge_client.engine.budgeted import check_budget, open_within
@@ -15,7 +16,19 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import evaluate
 from edge_client.errors import demand
 from edge_client.personal.methods import Beneath, Given, own_adapter
-from edge_client.personal.way import BY_NET, FROM_SHARED, METHODS, UNRANKED, Method, Way
+from edge_client.personal.svd import initial_rank
+from edge_client.personal.way import (
+    BANKLESS,
+    BY_NET,
+    EVEN,
+    FROM_SHARED,
+    LARGEST_BANK,
+    METHODS,
+    SEARCHING,
+    UNRANKED,
+    Method,
+    Way,
+)
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.examples import ClientData, Example
 from edge_client.texts.tasks import Task
@@ -47,12 +60,22 @@ class Opening:
     device: str
     on_texts: Callable[[int], None] = lambda texts: None
 
-    def engine(self, spec: AdapterSpec) -> Engine:
-        """An engine for an adapter."""
+    def engine(self, spec: AdapterSpec, *, is_whole: bool = False) -> Engine:
+        """An engine for an adapter; whole: one that trains all layers."""
         known = (self.kind, self.base, self.task, spec, self.training, self.budget_bytes)
-        engine = open_within(*known, device=self.device)
+        engine = open_within(*known, device=self.device, is_whole=is_whole)
         engine.on_texts = self.on_texts
         return engine
+
+    def check(self, spec: AdapterSpec, *, is_whole: bool) -> None:
+        """Refuse what `engine` could not open.
+
+        Raises:
+            AdapterError: The adapter does not fit the base.
+            BudgetError: No such plan fits the budget.
+        """
+        known = (self.kind, self.base, spec, self.training, len(self.task.labels))
+        check_budget(*known, self.budget_bytes, self.device, is_whole=is_whole)
 
 
 @dataclass(frozen=True)
@@ -117,7 +140,7 @@ def way_for(
     rank_budget: int | None,
     beneath: Given | None = None,
 ) -> Way:
-    """How an adapter is made by a method, within the memory there is.
+    """How an adapter is made by a method, within the memory there is; nothing is opened yet.
 
     Args:
         method: The method.
@@ -129,38 +152,67 @@ def way_for(
     Raises:
         AdapterError: Nothing can be trained above that adapter.
         BudgetError: Not even one rank fits.
-        WrongInput: R is not of that bank.
+        WrongInput: R is not of that bank, or not what the net has learned.
     """
-    bank = net.spec.rank if net and net.spec.net == "generator" else Way.bank
-    targets = net.spec.targets if net else Way.targets
-    rank = max(1, bank // 2) if rank_budget is None else rank_budget
-    demand(1 <= rank <= bank, f"--rank-budget {rank}: 1 to {bank}, the bank's ranks, is expected")
-    on = method in FROM_SHARED
     said = f"--above: method {method} trains the shared adapter itself; leave one of the two out"
-    demand(beneath is None or not on, said)
-    if rank_budget is None and method not in UNRANKED:
-        rank = _fitting(at, targets, rank, beneath)
-    terms = at.training
+    demand(beneath is None or method not in FROM_SHARED, said)
+    kind = net.spec.net if net else ""
+    bank = net.spec.rank if net and kind == "generator" else Way.bank
+    if net and kind == "rates":
+        said = f"--rank-budget {rank_budget}: the rates are of rank {net.spec.rank}; leave it out"
+        demand(rank_budget in (None, net.spec.rank), said)
+        rank_budget = net.spec.rank
+    rank = max(1, bank // 2) if rank_budget is None else rank_budget
+    if method in BANKLESS:
+        bank = max(bank, min(rank, LARGEST_BANK))
+    demand(1 <= rank <= bank, f"--rank-budget {rank}: 1 to {bank}, the bank's ranks, is expected")
     by_output = method == "bt-lora"  # all ranks would go to `up` otherwise
+    terms = at.training
+    targets = net.spec.targets if net else Way.targets
     known = (method, rank, bank, targets, terms.epochs, terms.batch, terms.lr)
-    return Way(*known, by_output=by_output)
-
-
-def _fitting(at: Opening, targets: tuple[str, ...], most: int, beneath: Given | None) -> int:
-    """The largest rank, halved as often as it must be, whose plan fits the memory budget."""
-    rank = most
+    way = Way(*known, by_output=by_output)
     while True:
-        spec = bank_spec(AdapterSpec(rank=rank, targets=targets), at.base.shape)
-        if beneath is not None:
-            spec = Stack(spec, beneath.spec, at.base.shape).spec
-        known = (at.kind, at.base, spec, at.training, len(at.task.labels), at.budget_bytes)
         try:
-            check_budget(*known, at.device)
-            return rank
+            _check(at, way, beneath)
+            return way
         except BudgetError:
-            if rank == 1:
+            if rank_budget is not None or way.rank_budget == 1 or method in UNRANKED:
                 raise
-            rank //= 2
+            way = replace(way, rank_budget=way.rank_budget // 2)
+
+
+def _check(at: Opening, way: Way, beneath: Given | None) -> None:
+    """Refuse what no engine could be opened for, now or once ranks are chosen.
+
+    Raises:
+        AdapterError: Nothing can be trained above that adapter, or no rank is left above it.
+        BudgetError: Some engine that the method opens does not fit.
+    """
+    shape, below = at.base.shape, beneath.spec if beneath else None
+
+    def above(spec: AdapterSpec) -> AdapterSpec:
+        return Stack(spec, below, shape).spec if below else spec
+
+    if way.method in FROM_SHARED:
+        return
+    if way.method == "head":
+        at.check(above(AdapterSpec(head=True)), is_whole=False)
+        return
+    bank = bank_spec(AdapterSpec(rank=way.bank, targets=way.targets), shape)
+    most = initial_rank(way.rank_budget) if way.method == "adalora" else way.rank_budget
+    own = bank_spec(AdapterSpec(rank=most, targets=way.targets), shape)
+    check_ranks(own, shape)
+    if below and way.method not in EVEN:  # any module may get all ranks of the bank
+        try:
+            check_ranks(above(bank), shape)
+        except AdapterError as error:
+            raise AdapterError(
+                f"--above: the shared adapter {below} leaves no room for {way.bank} ranks more in "
+                "a matrix of this base; leave --above out, or take --method lora"
+            ) from error
+    if way.method in SEARCHING:
+        at.check(bank, is_whole=True)
+    at.check(above(own), is_whole=True)
 
 
 def make(
@@ -192,7 +244,9 @@ def make(
     """
     base, before = at.base, _score(at, shared, texts.test)
     beneath = Beneath(shared.spec, (shared.numbers,)) if shared and is_above else None
-    known = (way, base.shape, at.engine, texts, seed, given)
+    # Where ranks are chosen all layers count, and what is chosen is trained.
+    opened = partial(at.engine, is_whole=way.method not in UNRANKED)
+    known = (way, base.shape, opened, texts, seed, given)
     with own_adapter(*known, beneath=beneath) as own:
         after = evaluate(own.engine, texts.test).accuracy if texts.test else None
         name = str(own.spec)

@@ -25,6 +25,7 @@ from edge_client.errors import demand
 from edge_client.personal.bank import (
     LAMBDA,
     Bank,
+    bank_like,
     bank_numbers,
     drawn_bank,
     lambdas_of,
@@ -161,8 +162,7 @@ def own_adapter(
                 lambdas = {name: np.full_like(one, FIRST_LAMBDA) for name, one in lambdas.items()}
         spec, numbers = cut(bank, shape, bank_numbers(first, lambdas), kept)
     else:
-        with closing(opened(bank)) as engine:
-            first = drawn_bank(engine.adapter())
+        first = drawn_bank(bank_like(bank, shape))
         ones = np.full(rank, FIRST_LAMBDA, np.float32)
         lambdas = dict.fromkeys(modules_of(first), ones)
         spec, numbers = cut(bank, shape, bank_numbers(first, lambdas), _even(way, lambdas, seed))
@@ -230,8 +230,9 @@ def _by_svd(
     """
     spec = AdapterSpec(rank=initial_rank(way.rank_budget), targets=way.targets)
     bank, terms = bank_spec(spec, shape), replace(way.terms, scale_lr=way.lr)
-    passes = -(-len(data.labelled) // way.batch)
-    form = Svd(schedule_of(way.rank_budget, max(1, way.epochs * passes)))
+    steps = way.epochs * max(1, -(-len(data.labelled) // way.batch))
+    demand(steps > 1, "method adalora: one step weighs no rank; raise epochs to 2 or more")
+    form = Svd(schedule_of(way.rank_budget, steps))
     above, whole = _laid(form, bank, shape, beneath)
     with closing(opened(whole)) as engine:
         joined, order = engine.adapter(), derive_seed(seed, "own")

@@ -139,6 +139,7 @@ def run(
         RecordError: Another process runs it.
     """
     on = stage(experiment, place.data)
+    on.check_homes()
     before = parts(experiment)
     ended = {part: _ended(part, place, on_round) for part in before.every}
     devices: Devices | None = None

@@ -22,7 +22,7 @@ from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState, encode_adapter
 from simulation.datasets.catalogue import read_dataset
 from simulation.datasets.dataset import DataSet
-from simulation.experiments.experiment import FULL, Experiment
+from simulation.experiments.experiment import FULL, Experiment, ExperimentError
 from simulation.experiments.hostile import without_tests
 from simulation.population.clients import Population, merged
 from simulation.population.deal import population_of
@@ -112,6 +112,23 @@ class Stage:
     def homes(self) -> Population:
         """Clients that train for themselves after the rounds: those with test texts."""
         return tuple(client for client in self.population if len(client.test))
+
+    def check_homes(self) -> None:
+        """Refuse a personal phase, before any round, that some client has too few texts for.
+
+        Raises:
+            ExperimentError: Names the first such client.
+        """
+        personal = self.experiment.personal
+        if personal is None:
+            return
+        for client in self.homes():
+            held, enough = len(client.labelled), personal.fewest
+            if held < enough:
+                raise ExperimentError(
+                    f"personal.method {personal.method}: {client.name} holds {held} labelled "
+                    f"texts; {enough} or more are expected of each client with test texts"
+                )
 
     def open_engine(self, adapter: str = "") -> Engine:
         """The engine that all clients take turns at; the caller closes it.

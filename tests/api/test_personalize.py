@@ -14,8 +14,11 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
+from edge_client.engine.engine import Engine
 from edge_client.errors import Failed, WrongInput
 from edge_client.personal.way import FROM_SHARED, METHODS
+from edge_client.planning.plan import Plan
+from edge_client.texts.batches import Batch
 from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import encode_adapter
 from tests.command_line import smidgen as command
@@ -124,6 +127,8 @@ def test_what_does_not_fit_is_one_line_and_the_shared_adapter_stays(
     plain = generator(tmp_path / "plain", tiny_base, hub_task, "lora:4")
     other = generator(tmp_path / "other", tiny_base, hub_task, "lora:8@q,v+generator")
     soft = generator(tmp_path / "soft", tiny_base, hub_task, "prompt:4")
+    high = generator(tmp_path / "high", tiny_base, hub_task, "lora:30")
+    rates = generator(tmp_path / "rates", tiny_base, hub_task, NETS["fedl2p"])
     single = tmp_path / "single"
     single.mkdir()
     (single / "labelled.csv").write_text("text,label\nstorm,weather\n")
@@ -141,12 +146,72 @@ def test_what_does_not_fit_is_one_line_and_the_shared_adapter_stays(
         (texts, {"above": True}, "--above goes above --shared FOLDER; give it"),
         (texts, {"above": True, "shared": plain, "method": "tuned"}, "--above: method tuned"),
         (texts, {"above": True, "shared": soft}, "LoRA alone is expected below one's own"),
+        (
+            texts,
+            {"above": True, "shared": soft, "rank_budget": 2},
+            "LoRA alone is expected below one's own",
+        ),
+        (
+            texts,
+            {"above": True, "shared": high, "rank_budget": 2},
+            "--above: the shared adapter lora:30@q,v leaves no room for 16 ranks more",
+        ),
+        (texts, {"generator": rates, "rank_budget": 2}, "the rates are of rank 4; leave it out"),
+        (texts, {"method": "adalora", "epochs": 1, "batch": 64}, "one step weighs no rank"),
         (texts, {"method": "lara"}, "--method lara: one of fedp2eft, fedl2p"),
         (single, {"generator": by}, "1 text here: a generator goes by 2 or more"),
     ):
         with pytest.raises((WrongInput, Failed), match=said) as raised:
             smidgen.personalize(data, tmp_path / "own", **known, **options)
         assert "\n" not in str(raised.value) and not (tmp_path / "own").exists()
+
+
+@pytest.mark.parametrize("option", ["shared", "generator"])
+def test_what_is_given_is_not_written_over(
+    tmp_path: Path, texts: Path, tiny_base: Base, hub_task: Task, option: str
+) -> None:
+    name = NAME if option == "generator" else "lora:4"
+    given = generator(tmp_path / "given", tiny_base, hub_task, name)
+    before = {path.name: path.read_bytes() for path in given.iterdir()}
+    known: dict[str, Any] = {"task": hub_task, "base": str(tiny_base.folder), option: given}
+    with pytest.raises(WrongInput, match=f"is the --{option} folder; give another"):
+        smidgen.personalize(texts, tmp_path / "other" / ".." / "given", **known)
+    assert {path.name: path.read_bytes() for path in given.iterdir()} == before
+
+
+def test_learned_rates_are_for_the_rank_that_they_were_learned_with(
+    tmp_path: Path, texts: Path, tiny_base: Base, hub_task: Task
+) -> None:
+    rates = generator(tmp_path / "rates", tiny_base, hub_task, NETS["fedl2p"])
+    known: dict[str, Any] = {"task": hub_task, "base": str(tiny_base.folder), "epochs": 1}
+    found = smidgen.personalize(texts, tmp_path / "own", generator=rates, **known)
+    assert set(found.ranks.values()) == {4}
+    high = smidgen.personalize(texts, tmp_path / "high", method="lora", rank_budget=20, **known)
+    assert set(high.ranks.values()) == {20}  # above what a bank has
+
+
+@pytest.mark.parametrize("method", ["bt-lora", "uniform", "adalora"])
+def test_no_rank_is_chosen_and_none_trained_by_a_plan_that_leaves_layers_out(
+    tmp_path: Path,
+    texts: Path,
+    tiny_base: Base,
+    hub_task: Task,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    plans = list[Plan]()
+    gradients = Engine.gradients
+
+    def seen(self: Engine, batch: Batch) -> Any:
+        plans.append(self.plan)
+        assert self.budget is not None
+        assert {option.plan.depth for option in self.budget._found} == {self.layers}
+        return gradients(self, batch)
+
+    monkeypatch.setattr(Engine, "gradients", seen)
+    known: dict[str, Any] = {"task": hub_task, "base": str(tiny_base.folder), "epochs": 2}
+    smidgen.personalize(texts, tmp_path / "own", method=method, rank_budget=2, **known)
+    assert plans
 
 
 def test_the_command_shows_who_got_which_rank(

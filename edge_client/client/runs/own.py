@@ -14,15 +14,16 @@ import msgspec
 
 from edge_client.adapters.peft_folder import read_peft_folder
 from edge_client.adapters.spec import parse_adapter
-from edge_client.client.failures import ERRORS
+from edge_client.client.failures import ERRORS, PASSING, code_of
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState
 from edge_client.files import close_to_others, from_json, write_atomically
-from edge_client.personal.choice import ADAPTER, FOLDER, choose
+from edge_client.personal.choice import ADAPTER, FOLDER, choose, fall_back
 from edge_client.personal.making import Made, Opening, make, method_for, way_for
 from edge_client.personal.methods import Given
 from edge_client.personal.way import Method, Way
 from edge_client.texts.data_folder import DataFolder
+from edge_client.wire.failures import Failure
 from edge_client.wire.fleet import Terms
 
 log = logging.getLogger(__name__)
@@ -82,11 +83,14 @@ class OwnAdapter:
         return self._settings.is_personal and not self._is_tried and self._due.is_file()
 
     def make(self, on_texts: Callable[[int], None]) -> None:
-        """Make it; where it cannot be, the shared adapter goes on alone.
+        """Make it; where it cannot be, the shared adapter answers.
+
+        What may pass by itself, such as a full disk, is tried again in the next life.
 
         Args:
             on_texts: Heard between two steps.
         """
+        self._is_tried, is_passing, due = True, False, None
         try:
             due = from_json(self._due.read_bytes(), Due)
             log.info("run %s: an adapter of this device's own is made", due.terms.run_name)
@@ -97,9 +101,21 @@ class OwnAdapter:
             log.info("%s (%s)", choice, self.folder)
         except (*ERRORS, msgspec.MsgspecError) as error:
             log.warning("no adapter of this device's own is made: %s", error)
-        self._is_tried = True
-        with suppress(OSError):
-            self._due.unlink()
+            is_passing = due is not None and code_of(error) in PASSING
+            if due is not None:
+                self._fall_back(due, code_of(error))
+        if not is_passing:
+            with suppress(OSError):
+                self._due.unlink()
+
+    def _fall_back(self, due: Due, failure: Failure) -> None:
+        """The run's adapter answers from now on, where it gave one."""
+        if parse_adapter(due.terms.adapter_spec).net:
+            return
+        try:
+            fall_back(self._state, due.terms.run_name, due.folder, failure)
+        except OSError as error:
+            log.warning("which adapter answers is not written down: %s", error)
 
     def _made(self, due: Due, on_texts: Callable[[int], None]) -> Made:
         terms = due.terms
@@ -112,7 +128,9 @@ class OwnAdapter:
         training = replace(terms.training, epochs=Way.epochs, lr=lr)
         known = (settings.engine, settings.base, terms.task, training)
         at = Opening(*known, settings.budget_bytes, settings.device, on_texts)
-        way = way_for(method_for("" if net else ON_FROM_SHARED, net), at, net, settings.rank_budget)
+        is_said = given.spec.net != "rates"  # which are for the rank that they were learned with
+        rank = settings.rank_budget if is_said else None
+        way = way_for(method_for("" if net else ON_FROM_SHARED, net), at, net, rank)
         texts = DataFolder(settings.data, terms.task.labels, settings.dialect).read()
         out = self._state / FOLDER / ADAPTER
         made = make(at, way, texts, 0, out, given, None if net else given)

@@ -76,8 +76,8 @@ def ground_from(spreads: Sequence[np.ndarray]) -> Ground:
     deviation = np.where(deviation > SAME * size, deviation, 0.0)
     if not deviation.any():
         raise ConstantBase(
-            "the base's layers give the same for all texts, so a generator has nothing to go by; "
-            "take another base, or a method that needs none"
+            "the base's layers give the same for all texts, so a net has nothing to go by; "
+            "take another base"
         )
     return Ground(mean, deviation)
 

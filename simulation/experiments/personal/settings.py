@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from edge_client.adapters.spec import AdapterSpec, Net, parse_adapter
+from edge_client.adapters.stacks import check_beneath
 from edge_client.errors import WrongInput, demand
+from edge_client.personal.interpolation import FEWEST
 from edge_client.personal.way import BY_NET, FROM_SHARED, METHODS, UNRANKED, Method, Way
 from edge_client.wire.seeds import derive_seed
 
@@ -71,12 +73,17 @@ class Personal:
         demand(not self.above or is_own, f"personal.above: {self.method} has nothing above it")
         demand(0 <= self.stages <= 1000 * is_own, "personal.stages: 0; 1 to 1000 with above")
         if self.above:
-            parse_adapter(self.above)
+            check_beneath(parse_adapter(self.above))
         demand(0 <= self.groups <= 1000 and self.groups != 1, "personal.groups: 0, or 2 to 1000")
         try:
             _ = self.way
         except WrongInput as error:
             raise WrongInput(f"personal.{error}") from None
+
+    @property
+    def fewest(self) -> int:
+        """Labelled texts that a client must hold."""
+        return FEWEST if self.method == "interpolated" else 1
 
     @property
     def way(self) -> Way:

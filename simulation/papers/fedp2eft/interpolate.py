@@ -94,6 +94,11 @@ class Ends:
     best: float
     alpha: float
 
+    @property
+    def lead(self) -> float:
+        """Of what was chosen, over the better end."""
+        return self.chosen - max(self.shared, self.own)
+
 
 def ends_of(row: Row) -> Ends:
     """A client's row of such an experiment."""
@@ -112,8 +117,8 @@ def alpha_table(found: Sequence[Measured]) -> tuple[Table, Any]:
     notes = (
         "shared: alpha 0; own: 1; chosen: by the client's texts kept aside; best: on the test "
         "texts themselves, which nobody knows beforehand; of 21 alphas",
-        "minus better end: chosen minus the better of shared and own with each seed; ±: "
-        "standard deviation over seeds",
+        "minus better end: chosen minus the better of shared and own, which may be another one in "
+        "each language, with each seed; ±: standard deviation over seeds",
     )
     told = {item.cell.row: _of_cell(item) for item in found}
     rows = [_line(row, one) for row, part in told.items() for one in part["languages"]]
@@ -129,9 +134,13 @@ def _of_cell(item: Measured) -> dict[str, Any]:
         for row in sorted(result.rows, key=lambda row: row.arm):
             by_name.setdefault(row.arm, []).append(ends_of(row))
     seeds = range(len(item.results))
-    means = [_mean([ends[seed] for ends in by_name.values()]) for seed in seeds]
-    told = [{"language": name, **_told(ends)} for name, ends in by_name.items()]
-    told.append({"language": "mean", **_told(means)})
+    by_seed = [[ends[seed] for ends in by_name.values()] for seed in seeds]
+    leads = [sum(one.lead for one in ends) / len(ends) for ends in by_seed]
+    told = [
+        {"language": name, **_told(ends, [one.lead for one in ends])}
+        for name, ends in by_name.items()
+    ]
+    told.append({"language": "mean", **_told(list(map(_mean, by_seed)), leads)})
     curves = {
         row.arm: list(row.between.right)
         for result in item.results[:1]
@@ -153,11 +162,9 @@ def _mean(ends: Sequence[Ends]) -> Ends:
     return Ends(*(sum(column) / len(ends) for column in columns))
 
 
-def _told(ends: Sequence[Ends]) -> dict[str, Any]:
+def _told(ends: Sequence[Ends], leads: Sequence[float]) -> dict[str, Any]:
     kinds = ("shared", "own", "chosen", "best")
     return {kind: mean_and_spread([getattr(one, kind) for one in ends]) for kind in kinds} | {
-        "chosen_minus_better_end": mean_and_spread(
-            [one.chosen - max(one.shared, one.own) for one in ends]
-        ),
+        "chosen_minus_better_end": mean_and_spread(leads),
         "alphas": [one.alpha for one in ends],
     }

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.adapters.banks import bank_spec
-from edge_client.adapters.generators import OUT_BIAS, Generator, generator_of
+from edge_client.adapters.generators import IN, OUT, OUT_BIAS, Generator, generator_of
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
@@ -83,6 +83,14 @@ def test_what_it_is_taught_it_gives_for_those_features_and_less_so_for_others() 
 def test_a_generator_of_another_base_or_bank_is_refused(other: Generator, said: str) -> None:
     with pytest.raises(AdapterError, match=said):
         SMALL.check(other.first(1))
+
+
+@pytest.mark.parametrize("name", [IN, OUT])
+def test_a_generator_of_one_axis_is_refused(name: str) -> None:
+    numbers = SMALL.first(1)
+    numbers[name] = numbers[name].ravel()
+    with pytest.raises(AdapterError, match="the generator is of another"):
+        SMALL.check(numbers)
 
 
 def test_what_is_no_generator_is_refused(tiny_base: Base) -> None:

@@ -10,9 +10,10 @@ pytest.importorskip("fastapi")
 
 from edge_client.adapters.spec import PREFIX, TARGETS, AdapterSpec, lora_modules
 from edge_client.bases.base import Base
+from edge_client.engine.engine import Engine
 from edge_client.personal.way import METHODS, UNRANKED, Method
 from edge_client.wire.tensors import decode_adapter
-from simulation.experiments.experiment import Experiment
+from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.federation.outcomes import Between
 from simulation.experiments.personal.settings import GUIDED, Personal
 from simulation.experiments.record import Result, Row, adapter_of
@@ -37,9 +38,12 @@ def place(tmp_path: Path) -> Place:
 
 def own(base: Base, method: Method, **said: Any) -> Experiment:
     """Two languages, each of which adapts for itself."""
-    usual = {"rounds": 0, "personal": replace(FEW, method=method)}
-    silos = Deal(by="language", clients=0)
-    return small(base, dataset="masakhanews", cohort=0, deal=silos, **(usual | said))
+    usual = {
+        "rounds": 0,
+        "personal": replace(FEW, method=method),
+        "deal": Deal(by="language", clients=0),
+    }
+    return small(base, dataset="masakhanews", cohort=0, **(usual | said))
 
 
 @pytest.mark.parametrize("method", ALONE)
@@ -87,6 +91,38 @@ def test_a_phase_cut_between_clients_ends_as_if_it_had_not_been(
     with pytest.raises(Cut):
         run(asked, place, cut)
     assert plain(run(asked, place).rows) == plain(whole.rows)
+
+
+@pytest.mark.parametrize(("method", "held"), [("lora", 0), ("interpolated", 3)])
+def test_a_client_with_too_few_labelled_texts_is_named_before_any_round(
+    tiny_base: Base, place: Place, method: Method, held: int
+) -> None:
+    rounds = 2 * (method == "interpolated")
+    deal = Deal(by="language", clients=0, labelled=max(1, 2 * held))
+    asked = own(tiny_base, method, deal=deal, rounds=rounds, evaluate_every=0)
+    said = f"personal.method {method}: .* holds {held} labelled texts; "
+    with pytest.raises(ExperimentError, match=said):
+        run(asked, place)
+    assert not list(place.out.glob("*/rows.jsonl"))
+
+
+def test_a_generator_s_rounds_read_the_unlabelled_texts_too(
+    tiny_base: Base, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[int]()
+    spread = Engine.spread
+
+    def counted(self: Engine, examples: Any) -> Any:
+        read.append(len(examples))
+        return spread(self, examples)
+
+    monkeypatch.setattr(Engine, "spread", counted)
+    deal = Deal(by="language", clients=0, labelled=4)
+    asked = own(tiny_base, "fedp2eft", adapter=NETS["fedp2eft"], rounds=1, deal=deal)
+    sizes = {len(one.labelled) + len(one.unlabelled) for one in stage(asked, place.data).population}
+    held = {len(one.labelled) for one in stage(asked, place.data).population}
+    run(asked, place)
+    assert sizes <= set(read) and not held & set(read)
 
 
 def test_random_ranks_differ_by_client_and_by_seed(tiny_base: Base, place: Place) -> None:

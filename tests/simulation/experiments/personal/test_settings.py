@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_client.adapters.spec import AdapterError
 from edge_client.errors import WrongInput
 from edge_client.personal.way import METHODS
 from edge_client.texts.ready_tasks import NEWS
@@ -93,6 +94,12 @@ def test_a_wrong_value_is_named(said: dict[str, Any], reason: str) -> None:
 def test_what_a_personal_phase_lacks_is_named(said: dict[str, Any], reason: str) -> None:
     with pytest.raises(ExperimentError, match=reason):
         replace(SILOS, **({"personal": Personal()} | said))
+
+
+@pytest.mark.parametrize("above", ["prompt:8", "head", "lora:8+head", "lora:8+generator"])
+def test_only_lora_lies_below_one_s_own(above: str) -> None:
+    with pytest.raises(AdapterError, match="LoRA alone is expected below one's own"):
+        Personal("lora", above=above)
 
 
 def test_a_personal_phase_is_part_of_the_key_and_none_is_not() -> None:

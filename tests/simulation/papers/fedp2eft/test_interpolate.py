@@ -12,7 +12,7 @@ from edge_client.personal.interpolation import ALPHAS
 from simulation.experiments.personal.settings import Personal
 from simulation.experiments.runner import run_all
 from simulation.papers.alphas import alphas_figure, shares_of
-from simulation.papers.fedp2eft.interpolate import alpha_table, ends_of, interpolate
+from simulation.papers.fedp2eft.interpolate import Ends, alpha_table, ends_of, interpolate
 from simulation.papers.plots import draw
 from simulation.papers.scenario import measured
 from tests.simulation.experiments.experiments import small
@@ -48,6 +48,8 @@ def test_every_language_has_both_ends_and_chooses_between_them(
     table, told = alpha_table(cells)
     assert [row[1] for row in table.rows] == ["eng", "hau", "mean"]
     [found] = told["begun"].values()
+    leads = [one["chosen_minus_better_end"][0] for one in found["languages"]]
+    assert leads[2] == pytest.approx(sum(leads[:2]) / 2)
     assert set(found["curves"]) == {"eng", "hau"} and len(found["languages"][0]["alphas"]) == 2
     assert {path.name for path in draw(cells, tmp_path / "told", "title")} == {
         *("alphas.png", "languages.png")
@@ -58,3 +60,8 @@ def test_every_language_has_both_ends_and_chooses_between_them(
     assert len(pale) == len(shares) == 2 and shares["eng"].shape == (2, len(ALPHAS))
     assert bold == pytest.approx(sum(pale) / 2)
     assert bold[0] == pytest.approx(100 * sum(ends_of(row).shared for row in results[0].rows) / 2)
+
+
+def test_a_mean_s_lead_is_the_mean_of_the_languages_leads() -> None:
+    other_ends = [Ends(0.5, 0.7, 0.68, 0.7, 1.0), Ends(0.7, 0.5, 0.68, 0.7, 0.0)]
+    assert [one.lead for one in other_ends] == pytest.approx([-0.02, -0.02])
