@@ -12,7 +12,7 @@ from edge_client.personal.interpolation import ALPHAS
 from simulation.experiments.personal.settings import Personal
 from simulation.experiments.runner import run_all
 from simulation.papers.alphas import alphas_figure, shares_of
-from simulation.papers.fedp2eft.interpolate import Ends, alpha_table, ends_of, interpolate
+from simulation.papers.fedp2eft.interpolate import COMMON, Ends, alpha_table, ends_of, interpolate
 from simulation.papers.plots import draw
 from simulation.papers.scenario import measured
 from tests.simulation.experiments.experiments import small
@@ -46,7 +46,7 @@ def test_every_language_has_both_ends_and_chooses_between_them(
             assert row.score is not None and ends.chosen == row.score.total.share
     cells = measured(cut, seeds, results)
     table, told = alpha_table(cells)
-    assert [row[1] for row in table.rows] == ["eng", "hau", "mean"]
+    assert [row[1] for row in table.rows] == ["eng", "hau", "mean", COMMON]
     [found] = told["begun"].values()
     leads = [one["chosen_minus_better_end"][0] for one in found["languages"]]
     assert leads[2] == pytest.approx(sum(leads[:2]) / 2)
