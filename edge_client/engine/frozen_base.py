@@ -7,7 +7,7 @@
 Whatever is read here comes as float32 of its own; the layers' matrices come as they are stored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
 from edge_client.bases.quantization import Stored
 from edge_client.planning.allocator import trim_above
-from edge_client.planning.chunks import TABLE_ROWS
+from edge_client.planning.chunks import TABLE_ROWS, WORD_ROWS
 
 
 class FrozenBase:
@@ -92,16 +92,30 @@ class FrozenBase:
 
         A word of several tokens has its tokens' means, see `Tokens.label_word_ids`.
         """
-        name = next(name for name in self.family.decoder_bias if name in self.weights)
         ids = [token for word in words for token in word]
         counts = np.array([len(word) for word in words], np.float32)
         starts = np.cumsum([0, *(len(word) for word in words[:-1])])
         rows = self.weights.rows(self.decoder, np.array(ids))
-        bias = self.weights.vector(name)[ids]
+        bias = self.vocabulary_bias()[ids]
         return (
             np.add.reduceat(rows, starts, axis=0) / counts[:, None],
             np.add.reduceat(bias, starts) / counts,
         )
+
+    def vocabulary_bias(self) -> np.ndarray:
+        """The head's bias of every word, (vocabulary,)."""
+        name = next(name for name in self.family.decoder_bias if name in self.weights)
+        return self.weights.vector(name)
+
+    def vocabulary_rows(self) -> Iterator[tuple[int, np.ndarray]]:
+        """The head's rows of every word, `WORD_ROWS` at a time with the first one's number.
+
+        Each slice's pages go back before the next is read.
+        """
+        for start in range(0, self.shape.vocabulary, WORD_ROWS):
+            rows = np.arange(start, min(start + WORD_ROWS, self.shape.vocabulary))
+            yield start, self.weights.rows(self.decoder, rows)
+            self.weights.release([self.decoder])
 
     def release_layer(self, index: int) -> None:
         """Give a layer's pages of the map back; they stay in the page cache while there is room.

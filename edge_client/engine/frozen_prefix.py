@@ -105,15 +105,9 @@ def open_prefix(cache: ActivationCache | None, cut: int, layers: int) -> FrozenP
 
 def some_of(batch: Batch, rows: slice | list[int]) -> Batch:
     """Some texts of a batch, padded to the longest of them."""
-    attention = batch.attention[rows]
-    width = int(attention.sum(axis=1).max())
-    return replace(
-        batch,
-        ids=batch.ids[rows, :width],
-        attention=attention[:, :width],
-        mask_positions=batch.mask_positions[rows],
-        labels=batch.labels[rows],
-    )
+    part = batch.some(rows)
+    width = int(part.attention.sum(axis=1).max())
+    return replace(part, ids=part.ids[:, :width], attention=part.attention[:, :width])
 
 
 def _place(target: np.ndarray, states: np.ndarray) -> None:

@@ -6,5 +6,6 @@ that a chunk cannot change without its prediction. nf4's block is `bases.quantiz
 
 SCORES = 1 << 20  # attention scores, in elements; at least one text's
 TABLE_ROWS = 32  # rows of the word table, read before the pages around them are given back
+WORD_ROWS = 2048  # rows of a masked model's head, where every word is an answer
 HEAD_ROWS = 8192  # rows of a decoder's head, whose logits are held together
 PASS_ELEMENTS = 1 << 19  # elements of a pass over states; what it holds stays in a core's cache

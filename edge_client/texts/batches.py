@@ -12,15 +12,18 @@ from edge_client.texts.tokens import Prompt, Tokens
 
 @dataclass(frozen=True)
 class Batch:
-    """Encoded inputs of equal padded length.
+    """Encoded inputs of equal padded length, and where in them answers are read.
+
+    Of each text one answer is read, or several (`texts`); of none of them no answer.
 
     Attributes:
         ids: Token ids, int64, shape (batch, tokens); padded on the right.
         attention: 1 for real tokens, int64, shape (batch, tokens).
-        mask_positions: Where the answer is read, int64, shape (batch,).
-        labels: Index of the label, int64, shape (batch,); -1 where unknown.
-        weights: Each text's weight in the loss, float32, shape (batch,); None: all have 1.
+        mask_positions: Where each answer is read, int64, shape (answers,).
+        labels: Index of each answer's label, int64, shape (answers,); -1 where unknown.
+        weights: Each answer's weight in the loss, float32, shape (answers,); None: all have 1.
         offsets: Added to the labels' logits in the loss, float32, shape (labels,); None: nothing.
+        texts: Of which text each answer is, int64, shape (answers,), ascending; None: one of each.
     """
 
     ids: np.ndarray
@@ -29,6 +32,29 @@ class Batch:
     labels: np.ndarray
     weights: np.ndarray | None = None
     offsets: np.ndarray | None = None
+    texts: np.ndarray | None = None
+
+    def some(self, rows: slice | list[int]) -> "Batch":
+        """Some of its texts, ascending, as wide as all are.
+
+        Law: in whatever parts a batch is taken, each answer is in the part of its text.
+        """
+        chosen = np.arange(len(self.ids))[rows]
+        answers, texts = chosen, None
+        if self.texts is not None:
+            place = np.full(len(self.ids), -1)
+            place[chosen] = np.arange(len(chosen))
+            answers = np.flatnonzero(place[self.texts] >= 0)
+            texts = place[self.texts[answers]]
+        return replace(
+            self,
+            ids=self.ids[rows],
+            attention=self.attention[rows],
+            mask_positions=self.mask_positions[answers],
+            labels=self.labels[answers],
+            weights=None if self.weights is None else self.weights[answers],
+            texts=texts,
+        )
 
 
 @dataclass(frozen=True)

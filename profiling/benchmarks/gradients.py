@@ -86,6 +86,17 @@ def random_batch(base: Base, batch: int, tokens: int, labels: int, seed: int) ->
     return Batch(ids, attention, where, np.arange(batch, dtype=np.int64) % labels)
 
 
+def random_places(base: Base, batch: Batch, seed: int) -> Batch:
+    """The same texts, asked for words at one place of the first, at more of each other."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    lengths, texts = batch.attention.sum(axis=1), np.arange(len(batch.ids))
+    counts = np.minimum(texts % 4 + 1, lengths)
+    of = np.repeat(texts, counts)
+    places = [np.sort(generator.permutation(lengths[row])[: counts[row]]) for row in texts]
+    labels = generator.integers(0, base.shape.vocabulary, len(of))
+    return replace(batch, mask_positions=np.concatenate(places), labels=labels, texts=of)
+
+
 def reference_model(
     base: Base, spec: AdapterSpec, state: AdapterState, dtype: torch.dtype = torch.float64
 ) -> PeftModel:
@@ -108,22 +119,19 @@ def reference_model(
 
 
 def reference_gradients(
-    model: PeftModel, base: Base, spec: AdapterSpec, batch: Batch, words: Sequence[int]
+    model: PeftModel, base: Base, spec: AdapterSpec, batch: Batch, words: Sequence[int] | None
 ) -> tuple[float, dict[str, np.ndarray]]:
     """Loss and the adapter's gradients, named as the adapter's tensors are."""
     model.zero_grad()
     ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
     logits = model(input_ids=ids, attention_mask=attention).logits
-    loss = (
-        _causal_loss(logits, batch, spec)
-        if base.shape.is_decoder
-        else functional.cross_entropy(
-            logits[
-                torch.arange(len(ids)), torch.from_numpy(batch.mask_positions) + spec.prompt_tokens
-            ][:, list(words)],
-            torch.from_numpy(batch.labels),
-        )
-    )
+    if base.shape.is_decoder:
+        loss = _causal_loss(logits, batch, spec)
+    else:
+        texts = torch.arange(len(ids)) if batch.texts is None else torch.from_numpy(batch.texts)
+        logits = logits[texts, torch.from_numpy(batch.mask_positions) + spec.prompt_tokens]
+        logits = logits if words is None else logits[:, list(words)]
+        loss = functional.cross_entropy(logits, torch.from_numpy(batch.labels))
     loss.backward()
     gradients = {
         _plain(name): parameter.grad.numpy().copy()
@@ -193,7 +201,7 @@ def gradient_errors(
     spec: AdapterSpec,
     plans: Sequence[Plan],
     batch: Batch,
-    words: Sequence[int],
+    words: Sequence[int] | None,
     engine: str = "torch",
     device: str = "cpu",
 ) -> Iterator[GradientError]:
@@ -204,11 +212,11 @@ def gradient_errors(
         spec: Adapter; not a classification head.
         plans: What to compare.
         batch: Encoded texts.
-        words: Token ids of the labels; unused for decoders.
+        words: Token ids of the labels; None: all words are asked for. Unused for decoders.
         engine: Ours, `torch` or `onnx`.
         device: What the torch engine computes on: `cpu` or a CUDA device.
     """
-    state = random_adapter(spec, base, len(words), seed=1)
+    state = random_adapter(spec, base, len(words or ()), seed=1)
     model = reference_model(base, spec, state)
     loss, wanted = reference_gradients(model, base, spec, batch, words)
     del model
@@ -226,7 +234,7 @@ def our_gradients(
     base: Base,
     spec: AdapterSpec,
     state: AdapterState,
-    words: Sequence[int],
+    words: Sequence[int] | None,
     engine: str = "torch",
     device: str = "cpu",
 ) -> Iterator[Ours]:
@@ -236,18 +244,19 @@ def our_gradients(
         base: A pack or a plain folder.
         spec: Adapter.
         state: The adapter's values.
-        words: Token ids of the labels.
+        words: Token ids of the labels; None: all words are asked for.
         engine: Which of them, `torch` or `onnx`.
         device: What the torch engine computes on: `cpu` or a CUDA device.
     """
+    asked = None if words is None else [[word] for word in words]
     if engine == "onnx":
         import edge_client.engine.onnx_backend.network as onnx_network
 
-        light = onnx_network.Network(base, spec, state, [[word] for word in words], threads=2)
+        light = onnx_network.Network(base, spec, state, asked, threads=2)
         yield light.backward
         light.close()
         return
-    network = Network(base, spec, state, [[word] for word in words], device)
+    network = Network(base, spec, state, asked, device)
 
     def gradients(batch: Batch, plan: Plan) -> tuple[float, dict[str, np.ndarray]]:
         for tensor in network.adapter.values():

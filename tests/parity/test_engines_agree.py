@@ -131,6 +131,23 @@ def test_inputs_kept_in_half_precision_cost_little_of_the_gradients(
             assert distance(found[worst], wanted[worst]) <= 2e-3, (recompute, worst)
 
 
+@pytest.mark.parametrize("family", ["roberta", "albert"])
+def test_each_place_s_loss_is_that_of_all_words_logits(bases: Bases, family: str) -> None:
+    from edge_client.engine.onnx_backend.network import Network as Onnx
+    from edge_client.engine.torch_backend.network import Network as Torch
+
+    base, spec = bases(family, 8), parse_adapter("lora:4")
+    state = gradients.random_adapter(spec, base, labels=4, seed=1)
+    asked = gradients.random_places(base, gradients.random_batch(base, 5, 24, 4, 3), seed=4)
+    torch_network, onnx_network = Torch(base, spec, state, None), Onnx(base, spec, state, None, 2)
+    logits = onnx_network.logits(asked).astype(np.float64)
+    assert logits.shape == (len(asked.labels), base.shape.vocabulary)
+    assert distance(torch_network.logits(asked, "float32").numpy(), logits) <= 1e-5
+    wanted = np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(logits)), asked.labels]
+    for losses in (onnx_network.losses(asked), torch_network.losses(asked, "float32")):
+        assert losses == pytest.approx(wanted, rel=1e-5)
+
+
 NEWS = {"world": "world", "sports": "sports", "business": "business", "sci_tech": "science"}
 
 

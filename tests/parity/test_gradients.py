@@ -84,6 +84,42 @@ def test_a_decoder_gives_the_gradients_of_its_causal_loss(
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
 
+@pytest.mark.parametrize(
+    ("family", "adapter", "bits"),
+    [
+        ("roberta", "lora:4", 4),
+        ("bert", "lora:2@q,k,v,o,up,down", 32),
+        ("distilbert", "bias", 8),
+        ("albert", "lora:2@q,k,v,o,up,down", 16),
+        ("xlm-roberta", "prompt:5", 8),
+        ("roberta", "lora:4/top1", 32),
+    ],
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_all_words_asked_at_many_places_give_the_gradients_of_plain_peft(
+    tiny_base: Base,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: str,
+    family: str,
+    adapter: str,
+    bits: int,
+) -> None:
+    base = write_family(family, tiny_base, tmp_path / "hf")
+    if bits != 32:
+        pack_model(str(base.folder), bits, tmp_path / "pack")
+        base = open_base(str(tmp_path / "pack"))
+    for module in ("frozen_base", "torch_backend.head"):  # several slices, and an uneven last one
+        monkeypatch.setattr(f"edge_client.engine.{module}.WORD_ROWS", 300)
+    spec = parse_adapter(adapter)
+    batch = gradients.random_batch(base, batch=5, tokens=24, labels=4, seed=3)
+    batch = gradients.random_places(base, batch, seed=4)
+    plans = gradients.every_plan(base, spec, batch=5, tokens=24)
+    for error in gradients.gradient_errors(base, spec, plans, batch, None, engine):
+        assert error.worst_error <= 1e-5, error
+        assert error.loss_error <= 1e-5 and not error.zero_tensors, error
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("bits", [4, 8, 16])
 def test_a_cuda_device_gives_the_same_gradients(tiny_base: Base, tmp_path: Path, bits: int) -> None:

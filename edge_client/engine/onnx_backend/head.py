@@ -1,13 +1,14 @@
-"""What answers at the top, forward and back: the label words at the mask, or a trained classifier.
+"""What answers at the top, forward and back: label words at the mask, all words, or a classifier.
 
-Sizes: B texts, H hidden, E width of the word table, L labels. It sees one row per text.
+Sizes: B answers, H hidden, E width of the word table, L labels. It sees one row per answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
+from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import Bench
 from edge_client.engine.onnx_backend.operators import Activation, Gradients, Linear, Norm
@@ -19,6 +20,9 @@ class Head(Protocol):
 
     def forward(self, top: np.ndarray) -> np.ndarray:
         """Logits (B, L) from the top states (B, H)."""
+
+    def losses(self, top: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Each answer's cross-entropy in nats, (B,)."""
 
     def backward(
         self,
@@ -35,37 +39,54 @@ class Head(Protocol):
         """
 
 
-class Cloze:
-    """The base's own language-model head, for the label words only.
+class Transform:
+    """What a language-model head does to states before it compares them with words.
 
     Args:
         dense: First linear.
         activation: Behind it.
         norm: Behind that.
+        width: E.
+    """
+
+    def __init__(self, dense: Linear, activation: Activation, norm: Norm, width: int) -> None:
+        self._dense, self._activation, self._norm, self._width = dense, activation, norm, width
+
+    def forward(self, top: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Behind the linear, the activation and the norm, each (B, E)."""
+        inner = self._dense.forward(top, np.empty((len(top), self._width), np.float32))
+        active = self._activation.forward(inner, np.empty_like(inner))
+        return inner, active, self._norm.forward(active, np.empty_like(active))
+
+    def backward(
+        self, inner: np.ndarray, active: np.ndarray, g: np.ndarray, top: np.ndarray
+    ) -> np.ndarray:
+        """The gradient at the top states, from that behind the norm."""
+        g = self._activation.backward(inner, self._norm.backward(active, g, g))
+        return self._dense.backward(g, np.empty_like(top))
+
+
+class Cloze:
+    """The base's own language-model head, for the label words only.
+
+    Args:
+        transform: What comes before.
         rows: The label words' rows, (L, E).
         bias: The label words' biases, (L,).
         bench: Where work is done.
     """
 
     def __init__(
-        self,
-        dense: Linear,
-        activation: Activation,
-        norm: Norm,
-        rows: np.ndarray,
-        bias: np.ndarray,
-        bench: Bench,
+        self, transform: Transform, rows: np.ndarray, bias: np.ndarray, bench: Bench
     ) -> None:
-        self._dense, self._activation, self._norm = dense, activation, norm
-        self._rows, self._bias, self._bench = rows, bias, bench
-
-    def _states(self, top: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        inner = self._dense.forward(top, np.empty((len(top), self._rows.shape[1]), np.float32))
-        active = self._activation.forward(inner, np.empty_like(inner))  # (B, E), like inner
-        return inner, active, self._norm.forward(active, np.empty_like(active))
+        self._transform, self._rows, self._bias, self._bench = transform, rows, bias, bench
 
     def forward(self, top: np.ndarray) -> np.ndarray:
-        return linear(self._bench, self._states(top)[2], self._rows, self._bias)  # (B, L)
+        states = self._transform.forward(top)[2]
+        return linear(self._bench, states, self._rows, self._bias)  # (B, L)
+
+    def losses(self, top: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return losses_of(self.forward(top), labels)
 
     def backward(
         self,
@@ -77,12 +98,85 @@ class Cloze:
         offsets: np.ndarray | None = None,
     ) -> tuple[float, np.ndarray]:
         """The mean weighted loss in nats, and `share` times its gradient at `top`."""
-        inner, active, states = self._states(top)  # each (B, E)
+        inner, active, states = self._transform.forward(top)
         logits = linear(self._bench, states, self._rows, self._bias)  # (B, L)
         loss, logits_g = cross_entropy(logits, labels, weights, offsets)
         g = linear_back(self._bench, logits_g * np.float32(share), self._rows)  # (B, E)
-        g = self._activation.backward(inner, self._norm.backward(active, g, g))
-        return loss, self._dense.backward(g, np.empty_like(top))
+        return loss, self._transform.backward(inner, active, g, top)
+
+
+class Words:
+    """The base's own language-model head, for all its words, whose logits never lie together.
+
+    Args:
+        transform: What comes before.
+        frozen: Has the words' rows and biases.
+        bench: Where work is done.
+    """
+
+    def __init__(self, transform: Transform, frozen: FrozenBase, bench: Bench) -> None:
+        self._transform, self._frozen, self._bench = transform, frozen, bench
+        self._bias = frozen.vocabulary_bias()
+
+    def forward(self, top: np.ndarray) -> np.ndarray:
+        """Logits of all words at once, for whoever asks at few places."""
+        states = self._transform.forward(top)[2]
+        return np.concatenate([logits for _, _, logits in self._slices(states)], axis=1)
+
+    def losses(self, top: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        totals, right = self._totals(self._transform.forward(top)[2], labels)
+        found: np.ndarray = totals - right
+        return found
+
+    def backward(
+        self,
+        top: np.ndarray,
+        labels: np.ndarray,
+        weights: np.ndarray | None,
+        share: float,
+        into: Gradients,
+        offsets: np.ndarray | None = None,
+    ) -> tuple[float, np.ndarray]:
+        """The mean weighted loss in nats, and `share` times its gradient at `top`."""
+        assert offsets is None, "words have no offsets"
+        inner, active, states = self._transform.forward(top)
+        totals, right = self._totals(states, labels)
+        losses, scale = totals - right, np.full(len(labels), share / len(labels), np.float32)
+        if weights is not None:
+            losses, scale = losses * weights, scale * weights
+        g = np.zeros_like(states)  # (B, E)
+        for start, rows, logits in self._slices(states):
+            logits -= totals[:, None]
+            logits_g = np.exp(logits, out=logits)  # their probabilities
+            answers, places = _inside(labels, start, len(rows))
+            logits_g[answers, places] -= 1
+            logits_g *= scale[:, None]
+            g += linear_back(self._bench, logits_g, rows)
+        return float(losses.mean()), self._transform.backward(inner, active, g, top)
+
+    def _slices(self, states: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """The first word's number, rows and logits of as many words as lie together."""
+        for start, rows in self._frozen.vocabulary_rows():
+            bias = self._bias[start : start + len(rows)]
+            yield start, rows, linear(self._bench, states, rows, bias)
+
+    def _totals(self, states: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Logarithm of the sum of all words' exponentials, and the right word's logit, (B,)."""
+        totals = np.full(len(states), -np.inf, np.float32)
+        right = np.zeros(len(states), np.float32)
+        for start, rows, logits in self._slices(states):
+            highest = logits.max(axis=1)
+            sums = np.exp(logits - highest[:, None]).sum(axis=1)
+            totals = np.logaddexp(totals, highest + np.log(sums))
+            answers, places = _inside(labels, start, len(rows))
+            right[answers] = logits[answers, places]
+        return totals, right
+
+
+def _inside(labels: np.ndarray, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which answers are of these words, and which of the words they are."""
+    answers = np.flatnonzero((labels >= start) & (labels < start + count))
+    return answers, labels[answers] - start
 
 
 class Classifier:
@@ -109,6 +203,9 @@ class Classifier:
         inner = linear(self._bench, top, *self._parts(0))  # (B, H)
         active = self._activation.forward(inner, np.empty_like(inner))
         return linear(self._bench, active, *self._parts(1))  # (B, L)
+
+    def losses(self, top: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return losses_of(self.forward(top), labels)
 
     def backward(
         self,
@@ -161,6 +258,12 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     shifted = logits - logits.max(axis=1, keepdims=True)
     rows: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return rows
+
+
+def losses_of(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Each row's cross-entropy in nats, (B,)."""
+    found: np.ndarray = -log_softmax(logits)[np.arange(len(labels)), labels]
+    return found
 
 
 def cross_entropy(

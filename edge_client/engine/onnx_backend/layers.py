@@ -12,7 +12,7 @@ that comes out of the feed-forward's last linear, `m` that of the sum between, `
 Sizes: B texts, T tokens, N = B * T rows, H hidden, F intermediate. All arrays are float32.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,7 +34,9 @@ class Pass:
         ids: Token ids, (B, T - P) with P soft prompt tokens.
         tokens: T.
         mask: Added to the scores, (B, 1, 1, T); None where no token is padding.
-        answers: Rows of the states at which the top layer's result is read, (B,); None: all rows.
+        answers: Rows of the states that the top layer goes on with, one of each text, (B,); None:
+            all rows.
+        places: Rows of the top layer's states that the head reads, (answers,); None: all it has.
         is_quick: Whether int8 weights are multiplied in int8; for inference alone.
     """
 
@@ -42,6 +44,7 @@ class Pass:
     tokens: int
     mask: np.ndarray | None
     answers: np.ndarray | None
+    places: np.ndarray | None = None
     is_quick: bool = False
 
     @property
@@ -51,6 +54,26 @@ class Pass:
     @property
     def rows(self) -> int:
         return self.texts * self.tokens  # N
+
+    def some(self, rows: np.ndarray) -> "Pass":
+        """The pass of some of its texts, whose states lie one behind the other."""
+        assert self.answers is not None, "texts of several answers go all the way"
+        positions = self.answers[rows] - self.tokens * rows
+        answers = positions + self.tokens * np.arange(len(rows))
+        mask = None if self.mask is None else self.mask[rows]
+        return replace(self, ids=self.ids[rows], mask=mask, answers=answers)
+
+    def read(self, x: np.ndarray) -> np.ndarray:
+        """What the head reads of the top layer's states."""
+        return x if self.places is None else x[self.places]
+
+    def unread(self, g: np.ndarray) -> np.ndarray:
+        """A gradient at what the head reads, at the top layer's states; no row is read twice."""
+        if self.places is None:
+            return g
+        whole = np.zeros((self.rows, g.shape[1]), np.float32)
+        whole[self.places] = g
+        return whole
 
     def by_text(self, x: np.ndarray) -> np.ndarray:
         """A view with one row of states per text: (N, H) -> (B, T, H), (B, H) -> (B, 1, H)."""

@@ -16,7 +16,7 @@ from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
 from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import open_bench
-from edge_client.engine.onnx_backend.head import Classifier, Cloze, Head
+from edge_client.engine.onnx_backend.head import Classifier, Cloze, Head, Transform, Words
 from edge_client.engine.onnx_backend.layers import Layer, Pass, Tape
 from edge_client.engine.onnx_backend.operators import (
     Activation,
@@ -41,7 +41,7 @@ class Network:
         base: Weights and shape; an encoder.
         spec: Adapter.
         state: The adapter's values, PEFT's names.
-        label_words: Token ids asked for at the mask; empty for a classifier.
+        label_words: Token ids asked for at the mask; empty for a classifier; None: all words are.
         threads: That compute together; the first network of a process decides for all.
 
     Attributes:
@@ -55,7 +55,7 @@ class Network:
         base: Base,
         spec: AdapterSpec,
         state: AdapterState,
-        label_words: Sequence[Sequence[int]],
+        label_words: Sequence[Sequence[int]] | None,
         threads: int,
     ) -> None:
         assert not base.shape.is_decoder, "decoders are the torch engine's"
@@ -116,19 +116,21 @@ class Network:
             self._bench,
         )
 
-    def _open_head(self, label_words: Sequence[Sequence[int]]) -> Head:
+    def _open_head(self, label_words: Sequence[Sequence[int]] | None) -> Head:
         family = self.frozen.family
         if self.spec.head:
             activation = Activation(family.classifier_activation, self._bench)
             names = [PREFIX + name for name in family.classifier]
             return Classifier(self.adapter, names, activation, self._bench)
-        return Cloze(
+        transform = Transform(
             self._linear(family.head_dense),
             Activation(self.frozen.head_activation, self._bench),
             self._norm(family.head_norm),
-            *self.frozen.label_rows(label_words),
-            self._bench,
+            self.shape.embedding,
         )
+        if label_words is None:
+            return Words(transform, self.frozen, self._bench)
+        return Cloze(transform, *self.frozen.label_rows(label_words), self._bench)
 
     # Forward
 
@@ -139,15 +141,16 @@ class Network:
     def _below(self, index: int) -> Norm | None:
         return self.layer_of(index - 1).output_norm if index else None
 
-    def _pass(self, batch: Batch, rows: slice) -> Pass:
-        prompt, ids = self.spec.prompt_tokens, batch.ids[rows]
-        attention = np.pad(batch.attention[rows], ((0, 0), (prompt, 0)), constant_values=1)
+    def _pass(self, batch: Batch) -> Pass:
+        prompt, ids = self.spec.prompt_tokens, batch.ids
+        attention = np.pad(batch.attention, ((0, 0), (prompt, 0)), constant_values=1)
         mask = None
         if not attention.all():
             mask = np.where(attention == 1, np.float32(0), np.float32(LOWEST))[:, None, None, :]
-        tokens = attention.shape[1]
-        answers = batch.mask_positions[rows] + prompt + tokens * np.arange(len(ids))
-        return Pass(ids, tokens, mask, answers)
+        tokens, texts = attention.shape[1], batch.texts
+        of = np.arange(len(ids)) if texts is None else texts
+        places = batch.mask_positions + prompt + tokens * of
+        return Pass(ids, tokens, mask, *((places, None) if texts is None else (None, places)))
 
     def _summed(self, run: Pass) -> np.ndarray:
         """Words, or a soft prompt before them, with their places, (N, embedding)."""
@@ -210,7 +213,7 @@ class Network:
 
         The top layer is computed for all tokens here. An array is overwritten by the next.
         """
-        whole = self._pass(batch, slice(None))
+        whole = self._pass(batch)
         run = Pass(whole.ids, whole.tokens, whole.mask, None)
         x = self._bench.rooms.take("x0", (run.rows, self.shape.hidden))  # (N, H)
         self._embed(run, x)
@@ -227,22 +230,34 @@ class Network:
     def read(
         self, batch: Batch, is_quick: bool = False, watch: Watch | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The texts that passed all layers, ascending, and their label logits.
+        """The texts that passed all layers, ascending, and their answers' logits.
 
         Those that the watch lets go leave the batch; layers below the cut of a `prefix` are not
         shown to it, and never quick.
         """
-        run = replace(self._pass(batch, slice(None)), is_quick=is_quick)
-        x, _ = self._enter(batch, slice(None), run)  # (N, H), or (B, H) above all layers
+        rows, top = self._tops(batch, is_quick, watch)
+        return rows, self._head.forward(top) if len(rows) else np.empty((0, 0), np.float32)
+
+    def losses(self, batch: Batch) -> np.ndarray:
+        """Each answer's cross-entropy in nats, (answers,)."""
+        return self._head.losses(self._tops(batch, False, None)[1], batch.labels)
+
+    def _tops(
+        self, batch: Batch, is_quick: bool, watch: Watch | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The texts that passed all layers, and the states that the head reads of them."""
+        run = replace(self._pass(batch), is_quick=is_quick)
+        x, _ = self._enter(batch, run)  # (N, H), or (B, H) above all layers
         rows = np.arange(run.texts)
         for index in range(self._start, self.shape.layers):
             if watch is not None and index in watch.layers:
                 left = going_on(watch, index, rows, self._answers(index, x, run))
-                rows, x, run = rows[left], _compacted(run.by_text(x), left), _some_of(run, left)
+                rows, x, run = rows[left], _compacted(run.by_text(x), left), run.some(left)
             if not len(rows):
-                return rows, np.empty((0, 0), np.float32)
+                return rows, np.empty((0, self.shape.hidden), np.float32)
             x = self._up(index, x, run, self._tape(index, run))
-        return rows, self._head.forward(self._top_norm.forward(x, np.empty_like(x)))
+        x = run.read(x)
+        return rows, self._top_norm.forward(x, np.empty_like(x))
 
     @property
     def _start(self) -> int:
@@ -250,7 +265,7 @@ class Network:
         return 0 if self.prefix is None else self.prefix.layers
 
     def _enter(
-        self, batch: Batch, rows: slice, run: Pass, is_waiting: bool = False
+        self, batch: Batch, run: Pass, is_waiting: bool = False
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """What the lowest layer left to compute gets, and `_embed`'s result.
 
@@ -258,8 +273,7 @@ class Network:
         of its own.
 
         Args:
-            batch: Encoded texts.
-            rows: The micro-batch.
+            batch: The micro-batch.
             run: Its pass.
             is_waiting: Whether it lies where it will wait for backward.
         """
@@ -269,12 +283,13 @@ class Network:
         x = self._bench.rooms.take(f"{self._start}.x" if is_own else "x0", shape)
         if self.prefix is None:
             return x, self._embed(run, x)
-        self.prefix.states(some_of(batch, rows), "float32", self._below_cut, run.by_text(x))
+        part = some_of(batch, slice(None))
+        self.prefix.states(part, "float32", self._below_cut, run.by_text(x))
         return x, None
 
     def _below_cut(self, batch: Batch) -> np.ndarray:
         """What the prefix keeps: the sum that its highest layer gives."""
-        run = self._pass(batch, slice(None))
+        run = self._pass(batch)
         x = self._bench.rooms.take("x0", (run.rows, self.shape.hidden))
         self._embed(run, x)
         for index in range(self._start):
@@ -299,21 +314,19 @@ class Network:
         layers below it get none) and for inputs that wait in float16.
         """
         loss, into = 0.0, Gradients(self._bench)
-        for start in range(0, len(batch.labels), plan.micro_batch):
-            rows = slice(start, start + plan.micro_batch)
-            share = len(batch.labels[rows]) / len(batch.labels)
-            loss += share * self._backward_part(batch, rows, plan, share, into)
+        for start in range(0, len(batch.ids), plan.micro_batch):
+            part = batch.some(slice(start, start + plan.micro_batch))
+            share = len(part.labels) / len(batch.labels)
+            loss += share * self._backward_part(part, plan, share, into)
         return loss, into.tensors
 
-    def _backward_part(
-        self, batch: Batch, rows: slice, plan: Plan, share: float, into: Gradients
-    ) -> float:
-        run, layers = self._pass(batch, rows), self.shape.layers
+    def _backward_part(self, batch: Batch, plan: Plan, share: float, into: Gradients) -> float:
+        run, layers = self._pass(batch), self.shape.layers
         lowest = max(layers - plan.depth, frozen_layers(self.spec, layers))
         # An input lies where it will wait, but for one that waits in half precision.
         is_waiting = [index >= lowest and not plan.is_kept_in_half for index in range(layers)]
         names = [f"{index}.x" if waits else None for index, waits in enumerate(is_waiting)]
-        x, summed = self._enter(batch, rows, run, is_waiting[0])
+        x, summed = self._enter(batch, run, is_waiting[0])
         tapes: dict[int, Tape] = {}
         for index, above in list(enumerate([*names[1:], None]))[self._start :]:
             if plan.is_kept_in_half and index >= lowest:
@@ -323,13 +336,13 @@ class Network:
             x = self._up(index, x, run, tape, above)
             if is_kept:
                 tapes[index] = tape
-        top = self._top_norm.forward(x, np.empty_like(x))  # (B, H)
-        weights = None if batch.weights is None else batch.weights[rows]
-        known = batch.labels[rows], weights
+        seen = run.read(x)  # (B, H), a row for each answer
+        top = self._top_norm.forward(seen, np.empty_like(seen))
+        known = batch.labels, batch.weights
         loss, top_g = self._head.backward(top, *known, share, into, batch.offsets)
         if lowest < layers:
             self._top_norm.gradients(top_g, into)
-            g = self._top_norm.backward(x, top_g, top_g)
+            g = run.unread(self._top_norm.backward(seen, top_g, top_g))
             bottom_g = self._walk_back(run, plan, lowest, tapes, g, into)
             if summed is not None and bottom_g is not None:
                 self._embed_back(summed, run, bottom_g, into)
@@ -381,15 +394,6 @@ class Network:
         self._layers.clear()
         self._bench.close()
         self.frozen.close()
-
-
-def _some_of(run: Pass, rows: np.ndarray) -> Pass:
-    """The pass of some of its texts, whose states lie one behind the other."""
-    assert run.answers is not None
-    positions = run.answers[rows] - run.tokens * rows
-    answers = positions + run.tokens * np.arange(len(rows))
-    mask = None if run.mask is None else run.mask[rows]
-    return replace(run, ids=run.ids[rows], mask=mask, answers=answers)
 
 
 def _compacted(x: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -315,34 +315,48 @@ def additive_mask(attention: Tensor, is_causal: bool, dtype: torch.dtype) -> Ten
 
 
 def streamed_cross_entropy(
-    h: Tensor, targets: Tensor, rows: Callable[[int, int], Tensor], vocabulary: int
+    h: Tensor,
+    targets: Tensor,
+    rows: Callable[[int, int], Tensor],
+    vocabulary: int,
+    together: int = HEAD_ROWS,
+    bias: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy over a whole vocabulary without ever holding (N, vocabulary) logits.
+    """Cross-entropies over a whole vocabulary without ever holding (N, vocabulary) logits.
 
     Args:
         h: (N, H), any float type.
         targets: (N,) token ids.
         rows: Gives the head's rows [start, end) as (end - start, H) in h's type.
         vocabulary: Rows in all.
+        together: Rows whose logits are held together.
+        bias: Added to the logits, (vocabulary,); None: nothing.
+        weights: Each row's weight, (N,); None: all have 1.
 
     Returns:
-        The loss in nats, and its gradient with respect to `h`.
+        The weighted losses in nats, (N,), and their mean's gradient with respect to `h`.
     """
+
+    def logits_of(weight: Tensor, start: int, end: int) -> Tensor:
+        found = functional.linear(h, weight).float()  # (N, together)
+        return found if bias is None else found + bias[start:end]
+
     total = torch.full((len(h),), -math.inf, device=h.device)
     right = torch.zeros(len(h), device=h.device)
-    spans = [
-        (start, min(start + HEAD_ROWS, vocabulary)) for start in range(0, vocabulary, HEAD_ROWS)
-    ]
+    spans = [(start, min(start + together, vocabulary)) for start in range(0, vocabulary, together)]
     for start, end in spans:
-        logits = functional.linear(h, rows(start, end)).float()  # (N, HEAD_ROWS)
+        logits = logits_of(rows(start, end), start, end)
         total = torch.logaddexp(total, logits.logsumexp(-1))
         inside = (targets >= start) & (targets < end)
         right[inside] = logits[inside, targets[inside] - start]
     grad = torch.zeros_like(h)
     for start, end in spans:
         weight = rows(start, end)
-        p = (functional.linear(h, weight).float() - total[:, None]).exp_()  # (N, HEAD_ROWS)
+        p = (logits_of(weight, start, end) - total[:, None]).exp_()  # (N, together)
         inside = (targets >= start) & (targets < end)
         p[inside, targets[inside] - start] -= 1
+        p = p if weights is None else p * weights[:, None]
         grad += p.to(h.dtype) @ weight  # (N, H)
-    return (total - right).mean(), grad / len(h)
+    losses = total - right
+    return losses if weights is None else losses * weights, grad / len(h)

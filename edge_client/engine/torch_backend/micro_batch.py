@@ -21,12 +21,15 @@ class Pass:
         attention: 1 for real tokens, prompt included, (B, P + T).
         context: What every layer sees.
         dtype: What is computed in.
+        places: Rows of the top layer's states, texts one behind the other, that the head reads,
+            (answers,); None: all that it has.
     """
 
     ids: Tensor
     attention: Tensor
     context: Context
     dtype: torch.dtype
+    places: Tensor | None = None
 
     def some(self, rows: np.ndarray) -> "Pass":
         """The pass restricted to some texts; an encoder's alone."""
@@ -37,25 +40,27 @@ class Pass:
 
 
 def open_pass(
-    batch: Batch, rows: slice, shape: Shape, prompt: int, device: torch.device, dtype: torch.dtype
+    batch: Batch, shape: Shape, prompt: int, device: torch.device, dtype: torch.dtype
 ) -> Pass:
-    """The layers' view of some rows of a batch.
+    """The layers' view of a micro-batch.
 
     Args:
         batch: Encoded texts.
-        rows: The micro-batch.
         shape: The base's.
         prompt: P, tokens of a soft prompt.
         device: Where it is computed.
         dtype: Computed in.
     """
-    ids = torch.from_numpy(batch.ids[rows]).to(device)
-    attention = torch.from_numpy(batch.attention[rows]).to(device)
+    ids = torch.from_numpy(batch.ids).to(device)
+    attention = torch.from_numpy(batch.attention).to(device)
     attention = functional.pad(attention, (prompt, 0), value=1)
     mask = additive_mask(attention, shape.is_decoder, dtype)
     if shape.is_decoder:
         width, theta = shape.head_dim, shape.rope_theta
         rotary = rotary_angles(attention.shape[1], width, theta, device, dtype)
         return Pass(ids, attention, Context(mask, None, rotary), dtype)
-    answers = torch.from_numpy(batch.mask_positions[rows]).to(device) + prompt
-    return Pass(ids, attention, Context(mask, answers), dtype)
+    answers = torch.from_numpy(batch.mask_positions).to(device) + prompt
+    if batch.texts is None:
+        return Pass(ids, attention, Context(mask, answers), dtype)
+    places = answers + torch.from_numpy(batch.texts).to(device) * attention.shape[1]
+    return Pass(ids, attention, Context(mask, None), dtype, places)

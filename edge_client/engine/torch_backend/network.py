@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from edge_client.adapters.spec import PREFIX, AdapterSpec, frozen_layers
 from edge_client.bases.architectures import FAMILIES, has_bias
 from edge_client.bases.base import Base
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
+from edge_client.engine.torch_backend.head import Cloze, Head, Trained, Transform, Words
 from edge_client.engine.torch_backend.layers import (
     ACTIVATIONS,
     Context,
@@ -46,7 +46,8 @@ class Network:
         base: Weights and shape.
         spec: Adapter.
         state: The adapter's values, PEFT's names.
-        label_words: Token ids asked for at the mask; empty for a classifier and for decoders.
+        label_words: Token ids asked for at the mask; empty for a classifier and for decoders;
+            None: all words are.
         device: `cpu` or a CUDA device.
 
     Attributes:
@@ -59,7 +60,7 @@ class Network:
         base: Base,
         spec: AdapterSpec,
         state: AdapterState,
-        label_words: Sequence[Sequence[int]],
+        label_words: Sequence[Sequence[int]] | None,
         device: str = "cpu",
     ) -> None:
         self.shape, self.spec = base.shape, spec
@@ -76,7 +77,10 @@ class Network:
             self._embedding_norm = self._norm(self.family.embedding_norm)
         if self.family.embedding_map:
             self._embedding_map = self._linear(self.family.embedding_map)
-        self._open_head(label_words)
+        if self.shape.is_decoder:
+            self._final_norm = self._norm(self.family.final_norm)
+        else:
+            self._head = self._open_head(label_words)
         self.frozen.release_all()
 
     # Parts
@@ -124,15 +128,21 @@ class Network:
             self.shape.kv_heads,
         )
 
-    def _open_head(self, label_words: Sequence[Sequence[int]]) -> None:
+    def _open_head(self, label_words: Sequence[Sequence[int]] | None) -> Head:
         family = self.family
-        if self.shape.is_decoder:
-            self._final_norm = self._norm(family.final_norm)
-        elif not self.spec.head:
-            self._head_dense = self._linear(family.head_dense)
-            self._head_norm = self._norm(family.head_norm)
-            rows, bias = self.frozen.label_rows(label_words)
-            self._label_rows, self._label_bias = self._tensor(rows), self._tensor(bias)
+        if self.spec.head:
+            names = [PREFIX + name for name in family.classifier]
+            parts = [(self.adapter[f"{x}.weight"], self.adapter[f"{x}.bias"]) for x in names]
+            return Trained(parts, ACTIVATIONS[family.classifier_activation])
+        transform = Transform(
+            self._linear(family.head_dense),
+            ACTIVATIONS[self.frozen.head_activation],
+            self._norm(family.head_norm),
+        )
+        if label_words is None:
+            return Words(transform, self._head_rows, self._tensor(self.frozen.vocabulary_bias()))
+        rows, bias = self.frozen.label_rows(label_words)
+        return Cloze(transform, self._tensor(rows), self._tensor(bias))
 
     # Forward
 
@@ -140,8 +150,8 @@ class Network:
         """The weights of a computed layer; ALBERT's layers share theirs."""
         return self._layers[self.frozen.stored_layer(index)]
 
-    def _pass(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Pass:
-        return open_pass(batch, rows, self.shape, self.spec.prompt_tokens, self.device, dtype)
+    def _pass(self, batch: Batch, dtype: torch.dtype) -> Pass:
+        return open_pass(batch, self.shape, self.spec.prompt_tokens, self.device, dtype)
 
     def _embed(self, run: Pass) -> Tensor:
         """Embeddings as the lowest layer sees them, (B, P + T, H); graph only for a prompt."""
@@ -169,23 +179,11 @@ class Network:
         is_top = index == self.shape.layers - 1
         return encoder_layer(layer, below, x, context, is_top, is_value_needed)
 
-    def _top(self, x: Tensor) -> Tensor:
-        """Logits (B, labels) from the top layer's sum (B, 1, H)."""
-        h = self.layer_of(self.shape.layers - 1).output_norm(x).squeeze(1)  # (B, H)
-        if self.spec.head:
-            return self._classify(h.float())
-        activation = ACTIVATIONS[self.frozen.head_activation]
-        h = self._head_norm(activation(self._head_dense(h)))  # (B, embedding)
-        return functional.linear(h.float(), self._label_rows, self._label_bias)
-
-    def _classify(self, h: Tensor) -> Tensor:
-        """Logits (B, labels) of states (B, H): dense, activation, projection, both trained."""
-        first, second = (
-            (self.adapter[f"{PREFIX}{name}.weight"], self.adapter[f"{PREFIX}{name}.bias"])
-            for name in self.family.classifier
-        )
-        activation = ACTIVATIONS[self.family.classifier_activation]
-        return functional.linear(activation(functional.linear(h, *first)), *second)
+    def _seen(self, x: Tensor, run: Pass) -> Tensor:
+        """What the head sees, (answers, H), of the top layer's sum (B, T, H), or (B, 1, H)."""
+        x = x.flatten(0, 1)
+        x = x if run.places is None else x[run.places]
+        return self.layer_of(self.shape.layers - 1).output_norm(x)
 
     @torch.no_grad()
     def states(self, batch: Batch, dtype: str) -> Iterator[Tensor]:
@@ -193,7 +191,7 @@ class Network:
 
         The encoders' top layer is computed for all tokens here.
         """
-        run = self._pass(batch, slice(None), getattr(torch, dtype))
+        run = self._pass(batch, getattr(torch, dtype))
         context = Context(run.context.mask, None, run.context.rotary)
         x = self._embed(run)
         yield x
@@ -219,8 +217,8 @@ class Network:
         Those that the watch lets go leave the batch; layers below the cut of a `prefix` are not
         shown to it.
         """
-        run = self._pass(batch, slice(None), getattr(torch, dtype))
-        start, x = self._entry(batch, slice(None), run)  # (B, P + T, H), or (B, 1, H)
+        run = self._pass(batch, getattr(torch, dtype))
+        start, x = self._entry(batch, run)  # (B, P + T, H), or (B, 1, H)
         rows = np.arange(len(x))
         for index in range(start, self.shape.layers):
             if watch is not None and index in watch.layers:
@@ -230,9 +228,20 @@ class Network:
                 return rows, x.new_empty((0, 0), dtype=torch.float32)
             x = self._through(index, x, run.context)
             self.frozen.release_layer(index)
-        return rows, self._top(x).float()
+        return rows, self._head.logits(self._seen(x, run)).float()
 
-    def _entry(self, batch: Batch, rows: slice, run: Pass) -> tuple[int, Tensor]:
+    @torch.no_grad()
+    def losses(self, batch: Batch, dtype: str) -> np.ndarray:
+        """Each answer's cross-entropy in nats, (answers,)."""
+        run = self._pass(batch, getattr(torch, dtype))
+        start, x = self._entry(batch, run)
+        for index in range(start, self.shape.layers):
+            x = self._through(index, x, run.context)
+            self.frozen.release_layer(index)
+        losses = self._head.losses(self._seen(x, run), self._tensor(batch.labels))
+        return losses.float().cpu().numpy()
+
+    def _entry(self, batch: Batch, run: Pass) -> tuple[int, Tensor]:
         """The lowest layer that is left to compute, and what it gets.
 
         With a prefix that is the sum at the cut, (B, T, H), or (B, 1, H) above all layers.
@@ -242,14 +251,14 @@ class Network:
         tokens = 1 if self.prefix.is_answer_only else run.ids.shape[1]
         states = np.empty((len(run.ids), tokens, self.shape.hidden), np.float32)
         name = str(run.dtype).removeprefix("torch.")
-        part = some_of(batch, rows)
+        part = some_of(batch, slice(None))
         self.prefix.states(part, name, lambda some: self._below_cut(some, run.dtype), states)
         return self.prefix.layers, self._tensor(states).to(run.dtype)
 
     @torch.no_grad()
     def _below_cut(self, batch: Batch, dtype: torch.dtype) -> np.ndarray:
         """What the prefix keeps: the sum that its highest layer gives."""
-        run = self._pass(batch, slice(None), dtype)
+        run = self._pass(batch, dtype)
         x = self._embed(run)
         for index in range(frozen_layers(self.spec, self.shape.layers)):
             x = self._through(index, x, run.context)
@@ -274,31 +283,29 @@ class Network:
             The mean loss in nats.
         """
         loss, dtype = 0.0, getattr(torch, plan.dtype)
-        for start in range(0, len(batch.labels), plan.micro_batch):
-            rows = slice(start, start + plan.micro_batch)
-            share = self._share(batch, rows)
-            loss += share * self._backward_part(batch, rows, plan, dtype, share)
+        for start in range(0, len(batch.ids), plan.micro_batch):
+            part = batch.some(slice(start, start + plan.micro_batch))
+            share = self._share(part, batch)
+            loss += share * self._backward_part(part, plan, dtype, share)
         if scale := LOSS_SCALE.get(dtype):
             for tensor in self.adapter.values():
                 if tensor.grad is not None:
                     tensor.grad /= scale
         return loss
 
-    def _share(self, batch: Batch, rows: slice) -> float:
-        """A part's weight in the mean: how many texts, or predicted tokens, it has."""
+    def _share(self, part: Batch, batch: Batch) -> float:
+        """A part's weight in the mean: how many answers, or predicted tokens, it has."""
         if self.shape.is_decoder:
-            return float(batch.attention[rows, 1:].sum() / batch.attention[:, 1:].sum())
-        return len(batch.labels[rows]) / len(batch.labels)
+            return float(part.attention[:, 1:].sum() / batch.attention[:, 1:].sum())
+        return len(part.labels) / len(batch.labels)
 
-    def _backward_part(
-        self, batch: Batch, rows: slice, plan: Plan, dtype: torch.dtype, share: float
-    ) -> float:
-        run, layers = self._pass(batch, rows, dtype), self.shape.layers
+    def _backward_part(self, batch: Batch, plan: Plan, dtype: torch.dtype, share: float) -> float:
+        run, layers = self._pass(batch, dtype), self.shape.layers
         lowest = max(layers - plan.depth, frozen_layers(self.spec, layers))
         has_prompt = self.spec.prompt_tokens > 0
         assert not (has_prompt and lowest), "a soft prompt lies below all layers"
         with torch.set_grad_enabled(has_prompt):
-            start, embedded = self._entry(batch, rows, run)
+            start, embedded = self._entry(batch, run)
         x, tapes = embedded.detach(), []
         for index in range(start, layers):
             is_kept = index >= lowest and index not in plan.recompute
@@ -310,7 +317,7 @@ class Network:
                 tapes.append((entry, out if is_kept else None))
             x = out.detach()
         scale = share * LOSS_SCALE.get(dtype, 1.0)
-        loss, grad = self._loss(x, batch, rows, run, scale)
+        loss, grad = self._loss(x, batch, run, scale)
         self._walk_back(tapes, lowest, grad, run)
         if has_prompt:
             embedded.backward(tapes[0][0].grad)
@@ -339,27 +346,15 @@ class Network:
                 tapes.pop()
                 del entry, out
 
-    def _loss(
-        self, x: Tensor, batch: Batch, rows: slice, run: Pass, scale: float
-    ) -> tuple[float, Tensor]:
+    def _loss(self, x: Tensor, batch: Batch, run: Pass, scale: float) -> tuple[float, Tensor]:
         """The part's mean loss, and `scale` times its gradient at the top layer's sum."""
         if self.shape.is_decoder:
             return self._causal_loss(x, run, scale)
         x = x.requires_grad_()
         with torch.enable_grad():
-            labels = torch.from_numpy(batch.labels[rows]).to(self.device)
-            logits = self._top(x)
-            if batch.offsets is not None:
-                logits = logits + torch.from_numpy(batch.offsets).to(self.device)
-            if batch.weights is None:
-                loss = functional.cross_entropy(logits, labels)
-            else:
-                weights = torch.from_numpy(batch.weights[rows]).to(self.device)
-                losses = functional.cross_entropy(logits, labels, reduction="none")
-                loss = (losses * weights).mean()
-            (loss * scale).backward()
+            loss = self._head.backward(self._seen(x, run), batch, scale)
         assert x.grad is not None
-        return float(loss.detach()), x.grad
+        return loss, x.grad
 
     def _causal_loss(self, x: Tensor, run: Pass, scale: float) -> tuple[float, Tensor]:
         """Next-token cross-entropy over real tokens; the head streams over the vocabulary."""
@@ -369,7 +364,7 @@ class Network:
             h = self._final_norm(x)[:, prompt:-1]  # (B, T - 1, H)
         is_real = run.attention[:, prompt + 1 :].bool()
         targets = run.ids[:, 1:][is_real]  # (real tokens,)
-        loss, grad = streamed_cross_entropy(
+        losses, grad = streamed_cross_entropy(
             h.detach()[is_real],
             targets,
             lambda a, b: self._head_rows(a, b, run.dtype),
@@ -379,7 +374,7 @@ class Network:
         whole[is_real] = grad * scale
         h.backward(whole)
         assert x.grad is not None
-        return float(loss), x.grad
+        return float(losses.mean()), x.grad
 
     def _head_rows(self, start: int, end: int, dtype: torch.dtype) -> Tensor:
         rows = self.frozen.weights.rows(self.frozen.decoder, np.arange(start, end))

@@ -86,7 +86,7 @@ def test_a_layer_keeps_what_the_formula_says(
     network = Network(base, spec, initial_adapter(spec, base, 2, 0), words)
     ids = np.full((TEXTS, TOKENS), 5)
     batch = Batch(ids, np.ones_like(ids), np.full(TEXTS, 3), np.zeros(TEXTS, np.int64))
-    run = network._pass(batch, slice(None), getattr(torch, dtype))
+    run = network._pass(batch, getattr(torch, dtype))
     entry = torch.randn(TEXTS, TOKENS + spec.prompt_tokens, HIDDEN, dtype=getattr(torch, dtype))
     entry.requires_grad_()
     with saved_bytes(entry) as measured:

@@ -1,0 +1,151 @@
+"""What answers at the top: label words at the mask, all words, or a trained classifier.
+
+Sizes: B answers, H hidden, E width of the word table, L labels. It sees one row per answer.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from edge_client.engine.torch_backend.layers import Linear, Norm, streamed_cross_entropy
+from edge_client.planning.chunks import WORD_ROWS
+from edge_client.texts.batches import Batch
+
+Activation = Callable[[Tensor], Tensor]
+
+
+class Head(Protocol):
+    """A head: turns top states into the labels' logits."""
+
+    def logits(self, h: Tensor) -> Tensor:
+        """Logits, float32, (B, L), from the top states (B, H)."""
+
+    def losses(self, h: Tensor, labels: Tensor) -> Tensor:
+        """Each answer's cross-entropy in nats, (B,)."""
+
+    def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
+        """The mean weighted loss in nats; `scale` times its gradient goes back through `h`."""
+
+
+class Trained:
+    """A sequence classifier: dense, activation, projection; both linears are trained.
+
+    Args:
+        parts: Weight and bias of the two.
+        activation: Between them.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Tensor, Tensor]], activation: Activation) -> None:
+        self._parts, self._activation = parts, activation
+
+    def logits(self, h: Tensor) -> Tensor:
+        first, second = self._parts
+        inner = self._activation(functional.linear(h.float(), *first))
+        return functional.linear(inner, *second)
+
+    def losses(self, h: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(self.logits(h), labels, reduction="none")
+
+    def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
+        return _backward(self.logits(h), batch, scale)
+
+
+class Transform:
+    """What a language-model head does to states before it compares them with words.
+
+    Args:
+        dense: First linear.
+        activation: Behind it.
+        norm: Behind that.
+    """
+
+    def __init__(self, dense: Linear, activation: Activation, norm: Norm) -> None:
+        self._dense, self._activation, self._norm = dense, activation, norm
+
+    def __call__(self, h: Tensor) -> Tensor:
+        return self._norm(self._activation(self._dense(h)))  # (B, E)
+
+
+class Cloze:
+    """The base's own language-model head, for the label words only.
+
+    Args:
+        transform: What comes before.
+        rows: The label words' rows, (L, E).
+        bias: The label words' biases, (L,).
+    """
+
+    def __init__(self, transform: Transform, rows: Tensor, bias: Tensor) -> None:
+        self._transform, self._rows, self._bias = transform, rows, bias
+
+    def logits(self, h: Tensor) -> Tensor:
+        return functional.linear(self._transform(h).float(), self._rows, self._bias)
+
+    def losses(self, h: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(self.logits(h), labels, reduction="none")
+
+    def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
+        return _backward(self.logits(h), batch, scale)
+
+
+class Words:
+    """The base's own language-model head, for all its words, whose logits never lie together.
+
+    Args:
+        transform: What comes before.
+        rows: Gives the words' rows [start, end) in a type.
+        bias: The words' biases.
+    """
+
+    def __init__(
+        self,
+        transform: Transform,
+        rows: Callable[[int, int, torch.dtype], Tensor],
+        bias: Tensor,
+    ) -> None:
+        self._transform, self._rows, self._bias = transform, rows, bias
+
+    def logits(self, h: Tensor) -> Tensor:
+        """Logits of all words at once, for whoever asks at few places."""
+        words = self._transform(h).float()
+        return functional.linear(words, self._rows(0, len(self._bias), words.dtype), self._bias)
+
+    def losses(self, h: Tensor, labels: Tensor) -> Tensor:
+        return self._streamed(self._transform(h), labels, None)[0]
+
+    def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
+        assert batch.offsets is None, "words have no offsets"
+        words = self._transform(h)
+        weights = None if batch.weights is None else torch.from_numpy(batch.weights).to(h.device)
+        labels = torch.from_numpy(batch.labels).to(h.device)
+        losses, grad = self._streamed(words.detach(), labels, weights)
+        words.backward(grad * scale)
+        return float(losses.mean())
+
+    def _streamed(
+        self, words: Tensor, labels: Tensor, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Weighted losses, and their mean's gradient at what words are compared with."""
+
+        def rows(start: int, end: int) -> Tensor:
+            return self._rows(start, end, words.dtype)
+
+        known = (len(self._bias), WORD_ROWS, self._bias, weights)
+        return streamed_cross_entropy(words, labels, rows, *known)
+
+
+def _backward(logits: Tensor, batch: Batch, scale: float) -> float:
+    labels = torch.from_numpy(batch.labels).to(logits.device)
+    if batch.offsets is not None:
+        logits = logits + torch.from_numpy(batch.offsets).to(logits.device)
+    if batch.weights is None:
+        loss = functional.cross_entropy(logits, labels)
+    else:
+        weights = torch.from_numpy(batch.weights).to(logits.device)
+        losses = functional.cross_entropy(logits, labels, reduction="none")
+        loss = (losses * weights).mean()
+    (loss * scale).backward()
+    return float(loss.detach())

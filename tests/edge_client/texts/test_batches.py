@@ -1,0 +1,43 @@
+"""Batches in parts: each answer goes with its text."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_client.texts.batches import Batch
+
+COUNTS = st.lists(st.integers(1, 4), min_size=1, max_size=6)
+
+
+def batch_of(counts: list[int]) -> Batch:
+    """So many answers of each text, told apart by their labels."""
+    rows, answers = len(counts), sum(counts)
+    texts = np.repeat(np.arange(rows), counts)
+    ids = np.arange(rows * 3).reshape(rows, 3)
+    weights = np.arange(answers, dtype=np.float32)
+    labels = np.arange(answers)
+    return Batch(ids, np.ones_like(ids), labels % 3, labels, weights, None, texts)
+
+
+@given(COUNTS, st.integers(1, 6))
+def test_parts_hold_each_answer_once_and_beside_its_text(counts: list[int], size: int) -> None:
+    whole = batch_of(counts)
+    assert whole.texts is not None and whole.weights is not None
+    seen = list[int]()
+    for start in range(0, len(counts), size):
+        part = whole.some(slice(start, start + size))
+        assert part.texts is not None and part.weights is not None
+        assert np.array_equal(part.ids, whole.ids[start : start + size])
+        for label, text, weight in zip(part.labels, part.texts, part.weights, strict=True):
+            assert whole.texts[label] == start + text and weight == label
+        seen += part.labels.tolist()
+    assert seen == list(range(sum(counts)))
+
+
+@given(st.integers(1, 6), st.data())
+def test_one_answer_of_each_text_stays_that(rows: int, data: st.DataObject) -> None:
+    whole = batch_of([1] * rows)
+    one = Batch(whole.ids, whole.attention, whole.mask_positions, whole.labels, whole.weights)
+    picked = sorted(data.draw(st.sets(st.integers(0, rows - 1), min_size=1)))
+    assert one.some(picked).labels.tolist() == whole.some(picked).labels.tolist() == picked
+    assert one.some(picked).texts is None
