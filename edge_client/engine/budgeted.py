@@ -4,6 +4,7 @@ engine = open_within("auto", base, task, spec, training, parse_budget("512M"), s
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from edge_client.adapters.banks import computed
@@ -47,6 +48,7 @@ def open_within(
     *,
     is_squeezed: bool = False,
     is_whole: bool = False,
+    masked: int = 0,
 ) -> Engine:
     """Plan for this device as it is now, and open an engine by that plan.
 
@@ -65,6 +67,7 @@ def open_within(
             the budget, or the smallest plan.
         is_whole: Whether nothing but a plan that trains all layers will do, as where layers are
             compared; always so of the LoRA that a net is for.
+        masked: Tokens of a text at which all words are asked for; 0: it is asked for a label.
 
     Raises:
         BudgetError: No plan fits.
@@ -75,7 +78,8 @@ def open_within(
     allowed = auto_budget(facts.budgeted_bytes) if budget_bytes is None else budget_bytes
     corrections = Corrections(state / "corrections.json") if state else None
     work = _workload(name, base, spec, training, len(task.labels), facts.device)
-    key = base.base_id, work.computer, str(spec)
+    work = replace(work, masked=masked)
+    key = base.base_id, work.computer, work.what
     correct = [corrections.corrector(*key)] if corrections else []
     every = options(work, facts.runtime_bytes, facts.nominal, *correct)
     every = _deepest(every) if is_whole or spec.net else every
@@ -86,7 +90,10 @@ def open_within(
     guard = open_guard(facts.accelerator, allowed)
     option = choose(found, allowed, budget_bytes is None)
     budget = Budget(found, option, guard, corrections, base.base_id)
-    return open_engine(kind, base, task, spec, training, budget.option.plan, budget, device)
+    plan, is_of_words = budget.option.plan, masked > 0
+    return open_engine(
+        kind, base, task, spec, training, plan, budget, device, is_of_words=is_of_words
+    )
 
 
 def ready_engine(kind: str, device: str) -> str:

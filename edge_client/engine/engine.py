@@ -52,7 +52,7 @@ class StepReport:
 
     Attributes:
         loss: Mean cross-entropy over the batch, in nats, before the step.
-        num_examples: Rows in the batch.
+        num_examples: Answers in the batch: one of each text, or of each masked token.
     """
 
     loss: float
@@ -175,7 +175,7 @@ class Engine:
             MemoryRanOut: Even the smallest plan needs more memory than there is.
         """
         loss = self._computed(self._backend.step, batch)
-        self.on_texts(len(batch.labels))
+        self.on_texts(len(batch.ids))
         return StepReport(loss, len(batch.labels))
 
     def gradients(self, batch: Batch) -> tuple[float, AdapterState]:
@@ -188,7 +188,7 @@ class Engine:
             MemoryRanOut: Even the smallest plan needs more memory than there is.
         """
         found = self._computed(self._backend.gradients, batch)
-        self.on_texts(len(batch.labels))
+        self.on_texts(len(batch.ids))
         return found
 
     def _computed(self, compute: Callable[[Batch, Plan], Computed], batch: Batch) -> Computed:

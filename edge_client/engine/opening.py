@@ -86,6 +86,8 @@ def open_engine(
     plan: Plan | None = None,
     budget: Budget | None = None,
     device: str = CPU,
+    *,
+    is_of_words: bool = False,
 ) -> Engine:
     """Build an engine; the modules that compute are imported here and not before.
 
@@ -98,6 +100,7 @@ def open_engine(
         plan: How a step is computed; by default in float32, whole and without recomputation.
         budget: Kept within; see `budgeted.open_within`.
         device: What it computes on: `cpu`, or `cuda` where `devices.find_card` finds one.
+        is_of_words: Whether all words are asked for, not the task's labels.
 
     Raises:
         AdapterError: No adapter of this kind is known for the base's architecture.
@@ -114,7 +117,7 @@ def open_engine(
     limit = min(training.tokens, base.shape.positions - spec.prompt_tokens)
     encoder = Encoder(tokens, task, not spec.head, limit, spec.prompt_tokens)
     state = initial_adapter(spec, base, len(task.labels), seed=0)
-    words = [] if spec.head else tokens.label_word_ids(task)
+    words = [] if spec.head else None if is_of_words else tokens.label_word_ids(task)
     elsewhere = {} if device == CPU else {"device": device}
     backend = module.open_backend(base, spec, state, words, training, **elsewhere)
     cut = frozen_layers(spec, base.shape.layers)

@@ -132,7 +132,7 @@ class Budget:
             return
         work = self.option.work
         plan = replace(self.option.plan, tokens=min(self._longest, self.option.plan.tokens))
-        key = Key(self._base_id, work.computer, str(work.spec), plan.dtype)
+        key = Key(self._base_id, work.computer, work.what, plan.dtype)
         estimated = estimate(work, plan, self.option.memory.runtime).total
         try:
             self._corrections.record(key, plan, estimated, peak)

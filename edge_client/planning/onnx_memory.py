@@ -22,6 +22,7 @@ from edge_client.planning.torch_memory import (
     lowest_trained,
     table_pages,
     vector_elements,
+    words_bytes,
 )
 
 # Fitted to peaks measured by `smidgen profile grid`.
@@ -63,7 +64,11 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
         scratch=_dense_bytes(work),
         weights=max(layer_pages(work), table_pages(work)),
         kept=_waiting_bytes(work, plan) + _room_bytes(work, plan),
-        transient=max(_graph_bytes(work, plan), _embedding_bytes(work, plan)),
+        transient=max(
+            _graph_bytes(work, plan),
+            _embedding_bytes(work, plan),
+            words_bytes(work, plan) if work.masked else 0,
+        ),
         slack=FIXED_BYTES + TOKEN_BYTES * work.shape.vocabulary,
     )
 
@@ -78,7 +83,8 @@ def _waiting_bytes(work: Workload, plan: Plan) -> int:
     """What trained layers leave for backward: inputs, and tapes of those not recomputed.
 
     A tape is queries, keys, values, the sum between and the activation's input; attention's result
-    too where it is learnt from. The top layer goes on with one row per text after keys and values.
+    too where it is learnt from. The top layer goes on with one row per text after keys and values,
+    unless many tokens of a text are asked at.
     """
     sizes, top = _sizes(work, plan), work.shape.layers - 1
     entry = sizes.state // 2 if plan.is_kept_in_half else sizes.state
@@ -87,7 +93,8 @@ def _waiting_bytes(work: Workload, plan: Plan) -> int:
     for index in range(lowest_trained(work, plan), work.shape.layers):
         total += entry
         if index not in plan.recompute:
-            total += 2 * sizes.state if index == top else states * sizes.state + sizes.inner
+            is_short = index == top and work.is_top_short
+            total += 2 * sizes.state if is_short else states * sizes.state + sizes.inner
     return total
 
 
@@ -103,7 +110,8 @@ def _room_bytes(work: Workload, plan: Plan) -> int:
     tape = 0 if is_all_kept else 4 * sizes.state + sizes.inner
     back = 4 * sizes.state if lowest < work.shape.layers else 0  # at q, k, v and the input
     common = 3 * sizes.state + sizes.inner  # h, m, attention's result; active
-    return turns * sizes.state + tape + back + common
+    asked = sizes.state if work.masked else 0  # the gradient at what the head reads
+    return turns * sizes.state + tape + back + common + asked
 
 
 def _graph_bytes(work: Workload, plan: Plan) -> int:

@@ -61,6 +61,8 @@ class Workload:
             memory.
         kept_numbers: Numbers that training keeps for each trained one beside its value and
             gradient: AdamW's two moments, or what `Training.kept_numbers` says.
+        masked: Tokens of a text, of the longest, at each of which all words are asked for; 0: one
+            answer is, of few labels.
 
     Raises:
         AdapterError: A soft prompt that leaves no room for a text, or top layers that are not
@@ -76,6 +78,7 @@ class Workload:
     engine: str = "torch"
     device: str = "cpu"
     kept_numbers: int = 2
+    masked: int = 0
 
     def __post_init__(self) -> None:
         if self.spec.prompt_tokens >= self.shape.positions:
@@ -89,6 +92,16 @@ class Workload:
     def computer(self) -> str:
         """The engine and, if it is not the processor, the device: peaks of one are alike."""
         return self.engine if self.device == "cpu" else f"{self.engine} {self.device}"
+
+    @property
+    def what(self) -> str:
+        """What is trained, by name: peaks of one are alike."""
+        return f"{self.spec} masked:{self.masked}" if self.masked else str(self.spec)
+
+    @property
+    def is_top_short(self) -> bool:
+        """Whether the top layer goes on with one row per text after keys and values."""
+        return not (self.shape.is_decoder or self.masked)
 
     @property
     def longest(self) -> int:

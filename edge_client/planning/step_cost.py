@@ -96,12 +96,14 @@ def layer_calls(work: Workload, plan: Plan) -> int:
 
 
 def step_flops(work: Workload, plan: Plan) -> float:
-    """Operations of one step in matrix products; adapters, norms and the head are left out.
+    """Operations of one step in matrix products; adapters, norms and heads of labels are left out.
 
     Frozen weights have no gradient of their own, so going back through a linear costs what going
     forward costs. A recomputation leaves out the feed-forward's last product.
     """
-    lowest, total = lowest_trained(work, plan), 0.0
+    # All words are asked for twice, for their sum and for their shares, and once they go back.
+    words = 2.0 * work.batch * work.masked * work.shape.vocabulary * work.shape.embedding
+    lowest, total = lowest_trained(work, plan), 3.0 * words
     for index in range(work.shape.layers):
         linears, last, attention = _layer_flops(work, plan, index)
         total += linears + attention
@@ -116,7 +118,7 @@ def _layer_flops(work: Workload, plan: Plan, index: int) -> tuple[float, float, 
     """Forward of the whole batch: linears, the last of them, attention's two products."""
     shape, tokens = work.shape, plan.tokens + work.spec.prompt_tokens
     texts, rows = work.batch, work.batch * tokens
-    is_short = index == shape.layers - 1 and not shape.is_decoder
+    is_short = index == shape.layers - 1 and work.is_top_short
     late = texts if is_short else rows  # rows that go on after keys and values
     sizes = linear_sizes(shape)
     seen = {name: rows if name in ("k", "v") else late for name in sizes}

@@ -19,7 +19,7 @@ from edge_client.adapters.spec import frozen_layers, largest_rank
 from edge_client.bases.architectures import FAMILIES, Shape, has_bias
 from edge_client.bases.layout import linear_size
 from edge_client.bases.quantization import BLOCK
-from edge_client.planning.chunks import HEAD_ROWS, SCORES, TABLE_ROWS
+from edge_client.planning.chunks import HEAD_ROWS, SCORES, TABLE_ROWS, WORD_ROWS
 from edge_client.planning.plan import Plan, Workload
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -264,7 +264,7 @@ def moments(work: Workload, plan: Plan) -> Iterator[Moment]:
     lowest, kept = lowest_trained(work, plan), 0
     yield Moment(0, _embedding_bytes(work, plan), table_pages(work))
     for index in range(top + 1):
-        is_short = index == top and not work.shape.is_decoder
+        is_short = index == top and work.is_top_short
         is_graph = index >= lowest and index not in plan.recompute
         graph = _graph_bytes(work, sizes, is_short) if is_graph else 0
         held = _forward_bytes(work, sizes, is_short, is_graph)
@@ -272,7 +272,7 @@ def moments(work: Workload, plan: Plan) -> Iterator[Moment]:
         kept += graph + (sizes.state if index >= lowest else 0)
     yield Moment(kept, _head_bytes(work, plan, sizes), pages)
     for index in range(top, lowest - 1, -1):
-        is_short = index == top and not work.shape.is_decoder
+        is_short = index == top and work.is_top_short
         graph = _graph_bytes(work, sizes, is_short)
         again = graph if index in plan.recompute else 0
         result = 0 if is_short else sizes.state  # the layer above has let go of its input
@@ -328,12 +328,23 @@ def _embedding_bytes(work: Workload, plan: Plan) -> int:
 
 
 def _head_bytes(work: Workload, plan: Plan, sizes: _Sizes) -> int:
-    """An encoder's head sees one row per text; a decoder's streams over the vocabulary."""
+    """An encoder's head sees one row per text; of all words it streams over the vocabulary."""
+    if work.masked:
+        return words_bytes(work, plan) + sizes.state  # the gradient at what the head sees
     if not work.shape.is_decoder:
         return 0
     width, tokens = DTYPE_BYTES[plan.dtype], plan.micro_batch * plan.tokens
     rows = min(HEAD_ROWS, work.shape.vocabulary)
     return rows * (work.shape.hidden * (4 + width) + tokens * (8 + width)) + 4 * sizes.state
+
+
+def words_bytes(work: Workload, plan: Plan) -> int:
+    """What asking for all words holds at once: states of the answers, a slice of words, logits."""
+    width, embedding = DTYPE_BYTES[plan.dtype], work.shape.embedding
+    answers = min(plan.micro_batch, work.batch) * work.masked
+    rows = min(WORD_ROWS, work.shape.vocabulary)
+    states = answers * (3 * work.shape.hidden + 6 * embedding) * 4
+    return states + rows * (embedding * (4 + 4 + width) + answers * (8 + width))
 
 
 def parts(estimated: MemoryEstimate) -> Mapping[str, int]:

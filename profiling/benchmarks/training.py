@@ -100,6 +100,7 @@ class Settings:
         seed: Seed of texts and random weights.
         isa: What torch is held to, such as `avx2`; empty for all that the processor has.
         patience_s: Seconds of steps after which no more are begun; see `Request`.
+        masked: Tokens of each text at which all words are asked for; 0: it is asked for a label.
 
     Raises:
         BenchmarkError: A value is out of range.
@@ -121,6 +122,7 @@ class Settings:
     isa: str = ""
     patience_s: float | None = None
     device: str = CPU
+    masked: int = 0
 
     def __post_init__(self) -> None:
         try:
@@ -144,12 +146,20 @@ class Settings:
                 "warmup": (0, self.warmup, 1_000_000),
                 "threads": (1, 1 if self.threads is None else self.threads, 1024),
                 "seed": (0, self.seed, 2**63 - 1),
+                "masked": (0, self.masked, self.tokens),
             }
         )
+        is_for_words = not (self.masked and self.spec.head)
+        demand(is_for_words, "--masked asks for words; take an --adapter without a head", BenchmarkError)
 
     @property
     def spec(self) -> AdapterSpec:
         return parse_adapter(self.adapter)
+
+    @property
+    def trained(self) -> str:
+        """What is trained, for people and records."""
+        return f"{self.spec} masked:{self.masked}" if self.masked else str(self.spec)
 
 
 class Benchmark:
@@ -280,6 +290,7 @@ class Benchmark:
             dtypes=("float32",) if settings.isa else None,
             patience_s=settings.patience_s,
             device=settings.device,
+            masked=settings.masked,
         )
 
     def _run(self, name: str, dropped: str | None, listen: Callable[[Line], None]) -> TrainingRun:
@@ -297,7 +308,7 @@ class Benchmark:
             bits=self.base.bits,
             batch=settings.batch,
             tokens=settings.tokens,
-            adapter="all weights" if name == "full" else str(settings.spec),
+            adapter="all weights" if name == "full" else settings.trained,
             outcome=child.outcome,
             plan=done.get("plan"),
             stepped_down_from=done.get("stepped_down_from"),

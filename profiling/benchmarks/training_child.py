@@ -7,7 +7,7 @@ the engine's own reading, as a device's do.
 """
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 
 import numpy as np
@@ -52,6 +52,7 @@ def open_for(request: Request) -> Engine:
         parse_budget(request.memory_budget),
         dtypes=("float32",) if is_float32 else request.dtypes,
         device=request.device,
+        masked=request.masked,
     )
 
 
@@ -66,6 +67,7 @@ def smallest_plan_bytes(request: Request) -> int:
         request.tokens,
         len(request.words),
         name,
+        masked=request.masked,
     )
     facts = read_facts(runtime=runtime_bytes(name))
     found = options(work, facts.runtime_bytes, facts.nominal)
@@ -78,7 +80,7 @@ def train(request: Request, engine: Engine) -> None:
 
     def step(row: Texts) -> float:
         batch = Batch(row.ids, row.attention, row.mask_positions, row.labels)
-        return engine.train_step(batch).loss
+        return engine.train_step(_masked(batch, request) if request.masked else batch).loss
 
     measured = run_steps(request, random_texts(request), step)
     card = engine.device_peak()
@@ -99,6 +101,15 @@ def train(request: Request, engine: Engine) -> None:
         trained_parameters=sum(tensor.size for tensor in engine.adapter().values()),
         **measured,
     )
+
+
+def _masked(batch: Batch, request: Request) -> Batch:
+    """The same texts, asked for the words themselves at evenly spaced tokens."""
+    texts = np.arange(request.batch)
+    places = np.linspace(0, request.tokens - 1, request.masked).astype(np.int64)
+    labels = batch.ids[:, places].ravel()
+    of = np.repeat(texts, request.masked)
+    return replace(batch, mask_positions=np.tile(places, request.batch), labels=labels, texts=of)
 
 
 def label(request: Request, engine: Engine) -> None:

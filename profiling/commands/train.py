@@ -52,6 +52,13 @@ def train_steps(
     batch: Annotated[int, typer.Option(help="Texts in a step, 1 or more.")] = Settings.batch,
     tokens: TokensOption = Settings.tokens,
     adapter: AdapterOption = Settings.adapter,
+    masked: Annotated[
+        int,
+        typer.Option(
+            help="Tokens of each text at which all words of the vocabulary are asked for, as in "
+            "masked-language modelling; 0: each is asked for a label."
+        ),
+    ] = Settings.masked,
     memory_budget: BudgetOption = AUTO,
     cgroup: Annotated[
         str | None,
@@ -98,6 +105,7 @@ def train_steps(
             batch=batch,
             tokens=tokens,
             adapter=adapter,
+            masked=masked,
             memory_budget=memory_budget,
             cap_bytes=None if cgroup is None else parse_size("--cgroup", cgroup),
             steps=steps,
@@ -141,6 +149,8 @@ def _peer_names(every: bool, chosen: list[str], settings: Settings) -> list[str]
     spec = settings.spec
     if names and (not spec.rank or spec.head or spec.ranks):
         raise BenchmarkError(f"peers train LoRA alone; --adapter {settings.adapter} is another")
+    if names and settings.masked:
+        raise BenchmarkError("peers ask for labels; leave --masked or the peers away")
     if names and settings.device != CPU:
         raise BenchmarkError(
             f"--device {settings.device}: peers compute on the processor; leave --device or the "

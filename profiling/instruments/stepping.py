@@ -50,6 +50,7 @@ class Request:
         patience_s: Seconds of steps that count after which no further one is begun, once there
             are three; None: all are taken.
         device: What our engine computes on, `cpu` or `cuda`.
+        masked: Tokens of each text at which all words are asked for; 0: it is asked for a label.
     """
 
     engine: str
@@ -72,6 +73,7 @@ class Request:
     dtypes: tuple[str, ...] | None = None
     patience_s: float | None = None
     device: str = "cpu"
+    masked: int = 0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

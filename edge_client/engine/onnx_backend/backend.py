@@ -144,7 +144,7 @@ def open_backend(
     base: Base,
     spec: AdapterSpec,
     state: AdapterState,
-    label_words: Sequence[Sequence[int]],
+    label_words: Sequence[Sequence[int]] | None,
     training: Training,
 ) -> Backend:
     """A backend with an adapter in place.
@@ -153,7 +153,7 @@ def open_backend(
         base: A pack or a plain folder of a masked language model.
         spec: The adapter.
         state: Its values.
-        label_words: Token ids asked for at the mask; empty for a classifier.
+        label_words: Token ids asked for at the mask; empty for a classifier; None: all words are.
         training: The optimizer and its settings.
     """
     network = Network(base, spec, state, label_words, threads())
