@@ -106,6 +106,7 @@ def _room_bytes(work: Workload, plan: Plan) -> int:
     cut = frozen_layers(work.spec, work.shape.layers)
     if 0 < cut < work.shape.layers:  # the states at the cut lie apart from what makes them
         turns = 3 if plan.is_kept_in_half or cut < lowest else 2
+    turns = max(turns, int(work.masked > 0))  # the top layer's own sum is of all tokens
     is_all_kept = lowest == 0 and not plan.recompute
     tape = 0 if is_all_kept else 4 * sizes.state + sizes.inner
     back = 4 * sizes.state if lowest < work.shape.layers else 0  # at q, k, v and the input

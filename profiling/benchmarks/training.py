@@ -24,7 +24,7 @@ from edge_client.adapters.spec import (
 )
 from edge_client.engine import opening
 from edge_client.engine.devices import check_device
-from edge_client.errors import installing
+from edge_client.errors import demand, installing
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.resources import fast_dtypes, flags_here
 from edge_client.planning.sizes import AUTO, BudgetError, parse_budget
@@ -149,8 +149,8 @@ class Settings:
                 "masked": (0, self.masked, self.tokens),
             }
         )
-        is_for_words = not (self.masked and self.spec.head)
-        demand(is_for_words, "--masked asks for words; take an --adapter without a head", BenchmarkError)
+        is_right = not (self.masked and self.spec.head)
+        demand(is_right, "--masked asks for words; leave +head of --adapter out", BenchmarkError)
 
     @property
     def spec(self) -> AdapterSpec:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edge_client.engine.onnx_backend.bench import Bench
+from edge_client.engine.onnx_backend.bench import Bench, Rooms
 from edge_client.engine.onnx_backend.operators import (
     Activation,
     Attention,
@@ -67,11 +67,12 @@ class Pass:
         """What the head reads of the top layer's states."""
         return x if self.places is None else x[self.places]
 
-    def unread(self, g: np.ndarray) -> np.ndarray:
+    def unread(self, g: np.ndarray, rooms: Rooms) -> np.ndarray:
         """A gradient at what the head reads, at the top layer's states; no row is read twice."""
         if self.places is None:
             return g
-        whole = np.zeros((self.rows, g.shape[1]), np.float32)
+        whole = rooms.take("asked", (self.rows, g.shape[1]))
+        whole.fill(0.0)
         whole[self.places] = g
         return whole
 
@@ -253,3 +254,10 @@ class Layer:
         if is_short:
             first[run.answers] += late  # no row twice
         return first
+
+
+def compacted(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The states of some texts, (N, H), moved to the front of where all were."""
+    for place, row in enumerate(rows):
+        x[place] = x[row]
+    return x[: len(rows)].reshape(-1, x.shape[2])

@@ -17,7 +17,7 @@ from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
 from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import open_bench
 from edge_client.engine.onnx_backend.head import Classifier, Cloze, Head, Transform, Words
-from edge_client.engine.onnx_backend.layers import Layer, Pass, Tape
+from edge_client.engine.onnx_backend.layers import Layer, Pass, Tape, compacted
 from edge_client.engine.onnx_backend.operators import (
     Activation,
     Attention,
@@ -252,7 +252,7 @@ class Network:
         for index in range(self._start, self.shape.layers):
             if watch is not None and index in watch.layers:
                 left = going_on(watch, index, rows, self._answers(index, x, run))
-                rows, x, run = rows[left], _compacted(run.by_text(x), left), run.some(left)
+                rows, x, run = rows[left], compacted(run.by_text(x), left), run.some(left)
             if not len(rows):
                 return rows, np.empty((0, self.shape.hidden), np.float32)
             x = self._up(index, x, run, self._tape(index, run))
@@ -326,9 +326,10 @@ class Network:
         # An input lies where it will wait, but for one that waits in half precision.
         is_waiting = [index >= lowest and not plan.is_kept_in_half for index in range(layers)]
         names = [f"{index}.x" if waits else None for index, waits in enumerate(is_waiting)]
+        names.append("x0" if is_waiting[-1] else None)  # of the top layer's own sum
         x, summed = self._enter(batch, run, is_waiting[0])
         tapes: dict[int, Tape] = {}
-        for index, above in list(enumerate([*names[1:], None]))[self._start :]:
+        for index, above in list(enumerate(names[1:]))[self._start :]:
             if plan.is_kept_in_half and index >= lowest:
                 self._put_aside(index, x)
             is_kept = index >= lowest and index not in plan.recompute
@@ -342,7 +343,8 @@ class Network:
         loss, top_g = self._head.backward(top, *known, share, into, batch.offsets)
         if lowest < layers:
             self._top_norm.gradients(top_g, into)
-            g = run.unread(self._top_norm.backward(seen, top_g, top_g))
+            g = self._top_norm.backward(seen, top_g, top_g)
+            g = run.unread(g, self._bench.rooms)
             bottom_g = self._walk_back(run, plan, lowest, tapes, g, into)
             if summed is not None and bottom_g is not None:
                 self._embed_back(summed, run, bottom_g, into)
@@ -394,10 +396,3 @@ class Network:
         self._layers.clear()
         self._bench.close()
         self.frozen.close()
-
-
-def _compacted(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The states of some texts, (N, H), moved to the front of where all were."""
-    for place, row in enumerate(rows):
-        x[place] = x[row]
-    return x[: len(rows)].reshape(-1, x.shape[2])

@@ -50,7 +50,8 @@ WORKS = st.builds(
     st.sampled_from(ADAPTERS).map(parse_adapter),
     st.integers(1, 33),
     st.integers(8, 600),
-)
+    masked=st.sampled_from((0, 6)),
+).filter(lambda work: not (work.masked and (work.spec.head or work.shape.is_decoder)))
 ONNX_WORKS = st.builds(
     Workload,
     st.sampled_from((LARGE, SMALL, REPEATED)),
@@ -59,7 +60,8 @@ ONNX_WORKS = st.builds(
     st.integers(1, 33),
     st.integers(8, 600),
     engine=st.just("onnx"),
-)
+    masked=st.sampled_from((0, 6)),
+).filter(lambda work: not (work.masked and work.spec.head))
 RATES = st.sampled_from((AVX512, NEON))
 
 

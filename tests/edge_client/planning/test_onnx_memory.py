@@ -176,13 +176,19 @@ def rooms_after_a_step(
 ) -> int:
     """Bytes of all rooms but the one for a dense matrix."""
     state = initial_adapter(work.spec, base, 2, seed=0)
-    network = Network(base, work.spec, state, [] if work.spec.head else [[5], [6]], 2)
+    words = None if work.masked else [] if work.spec.head else [[5], [6]]
+    network = Network(base, work.spec, state, words, 2)
     network.prefix = open_prefix(cache, frozen_layers(work.spec, base.layers), base.layers)
     ids = np.full((TEXTS, TOKENS), 7)
     attention = np.ones_like(ids)
     attention[1, 30:] = 0
     answers, labels = np.full(TEXTS, 3), np.arange(TEXTS) % 2
-    network.backward(Batch(ids, attention, answers, labels), plan)
+    batch = Batch(ids, attention, answers, labels)
+    if work.masked:
+        places, texts = np.tile(np.arange(work.masked), TEXTS), np.arange(TEXTS)
+        of = np.repeat(texts, work.masked)
+        batch = replace(batch, mask_positions=places, labels=places, texts=of)
+    network.backward(batch, plan)
     taken = network._bench.rooms.bytes - estimate(work, plan, 0).scratch
     network.close()
     return taken
@@ -232,6 +238,26 @@ def test_the_rooms_of_a_step_take_what_the_formula_says(
     # Left out of the formula: what goes on in the top layer, one row per text.
     tops = 4 * plan.micro_batch * (6 * base.shape.hidden + base.shape.intermediate)
     assert 0 <= taken - (said - too_many * state) <= tops
+
+
+@pytest.mark.parametrize(
+    ("family", "adapter", "plan"),
+    [
+        *(("roberta", "lora:4", plan) for plan, _ in (*PLANS, *SHALLOW[:3])),
+        ("roberta", "lora:2@q,o,up,down", PLANS[3][0]),
+        ("albert", "prompt:5", PLANS[3][0]),
+        ("bert", "bias", PLANS[0][0]),
+    ],
+)
+def test_the_rooms_of_a_step_that_asks_for_all_words_take_what_the_formula_says(
+    tmp_path: Path, family: str, adapter: str, plan: Plan
+) -> None:
+    base, spec = zeros(family, 4, tmp_path), parse_adapter(adapter)
+    work = Workload(base.shape, 8, spec, TEXTS, TOKENS, engine="onnx", masked=6)
+    taken = rooms_after_a_step(base, work, plan)
+    if family == "albert":
+        taken -= 4 * plan.micro_batch * (TOKENS + spec.prompt_tokens) * base.shape.embedding
+    assert taken == estimate(work, plan, 0).kept
 
 
 # Adapters of top layers with a cache, and how many states the formula says too many.
