@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import re
 import subprocess
@@ -169,6 +170,14 @@ def test_a_peer_holds_our_weights_and_trains(
     assert name in ratio_notes("torch", {name: found})[0]
 
 
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+def test_all_words_are_asked_for_at_masked_tokens(settings: Settings, engine: str) -> None:
+    """The first loss is about that of a guess: log of the vocabulary's size, not of four labels."""
+    run = Benchmark(replace(settings, engine=engine, masked=3)).ours()
+    assert run.outcome == DONE and run.untrained == [] and run.adapter.endswith(" masked:3")
+    assert run.losses[0] > 2 * math.log(4)
+
+
 def test_a_run_that_did_not_end_has_no_ratio(ours: TrainingRun) -> None:
     killed = replace(ours, engine="nf4", outcome=KILLED_BY_CAP)
     assert set(ratios(ours, [killed])["nf4"].values()) == {None}
@@ -326,6 +335,9 @@ def test_a_file_that_is_no_grid_is_named(tmp_path: Path) -> None:
         (["--base", "embedded", "--threads", "0"], "--threads 0 is less than 1"),
         (["--base", "embedded", "--peer", "mine"], "--peer mine is not known"),
         (["--base", "embedded", "--peers", "--adapter", "bias"], "peers train LoRA alone"),
+        (["--base", "embedded", "--peers", "--masked", "3"], "peers ask for labels"),
+        (["--base", "embedded", "--masked", "9999"], "masked"),
+        (["--base", "embedded", "--masked", "3", "--adapter", "head"], "--masked asks for words"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], expected: str) -> None:
