@@ -203,8 +203,9 @@ def _check(at: Opening, way: Way, beneath: Given | None) -> None:
     own = bank_spec(AdapterSpec(rank=most, targets=way.targets), shape)
     check_ranks(own, shape)
     if below and way.method not in EVEN:  # any module may get all ranks of the bank
+        fullest = above(bank)
         try:
-            check_ranks(above(bank), shape)
+            check_ranks(fullest, shape)
         except AdapterError as error:
             raise AdapterError(
                 f"--above: the shared adapter {below} leaves no room for {way.bank} ranks more in "

@@ -56,5 +56,5 @@ def test_each_text_is_trained_on_or_kept_aside(count: int, seed: int) -> None:
 
 
 def test_too_few_texts_are_one_line() -> None:
-    with pytest.raises(TrainingError, match="3 labelled texts: some are kept aside"):
+    with pytest.raises(TrainingError, match="3 labelled texts: a part is kept aside"):
         kept_aside([Example(str(number)) for number in range(3)], 1)
