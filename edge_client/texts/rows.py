@@ -255,7 +255,7 @@ def _parquet_rows(path: Path, bounds: Bounds | None) -> Rows:
                 is_long = sum(map(len, columns.values())) > LONGEST_LINE
                 fault = f"longer than {LONGEST_LINE:,} characters" if is_long else ""
                 yield number, {} if is_long else columns, fault
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         told = plain(str(error))[:200]
         raise DataError(f"{path} cannot be read as Parquet: {told}") from error
 

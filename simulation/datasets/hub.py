@@ -214,5 +214,5 @@ def _parquet_file(path: Path) -> Any:
         raise DataError(told) from error
     try:
         return parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path.name} is not a Parquet file: {error}") from error

@@ -270,6 +270,20 @@ def test_a_parquet_row_without_text_or_label_is_left_out(tmp_path: Path) -> None
     assert read == [Example("x", label="good")]
 
 
+@pytest.mark.parametrize("where", ["text", "storm"])
+def test_a_parquet_file_that_is_not_utf_8_is_named(tmp_path: Path, where: str) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"text": ["storm"] * 3, "label": ["weather"] * 3})
+    parquet.write_table(table, path, compression="none", use_dictionary=False)
+    raw = where.encode()
+    path.write_bytes(path.read_bytes().replace(raw, b"\x80" + raw[1:]))
+    with pytest.raises(DataError, match=r"a\.parquet cannot be read as Parquet"):
+        read_file(path, LABELS, labelled=True)
+
+
 def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = write(tmp_path / "a.parquet", "no parquet")
