@@ -272,8 +272,8 @@ def test_a_parquet_row_without_text_or_label_is_left_out(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("where", ["text", "storm"])
 def test_a_parquet_file_that_is_not_utf_8_is_named(tmp_path: Path, where: str) -> None:
-    import pyarrow
-    from pyarrow import parquet
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
 
     path = tmp_path / "a.parquet"
     table = pyarrow.table({"text": ["storm"] * 3, "label": ["weather"] * 3})
