@@ -14,7 +14,7 @@ from coordinator.commands.orders import extend, pause, resume, rollback, stop
 from coordinator.commands.runs import list_runs
 from coordinator.commands.serve import serve_command
 from coordinator.commands.status import status
-from coordinator.commands.stores import backup, prune, verify
+from coordinator.commands.stores import backup, move, prune, verify
 
 app = typer.Typer(
     help="Run on a server: create runs, serve them to devices, export the adapter.",
@@ -33,6 +33,7 @@ app.command()(export)
 app.command()(prune)
 app.command()(verify)
 app.command()(backup)
+app.command()(move)
 app.command()(pause)
 app.command()(resume)
 app.command()(stop)

@@ -11,6 +11,7 @@ keep_last = 0.5
 [devices]                   # which devices of the fleet it wants; all of them by default
 tags = { site = "kitchen" }
 
+`preset = "silos"` says many of them at once, see `coordinator.presets`;
 `docs/examples/run.toml` says every key.
 """
 
@@ -24,23 +25,25 @@ from typing import Any, Literal
 import msgspec
 
 from coordinator.plugins import check_known
+from coordinator.presets import laid_under
 from coordinator.rounds.choice import DeviceChoice
 from coordinator.rounds.learning.settings import (
     LORA_MEANS,
     Learning,
+    check_kind,
     check_net,
     check_together,
 )
 from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.rounds.selection import cohort_size
 from edge_client.adapters.ranks import LORA_ALPHA
-from edge_client.adapters.spec import parse_adapter
+from edge_client.adapters.spec import parse_adapter, usual_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput, demand
 from edge_client.planning.sizes import BudgetError, parse_size
 from edge_client.texts.ready_tasks import find_task
-from edge_client.texts.tasks import Task, small_text, task_from_mapping
+from edge_client.texts.tasks import Kind, Task, small_text, task_from_mapping
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.packs import MOST_MIRRORS, check_mirror
 from edge_client.wire.training import Training
@@ -64,9 +67,10 @@ class RunConfig:
 
     Attributes:
         name: The run's name; 1 to 64 characters.
-        task: Labels, patterns and verbalizer.
+        task: What devices are asked: labels, tags of words, or masked words.
         base: `embedded`, a folder or a hub name, as typed.
-        adapter: Adapter spec, such as `lora:8@q,v`.
+        adapter: Adapter spec, such as `lora:8@q,v`; in a file that says none with a head where the
+            task needs one.
         prompt_init: Text a soft prompt starts from; empty for random words.
         training: How a device trains in one round.
         learning: How the coordinator learns from a round.
@@ -88,6 +92,10 @@ class RunConfig:
             it took nearly all devices that answered.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
         evaluate_cohort: Devices asked to evaluate an adapter; 0 for all that are there.
+        evaluate_share: Share of its test texts that a device evaluates on, drawn in each round;
+            after the last round it is all of them.
+        keep: Which adapter is the run's in the end: the `last`, or the `best` of those that were
+            evaluated.
         norm_bound: Norm down to which longer updates are scaled; `adaptive` follows the rounds'
             medians, 0 lets in any.
         max_examples: Largest weight of a device in a mean; `adaptive` follows the rounds'
@@ -119,6 +127,8 @@ class RunConfig:
     adaptive_deadline: bool = True
     evaluate_every: int = 1
     evaluate_cohort: int = 0
+    evaluate_share: float = 1.0
+    keep: Literal["best", "last"] = "last"
     norm_bound: float | Literal["adaptive"] = "adaptive"
     max_examples: int | Literal["adaptive"] = "adaptive"
     seed: int = 0
@@ -145,9 +155,14 @@ class RunConfig:
             check_together(self.learning, self.training, self.updates, self.rounds)
             if spec.net:
                 is_labelling = self.labelling is not None
-                check_net(spec.net, self.learning, self.training, is_labelling, self.patience)
+                rest = self.training, is_labelling, self.patience, self.keep
+                check_net(spec.net, self.learning, *rest)
         except ValueError as error:
             raise ConfigError(f"learning: {error}") from None
+        try:
+            check_kind(self.kind, self.learning, self.training, self.labelling is not None)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         _demand(0.0 < self.fraction <= 1.0, "fraction: above 0 and at most 1")
         _demand(0 <= self.max_cohort <= 1_000_000, "max_cohort: 0 to 1000000")
         _demand(1.0 <= self.over_selection <= 10.0, "over_selection: 1 to 10")
@@ -159,6 +174,8 @@ class RunConfig:
         said = "patience: counts evaluations between rounds, and evaluate_every = 0 has none"
         _demand(not self.patience or self.evaluate_every > 0, said)
         _demand(0 <= self.evaluate_cohort <= 1_000_000, "evaluate_cohort: 0 to 1000000")
+        _demand(0.0 < self.evaluate_share <= 1.0, "evaluate_share: above 0 to 1")
+        _demand(self.keep in ("best", "last"), "keep: best or last")
         _demand(
             self.norm_bound == "adaptive" or 0.0 <= self.norm_bound < 1e38,
             "norm_bound: `adaptive`, a number above 0, or 0 for none",
@@ -214,6 +231,10 @@ class RunConfig:
     def labels(self) -> tuple[str, ...]:
         return self.task.labels
 
+    @property
+    def kind(self) -> Kind:
+        return self.task.kind
+
 
 def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfig:
     """Read a run file, then let flags override it.
@@ -223,18 +244,19 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
         overrides: Values by field of `RunConfig`, `Training`, `Labelling` or `DeviceChoice`; None
             leaves the file's, and `tags` go beside the file's. `task` is a task file, relative to
             the working directory, or a ready-made one. `labelling` says whether devices label; any
-            of its fields says so too.
+            of its fields says so too. `preset` goes before the file's.
 
     Raises:
         ConfigError: The file is missing or not TOML, or has an unknown key or a wrong value.
         TaskError: The task is missing or makes no sense.
         AdapterError: The adapter is outside the grammar.
+        PresetError: No preset has the name that is said.
     """
-    table = _read_table(path) if path else {}
     origin = str(path) if path else "flags"
-    task = table.get("task")
-    _check_keys(table, RunConfig, origin)
     flags = {key: value for key, value in overrides.items() if value is not None}
+    table = laid_under(_read_table(path) if path else {}, flags.pop("preset", None))
+    task = table.get("task")
+    _check_names(table, [*_names(RunConfig), "preset"], origin)
     training = _merged(table, "training", Training, flags, origin)
     learning = _merged(table, "learning", Learning, {}, origin)
     updates = _merged(table, "updates", Updates, {}, origin)
@@ -257,7 +279,9 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
         merged["asynchronous"] = asynchronous
     if is_labelling or labelling or "labelling" in table:
         merged["labelling"] = labelling
-    parse_adapter(merged.get("adapter", RunConfig.adapter))
+    if "adapter" not in merged:
+        merged["adapter"] = usual_adapter(task["kind"], RunConfig.adapter)
+    parse_adapter(merged["adapter"])
     try:
         config = msgspec.convert(merged, RunConfig)
         check_known(config.learning)

@@ -25,8 +25,8 @@ from coordinator.rounds.learning.memory import Memory, decode_memory, encode_mem
 from coordinator.rounds.learning.optimizers import ServerOptimizer
 from coordinator.rounds.pace.heard import Heard
 from coordinator.rounds.selections.selection import Asking, Selection
-from edge_client.wire.confidences import Confidences
-from edge_client.wire.confidences import counted as counted_texts
+from edge_client.wire.reported.confidences import Confidences
+from edge_client.wire.reported.confidences import counted as counted_texts
 from edge_client.wire.tensors import AdapterState
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coordinator.api.starting import start_of
-from coordinator.api.stores import Place, open_store
+from coordinator.api.stores import AtStore, Place, open_store
 from coordinator.config import ConfigError, RunConfig, read_run_config
 from coordinator.plugins import know_folder
 from coordinator.storage import runs as stored
+from coordinator.storage.place import place_of
 from coordinator.storage.status import status_of
 from coordinator.storage.store import Run, Store
 from edge_client.errors import demand
@@ -43,8 +44,10 @@ class RunStatus:
         round_index: The round that it is in, or the last one.
         rounds: Rounds until it is finished.
         devices: Names of those that joined.
-        accuracy_by_round: Share of right labels, over all devices' test texts; 0 is before any
-            training.
+        accuracy_by_round: Share of right labels, or masked words, over all devices' test texts; 0
+            is before any training. Empty of tagging.
+        f1_by_round: F1 of entities, words and type right, likewise; of tagging.
+        perplexity_by_round: Of masked words, likewise.
     """
 
     run_id: str
@@ -54,6 +57,8 @@ class RunStatus:
     rounds: int
     devices: tuple[str, ...]
     accuracy_by_round: dict[int, float]
+    f1_by_round: dict[int, float] = field(default_factory=dict)
+    perplexity_by_round: dict[int, float] = field(default_factory=dict)
 
     @property
     def is_finished(self) -> bool:
@@ -61,11 +66,12 @@ class RunStatus:
 
 
 def create_run(
-    store: Place,
+    store: AtStore,
     run: RunConfig | Place | None = None,
     *,
     task: Place | None = None,
     name: str | None = None,
+    preset: str | None = None,
     base: Place | None = None,
     adapter: str | None = None,
     prompt_init: str | None = None,
@@ -95,6 +101,8 @@ def create_run(
     share: float | None = None,
     start: Place | None = None,
     plugins: Place | None = None,
+    database: str = "",
+    blobs: str = "",
 ) -> NewRun:
     """Create a run: from a `RunConfig`, or from a run file and keywords, which go before the file.
 
@@ -107,6 +115,7 @@ def create_run(
         run: The whole run, or its TOML file; None: the keywords say it.
         task: A task.toml, or the name of a ready-made task.
         name: Of the run, another one for each; by default the task's.
+        preset: Values for what neither file nor keyword says, by name, such as `silos`.
         base: Frozen base: a folder, a hub name or `embedded`.
         adapter: What is trained, such as `lora:8@q,v`.
         prompt_init: With prompt:N, the text it starts from.
@@ -137,6 +146,8 @@ def create_run(
         start: The adapter that it starts from, instead of a new one: a PEFT folder, or `RUN@N` of
             the store: a run's adapter after its round N, `best` or `last`.
         plugins: Folder as `serve(plugins=)` has it: its names may stand in the run file.
+        database: URL of a PostgreSQL database that machines share; by default SQLite's file.
+        blobs: Where adapters and updates lie, as `s3://BUCKET/PREFIX`; by default in the folder.
 
     Raises:
         WrongInput: A value outside its range, no such base or task, a name that is taken, or tags
@@ -147,6 +158,7 @@ def create_run(
     keywords = {
         "task": None if task is None else str(task),
         "name": name,
+        "preset": preset,
         "base": None if base is None else str(base),
         "adapter": adapter,
         "prompt_init": prompt_init,
@@ -176,7 +188,7 @@ def create_run(
         "share": share,
     }
     config = _config(run, keywords)
-    with closing(Store(Path(store))) as opened:
+    with closing(Store(place_of(store, database, blobs))) as opened:
         return add_run(opened, config, None if start is None else start_of(opened, str(start)))
 
 
@@ -199,13 +211,18 @@ def add_run(store: Store, config: RunConfig, start: stored.Start | None = None) 
     return NewRun(created.run_id, config.name, created.token)
 
 
-def runs(store: Place) -> list[RunStatus]:
+def runs(store: AtStore, *, database: str = "", blobs: str = "") -> list[RunStatus]:
     """Where every run of a store stands, the oldest first; also while it is served.
+
+    Args:
+        store: Folder of a store that `create_run` made.
+        database: URL of a PostgreSQL database that machines share; by default SQLite's file.
+        blobs: Where adapters and updates lie, as `s3://BUCKET/PREFIX`; by default in the folder.
 
     Raises:
         WrongInput: There is no store.
     """
-    with closing(open_store(store)) as opened:
+    with closing(open_store(place_of(store, database, blobs))) as opened:
         return [_status(opened, run) for run in opened.runs()]
 
 
@@ -219,4 +236,6 @@ def _status(store: Store, run: Run) -> RunStatus:
         rounds=found["rounds"],
         devices=tuple(one["name"] for one in found["devices"] if one["membership"] != "declined"),
         accuracy_by_round=dict(found["accuracy_by_round"]),
+        f1_by_round=dict(found["f1_by_round"]),
+        perplexity_by_round=dict(found["perplexity_by_round"]),
     )

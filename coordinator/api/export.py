@@ -8,10 +8,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from coordinator.api.stores import Place, open_store
+from coordinator.api.stores import AtStore, Place, open_store
 from coordinator.rounds.bounds import is_computable
 from coordinator.rounds.history import History, history_of
-from coordinator.storage.figures import accuracies, rows
+from coordinator.rounds.machine import kept_of
+from coordinator.storage.figures import accuracies, entities_by_round, losses_by_round, rows
+from coordinator.storage.place import place_of
 from coordinator.storage.runs import config_of, find_run
 from coordinator.storage.store import Run, Store
 from edge_client.adapters.card import Card
@@ -29,26 +31,30 @@ class ExportedAdapter:
         run_id: The run.
         round_index: The round whose adapter it is; 0: the untrained one.
         adapter_sha256: Of its bytes in the store.
+        rounds: Rounds of training that have closed.
     """
 
     folder: Path
     run_id: str
     round_index: int
     adapter_sha256: str
+    rounds: int
 
     @property
     def is_trained(self) -> bool:
-        """Whether a round of training has closed."""
+        """Whether it is of a round of training."""
         return self.round_index > 0
 
 
 def export(
-    store: Place,
+    store: AtStore,
     out: Place,
     *,
     run: str | None = None,
-    round_index: int | Literal["best", "last"] = "last",
+    round_index: int | Literal["best", "last"] | None = None,
     base_name: str = "",
+    database: str = "",
+    blobs: str = "",
 ) -> ExportedAdapter:
     """Write a round's adapter as a folder that PEFT loads.
 
@@ -59,9 +65,12 @@ def export(
         out: PEFT adapter folder to write; an earlier export there is replaced, nothing else.
         run: Run id or name; the newest run by default.
         round_index: Whose adapter: of the `last` closed round, of the `best` by evaluation (of
-            equals the newest), or of that round; 0 is the untrained one.
+            equals the newest), or of that round; 0 is the untrained one. By default the one that
+            the run keeps: the last, unless it says `keep = "best"`.
         base_name: What PEFT's users load the base by, such as a hub name; by default the run's
             base, of a folder its last part.
+        database: URL of a PostgreSQL database that machines share; by default SQLite's file.
+        blobs: Where adapters and updates lie, as `s3://BUCKET/PREFIX`; by default in the folder.
 
     Raises:
         WrongInput: No such store or run, a round whose adapter is gone or never was, or a place
@@ -70,12 +79,16 @@ def export(
     """
     folder = Path(out)
     check_adapter_folder("--out", folder)
-    with closing(open_store(store)) as opened:
+    with closing(open_store(place_of(store, database, blobs))) as opened:
         chosen = find_run(opened, run)
         config = config_of(chosen)
         history = history_of(chosen.adapter_sha256, opened.journal(chosen.run_id))
-        index = _round_of(opened, history, round_index)
-        sha256 = history.adapters[index]
+        index, sha256 = kept_of(config, history.state)
+        if round_index is not None:
+            index = _round_of(opened, history, round_index)
+            sha256 = history.adapters[index]
+        there = opened.blobs.present()
+        demand(sha256 in there, f"the adapter of round {index} is gone; `--round N` takes another")
         exported = Exported(
             adapter=config.adapter,
             base_name=base_name or chosen.base_reference,
@@ -91,7 +104,7 @@ def export(
             "another round's, such as --round best",
         )
         write_peft_folder(folder, exported, body, card)
-    return ExportedAdapter(folder, chosen.run_id, index, sha256)
+    return ExportedAdapter(folder, chosen.run_id, index, sha256, history.state.round_index)
 
 
 def _round_of(store: Store, history: History, asked: int | str) -> int:
@@ -103,7 +116,8 @@ def _round_of(store: Store, history: History, asked: int | str) -> int:
     if asked == "best":
         demand(history.best is not None, "--round best: no round was evaluated on any text yet")
     named = {"last": history.state.round_index, "best": history.best or 0}
-    there = [index for index, name in history.adapters.items() if store.blob_path(name).is_file()]
+    present = store.blobs.present()
+    there = [index for index, name in history.adapters.items() if name in present]
     kept = f"adapters are there of rounds {ranges(there)}"
     index = named[asked] if isinstance(asked, str) and asked in named else int(asked)
     is_closed = index <= history.state.round_index
@@ -127,10 +141,14 @@ def ranges(numbers: Sequence[int]) -> str:
 
 def _card(store: Store, run: Run, rounds: int) -> Card:
     table = rows(store, run.run_id)
+    losses = losses_by_round(table)
+    f1 = {index: one.strict for index, one in entities_by_round(table).items()}
     return Card(
         rounds=rounds,
         devices=len({row["device_id"] for row in table}),
         accuracies={index: one for index, one in accuracies(table).items() if index <= rounds},
         date=date.today().isoformat(),
         version=metadata.version("smidgen"),
+        entity_f1={index: one for index, one in f1.items() if index <= rounds and one is not None},
+        losses={index: one for index, one in losses.items() if index <= rounds},
     )

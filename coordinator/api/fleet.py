@@ -47,7 +47,7 @@ def _run_told(store: Store, run: Run, fleet: Mapping[str, Device], now_s: float)
         and wants(config, run.secret, fleet[key])
     ]
     newest = by_round(rows(store, run.run_id, max(0, state.round_index - 1)))
-    losses = [round_told(index, table)["loss"] for index, table in newest.items()]
+    losses = [round_told(index, table, config.task)["loss"] for index, table in newest.items()]
     known = [loss for loss in losses if loss is not None]
     standing = Standing(run, config, state, joined, here)
     return run_told(standing, known[-1] if known else None)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from coordinator.api.joining import join_line
 from coordinator.api.serve import PORT
-from coordinator.api.stores import Place
+from coordinator.api.stores import AtStore
 from coordinator.storage.keys import draw_secret
 from coordinator.storage.operators import add_operator
+from coordinator.storage.place import place_of
 from coordinator.storage.rows.tokens import insert_token
 from coordinator.storage.store import Store
 from coordinator.trust.authority import AUTHORITY_DAYS, SERVER_DAYS
@@ -69,7 +70,7 @@ class Initialized:
 
 
 def init(
-    store: Place,
+    store: AtStore,
     hosts: Sequence[str] = (),
     port: int | None = None,
     days: int | None = None,
@@ -88,11 +89,12 @@ def init(
     Raises:
         WrongInput: It has certificates, or a value, a name or a given file cannot be used.
     """
-    folder, now_s = Path(store), time.time()
+    place, now_s = place_of(store), time.time()
+    folder = place.folder
     _check_numbers(port, days, given)
     check_new(folder)
     told = PORT if port is None else port
-    with closing(Store(folder)) as opened:
+    with closing(Store(place)) as opened:
         if given is None:
             trust = make(folder, hosts or _own_names(), told, days or SERVER_DAYS, _now())
         else:
@@ -105,7 +107,7 @@ def init(
 
 
 def renew_certificate(
-    store: Place,
+    store: AtStore,
     hosts: Sequence[str] = (),
     port: int | None = None,
     days: int | None = None,
@@ -118,7 +120,7 @@ def renew_certificate(
     Raises:
         WrongInput: There is none to renew, or a value, a name or a given file cannot be used.
     """
-    folder = Path(store)
+    folder = place_of(store).folder
     _check_numbers(port, days, given)
     if given is None:
         trust = renew(folder, hosts, port, days or SERVER_DAYS, _now())

@@ -1,35 +1,47 @@
-"""Looking a store over, and copying it; both also while it is served."""
+"""Looking a store over, copying it, and moving it; the first two also while it is served."""
 
 import os
 import shutil
-import sqlite3
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from coordinator.api.stores import Place, holds_store, open_store
-from coordinator.storage.blobs import BlobDamaged
-from coordinator.storage.store import Store, StoreError, serving_alone
-from coordinator.upkeep.copying import copy_store
+from coordinator.api.stores import AtStore, Place, holds_store, open_store
+from coordinator.storage.blobs.blobs import BlobDamaged
+from coordinator.storage.database import DatabaseBusy, DatabaseDamaged
+from coordinator.storage.dialects import postgres
+from coordinator.storage.dialects.postgres import DatabaseAway
+from coordinator.storage.place import StorePlace, check_blobs, place_of
+from coordinator.storage.rows.every import is_empty
+from coordinator.storage.store import Store, StoreError
+from coordinator.upkeep.copying import copy_store, move_store
 from coordinator.upkeep.verifying import Found, look
 from coordinator.upkeep.watch import TLS, note
 from edge_client.errors import Failed, demand
 from edge_client.files import sync_folder
 from edge_client.outputs import check_out_parent
+from edge_client.wire.tensors import sha256
 
 
-def verify(store: Place, *, accept: bool = False) -> Found:
+def verify(store: AtStore, *, accept: bool = False) -> Found:
     """Look a store over: database, journals, blobs, and who may read it.
 
     Args:
-        store: Folder of a store that `create_run` made.
+        store: Folder or place of a store that `create_run` made.
         accept: Take the journals as they are for whole, and certificates that are gone for gone,
-            where nothing else is wrong: after a backup was put back by hand.
+            where nothing else is wrong: after a backup was put back by hand. Also take a store
+            that was moved elsewhere as it was left.
 
     Raises:
         WrongInput: There is no such store; with `accept`, one that is served.
     """
-    demand(holds_store(Path(store)), f"no store at {store}; name it with --store")
+    demand(holds_store(store), f"no store at {store}; name it with --store")
     try:
+        if accept:
+            with closing(Store(store, is_new=False, is_left=True)) as left:
+                left.stay()
         with closing(open_store(store)) as opened:
             found = look(opened)
             if accept and not found.wrong:
@@ -43,16 +55,17 @@ def verify(store: Place, *, accept: bool = False) -> Found:
 
 
 def _accept(store: Store) -> None:
-    with serving_alone(store.folder):
-        note(store).close()
+    with store.serving_alone():
+        if not store.place.is_shared:
+            note(store).close()
         store.secure((store.folder / TLS).is_dir())
 
 
-def backup(store: Place, out: Place) -> Found:
+def backup(store: AtStore, out: Place) -> Found:
     """Copy a store into a new folder, which is a store itself; also while it is served.
 
     Args:
-        store: Folder of a store that `create_run` made.
+        store: Folder or place of a store that `create_run` made.
         out: A folder that is not there yet, or empty.
 
     Returns:
@@ -62,22 +75,124 @@ def backup(store: Place, out: Place) -> Found:
         WrongInput: There is no such store, or `out` holds something.
         Failed: The store is damaged, or the copy cannot be written.
     """
-    place = Path(os.path.realpath(out))
-    check_out_parent("--out", place)
-    is_free = not os.path.lexists(place) or (place.is_dir() and not any(place.iterdir()))
-    demand(is_free, f"--out {out} is there; a new or an empty folder is expected")
-    part = place.with_name(f".{place.name}.part-{os.getpid()}")
     with closing(open_store(store)) as opened:
+        return _into_folder(opened, "--out", StorePlace(Path(out)), copy_store)
+
+
+def move(store: AtStore, to: str, *, blobs_to: str = "") -> Found:
+    """Take a store to another place: from a folder to servers, or back.
+
+    Blobs first, then all rows in one transaction: a move that is cut leaves the store as it was,
+    and is done by asking again. The new place is refused until all of it was found to be there, the
+    old one from then on.
+
+    Args:
+        store: Folder or place of a store that nobody serves.
+        to: URL of a database without rows, or a folder that is not there yet or empty.
+        blobs_to: Where the blobs go; by default into the folder, and with a URL they stay.
+
+    Returns:
+        What the store holds in its new place.
+
+    Raises:
+        WrongInput: There is no such store, it is served, or the place holds something.
+        Failed: The store is damaged, or the new place cannot be written to.
+    """
+    place = place_of(store)
+    check_blobs(blobs_to, "--blobs-to")
+    new = StorePlace(Path(to).resolve(), blobs=blobs_to)
+    if "://" in to:
+        there = postgres.url_of(to, "--to")
+        is_same = place.is_shared and postgres.is_same(place.url, there)
+        demand(
+            not is_same,
+            f"--to {postgres.masked(there)} is where the store is; name the one that moves with "
+            "--store alone, and unset SMIDGEN_DATABASE and SMIDGEN_BLOBS",
+        )
+        new = StorePlace(place.folder, to, blobs_to or place.blobs)
+    with ExitStack() as stack:
+        opened = stack.enter_context(closing(_leaving(place, new)))
+        with _told("--to", str(new)):
+            stack.enter_context(opened.serving_alone())  # before a word is written anywhere
+        if not new.is_shared:
+            return _into_folder(opened, "--to", new, partial(move_store, to=str(new)))
+        return _into_database(opened, new)
+
+
+def _leaving(place: StorePlace, new: StorePlace) -> Store:
+    """The store that moves; also one whose move to the same place was cut at its very end."""
+    with closing(open_store(place, is_left=True)) as left:
+        is_cut = left.moved_to() == str(new)
+    is_there = not new.is_shared and os.path.lexists(new.folder)
+    return open_store(place, is_left=is_cut and not is_there)
+
+
+def _into_database(store: Store, new: StorePlace) -> Found:
+    """Fill a database, which is a store once all of it is there."""
+    with closing(Store(new, moves_in=_fleet_at(store, new))) as copy, ExitStack() as stack:
+        is_cut = bool(copy.arriving())
+        if not is_cut:
+            store.check_not_moved()
+        is_free = is_cut or is_empty(copy.database)
+        demand(is_free, f"--to {new} holds a fleet already; name an empty database")
+        with _told("--to", str(new)), _staying(store):
+            stack.enter_context(copy.serving_alone())
+            found = move_store(store, copy, str(new))
+        with _told("--to", str(new)):  # here it may be whole, so the old one stays moved
+            copy.arrive()
+        return found
+
+
+def _fleet_at(store: Store, new: StorePlace) -> str:
+    """The id of a store's fleet in another place: the same whenever a move there is asked."""
+    if (known := store.fleet_id()) and store.place.blobs == new.blobs:
+        return known
+    secrets = sorted(run.secret for run in store.runs())
+    return sha256("\n".join([*secrets, new.blobs]).encode())[:32]
+
+
+def _into_folder(
+    store: Store, option: str, new: StorePlace, fill: Callable[[Store, Store], Found]
+) -> Found:
+    """Fill a new folder, which gets its name when it is whole."""
+    place = Path(os.path.realpath(new.folder))
+    check_out_parent(option, place)
+    is_free = not os.path.lexists(place) or (place.is_dir() and not any(place.iterdir()))
+    demand(is_free, f"{option} {new.folder} is there; a new or an empty folder is expected")
+    part = place.with_name(f".{place.name}.part-{os.getpid()}")
+    with _told(option, str(new.folder)), _staying(store):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             part.mkdir(mode=0o700)
-            found = copy_store(opened, part)
+            there = replace(new, folder=part)
+            with closing(Store(there, moves_in=_fleet_at(store, new))) as copy:
+                found = fill(store, copy)
+                copy.arrive()
             part.replace(place)
-            sync_folder(place.parent)
-        except (StoreError, BlobDamaged) as error:
-            raise Failed(f"no backup was written: {error}") from error
-        except (OSError, sqlite3.Error) as error:
-            raise Failed(f"--out {out} cannot be written: {error}") from error
         finally:
             shutil.rmtree(part, ignore_errors=True)
+    with suppress(OSError):  # its name is there: after a power cut the move is asked again
+        sync_folder(place.parent)
     return found
+
+
+@contextmanager
+def _staying(store: Store) -> Iterator[None]:
+    """Keep a store where it is if the rest fails."""
+    with ExitStack() as stack:
+        stack.callback(store.stay)
+        yield
+        stack.pop_all()
+
+
+@contextmanager
+def _told(option: str, new: str) -> Iterator[None]:
+    """Say what cannot be copied."""
+    try:
+        yield
+    except (StoreError, DatabaseDamaged, BlobDamaged) as error:
+        what = "backup was written" if option == "--out" else "store was moved"
+        raise Failed(f"no {what}: {error}") from error
+    except (OSError, DatabaseAway, DatabaseBusy) as error:
+        why = str(error).splitlines()[0]
+        raise Failed(f"{option} {new} cannot be written: {why}") from error

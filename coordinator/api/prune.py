@@ -1,22 +1,19 @@
 """Removing from a store what nothing needs any more."""
 
-import fcntl
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
-from coordinator.api.stores import Place, open_store
+from coordinator.api.stores import AtStore, open_store
+from coordinator.storage.dialects.locks import SERVE
 from coordinator.storage.runs import find_run
-from coordinator.storage.store import LOCK
-from coordinator.upkeep.limits import LEAST_FREE, limits_of, noted
-from coordinator.upkeep.pruning import PATIENCE_S, Books, Busy, present, remove
+from coordinator.storage.store import Store
+from coordinator.upkeep.limits import LEAST_FREE, limits_of, rounds_kept
+from coordinator.upkeep.pruning import PATIENCE_S, Books, Busy, remove
 from edge_client.errors import Failed
-from edge_client.files import private
 
-PARTS = "uploads"  # beside the blobs: what has arrived of updates that are not whole
 OLDEST_S = 3600.0  # that a part is kept without another byte
 
 
@@ -42,7 +39,7 @@ class Pruned:
 
 
 def prune(
-    store: Place, *, run: str | None = None, keep_rounds: int | None = None, dry_run: bool = False
+    store: AtStore, *, run: str | None = None, keep_rounds: int | None = None, dry_run: bool = False
 ) -> Pruned:
     """Remove what nothing needs any more; also while the store is served.
 
@@ -60,24 +57,23 @@ def prune(
         WrongInput: No such store or run.
         Failed: Uploads kept coming, or a file cannot be removed.
     """
-    folder = Path(store)
-    keep = noted(folder).keep_rounds if keep_rounds is None else keep_rounds
-    limits_of(keep, LEAST_FREE)
-    with closing(open_store(folder)) as opened:
+    with closing(open_store(store)) as opened:
+        keep = rounds_kept(opened) if keep_rounds is None else keep_rounds
+        limits_of(keep, LEAST_FREE)
         chosen = None if run is None else find_run(opened, run).run_id
         books = Books(opened, keep, chosen, is_thorough=keep_rounds is None)
-        files = present(opened)
+        files = opened.blobs.present()
         gone = {name for name in files.keys() - books.kept() if books.may_go(name)}
         parts: list[int] = []
         try:
             if not dry_run:
                 gone = remove(opened, gone, books.kept, PATIENCE_S)
             if chosen is None:
-                parts = list(_parts(folder, dry_run))
+                parts = list(_parts(opened, dry_run))
         except Busy as error:
             raise Failed("uploads kept coming; prune again when fewer do") from error
         except OSError as error:
-            raise Failed(f"cannot remove from the store {folder}: {error}") from error
+            raise Failed(f"cannot remove from the store {opened.place}: {error}") from error
         sizes = [(books.kind(name), files[name]) for name in gone]
         left = sum(size for name, size in files.items() if name not in gone)
     sizes += [("part", size) for size in parts]
@@ -87,24 +83,12 @@ def prune(
     return Pruned(dict(counts), dict(freed), left)
 
 
-def _parts(folder: Path, dry_run: bool) -> Iterator[int]:
+def _parts(store: Store, dry_run: bool) -> Iterator[int]:
     """Remove parts of uploads that were cut long ago; a coordinator that serves does so itself."""
-    with _unserved(folder) as is_ours:
-        for path in (folder / PARTS).glob("*") if is_ours else ():
+    with store.locks.alone(SERVE) as is_ours:
+        for path in store.uploads.glob("*") if is_ours else ():
             told = path.stat()
             if time.time() - told.st_mtime > OLDEST_S:
                 yield told.st_size
                 if not dry_run:
                     path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _unserved(folder: Path) -> Iterator[bool]:
-    """Keep others from serving the store; False where somebody does."""
-    with open(folder / LOCK, "a", opener=private) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True

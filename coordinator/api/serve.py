@@ -6,6 +6,7 @@ with serve("store", port=0) as server:
 
 import atexit
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator.api.create import NewRun, RunStatus, add_run, runs
-from coordinator.api.stores import Place, open_store
+from coordinator.api.stores import AtStore, Place, open_store
 from coordinator.config import RunConfig, read_run_config
 from coordinator.plugins import know_folder, know_installed, lack_of
 from coordinator.serving.limit import LIMIT_S, LONGEST_S
+from coordinator.storage.place import StorePlace, place_of
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store, StoreError
 from coordinator.upkeep.limits import KEEP_ROUNDS, LEAST_FREE, limits_of, note
@@ -30,10 +32,12 @@ from edge_client.files import close_to_others, told_of
 
 if TYPE_CHECKING:
     from coordinator.serving.app import Part
+    from coordinator.serving.service import Service
     from coordinator.trust.folder import Address
     from coordinator.trust.secured import Secured
 
 HOST, PORT = "127.0.0.1", 8700
+LONGEST_DRAIN_S = 3600
 LOG = logging.getLogger(__name__)
 
 # Told that connections are taken; ends it; whether it ends when all runs are finished.
@@ -45,7 +49,7 @@ class Ready:
     """A store that can be served: held by this process alone, its socket bound.
 
     Attributes:
-        folder: The store's.
+        place: The store's.
         store: The store.
         url: Where it will be served.
         ca: What devices are given as --ca; empty over plain HTTP.
@@ -53,7 +57,7 @@ class Ready:
         serve: Serves it until a signal, an event, or the end of all runs.
     """
 
-    folder: Path
+    place: StorePlace
     store: Store
     url: str
     ca: str
@@ -63,7 +67,7 @@ class Ready:
 
 @contextmanager
 def ready(
-    store: Place,
+    store: AtStore,
     host: str | None,
     port: int | None,
     run: RunConfig | Place | None = None,
@@ -75,6 +79,8 @@ def ready(
     minimum_client: str = "",
     plugins: Place | None = None,
     plugin_limit_s: float = LIMIT_S,
+    bound: socket.socket | None = None,
+    drain_s: float = 0.0,
 ) -> Iterator[Ready]:
     """Open a store and a socket, and create the run of a run file unless its name is there.
 
@@ -85,37 +91,41 @@ def ready(
         TrustError: Devices would refuse the certificates, or plain HTTP for other machines.
     """
     from coordinator.fleet.versions import check_minimum
+    from coordinator.serving.log.clocks import check_clock
     from coordinator.serving.packs import Packs
     from coordinator.serving.server import listen, serve, sole_server, url_of
     from coordinator.serving.service import Service
     from coordinator.trust.network import proxy_of
 
-    folder = Path(store)
+    place = place_of(store)
+    folder = place.folder
     limits = limits_of(keep_rounds, least_free)
     check_minimum(minimum_client)
     demand(
         0 <= plugin_limit_s <= LONGEST_S,
         f"--plugin-limit {plugin_limit_s:g}: 0, for none, to {LONGEST_S:g} seconds are expected",
     )
+    demand(
+        0 <= drain_s <= LONGEST_DRAIN_S,
+        f"--drain {drain_s:g}: 0, for none, to {LONGEST_DRAIN_S} seconds are expected",
+    )
     know_installed()
     if plugins is not None:
         know_folder(Path(plugins))
     trusted = [proxy_of("--trusted-proxy", text) for text in trusted_proxies]
     tls = _secured(folder, plain_http)
-    told = None if tls is None else tls.trust.address
-    host = _host(told) if host is None else host
-    port = (PORT if told is None else told.port) if port is None else port
-    _check_plain(folder, host, is_plain=tls is None and not plain_http)
     config = read_run_config(Path(run), {}) if isinstance(run, str | Path) else run
     with (
-        closing(_opened(folder, config is None)) as opened,
-        listen(host, port) as bound,
-        sole_server(folder, opened),
+        closing(_opened(place, config is None)) as opened,
+        bound or listen(*_address(folder, tls, host, port, plain_http)) as bound,
+        sole_server(opened),
     ):
+        check_clock(opened.database)
         _check_secured(opened, plain_http, tls)
         _close(folder)
         created = None if config is None else _created_if_new(opened, config)
         note(folder, limits)
+        opened.note_keep_rounds(limits.keep_rounds)
         service = Service(
             *(opened, time.time(), limits),
             minimum_client=minimum_client,
@@ -125,17 +135,73 @@ def ready(
         service.clock.note(folder)
         for live in service.runs():
             if not live.state.is_finished:
-                check_needed(opened, live.config.name, live.state)
+                _check_next(service, live.run.run_id)
                 if lack := lack_of(live.config.learning):
                     LOG.warning("run %s will pause: %s", live.config.name, lack)
         yield Ready(
-            folder,
+            place,
             opened,
             url_of(bound, tls),
             "" if tls is None else tls.ca,
             created,
-            partial(serve, service, bound, secured=tls, parts=parts(), trusted=trusted),
+            partial(
+                serve,
+                service,
+                bound,
+                secured=tls,
+                parts=parts(),
+                trusted=trusted,
+                drain_s=drain_s,
+            ),
         )
+
+
+def _check_next(service: "Service", run_id: str) -> None:
+    """Refuse a run that cannot go on; one that others have carried on meanwhile is read on first.
+
+    Raises:
+        StoreError: A blob that it needs is missing or damaged.
+    """
+    while True:
+        live = service.run(run_id)
+        try:
+            return check_needed(service.store, live.config.name, live.state)
+        except StoreError:
+            service.neighbours.catch_up()
+            if service.run(run_id) is live:
+                raise
+
+
+@contextmanager
+def listening(
+    place: StorePlace,
+    host: str | None,
+    port: int | None,
+    run: RunConfig | Place | None,
+    plain_http: bool,
+) -> Iterator[tuple[socket.socket, str, NewRun | None]]:
+    """A socket for several processes, its URL, and the run of a run file that was not there yet.
+
+    Raises:
+        WrongInput: As `ready` does.
+    """
+    from coordinator.serving.server import listen, url_of
+
+    tls = _secured(place.folder, plain_http)
+    config = read_run_config(Path(run), {}) if isinstance(run, str | Path) else run
+    with closing(_opened(place, config is None)) as opened:
+        created = None if config is None else _created_if_new(opened, config)
+    with listen(*_address(place.folder, tls, host, port, plain_http)) as bound:
+        yield bound, url_of(bound, tls), created
+
+
+def _address(
+    folder: Path, tls: "Secured | None", host: str | None, port: int | None, plain_http: bool
+) -> tuple[str, int]:
+    told = None if tls is None else tls.trust.address
+    host = _host(told) if host is None else host
+    _check_plain(folder, host, is_plain=tls is None and not plain_http)
+    return host, (PORT if told is None else told.port) if port is None else port
 
 
 def parts() -> "tuple[Part, ...]":
@@ -196,9 +262,9 @@ def _check_secured(store: Store, plain_http: bool, tls: "Secured | None") -> Non
         )
 
 
-def _opened(folder: Path, is_there: bool) -> Store:
+def _opened(place: StorePlace, is_there: bool) -> Store:
     """The store, brought up to date if an older smidgen wrote it."""
-    return open_store(folder, is_upgrading=True) if is_there else Store(folder, is_upgrading=True)
+    return open_store(place, is_upgrading=True) if is_there else Store(place, is_upgrading=True)
 
 
 def _close(folder: Path) -> None:
@@ -228,7 +294,7 @@ class Server:
 
     def __init__(self, opened: ExitStack, prepared: Ready, is_ending: bool) -> None:
         self.url, self.ca, self.created = prepared.url, prepared.ca, prepared.created
-        self._folder, self._opened = prepared.folder, opened
+        self._place, self._opened = prepared.place, opened
         self._stop, self._listening = threading.Event(), threading.Event()
         self._errors: list[BaseException] = []  # of the thread, at most one
         self._thread = threading.Thread(
@@ -256,7 +322,7 @@ class Server:
 
     def runs(self) -> list[RunStatus]:
         """Where every run stands, the oldest first."""
-        return runs(self._folder)
+        return runs(self._place)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until it has ended, as it does by itself with `exit_when_finished`.
@@ -300,7 +366,7 @@ class Server:
 
 
 def serve(
-    store: Place,
+    store: AtStore,
     *,
     host: str | None = None,
     port: int | None = None,
@@ -314,6 +380,8 @@ def serve(
     minimum_client: str = "",
     plugins: Place | None = None,
     plugin_limit: float = LIMIT_S,
+    database: str = "",
+    blobs: str = "",
 ) -> Server:
     """Serve all runs of a store in a thread; connections are taken when this returns.
 
@@ -336,6 +404,8 @@ def serve(
         minimum_client: The oldest client that gets work, such as `0.2.0`; by default any.
         plugins: Folder of Python files with means, optimizers and selections that runs may name.
         plugin_limit: Seconds that a call of one of them may take; 0: any time.
+        database: URL of a PostgreSQL database that machines share; by default SQLite's file.
+        blobs: Where adapters and updates lie, as `s3://BUCKET/PREFIX`; by default in the folder.
 
     Raises:
         WrongInput: No store, one that is served already, an address that is taken, or
@@ -343,5 +413,6 @@ def serve(
     """
     with ExitStack() as stack:
         told = (plain_http, keep_rounds, least_free, trusted_proxies, serve_packs, minimum_client)
-        prepared = stack.enter_context(ready(store, host, port, run, *told, plugins, plugin_limit))
+        place = place_of(store, database, blobs)
+        prepared = stack.enter_context(ready(place, host, port, run, *told, plugins, plugin_limit))
         return Server(stack.pop_all(), prepared, exit_when_finished)

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+from coordinator.api.export import ranges
 from coordinator.rounds.history import history_of
+from coordinator.storage.orders import adapters_there
 from coordinator.storage.runs import Start, config_of, find_run
 from coordinator.storage.store import Store, StoreError
 from edge_client.adapters.fitting import fitting
@@ -10,6 +12,7 @@ from edge_client.adapters.peft_folder import is_exported, read_peft_folder
 from edge_client.adapters.peft_import import read_peft_adapter
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.bases.base import Base
+from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import AdapterState, decode_adapter
 
 
@@ -24,7 +27,7 @@ def start_of(store: Store, named: str) -> Start:
         WrongInput: Neither, or an adapter that is no longer kept.
     """
     if Path(named).is_dir():
-        return lambda base, num_labels: _of_folder(Path(named), base, num_labels)
+        return lambda base, task: _of_folder(Path(named), base, task)
     run_name, sign, index = named.rpartition("@")
     is_number = index.isascii() and index.isdecimal() and len(index) < 8
     if not (sign and run_name and (is_number or index in ("best", "last"))):
@@ -35,36 +38,36 @@ def start_of(store: Store, named: str) -> Start:
     return _of_run(store, named, run_name, index)
 
 
-def _of_folder(folder: Path, base: Base, num_labels: int) -> tuple[AdapterSpec, AdapterState]:
+def _of_folder(folder: Path, base: Base, task: Task) -> tuple[AdapterSpec, AdapterState]:
     if not is_exported(folder):
-        return read_peft_adapter(folder, base, num_labels)
+        return read_peft_adapter(folder, base, task)
     origin, state = read_peft_folder(folder, base)
     spec = parse_adapter(origin.adapter)
-    return spec, fitting(folder, spec, base, num_labels, state)
+    return spec, fitting(folder, spec, base, task, state)
 
 
 def _of_run(store: Store, named: str, run_name: str, said: str) -> Start:
     run = find_run(store, run_name)
     history = history_of(run.adapter_sha256, store.events(run.run_id))
-    adapters, last = history.adapters, max(history.adapters)
+    there, last = adapters_there(store, run), max(history.adapters)
     best = history.best if said == "best" else None
     index = best if best is not None else int(said) if said.isdecimal() else last
     if index > last:
         raise StoreError(f"--from {named}: run {run_name} has closed {last} rounds so far")
-    try:
-        body = store.read(adapters[index])
-    except (FileNotFoundError, KeyError) as error:
+    if index not in there:
         raise StoreError(
-            f"--from {named}: the adapter of round {index} is no longer kept; see --keep-rounds"
-        ) from error
+            f"--from {named}: the adapter of round {index} is no longer kept (--keep-rounds); "
+            f"adapters are there of rounds {ranges(list(there))}"
+        )
+    body = store.read(there[index])
 
-    def start(base: Base, num_labels: int) -> tuple[AdapterSpec, AdapterState]:
+    def start(base: Base, task: Task) -> tuple[AdapterSpec, AdapterState]:
         if run.base_id != base.base_id:
             raise AdapterError(
                 f"--from {named} was trained on base {run.base_reference} ({run.base_id[:12]}), "
                 f"not on {base.name} ({base.base_id[:12]}); give --base with it"
             )
         spec = parse_adapter(config_of(run).adapter)
-        return spec, fitting(Path(named), spec, base, num_labels, decode_adapter(body))
+        return spec, fitting(Path(named), spec, base, task, decode_adapter(body))
 
     return start

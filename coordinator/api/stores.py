@@ -1,39 +1,45 @@
-"""A store by its folder, as functions and commands are given it."""
+"""A store by its folder or place, as functions and commands are given it."""
 
 from pathlib import Path
 from typing import TypeAlias
 
-from coordinator.storage.store import DATABASE, Store, StoreError
+from coordinator.storage.place import BLOBS, DATABASE, StorePlace, place_of
+from coordinator.storage.store import Store, StoreError
 
 Place: TypeAlias = str | Path
+AtStore: TypeAlias = str | Path | StorePlace
 RESTORE = "restore it from a backup, or name another --store"
 
 
-def open_store(folder: Place, is_upgrading: bool = False) -> Store:
-    """The store of a folder that has one.
+def open_store(store: AtStore, is_upgrading: bool = False, is_left: bool = False) -> Store:
+    """The store of a place that has one.
 
     Args:
-        folder: The store's.
+        store: Its folder or place.
         is_upgrading: Whether an older store is brought up to date.
+        is_left: Whether it may be one that was moved elsewhere.
 
     Raises:
         StoreError: It has none, or one that another smidgen wrote.
     """
-    place = Path(folder)
-    if not (place / DATABASE).is_file():
-        if _holds_blobs(place):
-            raise StoreError(f"store {folder} holds adapters, but no {DATABASE}; {RESTORE}")
-        raise StoreError(f"no store at {folder}; make one with `create`, or name it with --store")
-    return Store(place, is_upgrading=is_upgrading)
+    place = place_of(store)
+    if not place.is_shared and not place.file.is_file():
+        if _holds_blobs(place.folder):
+            raise StoreError(f"store {place} holds adapters, but no {DATABASE}; {RESTORE}")
+        raise StoreError(
+            f"no store at {place.folder}; make one with `create`, or name it with --store"
+        )
+    return Store(place, is_upgrading=is_upgrading, is_new=False, is_left=is_left)
 
 
-def holds_store(folder: Path) -> bool:
-    """Whether a folder holds a store, or what is left of one."""
-    return (folder / DATABASE).is_file() or _holds_blobs(folder)
+def holds_store(store: AtStore) -> bool:
+    """Whether a place holds a store, or what is left of one; of a server that shall say itself."""
+    place = place_of(store)
+    return place.is_shared or place.file.is_file() or _holds_blobs(place.folder)
 
 
 def _holds_blobs(folder: Path) -> bool:
     try:
-        return any((folder / "blobs").iterdir())
+        return any((folder / BLOBS).iterdir())
     except OSError:
         return False

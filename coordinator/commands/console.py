@@ -1,19 +1,45 @@
 """What the commands of `smidgen coordinator` share: options, the store, and the last line."""
 
+import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from coordinator.storage.place import StorePlace
 from edge_client.errors import demand
 from edge_client.wire.fleet import check_tags
 
+# Commands get the place that these and the two next options give: `at_store`.
 NewStoreOption = Annotated[
-    Path, typer.Option("--store", help="Folder of the coordinator's store; made if it is new.")
+    StorePlace, typer.Option("--store", help="Folder of the coordinator's store; made if new.")
 ]
-StoreOption = Annotated[Path, typer.Option("--store", help="Folder of a store that `create` made.")]
+StoreOption = Annotated[
+    StorePlace, typer.Option("--store", help="Folder of a store that `create` made.")
+]
+DatabaseOption = Annotated[
+    str,
+    typer.Option(
+        "--database",
+        metavar="URL",
+        envvar="SMIDGEN_DATABASE",
+        show_default=False,
+        help="PostgreSQL database that several machines share, as postgresql://USER@HOST/NAME; by "
+        "default SQLite, in the folder.",
+    ),
+]
+BlobsOption = Annotated[
+    str,
+    typer.Option(
+        "--blobs",
+        metavar="URL",
+        envvar="SMIDGEN_BLOBS",
+        show_default=False,
+        help="Where adapters and updates lie, as s3://BUCKET/PREFIX; by default in the folder.",
+    ),
+]
 NewestOption = Annotated[
     str | None, typer.Option("--run", help="Run id or name; by default the newest run.")
 ]
@@ -23,6 +49,28 @@ EveryOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.")
 ]
+
+
+def at_store(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that takes a store's place `--store`, `--database` and `--blobs` for it."""
+
+    def at_place(*, store: Path, database: str, blobs: str, **rest: Any) -> None:
+        command(StorePlace(store, database, blobs), **rest)
+
+    told = inspect.signature(command, eval_str=True)
+    first, *others = told.parameters.values()
+    assert first.name == "store"
+    named = inspect.Parameter.KEYWORD_ONLY
+    more = [
+        inspect.Parameter("database", named, default="", annotation=DatabaseOption),
+        inspect.Parameter("blobs", named, default="", annotation=BlobsOption),
+    ]
+    folder = first.replace(annotation=Annotated[(Path, *first.annotation.__metadata__)])
+    given = [one.replace(kind=named) for one in (folder, *others, *more)]
+    at_place.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
+    at_place.__annotations__ = {one.name: one.annotation for one in given}
+    at_place.__name__, at_place.__doc__ = command.__name__, command.__doc__
+    return at_place
 
 
 def tags_of(option: str, pairs: Iterable[str]) -> dict[str, str]:

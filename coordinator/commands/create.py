@@ -11,13 +11,21 @@ from coordinator.api.create import NewRun, create_run
 from coordinator.api.joining import join_line
 from coordinator.api.serve import PORT
 from coordinator.api.stores import open_store
-from coordinator.commands.console import JsonOption, NewStoreOption, answer, tags_of
+from coordinator.commands.console import JsonOption, NewStoreOption, answer, at_store, tags_of
+from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import config_of, find_run
 
 TASK = "A task.toml, or the name of a ready-made task (`smidgen client tasks` lists them)."
 NAME = "Name of the run, 1 to 64 characters, another one for each run; by default the task's."
 BASE = "Frozen base: a folder, a hub name, or `embedded`, the default."
-ADAPTER = "What is trained: lora:8, lora:8@q,v, prompt:8, bias, head; by default lora:8@q,v."
+PRESET = (
+    "Values for what neither the run file nor an option says, by name: silos, few large holders of "
+    "texts."
+)
+ADAPTER = (
+    "What is trained: lora:8, lora:8@q,v, prompt:8, bias, head, or +head; by default lora:8@q,v, "
+    "of tagging lora:8@q,v+head."
+)
 PROMPT_INIT = "With prompt:N, the text it starts from; by default random words."
 ROUNDS = "Rounds of training until the run is finished, 1 or more; by default 10."
 FRACTION = "Share of the devices asked to train in a round, above 0 to 1; by default 1, all."
@@ -52,6 +60,7 @@ PLUGINS = "Folder as `serve --plugins` has it: its names may stand in the run fi
 SHARE = "Share of the devices that fit otherwise, above 0 to 1; by default 1, all."
 
 
+@at_store
 def create(
     store: NewStoreOption,
     file: Annotated[
@@ -59,6 +68,7 @@ def create(
     ] = None,
     task: Annotated[Path | None, typer.Option(help=TASK)] = None,
     name: Annotated[str | None, typer.Option(help=NAME)] = None,
+    preset: Annotated[str | None, typer.Option(metavar="NAME", help=PRESET)] = None,
     base: Annotated[str | None, typer.Option(help=BASE)] = None,
     adapter: Annotated[str | None, typer.Option(help=ADAPTER)] = None,
     prompt_init: Annotated[str | None, typer.Option(help=PROMPT_INIT)] = None,
@@ -101,6 +111,7 @@ def create(
         file,
         task=task,
         name=name,
+        preset=preset,
         base=base,
         adapter=adapter,
         prompt_init=prompt_init,
@@ -133,22 +144,22 @@ def create(
     )
     announce(created, as_json)
     if not as_json:
-        line = ["smidgen", "coordinator", "serve", "--store", str(store)]
+        line = ["smidgen", "coordinator", "serve", *store.options]
         line += [] if plugins is None else ["--plugins", str(plugins)]
         print(f"next, here  {shlex.join(line)}")
         print("on each device:")
         print(line_of(store, created))
 
 
-def line_of(store: Path, created: NewRun) -> str:
+def line_of(store: StorePlace, created: NewRun) -> str:
     """What is pasted on a device."""
     from coordinator.trust.folder import ca_of, folder_of, is_there, read
 
     with closing(open_store(store)) as opened:
         base = config_of(find_run(opened, created.run_id)).base
-    if not is_there(store):
+    if not is_there(store.folder):
         return join_line(created.token, f"http://127.0.0.1:{PORT}", None, base)
-    trust = read(folder_of(store))
+    trust = read(folder_of(store.folder))
     return join_line(created.token, trust.address.url, ca_of(trust), base)
 
 

@@ -13,13 +13,13 @@ import typer
 
 from coordinator.api.fleet import device_detail_told, devices_told, find_device
 from coordinator.api.stores import open_store
-from coordinator.commands.console import JsonOption, StoreOption, answer, tags_of
+from coordinator.commands.console import JsonOption, StoreOption, answer, at_store, tags_of
 from coordinator.commands.status import seen_ago
 from coordinator.fleet.clock import now_of
 from coordinator.storage.rows import devices as device_rows
 from edge_client.errors import demand
 from edge_client.tables import Column, Table, seconds, show, size, span
-from edge_client.wire.failures import SAID
+from edge_client.wire.reported.failures import SAID
 
 MOST = 100  # devices that a screen lists; --json has all
 COLUMNS = (
@@ -57,6 +57,7 @@ app = typer.Typer(
 
 
 @app.command("list")
+@at_store
 def list_devices(
     store: StoreOption,
     tag: Annotated[
@@ -66,7 +67,7 @@ def list_devices(
     as_json: JsonOption = False,
 ) -> None:
     """List devices by name: last contact, runs, memory, tags."""
-    wanted, now_s = tags_of("--tag", tag or ()), now_of(store)
+    wanted, now_s = tags_of("--tag", tag or ()), now_of(store.folder)
     with closing(open_store(store)) as opened:
         found = [
             one for one in devices_told(opened, now_s) if wanted.items() <= one["tags"].items()
@@ -146,9 +147,10 @@ def _tags(tags: Mapping[str, str]) -> str:
 
 
 @app.command("show")
+@at_store
 def show_device(store: StoreOption, device: DeviceArgument, as_json: JsonOption = False) -> None:
     """Show a device: its facts, tags, runs and newest answers."""
-    now_s = now_of(store)
+    now_s = now_of(store.folder)
     with closing(open_store(store)) as opened:
         told = device_detail_told(opened, find_device(opened, device), now_s)
     if as_json:
@@ -207,6 +209,7 @@ def _answer_row(one: Mapping[str, Any]) -> list[str]:
 
 
 @app.command("tag")
+@at_store
 def tag_device(
     store: StoreOption,
     device: DeviceArgument,
@@ -228,6 +231,7 @@ def tag_device(
 
 
 @app.command("revoke")
+@at_store
 def revoke_device(store: StoreOption, device: DeviceArgument, as_json: JsonOption = False) -> None:
     """Let a device in no more: its next request is refused, and no run waits for it."""
     now_s = time.time()

@@ -7,14 +7,18 @@ from typing import Annotated, Literal
 import typer
 
 from coordinator.api.export import export as export_adapter
-from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer
+from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer, at_store
 from edge_client.errors import demand
 
 UNTRAINED = "this is the untrained adapter of round 0"
 NONE_CLOSED = "no round of training has closed yet"
-ROUND = "Whose adapter: of that round, the best by evaluation, or the last closed one."
+ROUND = (
+    "Whose adapter: of that round, the best by evaluation, or the last closed one; by default the "
+    "one that the run keeps, which is the last unless its run file says otherwise."
+)
 
 
+@at_store
 def export(
     store: StoreOption,
     out: Annotated[
@@ -25,9 +29,9 @@ def export(
     ],
     run: NewestOption = None,
     round_index: Annotated[
-        str,
+        str | None,
         typer.Option("--round", metavar="N|best|last", help=ROUND),
-    ] = "last",
+    ] = None,
     base_name: Annotated[
         str,
         typer.Option(
@@ -37,10 +41,9 @@ def export(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Write a round's adapter as a folder that PEFT loads, by default that of the last one."""
-    found = export_adapter(
-        store, out, run=run, round_index=round_of(round_index), base_name=base_name
-    )
+    """Write a round's adapter as a folder that PEFT loads, by default what the run keeps."""
+    chosen = None if round_index is None else round_of(round_index)
+    found = export_adapter(store, out, run=run, round_index=chosen, base_name=base_name)
     plain = {
         "run_id": found.run_id,
         "round_index": found.round_index,
@@ -49,9 +52,9 @@ def export(
         "out": str(out),
     }
     if not found.is_trained:
-        why = f": {NONE_CLOSED}" if round_index == "last" else ""
+        why = "" if found.rounds else f": {NONE_CLOSED}"
         print(f"smidgen coordinator: {UNTRAINED}{why}", file=sys.stderr)
-    answer(f"adapter of round {found.round_index} in {out}", plain, as_json)
+    answer(f"adapter of round {found.round_index} of {found.run_id} in {out}", plain, as_json)
 
 
 def round_of(text: str) -> int | Literal["best", "last"]:

@@ -9,32 +9,27 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.api.stores import open_store
-from coordinator.commands.console import JsonOption, NewestOption, StoreOption
+from coordinator.commands.console import JsonOption, NewestOption, StoreOption, at_store
 from coordinator.commands.status import COHORT
 from coordinator.rounds.history import history_of
-from coordinator.storage.figures import (
-    accuracies,
-    errors,
-    means,
-    medians,
-    pseudo_labels,
-    rows,
-    write_jsonl,
-)
-from coordinator.storage.runs import find_run
+from coordinator.rounds.measures import MEASURES
+from coordinator.storage.figures import means, pseudo_labels, rows, scores_by_round, write_jsonl
+from coordinator.storage.runs import config_of, find_run
 from edge_client.errors import demand
 from edge_client.outputs import OutputError, check_out_file
 from edge_client.tables import Column, Table, share, share_within, show, sizes
+from edge_client.texts.tasks import Kind
 from edge_client.wire.figures import Row, by_round, traffic_of
 
 NOTES = (
-    "round: 0 is the first adapter, before any training; accuracy: over all devices' test texts; "
+    "round: 0 is the first adapter, before any training; {}; "
     "median: the median device's; loss: of training; labels: texts that devices labelled "
     "themselves",
     "answers: of devices, to train, label and evaluate; failed: those among them that say so",
 )
 
 
+@at_store
 def figures(
     store: StoreOption,
     out: Annotated[
@@ -50,19 +45,18 @@ def figures(
         demand(out.parent.is_dir(), f"--out {out}: there is no folder {out.parent}", OutputError)
     with closing(open_store(store)) as opened:
         chosen = find_run(opened, run)
-        table = rows(opened, chosen.run_id)
+        table, task = rows(opened, chosen.run_id), config_of(chosen).task
         scores = history_of(chosen.adapter_sha256, opened.journal(chosen.run_id)).scores
-        wrong, middle = errors(scores), medians(scores)
+        gave = scores_by_round(task, table, scores)
         if out is not None:
-            write_jsonl(table, out)
+            write_jsonl([row | {"task": task.kind} for row in table], out)
     if as_json:
         plain: dict[str, Any] = {
             "run_id": chosen.run_id,
             "rows": len(table),
             "out": str(out) if out else None,
-            "accuracy_by_round": accuracies(table),
-            "accuracy_error_by_round": wrong,
-            "accuracy_median_by_round": middle,
+            "kind": task.kind,
+            **gave,
             "pseudo_labels_by_round": pseudo_labels(table),
         }
         print(json.dumps(plain, sort_keys=True))
@@ -70,22 +64,24 @@ def figures(
     if not table:
         print(f"no device of run {chosen.run_id} has answered yet")
         return
-    show(figures_table(table, wrong, middle))
+    show(figures_table(table, task.kind, gave))
     if out is not None:
         print(f"written  {out}")
 
 
-def figures_table(
-    table: list[Row], wrong: Mapping[int, float | None], middle: Mapping[int, float | None]
-) -> Table:
+def figures_table(table: list[Row], kind: Kind, gave: Mapping[str, Mapping[int, Any]]) -> Table:
     """One row per round.
 
     Args:
         table: The run's answers.
-        wrong: Standard errors of accuracies by round; of rounds without one nothing.
-        middle: The median device's accuracy by round.
+        kind: Of its task.
+        gave: What its evaluations gave, as `scores_by_round` tells it.
     """
-    accuracy, loss, labels = accuracies(table), means(table, "train", "loss"), pseudo_labels(table)
+    measure, loss, labels = MEASURES[kind], means(table, "train", "loss"), pseudo_labels(table)
+    scores, wrong, middle = (
+        gave[f"{measure.key}{part}_by_round"] for part in ("", "_error", "_median")
+    )
+    words = gave["perplexity_by_round"]
     found = by_round(table)
     moved = traffic_of(table)
     sent, received = (
@@ -95,8 +91,9 @@ def figures_table(
     lines = [
         [
             str(index),
-            share_within(accuracy.get(index), wrong.get(index, 0.0)),
+            share_within(scores.get(index), wrong.get(index, 0.0)),
             share(middle.get(index)),
+            *([f"{words[index]:.2f}" if index in words else "-"] if measure.has_perplexity else []),
             f"{loss[index]:.3f}" if index in loss else "-",
             str(labels[index]) if index in labels else "-",
             str(len(mine)),
@@ -109,7 +106,10 @@ def figures_table(
     drawn = [COHORT] if wrong else []
     oldest = min(found, default=0)
     lost = [f"rounds before {oldest} are no longer known"] if oldest > 1 else []
-    notes = (*NOTES, *drawn, *lost, f"sent, received: by all devices, {moved.note}")
+    said, answers = NOTES
+    moved_by = f"sent, received: by all devices, {moved.note}"
+    notes = (said.format(measure.note), answers, *drawn, *lost, moved_by)
     names = ("loss", "labels", "answers", "failed", "sent", "received")
-    first = (Column("round"), Column("accuracy"), Column("median", optional=1))
+    first = [Column("round"), Column(measure.word), Column("median", optional=1)]
+    first += [Column("perplexity")] if measure.has_perplexity else []
     return Table([*first, *map(Column, names)], lines, notes=notes, more="--out FILE")

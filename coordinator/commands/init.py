@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.commands.console import JsonOption, NewStoreOption, answer
+from coordinator.commands.console import JsonOption, NewStoreOption, answer, at_store
 from edge_client.errors import demand
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ CA = "With --cert, the CA (PEM) that devices believe alone; without, those of th
 RENEW = "Make another certificate by the same CA, or take another --cert; devices go on."
 
 
+@at_store
 def init_command(
     store: NewStoreOption,
     host: Annotated[list[str] | None, typer.Option(help=HOST)] = None,
@@ -58,7 +59,7 @@ def init_command(
     lines = [
         *certificate_lines(made.certified),
         f"operator     {made.operator_token}",
-        f"next, here   smidgen coordinator create --store {shlex.quote(str(store))} --task TASK",
+        f"next, here   smidgen coordinator create {shlex.join(store.options)} --task TASK",
         f"on each device, until {until:%Y-%m-%d}:",
         made.line,
     ]

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from coordinator.api.stores import open_store
-from coordinator.commands.console import JsonOption, StoreOption, answer
+from coordinator.commands.console import JsonOption, StoreOption, answer, at_store
 from coordinator.storage.operators import (
     add_operator,
     operator_of_token,
@@ -42,6 +42,7 @@ class RoleName(str, Enum):
 
 
 @app.command("list")
+@at_store
 def list_operators(store: StoreOption, as_json: JsonOption = False) -> None:
     """List operators and viewers, the newest first."""
     now_s = time.time()
@@ -66,6 +67,7 @@ def list_operators(store: StoreOption, as_json: JsonOption = False) -> None:
 
 
 @app.command("new")
+@at_store
 def new_operator(
     store: StoreOption,
     role: Annotated[
@@ -83,6 +85,7 @@ def new_operator(
 
 
 @app.command("revoke")
+@at_store
 def revoke(
     store: StoreOption,
     operator: Annotated[str, typer.Argument(help="Id, as `operators list` shows it.")],

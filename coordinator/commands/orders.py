@@ -3,16 +3,15 @@
 import time
 from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from coordinator.api.stores import open_store
-from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer
-from coordinator.commands.status import is_served
+from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer, at_store
 from coordinator.rounds.orders import OrderKind
 from coordinator.storage.orders import Order, add_order, order_of
+from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import config_of, find_run
 from coordinator.storage.store import Store, StoreError
 
@@ -32,6 +31,7 @@ RoundsOption = Annotated[
 ]
 
 
+@at_store
 def pause(store: StoreOption, run: NewestOption = None, as_json: JsonOption = False) -> None:
     """Let a run stand still: nobody is given work until `resume`.
 
@@ -40,16 +40,19 @@ def pause(store: StoreOption, run: NewestOption = None, as_json: JsonOption = Fa
     _order(store, run, "pause", None, as_json)
 
 
+@at_store
 def resume(store: StoreOption, run: NewestOption = None, as_json: JsonOption = False) -> None:
     """Let a paused run go on."""
     _order(store, run, "resume", None, as_json)
 
 
+@at_store
 def stop(store: StoreOption, run: NewestOption = None, as_json: JsonOption = False) -> None:
     """End a run now, with the adapter of its last closed round; `extend` lets it go on."""
     _order(store, run, "stop", None, as_json)
 
 
+@at_store
 def extend(
     store: StoreOption, rounds: RoundsOption, run: NewestOption = None, as_json: JsonOption = False
 ) -> None:
@@ -57,6 +60,7 @@ def extend(
     _order(store, run, "extend", rounds, as_json)
 
 
+@at_store
 def rollback(
     store: StoreOption,
     round_index: Annotated[
@@ -74,13 +78,13 @@ def rollback(
 
 
 def _order(
-    store: Path, named: str | None, kind: OrderKind, rounds: int | None, as_json: bool
+    store: StorePlace, named: str | None, kind: OrderKind, rounds: int | None, as_json: bool
 ) -> None:
     with closing(open_store(store)) as opened:
         run = find_run(opened, named)
         name = f"run {config_of(run).name} ({run.run_id})"
         order = add_order(opened, run, kind, rounds, time.time())
-        order = _awaited(opened, order) if is_served(store) else order
+        order = _awaited(opened, order) if opened.is_served() else order
     if order.refused:
         raise StoreError(f"cannot {kind} {name}: {order.refused}")
     more = {"extend": f" to {rounds} rounds", "rollback": f" to round {rounds}"}.get(kind, "")

@@ -5,26 +5,27 @@ from contextlib import closing
 
 from coordinator.api.fleet import runs_told
 from coordinator.api.stores import open_store
-from coordinator.commands.console import JsonOption, StoreOption
+from coordinator.commands.console import JsonOption, StoreOption, at_store
 from coordinator.fleet.clock import now_of
+from coordinator.operator.told import Told
+from coordinator.rounds.measures import MEASURES, heads_of, measures_of
 from edge_client.tables import Column, Table, share_within, show, span
 
-COLUMNS = (
+FIRST = (
     Column("run", "word"),
     Column("name", "text"),
     Column("phase", "word"),
     Column("round", "word"),
     Column("here", "word", optional=1),
-    Column("accuracy", optional=2),
-    Column("loss", optional=3),
-    Column("created", "word", optional=4),
 )
-NOTES = ("here: of the devices that joined; accuracy, loss: the newest that are known",)
+LAST = (Column("loss", optional=3), Column("created", "word", optional=4))
+NOTE = "here: of the devices that joined; {}, loss: the newest that are known"
 
 
+@at_store
 def list_runs(store: StoreOption, as_json: JsonOption = False) -> None:
     """List the runs of a store, the newest first."""
-    now_s = now_of(store)
+    now_s = now_of(store.folder)
     with closing(open_store(store)) as opened:
         found = runs_told(opened, now_s)
     if as_json:
@@ -33,6 +34,7 @@ def list_runs(store: StoreOption, as_json: JsonOption = False) -> None:
     if not found:
         print("no run yet; `smidgen coordinator create` makes one")
         return
+    measures = measures_of(one["kind"] for one in found)
     rows = [
         [
             one["run_id"],
@@ -40,10 +42,17 @@ def list_runs(store: StoreOption, as_json: JsonOption = False) -> None:
             "stopped" if one["is_stopped"] else one["phase"],
             f"{one['round_index']} of {one['rounds']}",
             f"{one['here']} of {one['devices']}",
-            share_within(one["accuracy"], one["accuracy_error"]),
+            _score(one),
             "-" if one["loss"] is None else f"{one['loss']:.3f}",
             f"{span(now_s - one['created_at_s'])} ago",
         ]
         for one in found
     ]
-    show(Table(COLUMNS, rows, notes=NOTES))
+    columns = [*FIRST, Column(heads_of(measures), optional=2), *LAST]
+    said = NOTE.format(", ".join(dict.fromkeys(measure.word for measure in measures)))
+    show(Table(columns, rows, notes=[said]))
+
+
+def _score(one: Told) -> str:
+    key = MEASURES[one["kind"]].key
+    return share_within(one[key], one[f"{key}_error"])

@@ -2,16 +2,20 @@
 
 import json
 import os
+import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from coordinator.api.serve import ready
-from coordinator.commands.console import JsonOption
+from coordinator.api.serve import listening, ready
+from coordinator.api.workers import check_workers, end_with_parent, inherited, serve_together
+from coordinator.commands.console import JsonOption, at_store
 from coordinator.commands.create import announce
 from coordinator.serving import limit
+from coordinator.storage.place import StorePlace
 from coordinator.storage.status import status_of
 from coordinator.upkeep import limits
 from coordinator.watch.logs import log_to_stderr
@@ -39,12 +43,23 @@ PLUGIN_LIMIT = (
     "Seconds that a call of an extension may take before its run pauses; 0 for any time. Other "
     "runs wait as long."
 )
+WORKERS = (
+    "Processes of this machine that serve the store together; more than one with --database alone."
+)
+DRAIN = (
+    "Seconds for which it serves on after SIGTERM or Ctrl-C while `/readyz` answers 503, so that a "
+    "proxy that asks leaves it out before it ends; a second signal ends it at once."
+)
 LOG_FORMAT = "The log's lines, on stderr: for people, or one JSON object each for a collector."
 
 
+@at_store
 def serve_command(
     store: Annotated[
-        Path, typer.Option(help="Folder of a store that `create` made; with --run, it may be new.")
+        StorePlace,
+        typer.Option(
+            "--store", help="Folder of a store that `create` made; with --run, it may be new."
+        ),
     ],
     host: Annotated[str | None, typer.Option(help=HOST)] = None,
     port: Annotated[int | None, typer.Option(help=PORT)] = None,
@@ -68,6 +83,8 @@ def serve_command(
         float, typer.Option(metavar="SECONDS", help=PLUGIN_LIMIT)
     ] = limit.LIMIT_S,
     log_format: Annotated[str, typer.Option(metavar="text|json", help=LOG_FORMAT)] = "text",
+    workers: Annotated[int, typer.Option(metavar="N", help=WORKERS)] = 1,
+    drain: Annotated[float, typer.Option(metavar="SECONDS", help=DRAIN)] = 0.0,
     as_json: JsonOption = False,
 ) -> None:
     """Serve all runs of a store until Ctrl-C.
@@ -77,16 +94,28 @@ def serve_command(
     log_to_stderr(log_format)
     os.umask(OTHERS)
     use_one_arena()
+    check_workers(store, workers)
+    bound, stop = inherited(), threading.Event()
+    if workers > 1 and bound is None:
+        with listening(store, host, port, run, plain_http) as (bound, url, created):
+            if created is not None:
+                announce(created, as_json)
+            serve_together(bound, sys.argv[1:], workers, partial(_say, url))
+        return
+    if bound is not None:
+        end_with_parent(stop)
     proxies = trusted_proxy or ()
     told = (plain_http, keep_rounds, least_free, proxies, serve_packs, minimum_client)
-    with ready(store, host, port, run, *told, plugins, plugin_limit) as prepared:
+    with ready(
+        store, host, port, run, *told, plugins, plugin_limit, bound, drain_s=drain
+    ) as prepared:
         if prepared.created is not None:
             announce(prepared.created, as_json)
-
-        def announce_url() -> None:
-            print(f"listening on {prepared.url}\n", end="", flush=True)  # whole, beside the log
-
-        prepared.serve(announce_url, threading.Event(), exit_when_finished)
+        prepared.serve(partial(_say, prepared.url), stop, exit_when_finished)
         if as_json:
             runs = [status_of(prepared.store, item) for item in prepared.store.runs()]
             print(json.dumps({"url": prepared.url, "runs": runs}, sort_keys=True), flush=True)
+
+
+def _say(url: str) -> None:
+    print(f"listening on {url}\n", end="", flush=True)  # whole, beside the log

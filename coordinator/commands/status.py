@@ -1,6 +1,5 @@
 """`smidgen coordinator status`: where runs stand, and whom they wait for."""
 
-import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -8,36 +7,33 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.api.stores import open_store
-from coordinator.commands.console import EveryOption, JsonOption, StoreOption
+from coordinator.commands.console import EveryOption, JsonOption, StoreOption, at_store
 from coordinator.fleet.clock import now_of
 from coordinator.fleet.presence import ALIVE_S
+from coordinator.rounds.measures import MEASURES, heads_of, measures_of
 from coordinator.storage.runs import find_run
 from coordinator.storage.status import status_of
-from coordinator.storage.store import LOCK
 from coordinator.upkeep.limits import noted
 from coordinator.upkeep.room import Room
 from edge_client.tables import Column, Table, share_within, show, size, span, tell
-from edge_client.wire.failures import SAID, Failure
 from edge_client.wire.messages import ENDED
+from edge_client.wire.reported.failures import SAID, Failure
 
 MOST = 20  # devices that a screen lists; --json has all
-RUNS = (
+FIRST = (
     Column("run", "word"),
     Column("name", "text"),
     Column("phase", "word"),
     Column("round", "word"),
     Column("devices", optional=1),
     Column("answered"),
-    Column("accuracy", optional=2),
-    Column("median", optional=4),
-    Column("labels", optional=3),
 )
-NOTES = (
-    "answered: of the devices that are asked now; accuracy: after the newest evaluation; median: "
+NOTE = (
+    "answered: of the devices that are asked now; {}: after the newest evaluation; median: "
     "the median device's; labels: of texts that devices labelled themselves, in the newest "
-    "labelling",
+    "labelling"
 )
-COHORT = "+-: standard error, where a cohort of devices evaluates for all of them"
+COHORT = "+-: standard error, where some devices, or a share of their texts, stand for all"
 WAITED = {  # by how a device is called that was asked and has not answered
     "working": "working: was asked, was there then, and is within the time that such work takes",
     "silent": "silent: has not answered within that time, or was not there when it was asked",
@@ -53,20 +49,22 @@ DEVICES = (
 Status = Mapping[str, Any]
 
 
+@at_store
 def status(store: StoreOption, run: EveryOption = None, as_json: JsonOption = False) -> None:
     """Show each run's phase and round, which devices have answered, and who is missing or late."""
     with closing(open_store(store)) as opened:
         newest = find_run(opened, run)
         chosen = opened.runs() if run is None else [newest]
         found = {item.run_id: status_of(opened, item) for item in chosen}
+        is_served = opened.is_served()
     if as_json:
-        told = {"runs": [*found.values()], "is_full": bool(lack_of_room(store))}
+        told = {"runs": [*found.values()], "is_full": bool(lack_of_room(store.folder))}
         print(json.dumps(found[newest.run_id] | told, sort_keys=True))
         return
-    now_s = now_of(store)
-    if not is_served(store) and any(one["phase"] != "finished" for one in found.values()):
+    now_s = now_of(store.folder)
+    if not is_served and any(one["phase"] != "finished" for one in found.values()):
         tell(["nobody serves this store now; `smidgen coordinator serve` does"])
-    tell(lack_of_room(store))
+    tell(lack_of_room(store.folder))
     show(runs_table([*found.values()]))
     for one in found.values():
         if one["phase"] != "finished" or run is not None:
@@ -88,24 +86,14 @@ def lack_of_room(folder: Path) -> list[str]:
     ]
 
 
-def is_served(folder: Path) -> bool:
-    """Whether a coordinator holds the store; one that never was served is not."""
-    try:
-        with (folder / LOCK).open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    return False
-
-
 def runs_table(found: list[Status]) -> Table:
     """One row per run, oldest first."""
-    rows = []
+    rows, measures = [], measures_of(one["kind"] for one in found)
+    has_perplexity = any(measure.has_perplexity for measure in measures)
     for one in found:
-        last = list(one["accuracy_by_round"].items())[-1:]
-        errors = one["accuracy_error_by_round"]
+        key = MEASURES[one["kind"]].key
+        last = list(one[f"{key}_by_round"].items())[-1:]
+        errors = one[f"{key}_error_by_round"]
         labels = list(one["pseudo_labels_by_round"].values())[-1:]
         rows.append(
             [
@@ -116,17 +104,31 @@ def runs_table(found: list[Status]) -> Table:
                 str(len(one["devices"])),
                 f"{one['answers']} of {one['asked']}" if one["asked"] else "-",
                 share_within(last[0][1], errors.get(last[0][0], 0.0)) if last else "-",
-                _median(one, last[0][0]) if last else "-",
+                _median(one, key, last[0][0]) if last else "-",
+                *([_perplexity(one)] if has_perplexity else []),
                 f"{labels[0]}" if labels else "-",
             ]
         )
-    is_drawn = any(one["accuracy_error_by_round"] for one in found)
-    return Table(RUNS, rows, notes=(*NOTES, COHORT) if is_drawn else NOTES)
+    columns = [*FIRST, Column(heads_of(measures), optional=2), Column("median", optional=4)]
+    columns += [Column("perplexity", optional=2)] if has_perplexity else []
+    said = NOTE.format(", ".join(dict.fromkeys(measure.word for measure in measures)))
+    notes = [said, *(measure.note for measure in measures if measure != MEASURES["labels"])]
+    is_drawn = any(one[f"{MEASURES[one['kind']].key}_error_by_round"] for one in found)
+    return Table(
+        [*columns, Column("labels", optional=3)],
+        rows,
+        notes=[*notes, *([COHORT] if is_drawn else [])],
+    )
 
 
-def _median(one: Status, round_index: int) -> str:
-    found = one["accuracy_median_by_round"].get(round_index)
+def _median(one: Status, key: str, round_index: int) -> str:
+    found = one[f"{key}_median_by_round"].get(round_index)
     return "-" if found is None else f"{found:.1%}"
+
+
+def _perplexity(one: Status) -> str:
+    last = list(one["perplexity_by_round"].values())[-1:]
+    return f"{last[0]:.2f}" if last else "-"
 
 
 def said_of(one: Status, now_s: float) -> Iterator[str]:
@@ -155,8 +157,9 @@ def said_of(one: Status, now_s: float) -> Iterator[str]:
 
 
 def _ended(one: Status) -> str:
-    done = f"round {one['round_index']} of {one['rounds']}"
-    return f"{done}: {ENDED[one['ended']]}"
+    done = f"round {one['round_index']} of {one['rounds']}: {ENDED[one['ended']]}"
+    is_last = one["kept"]["adapter_sha256"] == one["adapter_sha256"]
+    return done if is_last else f"{done}; the adapter of round {one['kept']['round_index']} is kept"
 
 
 def _paused(one: Status) -> str:

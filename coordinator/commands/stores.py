@@ -9,7 +9,7 @@ import typer
 from coordinator.api import keeping
 from coordinator.api.prune import Pruned
 from coordinator.api.prune import prune as prune_store
-from coordinator.commands.console import EveryOption, JsonOption, StoreOption, answer
+from coordinator.commands.console import EveryOption, JsonOption, StoreOption, answer, at_store
 from coordinator.upkeep.verifying import Found
 from edge_client.errors import Failed
 from edge_client.tables import size, some
@@ -20,6 +20,11 @@ KEEP_ROUNDS = (
 )
 ACCEPT = "Take the database as it is now for the newest: after a backup was put back by hand."
 BACKUP = "New or empty folder for the copy, which is a store itself."
+TO = "PostgreSQL database without a fleet, as postgresql://USER@HOST/NAME; or a new folder."
+BLOBS_TO = (
+    "Where the blobs go, as s3://BUCKET/PREFIX; by default into the new folder, and where --to is "
+    "a database they stay."
+)
 SAID = {
     "update": "updates of closed steps",
     "adapter": "adapters of old rounds",
@@ -28,6 +33,7 @@ SAID = {
 }
 
 
+@at_store
 def prune(
     store: StoreOption,
     run: EveryOption = None,
@@ -58,6 +64,7 @@ def said_of(done: Pruned, dry_run: bool) -> list[str]:
     return [*(lines or ["nothing to remove"]), kept]
 
 
+@at_store
 def verify(
     store: StoreOption,
     accept: Annotated[bool, typer.Option("--accept", help=ACCEPT)] = False,
@@ -75,6 +82,7 @@ def verify(
         raise Failed(f"{things} wrong with the store {store}")
 
 
+@at_store
 def backup(
     store: StoreOption,
     out: Annotated[Path, typer.Option(help=BACKUP)],
@@ -86,6 +94,22 @@ def backup(
     """
     found = keeping.backup(store, out)
     answer(f"{held(found)}; copied to {out}", plain_of(found) | {"out": str(out)}, as_json)
+
+
+@at_store
+def move(
+    store: StoreOption,
+    to: Annotated[str, typer.Option(metavar="PLACE", help=TO)],
+    blobs_to: Annotated[str, typer.Option(metavar="URL", help=BLOBS_TO, show_default=False)] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Take a store that nobody serves to another place: from a folder to servers, or back.
+
+    All rows go in one transaction, after the blobs: a move that is cut leaves the store as it was,
+    and asked again it goes on. Every row and blob is compared. The old place is then refused.
+    """
+    found = keeping.move(store, to, blobs_to=blobs_to)
+    answer(f"{held(found)}; moved", plain_of(found), as_json)
 
 
 def held(found: Found) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from coordinator.api.stores import open_store
-from coordinator.commands.console import JsonOption, StoreOption, answer, tags_of
+from coordinator.commands.console import JsonOption, StoreOption, answer, at_store, tags_of
 from coordinator.operator.told import token_told
 from coordinator.storage.keys import draw_secret
 from coordinator.storage.rows.tokens import insert_token, revoke, tokens
@@ -41,6 +41,7 @@ app = typer.Typer(
 
 
 @app.command("list")
+@at_store
 def list_tokens(store: StoreOption, as_json: JsonOption = False) -> None:
     """List enrolment tokens, the newest first; the secrets themselves are nowhere."""
     now_s = time.time()
@@ -73,6 +74,7 @@ def _ends(at_s: float | None, now_s: float) -> str:
 
 
 @app.command("new")
+@at_store
 def new_token(
     store: StoreOption,
     uses: Annotated[int | None, typer.Option(help=USES)] = None,
@@ -109,6 +111,7 @@ def span_s(option: str, text: str) -> float:
 
 
 @app.command("revoke")
+@at_store
 def revoke_token(
     store: StoreOption,
     token: Annotated[str, typer.Argument(help="Id of the token, as `tokens list` shows it.")],

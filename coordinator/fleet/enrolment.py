@@ -74,7 +74,9 @@ def _let_in(
         # a start of the coordinator with a clock that was set back.
         last_s = max(known.started_at_s, said_at_s(connection, known.device_id))
         started_at_s = max(now_s, last_s + 0.001)
-        return start(connection, known, message.tags, message.facts, started_at_s, now_s)
+        return start(
+            connection, known, message.tags, message.facts, started_at_s, now_s, message.life
+        )
     token = _token(connection, message, wall_s)
     if not spend(connection, token.token_id):  # others came at the same moment
         raise Refusal(401, "this enrolment token was used up; ask the operator for one")
@@ -92,5 +94,6 @@ def _let_in(
         started_at_s=now_s,
         last_seen_s=now_s,
         revoked_at_s=None,
+        life=message.life,
     )
     return add_device(connection, new, stem=name[1], number=name[2])

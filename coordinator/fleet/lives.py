@@ -16,7 +16,7 @@ MOST_REFUSED = 8  # lives of a device that are remembered, the newest
 AGAIN_S = 3600.0  # between two notes that a device still has two lives
 
 
-@dataclass
+@dataclass(slots=True)
 class Known:
     """What is known of one device.
 
@@ -47,6 +47,11 @@ class Lives:
             known.newest = life
             if life in known.refused:
                 known.refused[life] += 1
+
+    def know(self, device_id: str, life: str) -> None:
+        """Another process let this client in, as far as that is news."""
+        if life and (known := self._known.get(device_id)) and known.newest != life:
+            self.began(device_id, life)
 
     def is_newest(self, device_id: str, life: str) -> bool:
         """Whether the client that polls is the device, as far as anybody knows."""

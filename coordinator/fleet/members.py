@@ -1,13 +1,15 @@
-"""Who is in which run, in memory and on disk alike; only the process that serves writes it.
+"""Who is in which run, in memory and on disk alike; what other processes write is read on.
 
 Of finished runs only those are kept in memory that have not got the adapter yet.
 """
 
 from threading import Lock
 
-from coordinator.storage.rows.memberships import Member, members, put_member
+from coordinator.storage.rows.memberships import Member, members, newer, put_member
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import Membership
+
+NONE = frozenset[str]()
 
 
 class Members:
@@ -21,8 +23,10 @@ class Members:
         self._store = store
         self._lock = Lock()
         self._of: dict[str, dict[str, Member]] = {}  # by run and device
-        self._joined: dict[str, set[str]] = {}  # device -> runs
+        self._joined: dict[str, frozenset[str]] = {}  # device -> runs
+        self._equal: dict[frozenset[str], frozenset[str]] = {}  # of those, one for all that have it
         self._settled: set[str] = set()
+        self._revision = 0
 
     def load(self, run_id: str, is_finished: bool) -> None:
         """Take in a run."""
@@ -42,25 +46,35 @@ class Members:
             self._of[run_id] = {key: member for key, member in found.items() if member.is_joined}
             self._settled.add(run_id)
 
+    def refresh(self) -> None:
+        """Take in what other processes have written."""
+        for revision, run_id, device_id, member in newer(self._store.database, self._revision):
+            with self._lock:
+                self._revision = revision
+                if run_id in self._of:
+                    self._take(run_id, device_id, member)
+
     def put(self, run_id: str, device_id: str, told: Membership, at_s: float) -> None:
         """Note how a device stands to a run; on disk when this returns."""
         member = Member(told, at_s)
         put_member(self._store.database, run_id, device_id, member)
         with self._lock:
-            here = self._of.setdefault(run_id, {})
-            here[device_id] = member
-            if run_id in self._settled and not member.is_joined:
-                del here[device_id]
-            self._note(run_id, device_id, member)
+            self._take(run_id, device_id, member)
+
+    def _take(self, run_id: str, device_id: str, member: Member) -> None:
+        here = self._of.setdefault(run_id, {})
+        here[device_id] = member
+        if run_id in self._settled and not member.is_joined:
+            del here[device_id]
+        self._note(run_id, device_id, member)
 
     def _note(self, run_id: str, device_id: str, member: Member) -> None:
-        runs = self._joined.setdefault(device_id, set())
-        if member.is_joined:
-            runs.add(run_id)
+        before = self._joined.get(device_id, NONE)
+        runs = before | {run_id} if member.is_joined else before - {run_id}
+        if runs:
+            self._joined[device_id] = self._equal.setdefault(runs, runs)
         else:
-            runs.discard(run_id)
-        if not runs:
-            del self._joined[device_id]
+            self._joined.pop(device_id, None)
 
     def get(self, run_id: str, device_id: str) -> Member | None:
         return self._of.get(run_id, {}).get(device_id)
@@ -78,6 +92,13 @@ class Members:
         with self._lock:
             return [key for key, member in self._of.get(run_id, {}).items() if member.is_joined]
 
+    def joined_of(self, run_id: str, device_ids: set[str]) -> list[str]:
+        """Those of some devices that are in a run, in the order of `joined`."""
+        with self._lock:
+            here = self._of.get(run_id, {})
+            found = {key for key in device_ids if (one := here.get(key)) and one.is_joined}
+            return [key for key in here if key in found] if found else []
+
     def ranks(self, run_id: str) -> dict[str, int]:
         """The largest ranks that devices take in a run, of those that said one; by device id."""
         known = {key: one.membership.most_rank for key, one in self.of(run_id).items()}
@@ -86,4 +107,4 @@ class Members:
     def runs_of(self, device_id: str) -> frozenset[str]:
         """Runs that a device is in, finished or not."""
         with self._lock:
-            return frozenset(self._joined.get(device_id, ()))
+            return self._joined.get(device_id, NONE)

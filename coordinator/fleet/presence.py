@@ -4,13 +4,19 @@ Kept in memory, and in the store to within half a minute, so that a coordinator 
 the same devices as one that was not. Polls write nothing: `save` writes all that is new at once.
 """
 
+import math
+import time
 from threading import Lock
 
-from coordinator.storage.rows.devices import devices, saw
+from coordinator.storage.rows.devices import saw, seen_since
 from coordinator.storage.store import Store
 
 ALIVE_S = 120.0  # twice the longest long poll
 SAVE_S = 30.0
+SHARE_S = 2.0  # where other processes go by it, too
+CLOCKS_S = 10.0  # that their clocks may differ by
+REST = 9.0  # after reading whom others have heard, times as long as it took
+QUICK_S, LONGEST_REST_S = 0.05, 30.0
 
 
 class Presence:
@@ -24,20 +30,36 @@ class Presence:
     def __init__(self, store: Store, now_s: float) -> None:
         self._store = store
         self._lock = Lock()
-        found = devices(store.database)
-        known = {one.device_id: one.last_seen_s for one in found if one.last_seen_s is not None}
+        known = seen_since(store.database, -math.inf)
         pause_s = now_s - max(known.values(), default=now_s)
         self._seen = {device_id: at_s + pause_s for device_id, at_s in known.items()}
         # After a clock was set back, times of another clock would count as later ones.
         self._unsaved = dict(self._seen) if pause_s < 0.0 else {}
-        self._saved_at_s = now_s
+        self._saved_at_s, self._read_s = now_s, max(known.values(), default=0.0)
+        self._is_shared, self._rests_until_s = store.place.is_shared, 0.0
+
+    def refresh(self) -> None:
+        """Take in whom other processes have heard; of a crowd not all the time."""
+        began_s = time.monotonic()
+        if began_s < self._rests_until_s:
+            return
+        found = seen_since(self._store.database, self._read_s - CLOCKS_S)
+        with self._lock:
+            self._read_s = max([self._read_s, *found.values()])
+            for device_id, at_s in found.items():
+                self._seen[device_id] = max(at_s, self._seen.get(device_id, at_s))
+        ended_s = time.monotonic()
+        self._rests_until_s = ended_s + rest_after(ended_s - began_s)
 
     def saw(self, device_id: str, now_s: float) -> bool:
         """Note that a device asked or answered; whether it was not here lately."""
         with self._lock:
             last_s = self._seen.get(device_id, -ALIVE_S)
             self._seen[device_id] = self._unsaved[device_id] = now_s
-        return now_s - last_s >= ALIVE_S
+            is_news = now_s - last_s >= ALIVE_S
+            if is_news and self._is_shared:
+                self._saved_at_s = -SAVE_S
+        return is_news
 
     def last_seen_s(self, device_id: str) -> float | None:
         """Unix time at which a device was last heard of; None for never."""
@@ -50,7 +72,8 @@ class Presence:
     def save(self, now_s: float, is_last: bool = False) -> None:
         """Write who was heard of, every half a minute and at the end."""
         with self._lock:
-            if not is_last and now_s - self._saved_at_s < SAVE_S:
+            every_s = SHARE_S if self._is_shared else SAVE_S
+            if not is_last and now_s - self._saved_at_s < every_s:
                 return
             self._saved_at_s = now_s
             unsaved, self._unsaved = self._unsaved, {}
@@ -60,3 +83,11 @@ class Presence:
             with self._lock:
                 self._unsaved = unsaved | self._unsaved
             raise
+
+
+def rest_after(took_s: float) -> float:
+    """Seconds without a look at whom others have heard, after one that took so long.
+
+    A process that reads a million would do nothing else; nobody is gone before `ALIVE_S`.
+    """
+    return min(REST * took_s, LONGEST_REST_S) if took_s > QUICK_S else 0.0

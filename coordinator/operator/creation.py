@@ -9,6 +9,7 @@ import msgspec
 
 from coordinator.config import ConfigError, RunConfig
 from coordinator.operator.order_schemas import NewRun
+from coordinator.presets import laid_under
 from coordinator.rounds.choice import DeviceChoice
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
@@ -40,10 +41,12 @@ def config_from(asked: NewRun, store: Store) -> RunConfig:
 
     Raises:
         ConfigError: A value outside its range, an unknown key, a base that no run here has.
+        PresetError: No preset has that name.
         TaskError: No ready-made task has that name, or the table makes no sense.
     """
     told = {key: value for key, value in asked.model_dump().items() if value is not None}
     _check_text(told)
+    told = laid_under(told, None)
     told["task"] = asdict(_task(told["task"]))
     told.setdefault("name", told["task"]["name"])
     for name, kind in TABLES.items():

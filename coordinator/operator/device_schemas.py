@@ -5,8 +5,8 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from coordinator.operator.schemas import ANSWER, Answer, Asked, Model, example
-from edge_client.wire.failures import Failure
 from edge_client.wire.fleet import LONGEST_TAG, MOST_TAGS
+from edge_client.wire.reported.failures import Failure
 
 MEMBERSHIP = {
     "run_id": "r0a1b2c3d4e",

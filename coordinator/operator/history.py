@@ -41,7 +41,9 @@ class History:
             last = state.round_index + 1
             for index in range(max(0, since, last - KNOWN_ROUNDS), last + 1):
                 if table := rows_of_round(self._store, run_id, index):
-                    known[index] = round_told(index, table, live.past.scores.get(index))
+                    known[index] = round_told(
+                        index, table, live.config.task, live.past.scores.get(index)
+                    )
                     known[index]["lost"] = live.past.lost.get(index)
                     known.pop(index - KNOWN_ROUNDS, None)
             return [known[index] for index in sorted(known)]

@@ -15,6 +15,7 @@ class NewRun(Asked):
         task: A ready-made task's name, or a table as in task.toml.
         name: By default the task's.
         base: `embedded`, or one that is on the server: a folder or a name in its cache.
+        preset: Values for what is not said here, by name, such as `silos`.
         adapter: What is trained.
         prompt_init: With `prompt:N`, the text it starts from.
         training: How a device trains in one round.
@@ -30,6 +31,8 @@ class NewRun(Asked):
         min_clients: Devices to wait for before the first round.
         min_updates: Updates without which no round is closed.
         evaluate_cohort: Devices asked to evaluate an adapter; 0: all.
+        evaluate_share: Share of its test texts that a device evaluates on, drawn in each round.
+        keep: Which adapter is the run's in the end: the `last`, or the `best` evaluated one.
         deadline_s: Seconds after which a step goes on without late devices.
         adaptive_deadline: Whether a step of which half is done may close before `deadline_s`.
         evaluate_every: Rounds between evaluations; 0 for the first and last alone.
@@ -47,6 +50,7 @@ class NewRun(Asked):
     task: str | dict[str, Any]
     name: str | None = None
     base: str | None = None
+    preset: str | None = None
     adapter: str | None = None
     prompt_init: str | None = None
     training: dict[str, Any] | None = None
@@ -63,6 +67,8 @@ class NewRun(Asked):
     min_clients: int | None = None
     min_updates: int | None = None
     evaluate_cohort: int | None = None
+    evaluate_share: float | None = None
+    keep: Literal["best", "last"] | None = None
     deadline_s: float | None = None
     adaptive_deadline: bool | None = None
     evaluate_every: int | None = None

@@ -11,7 +11,8 @@ from coordinator.operator.asking import After, Limit, page
 from coordinator.operator.creation import config_from
 from coordinator.operator.history import History
 from coordinator.operator.order_schemas import CreatedRun, Extend, NewRun, Order, Orders, Rollback
-from coordinator.operator.run_schemas import Answers, Members, Rounds, RunDetail, Runs
+from coordinator.operator.run_schemas import Answers, Members, RunDetail, Runs
+from coordinator.operator.schemas import Rounds
 from coordinator.operator.told import (
     Standing,
     Told,

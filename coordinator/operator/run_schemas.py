@@ -4,9 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from coordinator.operator.schemas import ANSWER, Answer, Kind, Model, example
-from edge_client.wire.failures import Failure
+from coordinator.operator.schemas import ANSWER, ROUND, Answer, Kind, Model, Round, example
+from edge_client.texts.tasks import Kind as TaskKind
 from edge_client.wire.messages import Ended
+from edge_client.wire.reported.failures import Failure
 
 Phase = Literal["waiting", "paused", "train", "label", "evaluate", "finished"]
 
@@ -36,10 +37,15 @@ RUN = {
     "here": 3,
     "needed": 1,
     "step": STEP,
+    "kind": "labels",
     "accuracy": 0.71,
     "accuracy_error": 0.02,
     "accuracy_median": 0.7,
     "accuracy_round": 2,
+    "f1": None,
+    "f1_error": None,
+    "f1_median": None,
+    "perplexity": None,
     "loss": 0.48,
 }
 
@@ -106,11 +112,17 @@ class Run(Model):
         here: Those among them that were heard of within two minutes and have not left.
         needed: Devices that its next step waits for.
         step: The open step; null between two, and in a run that is finished.
-        accuracy: Of the newest evaluation, over all devices' test texts; null before one.
+        kind: What its task asks: `labels` of texts, `tagging` of words, or masked words (`mlm`).
+        accuracy: Of the newest evaluation, over all devices' test texts: share of right labels, or
+            of right masked words; null before one, and of tagging.
         accuracy_error: Its standard error where a cohort evaluated for all; 0 where all were asked,
             null where one device answered for several, which tells none, and before an evaluation.
         accuracy_median: The median device's then; null where not known.
-        accuracy_round: The round that was evaluated then.
+        accuracy_round: The round that was evaluated then, whatever the kind of task.
+        f1: Of tagging, F1 of entities then, words and type right; else null.
+        f1_error: Its standard error, as that of an accuracy.
+        f1_median: The median device's.
+        perplexity: Of masked words then; null of other tasks.
         loss: Of the newest round of training.
     """
 
@@ -130,10 +142,15 @@ class Run(Model):
     here: int
     needed: int
     step: Step | None
+    kind: TaskKind
     accuracy: float | None
     accuracy_error: float | None
     accuracy_median: float | None
     accuracy_round: int | None
+    f1: float | None
+    f1_error: float | None
+    f1_median: float | None
+    perplexity: float | None
     loss: float | None
 
 
@@ -175,76 +192,6 @@ class Failing(Model):
     failures: list[Failure]
 
 
-ROUND = {
-    "round_index": 2,
-    "accuracy": 0.71,
-    "accuracy_error": 0.02,
-    "accuracy_median": 0.7,
-    "loss": 0.48,
-    "pseudo_labels": None,
-    "answers": 6,
-    "failed": 0,
-    "late": 1,
-    "failures": {},
-    "up_bytes": 1234567,
-    "down_bytes": 1234567,
-    "is_by_kernel": True,
-    "phases_s": {"download": 0.4, "train": 31.5, "upload": 1.2},
-    "lost": None,
-}
-
-
-class Round(Model):
-    """What a round gave and cost, over all answers of its devices.
-
-    Attributes:
-        round_index: 0 is the evaluation before any training.
-        accuracy: Share of right labels over all devices' test texts.
-        accuracy_error: Its standard error where a cohort evaluated for all; 0 where all were asked,
-            null where nobody can tell it.
-        accuracy_median: The median device's; null before its evaluation is closed.
-        loss: Mean training loss.
-        pseudo_labels: Texts that devices labelled themselves, before its training.
-        answers: Reports of devices: to train, label and evaluate.
-        failed: Those among them that say so.
-        late: Those that came after their step had closed.
-        failures: How many failed for which reason.
-        up_bytes: Sent by the devices.
-        down_bytes: Received by the devices.
-        is_by_kernel: Whether bytes are TCP's, headers and TLS in them, or bodies alone.
-        phases_s: Seconds by phase, summed over the devices.
-        lost: With `lora_mean = "product"`, the share of the mean's squared norm that the run's rank
-            leaves out; else null.
-    """
-
-    model_config = example(ROUND)
-
-    round_index: int
-    accuracy: float | None
-    accuracy_error: float | None
-    accuracy_median: float | None
-    loss: float | None
-    pseudo_labels: int | None
-    answers: int
-    failed: int
-    late: int
-    failures: dict[str, int]
-    up_bytes: int
-    down_bytes: int
-    is_by_kernel: bool
-    phases_s: dict[str, float]
-    lost: float | None = None
-
-
-class Rounds(Model):
-    """Rounds that somebody has answered in, the newest first."""
-
-    model_config = example({"rounds": [ROUND], "next": "2"})
-
-    rounds: list[Round]
-    next: str | None
-
-
 CHOICE = {
     "tags": {"site": "kitchen"},
     "least_memory_bytes": 0,
@@ -282,7 +229,10 @@ class RunDetail(Run):
         base_id: SHA-256 of the base.
         adapter: What is trained.
         adapter_sha256: The adapter of the last closed round.
-        labels: Of its task.
+        kept_round: The round whose adapter is the run's as it stands: of the last, or where it
+            keeps its best one of that.
+        kept_sha256: That adapter.
+        labels: Of its task; the types of entities of tagging, none of masked words.
         deadline_s: Seconds after which a step goes on without late devices.
         fraction: Share of the devices asked to train in a round.
         min_clients: Devices that the first round waits for.
@@ -300,6 +250,8 @@ class RunDetail(Run):
             "base_id": "9f" * 32,
             "adapter": "lora:8@q,v",
             "adapter_sha256": "8e" * 32,
+            "kept_round": 3,
+            "kept_sha256": "8e" * 32,
             "labels": ["mail", "weather"],
             "deadline_s": 600.0,
             "fraction": 1.0,
@@ -315,6 +267,8 @@ class RunDetail(Run):
     base_id: str
     adapter: str
     adapter_sha256: str
+    kept_round: int
+    kept_sha256: str
     labels: list[str]
     deadline_s: float
     fraction: float

@@ -34,7 +34,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from edge_client.wire.failures import Failure
+from edge_client.wire.reported.failures import Failure
 
 Kind = Literal["train", "label", "evaluate"]
 
@@ -110,3 +110,120 @@ class Answer(Model):
     up_bytes: int
     down_bytes: int
     peak_rss_bytes: int | None
+
+
+class EntityF1(Model):
+    """F1 of entities over all devices' test texts; null where none is there and none was found.
+
+    Attributes:
+        strict: Right words and right type, all types together (micro).
+        typed: Right type and a word in common.
+        partial: Right words, whatever the type; half of it for some of them.
+        macro: Plain mean of the types' strict F1, of types that are there.
+        weighted: Their mean weighted by how many are there.
+        by_type: Strict F1 by type.
+    """
+
+    model_config = example(
+        {
+            "strict": 0.62,
+            "typed": 0.7,
+            "partial": 0.68,
+            "macro": 0.58,
+            "weighted": 0.61,
+            "by_type": {"Chemical": 0.66, "Disease": 0.5},
+        }
+    )
+
+    strict: float | None
+    typed: float | None
+    partial: float | None
+    macro: float | None
+    weighted: float | None
+    by_type: dict[str, float | None]
+
+
+ROUND = {
+    "round_index": 2,
+    "accuracy": 0.71,
+    "accuracy_error": 0.02,
+    "accuracy_median": 0.7,
+    "f1": None,
+    "f1_error": None,
+    "f1_median": None,
+    "entities": None,
+    "perplexity": None,
+    "loss": 0.48,
+    "pseudo_labels": None,
+    "answers": 6,
+    "failed": 0,
+    "late": 1,
+    "failures": {},
+    "up_bytes": 1234567,
+    "down_bytes": 1234567,
+    "is_by_kernel": True,
+    "phases_s": {"download": 0.4, "train": 31.5, "upload": 1.2},
+    "lost": None,
+}
+
+
+class Round(Model):
+    """What a round gave and cost, over all answers of its devices.
+
+    Attributes:
+        round_index: 0 is the evaluation before any training.
+        accuracy: Share of right labels, or masked words, over all devices' test texts; null of
+            tagging.
+        accuracy_error: Its standard error where a cohort evaluated for all; 0 where all were asked,
+            null where nobody can tell it.
+        accuracy_median: The median device's; null before its evaluation is closed.
+        f1: Of tagging, F1 of entities, words and type right; else null.
+        f1_error: Its standard error, likewise.
+        f1_median: The median device's, likewise.
+        entities: Of tagging, F1 in each way and by type; else null.
+        perplexity: Of masked words; null of other tasks.
+        loss: Mean training loss.
+        pseudo_labels: Texts that devices labelled themselves, before its training.
+        answers: Reports of devices: to train, label and evaluate.
+        failed: Those among them that say so.
+        late: Those that came after their step had closed.
+        failures: How many failed for which reason.
+        up_bytes: Sent by the devices.
+        down_bytes: Received by the devices.
+        is_by_kernel: Whether bytes are TCP's, headers and TLS in them, or bodies alone.
+        phases_s: Seconds by phase, summed over the devices.
+        lost: With `lora_mean = "product"`, the share of the mean's squared norm that the run's rank
+            leaves out; else null.
+    """
+
+    model_config = example(ROUND)
+
+    round_index: int
+    accuracy: float | None
+    accuracy_error: float | None
+    accuracy_median: float | None
+    f1: float | None
+    f1_error: float | None
+    f1_median: float | None
+    entities: EntityF1 | None
+    perplexity: float | None
+    loss: float | None
+    pseudo_labels: int | None
+    answers: int
+    failed: int
+    late: int
+    failures: dict[str, int]
+    up_bytes: int
+    down_bytes: int
+    is_by_kernel: bool
+    phases_s: dict[str, float]
+    lost: float | None = None
+
+
+class Rounds(Model):
+    """Rounds that somebody has answered in, the newest first."""
+
+    model_config = example({"rounds": [ROUND], "next": "2"})
+
+    rounds: list[Round]
+    next: str | None

@@ -10,15 +10,30 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from coordinator.config import RunConfig
-from coordinator.rounds.machine import closes_at_s, devices_needed, ended_of, rounds_of
+from coordinator.rounds.machine import (
+    closes_at_s,
+    devices_needed,
+    ended_of,
+    kept_of,
+    rounds_of,
+)
+from coordinator.rounds.measures import MEASURES
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State
-from coordinator.storage.figures import accuracies, means, pseudo_labels
+from coordinator.storage.figures import (
+    accuracies,
+    entities_by_round,
+    entities_told,
+    means,
+    perplexities,
+    pseudo_labels,
+)
 from coordinator.storage.rows.devices import Device
 from coordinator.storage.rows.memberships import Member
 from coordinator.storage.rows.tokens import Token
 from coordinator.storage.store import Run
-from edge_client.wire.figures import Row, traffic_of
+from edge_client.texts.tasks import Task
+from edge_client.wire.figures import Row, perplexity, traffic_of
 
 Told = dict[str, Any]
 CLONED_S = 86_400.0  # for which it is told that a device had two lives
@@ -44,14 +59,14 @@ class Standing:
 
 
 def run_told(standing: Standing, loss: float | None) -> Told:
-    """Where a run stands; its accuracy is that of the newest evaluation.
+    """Where a run stands; its accuracy or F1 is that of the newest evaluation.
 
     Args:
         standing: The run.
         loss: Of its newest round of training.
     """
     config, state = standing.config, standing.state
-    score = state.scores.get(state.evaluated)
+    score, is_masked = state.scores.get(state.evaluated), MEASURES[config.kind].has_perplexity
     return {
         "run_id": standing.run.run_id,
         "name": config.name,
@@ -67,12 +82,22 @@ def run_told(standing: Standing, loss: float | None) -> Told:
         "here": len(standing.here),
         "needed": devices_needed(config, state),
         "step": _step_told(config, state),
-        "accuracy": score.accuracy if score else None,
-        "accuracy_error": score.error if score else None,
-        "accuracy_median": score.median if score else None,
+        "kind": config.kind,
+        **_score_told(config.task, score.accuracy if score else None, score),
         "accuracy_round": state.evaluated if score else None,
+        "perplexity": perplexity(score.loss) if score and is_masked else None,
         "loss": loss,
     }
+
+
+def _score_told(task: Task, share: float | None, score: Score | None) -> Told:
+    """What a run's measure says, and null of the other one."""
+    told: Told = dict.fromkeys(
+        f"{key}{part}" for key in ("accuracy", "f1") for part in ("", "_error", "_median")
+    )
+    key = MEASURES[task.kind].key
+    error, median = (score.error, score.median) if score else (None, None)
+    return told | {key: share, f"{key}_error": error, f"{key}_median": median}
 
 
 def _step_told(config: RunConfig, state: State) -> Told | None:
@@ -102,11 +127,14 @@ def detail_told(standing: Standing, rounds: Sequence[Told], failing: Told | None
     """
     run, config = standing.run, standing.config
     losses = [one["loss"] for one in rounds if one["loss"] is not None]
+    kept_round, kept = kept_of(config, standing.state)
     return run_told(standing, losses[-1] if losses else None) | {
         "base": config.base,
         "base_id": run.base_id,
         "adapter": config.adapter,
         "adapter_sha256": standing.state.adapter_sha256,
+        "kept_round": kept_round,
+        "kept_sha256": kept,
         "labels": list(config.labels),
         "deadline_s": config.deadline_s,
         "fraction": config.fraction,
@@ -118,11 +146,12 @@ def detail_told(standing: Standing, rounds: Sequence[Told], failing: Told | None
     }
 
 
-def round_told(index: int, rows: Sequence[Row], score: Score | None = None) -> Told:
+def round_told(index: int, rows: Sequence[Row], task: Task, score: Score | None = None) -> Told:
     """What a round gave and cost.
 
     Args:
         index: The round.
+        task: The run's.
         rows: Of its answers.
         score: Of its evaluation, once that is closed: its error is not to be had from the rows.
     """
@@ -131,11 +160,14 @@ def round_told(index: int, rows: Sequence[Row], score: Score | None = None) -> T
     for row in rows:
         phases.update(row["cost"].get("phases_s", {}))
     failed = [row for row in rows if row["outcome"] == "failed"]
+    entities = entities_by_round(rows).get(index)
+    share = entities.strict if entities else None
+    share = share if task.kind == "tagging" else accuracies(rows).get(index)
     return {
         "round_index": index,
-        "accuracy": accuracies(rows).get(index),
-        "accuracy_error": score.error if score else None,
-        "accuracy_median": score.median if score else None,
+        **_score_told(task, share, score),
+        "entities": entities_told(entities, task.labels) if entities else None,
+        "perplexity": perplexities(rows, task.kind).get(index),
         "loss": means(rows, "train", "loss").get(index),
         "pseudo_labels": pseudo_labels(rows).get(index),
         "answers": len(rows),
@@ -150,14 +182,17 @@ def round_told(index: int, rows: Sequence[Row], score: Score | None = None) -> T
 
 
 def totals_told(rounds: Sequence[Told]) -> Told | None:
-    """Rounds summed up; accuracy, loss and pseudo-labels are the newest. None of no rounds."""
+    """Rounds summed up; scores, loss and pseudo-labels are the newest. None of no rounds."""
     if not rounds:
         return None
     newest = {
         name: next((one[name] for one in reversed(rounds) if one[name] is not None), None)
-        for name in ("accuracy", "loss", "pseudo_labels")
+        for name in ("accuracy", "f1", "entities", "perplexity", "loss", "pseudo_labels")
     }
-    accuracy = next((one for one in reversed(rounds) if one["accuracy"] is not None), None)
+    for key in ("accuracy", "f1"):
+        last = next((one for one in reversed(rounds) if one[key] is not None), None)
+        for part in ("error", "median"):
+            newest[f"{key}_{part}"] = last[f"{key}_{part}"] if last else None
     sums = ("answers", "failed", "late", "up_bytes", "down_bytes")
     failures: Counter[str] = Counter()
     phases: Counter[str] = Counter()
@@ -167,8 +202,6 @@ def totals_told(rounds: Sequence[Told]) -> Told | None:
     return {
         "round_index": rounds[-1]["round_index"],
         **newest,
-        "accuracy_error": accuracy["accuracy_error"] if accuracy else None,
-        "accuracy_median": accuracy["accuracy_median"] if accuracy else None,
         **{name: sum(one[name] for one in rounds) for name in sums},
         "failures": dict(failures),
         "is_by_kernel": all(one["is_by_kernel"] for one in rounds),

@@ -29,7 +29,7 @@ from coordinator.serving.service import Service
 from coordinator.serving.telling import base_name_of
 from coordinator.storage.figures import rows_of_round
 from coordinator.storage.rows.devices import Device
-from edge_client.wire.failures import SAID
+from edge_client.wire.reported.failures import SAID
 
 MOST_MISSING = 30  # devices still expected that are named
 MOST_TROUBLE = 30  # lines on what went wrong
@@ -132,7 +132,8 @@ class Board:
         known, read, number = self._rounds.setdefault(run_id, Versions()), history.read, 0
         for index in range(max(0, read - LATEST, last - KNOWN_ROUNDS), last + 1):
             if table := rows_of_round(self._service.store, run_id, index):
-                history.rounds[index] = round_told(index, table, live.past.scores.get(index))
+                score = live.past.scores.get(index)
+                history.rounds[index] = round_told(index, table, live.config.task, score)
                 history.rounds.pop(index - KNOWN_ROUNDS, None)
                 known.put(str(index), history.rounds[index], version)
                 known.forget(str(index - KNOWN_ROUNDS))

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from edge_client.wire.failures import SAID
 from edge_client.wire.figures import Row
+from edge_client.wire.reported.failures import SAID
 
 Trouble = dict[str, Any]
 MOST = 30

@@ -1,14 +1,11 @@
 """What machines ask a coordinator: is it there, can it work, and what does it count.
 
-GET /readyz    one word: `ready`, or with 503 what it lacks: `driver`, `store` or `disk`
+GET /readyz    one word: `ready`, or with 503 what it lacks: `driver`, `store`, `disk`; `stopping`
 GET /metrics   Prometheus's text, for a viewer's bearer token
 """
 
-import os
-import secrets
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -24,6 +21,7 @@ from coordinator.serving.service import Service
 from coordinator.watch.metrics import CONTENT_TYPE, Counted, Metrics, Standing
 
 SLOWEST_TICK_S = 60.0  # a tick that averages a large cohort takes seconds
+WORDS = "`driver`, `store`, `disk` or `stopping`."
 LASTS_S = 2.0  # what was found holds; who asks more often costs no disk anything
 
 
@@ -39,11 +37,13 @@ def add_watching(app: FastAPI, service: Service, bells: Bells) -> None:
         response_class=PlainTextResponse,
         responses={
             200: {"content": _text("ready")},
-            503: {"content": _text("disk"), "description": "`driver`, `store` or `disk`."},
+            503: {"content": _text("disk"), "description": WORDS},
         },
     )
     def ready() -> Response:
         """Whether devices and operators can be served now."""
+        if bells.is_leaving:
+            return PlainTextResponse("stopping", 503)
         now_s = time.monotonic()
         if not found or now_s - found[0][0] > LASTS_S:
             found[:] = [(now_s, lack(app, service, bells))]
@@ -74,24 +74,9 @@ def lack(app: FastAPI, service: Service, bells: Bells) -> str:
     silent_s = time.monotonic() - bells.ticked_s
     if bells.is_stopping or silent_s > SLOWEST_TICK_S:
         return "driver"
-    if not is_writable(service.store.blobs):
+    if not (service.store.database.answers() and service.store.blobs.is_writable()):
         return "store"
     return "disk" if service.caretaker.is_full else ""
-
-
-def is_writable(folder: Path) -> bool:
-    """Whether a file can be written to a folder, and is on disk."""
-    # `.tmp` as all that a killed process may leave behind; of a name of its own, for several ask.
-    path = folder / f"ready.{secrets.token_hex(4)}.tmp"
-    try:
-        with path.open("wb") as file:
-            file.write(b"ready")
-            file.flush()
-            os.fsync(file.fileno())
-        path.unlink()
-    except OSError:
-        return False
-    return True
 
 
 def standing_of(service: Service, now_s: float) -> Standing:

@@ -7,6 +7,7 @@ import numpy as np
 
 from coordinator.rounds.bounds import LARGEST
 from coordinator.rounds.schedule import Schedule
+from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Report, WireError
 from edge_client.wire.tensors import (
     AdapterState,
@@ -74,11 +75,13 @@ def _check_steps(update: Update, training: Training, is_weighted: bool) -> None:
     """Refuse a number of steps that the examples do not take; 0 says nothing and changes nothing.
 
     Pseudo-labelled texts weigh less than one each, so there may be more of them than the weight.
+    Where a round draws its texts, how many it draws follows from the examples.
 
     Raises:
         Refusal: 422.
     """
-    steps, least = update.steps, training.epochs * -(-update.num_examples // training.batch)
+    steps, texts = update.steps, training.samples_of(update.num_examples)
+    least = training.epochs * -(-texts // training.batch)
     is_possible = steps == least or (is_weighted and steps > least and not steps % training.epochs)
     if steps and not is_possible:
         raise Refusal(
@@ -100,12 +103,12 @@ def _largest(tensor: np.ndarray) -> float:
     return max(float(tensor.max()), -float(tensor.min())) if tensor.size else 0.0
 
 
-def check_report(report: Report, num_labels: int) -> None:
+def check_report(report: Report, task: Task) -> None:
     """Refuse figures that cannot be: they are summed up later, where nobody could refuse them.
 
     Args:
         report: The report, as it came.
-        num_labels: Labels of the run's task.
+        task: The run's.
 
     Raises:
         Refusal: 422; names the figure.
@@ -121,8 +124,33 @@ def check_report(report: Report, num_labels: int) -> None:
     if report.loss is not None and not abs(report.loss) <= FLOAT32_MAX:
         raise Refusal(422, f"loss {report.loss:g} is not within float32's range")
     means, told = report.mean_log_probabilities, report.confidences
+    num_labels = len(task.labels) if task.kind == "labels" else 0
     # Within float32's range their weighted sum is finite, and so is the prior that devices get.
     if len(means) not in (0, num_labels) or not all(abs(mean) <= FLOAT32_MAX for mean in means):
         raise Refusal(422, f"mean_log_probabilities: {num_labels} numbers, or none, expected")
     if told is not None and len(told.counts) != num_labels:
         raise Refusal(422, f"confidences: counts of {num_labels} labels expected")
+    _check_entities(report, task)
+
+
+def _check_entities(report: Report, task: Task) -> None:
+    """Refuse entities where none are asked for, and an evaluation of tagging without any counts.
+
+    No more are found than words were read, which is what `num_examples` counts there; of those that
+    are there no such thing is known, for a text that is too long is not read to its end.
+    """
+    entities = report.entities
+    if task.kind != "tagging":
+        if entities is not None:
+            raise Refusal(422, "entities: none expected; the run's task does not tag words")
+        return
+    if entities is None:
+        if report.accuracy is not None:
+            raise Refusal(422, "entities: their counts expected with an accuracy, of tagging")
+        return
+    if len(entities.there) != len(task.labels):
+        raise Refusal(422, f"entities: counts of {len(task.labels)} types expected")
+    if report.accuracy is None:
+        raise Refusal(422, "entities: expected of an evaluation alone, with its accuracy")
+    if sum(entities.found) > report.num_examples:
+        raise Refusal(422, "entities: no more found than words were read expected")

@@ -157,7 +157,8 @@ def wide_bound(training: Training, told: Sequence[float], parameters: int) -> fl
         told: Texts that each device may train on, of those that said so.
         parameters: Trained parameters.
     """
-    steps = math.ceil(median(told) / training.batch) if told else UNTOLD_STEPS
+    texts = training.samples_of(math.ceil(median(told) if told else 0))
+    steps = math.ceil(texts / training.batch) or UNTOLD_STEPS
     return WIDE_FACTOR * training.epochs * steps * _step_norm(training, parameters)
 
 

@@ -47,10 +47,10 @@ def is_chosen(
         tags: Its tags, those of its owner and of the operator.
         facts: What it said of itself.
     """
-    memory = facts.usable_bytes
+    # What a run does not ask for is not looked at: a step of a large fleet asks of every device.
     return (
-        all(tags.get(key) == value for key, value in choice.tags.items())
-        and memory >= choice.least_memory_bytes
+        (not choice.tags or all(tags.get(key) == value for key, value in choice.tags.items()))
+        and (not choice.least_memory_bytes or facts.usable_bytes >= choice.least_memory_bytes)
         and choice.engine in ("", facts.engine)
         and (not choice.is_on_mains or facts.is_on_mains is True)
         and (

@@ -6,8 +6,9 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from edge_client.wire.confidences import Confidences
-from edge_client.wire.failures import Failure
+from edge_client.wire.reported.confidences import Confidences
+from edge_client.wire.reported.entities import Entities
+from edge_client.wire.reported.failures import Failure
 
 Kind = Literal["train", "label", "evaluate"]
 
@@ -52,6 +53,7 @@ class StepOpened:
         lower: (rank, SHA-256) of the adapter in each of those ranks.
         passed: Why others that were there are not asked.
         codec: What updates of its members are coded as; empty: they are not.
+        test_share: Share of its test texts that each member of an evaluation draws.
     """
 
     kind: Kind
@@ -78,6 +80,7 @@ class StepOpened:
 
     passed: tuple[Passed, ...] = ()
     codec: str = ""
+    test_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,10 @@ class Answered:
         work_id: The work it answers.
         outcome: `done`, or `failed`, which counts as answered too.
         update_sha256: Blob of the update, for training that is done.
-        num_examples: The update's weight in the mean; texts evaluated, or read for their labels.
+        num_examples: The update's weight in the mean; answers asked for in an evaluation, or texts
+            read for their labels.
         labelled: Texts with a gold label that the device said it holds, if it did.
-        right: Texts of an evaluation that were answered right; None where none were asked.
+        right: Answers of an evaluation that were right; None where none were asked.
         confidences: How sure the device is of its unlabelled texts; of label work.
         mean_log_probabilities: One per label, over the texts evaluated.
         failure: Why it failed.
@@ -124,6 +128,8 @@ class Answered:
         steps: Optimizer steps that made it, where its device's control variate may count; else 0.
         took_s: Seconds since its step opened, or the coordinator came back; None where nobody
             measured. Two answers that differ in it alone are equal.
+        entities: What was found of the entities in the texts evaluated; of tagging.
+        loss: Mean cross-entropy over the answers of an evaluation, where the run hears it.
     """
 
     work_id: str
@@ -138,6 +144,8 @@ class Answered:
     norm: float | None = None
     steps: int = 0
     took_s: float | None = field(default=None, compare=False)
+    entities: Entities | None = None
+    loss: float | None = None
 
 
 @dataclass(frozen=True)

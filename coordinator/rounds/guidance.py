@@ -43,7 +43,10 @@ def guidance_of(schedule: Schedule, state: State, opened: StepOpened) -> Guidanc
     keep = keep_in(labelling, max(1, opened.round_index), schedule.rounds)
     thresholds = thresholds_before(schedule, state, opened.round_index)
     if opened.kind == "train":
-        return Guidance(keep, (), thresholds, most_of_a_class(state, thresholds))
+        # Who draws its texts takes as many as any other, whatever it holds of a class.
+        is_sampled = schedule.training.least_samples > 0
+        most = 0 if is_sampled else most_of_a_class(state, thresholds)
+        return Guidance(keep, (), thresholds, most)
     if opened.kind == "evaluate":
         return Guidance(keep, (), thresholds)
     _, evaluated = labels_with(labelling, state)

@@ -21,6 +21,7 @@ from coordinator.rounds.events import (
 )
 from coordinator.rounds.extensions.failures import PluginError
 from coordinator.rounds.learning.learning import gain_of
+from coordinator.rounds.measures import MEASURES, chance_of
 from coordinator.rounds.pace.asking import also_asked, open_step, train_on
 from coordinator.rounds.pace.deadlines import closes_after_s, deadline_of_next
 from coordinator.rounds.pace.patience import lack_of_progress
@@ -77,6 +78,19 @@ def decide(
         return _due(config, state, alive, secret, now_s, facts)
     except PluginError as error:
         return Paused(now_s, str(error))
+
+
+def waits(config: Schedule, state: State, now_s: float) -> bool:
+    """Whether nothing is due now, whoever is there: `decide` gives None then.
+
+    So most looks at a run need not find out who is there.
+    """
+    if state.is_finished or state.is_paused:
+        return True
+    step = state.step
+    if step is None or step.is_answered or step.opened.is_asynchronous:
+        return False
+    return now_s < closes_at_s(config, step)
 
 
 def _due(
@@ -151,12 +165,11 @@ def _back(config: Schedule, state: State, now_s: float) -> RolledBack | None:
         return None
     if good.adapter_sha256 == state.adapter_sha256 or state.rollbacks >= MOST_ROLLBACKS:
         return None
-    if not is_collapsed(newest, good.score, 1 / max(1, len(config.labels))):
+    if not is_collapsed(newest, good.score, chance_of(config.kind, config.labels)):
         return None
-    reason = (
-        f"after round {state.evaluated} {newest.accuracy:.1%} of the devices' texts were answered "
-        f"right, after round {good.round_index} {good.score.accuracy:.1%}"
-    )
+    did = MEASURES[config.kind].said.format(f"{newest.accuracy:.1%}")
+    before = f"after round {good.round_index} {good.score.accuracy:.1%}"
+    reason = f"after round {state.evaluated} {did}, {before}"
     return RolledBack(good.round_index, good.adapter_sha256, reason, now_s)
 
 
@@ -224,6 +237,17 @@ def ended_of(config: Schedule, state: State) -> Ended | None:
     return "rounds" if state.round_index >= rounds_of(config, state) else "patience"
 
 
+def kept_of(config: Schedule, state: State) -> tuple[int, str]:
+    """The adapter that is the run's as it stands, and in the end: its round and its SHA-256.
+
+    The best of those that were evaluated, where the run keeps that and there is one; of equals the
+    newest. A run that went back by its operator's order chooses among what came since.
+    """
+    if config.keep == "best" and state.good is not None:
+        return state.good.round_index, state.good.adapter_sha256
+    return state.round_index, state.adapter_sha256
+
+
 def devices_needed(config: Schedule, state: State) -> int:
     """Devices that must be there for the next step to open."""
     is_at_begin = state.round_index == 0 and state.evaluated < 0
@@ -281,7 +305,10 @@ def _evaluate(
     there = _free(state, alive)
     chosen, population = evaluators(there, state.without_tests, size, secret, index, attempt)
     opened = open_step(state.adapter_sha256, "evaluate", index, attempt, chosen, secret, now_s)
-    return _timed(config, state, replace(opened, population=population))
+    share = 1.0 if index >= rounds_of(config, state) else config.evaluate_share
+    opened = replace(opened, population=population, test_share=share)
+    # What a share took says little of how long all texts take: the decisive evaluation waits.
+    return opened if share > config.evaluate_share else _timed(config, state, opened)
 
 
 def _free(state: State, alive: Collection[str]) -> Collection[str]:

@@ -5,6 +5,7 @@ from typing import Literal, Protocol
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
 from edge_client.codecs.settings import Updates
+from edge_client.texts.tasks import Kind
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 
@@ -65,6 +66,14 @@ class Schedule(Protocol):
         """Devices asked to evaluate an adapter; 0 for all."""
 
     @property
+    def evaluate_share(self) -> float:
+        """Share of its test texts that a device evaluates on; on all after its last round."""
+
+    @property
+    def keep(self) -> Literal["best", "last"]:
+        """Which adapter is the run's: the best of those that were evaluated, or the last."""
+
+    @property
     def norm_bound(self) -> float | Literal["adaptive"]:
         """Norm down to which longer updates are scaled; 0 for none."""
 
@@ -86,6 +95,10 @@ class Schedule(Protocol):
 
     @property
     def labels(self) -> tuple[str, ...]: ...
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of task, which says what adapters are judged by."""
 
     @property
     def seed(self) -> int: ...

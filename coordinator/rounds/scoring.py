@@ -1,4 +1,9 @@
-"""How right an adapter is over the devices' own test texts, and how far a cohort may be off."""
+"""How right an adapter is over the devices' own test texts, and how far a cohort may be off.
+
+Whatever the kind of task, a score is a ratio of two sums over devices (`measures.ratio_of`), so one
+set of rules scores, waits and goes back: accuracy of labels and of masked words, and of tagging the
+F1 of entities whose words and type are right, 2 right / (there + found).
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,6 +13,9 @@ from typing import NamedTuple
 
 from coordinator.rounds.bounds import FEWEST, next_most_examples
 from coordinator.rounds.events import Answered, StepOpened
+from coordinator.rounds.measures import ratio_of, ratio_of_entities
+from edge_client.wire.reported.entities import Entities, EntityScores
+from edge_client.wire.reported.entities import pooled as pooled_counts
 
 FAR = 0.15  # of all texts; an honest run's accuracy falls by less from one round to the next
 FAR_NATS = 5.0  # a factor of 148 in the odds; devices that hold other labels do differ
@@ -19,22 +27,27 @@ class Score(NamedTuple):
     """An evaluation over all texts of all devices that answered.
 
     Attributes:
-        right: Texts answered right.
-        texts: Texts asked.
-        error: Standard error of right / texts; 0 where nobody was left out, None where one device
-            answered for several.
-        median: The median device's share of right texts, of those that hold some; None where not
+        right: Answers that were right; of tagging twice the entities.
+        texts: Answers asked for, of labels one of each text; of tagging the entities that are there
+            and those that were found.
+        error: Standard error of right / texts; 0 where no device and no text was left out, None
+            where one device answered for several.
+        median: The median device's share of right answers, of those that hold texts; None where not
             said. One device's word, however false, moves it little.
+        loss: Mean cross-entropy in nats, of tagging and of masked words; else None.
+        median_loss: The median device's; None likewise.
     """
 
     right: int
     texts: int
     error: float | None = 0.0
     median: float | None = None
+    loss: float | None = None
+    median_loss: float | None = None
 
     @property
     def accuracy(self) -> float:
-        """Right over texts; there must be one."""
+        """Right over texts, of tagging F1; there must be one."""
         return self.right / self.texts
 
 
@@ -56,7 +69,7 @@ class Good:
 
 
 def scored(opened: StepOpened, done: Iterable[Answered]) -> Score:
-    """What an evaluation found, with the error that asking a cohort implies.
+    """What an evaluation found, with the error that asking a cohort, or of each a share, implies.
 
     Devices that hold no texts are part of the cohort and of what it stands for. Where everybody was
     asked nothing was drawn: those that stay silent are no draw's error.
@@ -65,22 +78,59 @@ def scored(opened: StepOpened, done: Iterable[Answered]) -> Score:
         opened: The evaluation.
         done: Its answers, but for those that failed.
     """
-    told = bounded(
-        [(one.right or 0, one.num_examples) if has_tests(one) else (0, 0) for one in done]
-    )
+    answers = list(done)
+    told = bounded([ratio_of(one) if has_tests(one) else (0, 0) for one in answers])
     is_drawn = opened.population > len(opened.members)
     shares = [right / texts for right, texts in told if texts]
     score = pooled(told, opened.population if is_drawn else len(told))
-    return score._replace(median=median(shares) if shares else None)
+    if opened.test_share < 1.0 and score.texts and score.error is not None:
+        error = math.sqrt((1.0 - opened.test_share) * _of_texts(score))
+        score = score._replace(error=math.hypot(score.error, error))
+    losses = [(one.loss, one.num_examples) for one in answers if one.loss is not None]
+    return score._replace(
+        median=median(shares) if shares else None,
+        loss=mean_loss(losses),
+        median_loss=median(loss for loss, _ in losses) if losses else None,
+    )
 
 
 def bounded(told: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     """Right and asked of each device, none counted for more than a few times the median's texts.
 
-    The lower median: of two devices, what one claims is not its own bound.
+    The lower median: of two devices, what one claims is not its own bound. Both numbers of a device
+    shrink alike, so its own score stays: a claim can be loud, not louder than a few devices.
     """
     most = next_most_examples([texts for _, texts in told if texts])
     return [(one * most / many, most) if many > most else (one, many) for one, many in told]
+
+
+def entity_scores(told: Sequence[Entities]) -> EntityScores | None:
+    """F1 over devices, in each way and of each type; None where nobody told of any entity.
+
+    All counts of a device are multiplied by the share to which `bounded` brings the two of its
+    strict F1: what it claims to be there and to find weighs no more than a few median devices', in
+    each type and each way to be right, and its own F1 of each stays.
+    """
+    ratios = [ratio_of_entities(one) for one in told]
+    kept = [many for _, many in bounded(ratios)]
+    weighed = [
+        (one, most / many) for one, (_, many), most in zip(told, ratios, kept, strict=True) if many
+    ]
+    return pooled_counts(weighed) if weighed else None
+
+
+def mean_loss(told: Sequence[tuple[float, int]]) -> float | None:
+    """Mean cross-entropy over devices' answers; None where nobody told of any.
+
+    As of priors, a device counts for no more than a few median ones, and its word for no more than
+    a few nats to either side of the median device's: a loss, unlike a share, has no end.
+
+    Args:
+        told: Of each device its mean, and over how many answers.
+    """
+    known = [(loss, many) for loss, many in told if many]
+    weights = [many for _, many in bounded([(0.0, many) for _, many in known])]
+    return _mean([loss for loss, _ in known], weights) if known else None
 
 
 def prior_of(asked: Iterable[Answered]) -> tuple[float, ...]:
@@ -91,16 +141,16 @@ def prior_of(asked: Iterable[Answered]) -> tuple[float, ...]:
     """
     said = [(one.mean_log_probabilities, one.num_examples) for one in asked]
     rows = [(row, texts) for row, texts in said if row and texts]
-    weighed = bounded([(0.0, texts) for _, texts in rows])
-    told = [(row, weight) for (row, _), (_, weight) in zip(rows, weighed, strict=True)]
-    weights, total = [weight for _, weight in told], sum(weight for _, weight in told)
-    columns = list(zip(*(row for row, _ in told), strict=True))
-    if len(told) >= FEWEST:
-        columns = [_near_median(column) for column in columns]
-    return tuple(
-        sum(value * weight for value, weight in zip(column, weights, strict=True)) / total
-        for column in columns
-    )
+    weights = [weight for _, weight in bounded([(0.0, texts) for _, texts in rows])]
+    columns = zip(*(row for row, _ in rows), strict=True)
+    return tuple(_mean(column, weights) for column in columns)
+
+
+def _mean(values: Sequence[float], weights: Sequence[int]) -> float:
+    """A weighted mean; of three values or more none is far from the median."""
+    near = _near_median(values) if len(values) >= FEWEST else values
+    total = sum(value * weight for value, weight in zip(near, weights, strict=True))
+    return total / sum(weights)
 
 
 def _near_median(values: Sequence[float]) -> tuple[float, ...]:
@@ -113,14 +163,19 @@ def is_collapsed(newer: Score, best: Score, chance: float = 0.0) -> bool:
 
     Below by more than an honest run falls (half of what the best was better than guessing), by more
     than both errors explain (of the draw of devices, and of as few texts), and in the median device
-    too, so that false reports of less than half of the devices do not make it so.
+    too, so that false reports of less than half of the devices do not make it so. And not where
+    the median device's loss, if devices told it, is no worse: a head that was drawn finds entities
+    by luck, one that begins to learn finds none at first, and fits the texts better all the same.
 
     Args:
         newer: Of the newest adapter.
         best: Of the best one before.
-        chance: Share of texts that guessing answers right.
+        chance: Share that guessing answers right.
     """
     if newer.error is None or best.error is None or not newer.texts or not best.texts:
+        return False
+    losses = newer.median_loss, best.median_loss
+    if losses[0] is not None and losses[1] is not None and losses[0] <= losses[1]:
         return False
     error = math.hypot(*(_error(one) for one in (newer, best)))
     far = max(FAR, (best.accuracy - chance) / 2)
@@ -129,9 +184,20 @@ def is_collapsed(newer: Score, best: Score, chance: float = 0.0) -> bool:
     return newer.median is None or best.median is None or best.median - newer.median > FAR
 
 
+def better(known: Good | None, newer: Good) -> Good | None:
+    """The better one of two adapters, of equals the newer; one without texts is none."""
+    if not newer.score.texts or (known and is_below(newer.score, known.score)):
+        return known
+    return newer
+
+
 def _error(score: Score) -> float:
-    texts = score.accuracy * (1.0 - score.accuracy) / score.texts
-    return math.hypot(score.error or 0.0, math.sqrt(max(0.0, texts)))
+    return math.hypot(score.error or 0.0, math.sqrt(_of_texts(score)))
+
+
+def _of_texts(score: Score) -> float:
+    """The variance of a share of as few texts, each drawn for itself."""
+    return max(0.0, score.accuracy * (1.0 - score.accuracy) / score.texts)
 
 
 def has_tests(answer: Answered) -> bool:

@@ -6,9 +6,10 @@ could draw keys until its device is in the cohorts it wants.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from heapq import nsmallest
 
-from edge_client.wire.confidences import Confidences
-from edge_client.wire.seeds import derive_seed
+from edge_client.wire.reported.confidences import Confidences
+from edge_client.wire.seeds import seeds_under
 
 
 def cohort_size(fraction: float, population: int) -> int:
@@ -156,7 +157,9 @@ def drawn(
 ) -> tuple[str, ...]:
     """The devices whose hashes are smallest, sorted; all where fewer than `size` are there."""
 
-    def draw(device_id: str) -> tuple[int, str]:
-        return derive_seed(secret, *purpose, device_id), device_id
+    seed_of = seeds_under(secret, *purpose)
 
-    return tuple(sorted(sorted(device_ids, key=draw)[:size]))
+    def draw(device_id: str) -> tuple[int, str]:
+        return seed_of(device_id), device_id
+
+    return tuple(sorted(nsmallest(size, device_ids, key=draw)))

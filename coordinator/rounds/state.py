@@ -36,9 +36,9 @@ from coordinator.rounds.pace.silence import Silence, after_step
 from coordinator.rounds.pace.step import Step, asking_also, step_of
 from coordinator.rounds.pace.underway import Underway, Works, moved, with_answer
 from coordinator.rounds.past.answers import Answers
-from coordinator.rounds.scoring import Good, Score, has_tests, is_below, prior_of, scored
-from edge_client.wire.confidences import Confidences
-from edge_client.wire.failures import Failure
+from coordinator.rounds.scoring import Good, Score, better, has_tests, prior_of, scored
+from edge_client.wire.reported.confidences import Confidences
+from edge_client.wire.reported.failures import Failure
 
 
 @dataclass(frozen=True)
@@ -371,26 +371,28 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
         merged = {**state.confidences, **told}
         return replace(state, step=None, labelled=round_index, confidences=merged)
     done = [answer for _, answer in step.updates()]
-    asked = [answer for answer in done if has_tests(answer)]
-    prior = prior_of(asked)
+    prior = prior_of(answer for answer in done if has_tests(answer))
     score = scored(step.opened, done)
-    good = Good(round_index, step.opened.adapter_sha256, score, prior)
-    is_best = score.texts and not (state.good and is_below(score, state.good.score))
-    scores = {**state.scores, round_index: score} if score.texts else state.scores
-    priors = {**state.priors, round_index: prior} if prior else state.priors
     is_new = round_index > state.evaluated  # one that is asked for again is not another
-    decides = (0, round_index)  # the gate compares the newest adapter with the first
-    return replace(
+    closed = replace(
         state,
         step=None,
         evaluated=round_index,
         evaluations=step.opened.attempt,
         patience=after_score(state.patience, score) if is_new else state.patience,
-        good=good if is_best else state.good,
         evaluated_sha256=step.opened.adapter_sha256,
-        scores={index: one for index, one in scores.items() if index in decides},
-        priors={index: one for index, one in priors.items() if index in decides},
     )
+    return with_score(closed, Good(round_index, closed.evaluated_sha256, score, prior))
+
+
+def with_score(state: State, found: Good) -> State:
+    """What an evaluation found, whoever heard it: the gate, roll-backs and the best go by it."""
+    decides = (0, found.round_index)  # the gate compares the newest adapter with the first
+    scores = {key: one for key, one in state.scores.items() if key in decides}
+    priors = {key: one for key, one in state.priors.items() if key in decides}
+    scores |= {found.round_index: found.score} if found.score.texts else {}
+    priors |= {found.round_index: found.prior} if found.prior else {}
+    return replace(state, good=better(state.good, found), scores=scores, priors=priors)
 
 
 def replay(adapter_sha256: str, events: Iterable[Event]) -> State:

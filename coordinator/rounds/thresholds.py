@@ -1,9 +1,9 @@
 """How sure a pseudo-label must be, class by class: no class floods, none is left out.
 
-A model is surer of some classes than of others. Held to one confidence, a federation soon trains
-on the easiest class alone and answers it to everything. So devices tell how many of their texts
-they are how sure of (`edge_client.wire.confidences`), and each class gets a threshold above which
-the whole population holds about the same number of it.
+A model is surer of some classes than of others. Held to one confidence, a federation soon trains on
+the easiest class alone and answers it to everything. So devices tell how many of their texts they
+are how sure of (`edge_client.wire.reported.confidences`), and each class gets a threshold above
+which the whole population holds about the same number of it.
 
 As in FlexMatch (Zhang et al. 2021, arXiv:2110.08263) a class that is harder to be sure of gets a
 lower threshold, down to a floor; as in CReST (Wei et al. 2021, arXiv:2102.09559) an easy one gets
@@ -14,8 +14,8 @@ surest class must have as many above `Labelling.confidence`.
 from collections.abc import Iterable, Iterator, Sequence
 
 from coordinator.rounds.bounds import FEWEST, next_most_examples
-from edge_client.wire.confidences import BINS, STARTS, Confidences, as_bin, bin_above
 from edge_client.wire.labelling import Labelling, share_of
+from edge_client.wire.reported.confidences import BINS, STARTS, Confidences, as_bin, bin_above
 
 
 def class_thresholds(

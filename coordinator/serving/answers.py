@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -13,14 +14,17 @@ from coordinator.rounds.admission import Refusal, check_report, check_update, co
 from coordinator.rounds.events import Answered, LossTold, StepOpened
 from coordinator.rounds.learning.handing import handed, spec_at_rank
 from coordinator.rounds.learning.learning import length_of
+from coordinator.rounds.measures import judged
 from coordinator.rounds.pace.standing import answer_to
 from coordinator.serving.http.uploads import Judge
 from coordinator.serving.joining import leave
 from coordinator.serving.ledger import CLOSED, Asked, Ledger, Live, is_work_id
 from coordinator.serving.log.steps import answer_text
+from coordinator.storage.blobs.blobs import BlobDamaged
 from coordinator.storage.rows.devices import Device
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
+from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Receipt, Report
 from edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES, AdapterState, decode_adapter
 
@@ -64,8 +68,10 @@ class Answers:
             raise Refusal(
                 422, f"work {work_id} asks to {asked.opened.kind}; a report alone is expected"
             )
-        adapter = self._store.blob_path(asked.opened.given(asked.device_id)[1])
-        most = adapter.stat().st_size + MAX_UPDATE_OVERHEAD_BYTES if adapter.is_file() else 0
+        most = 0  # of one whose adapter is gone
+        with suppress(BlobDamaged):
+            size = self._store.blobs.size(asked.opened.given(asked.device_id)[1])
+            most = size + MAX_UPDATE_OVERHEAD_BYTES
         known, accept = partial(self._known, asked, work_id), partial(self._accept, asked, work_id)
         return Judge(most, known, accept)
 
@@ -112,9 +118,10 @@ class Answers:
         if asked is None:
             return CLOSED
         opened, run_id = asked.opened, asked.run_id
-        check_report(report, len(self._live(asked).config.task.labels))
+        task = self._live(asked).config.task
+        check_report(report, task)
         if opened.kind != "train" or report.outcome == "failed":
-            receipt = self._ledger.answer(run_id, _answer(report, opened))
+            receipt = self._ledger.answer(run_id, _answer(report, opened, task))
         else:
             is_counted = self._ledger.is_counted(report.work_id)
             receipt = Receipt(is_counted, "" if is_counted else "no update of this work counts")
@@ -186,14 +193,11 @@ class Answers:
         return cached[1]
 
 
-def _answer(report: Report, opened: StepOpened) -> Answered:
+def _answer(report: Report, opened: StepOpened, task: Task) -> Answered:
     answer = Answered(report.work_id, report.outcome, None, report.num_examples)
     answer = replace(answer, failure=report.failure)
     if opened.kind != "train":
         answer = replace(answer, labelled=report.labelled)
     if opened.kind == "label":
         answer = replace(answer, confidences=report.confidences)
-    if opened.kind == "evaluate" and report.accuracy is not None:
-        right, mean = round(report.accuracy * report.num_examples), report.mean_log_probabilities
-        answer = replace(answer, right=right, mean_log_probabilities=mean)
-    return answer
+    return judged(answer, report, task) if opened.kind == "evaluate" else answer

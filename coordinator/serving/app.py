@@ -10,8 +10,8 @@ from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
-from coordinator.serving.ca_route import add_ca_route
 from coordinator.serving.device_routes import add_device_routes
+from coordinator.serving.http.ca_route import add_ca_route
 from coordinator.serving.http.handlers import add_handlers
 from coordinator.serving.http.paces import Paces
 from coordinator.serving.http.polls import Bells, UnderWay, heard
@@ -45,6 +45,13 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         current_default_thread_limiter().total_tokens = THREADS
+        loop = asyncio.get_running_loop()
+
+        def heard_news() -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(bells.changed.set)
+
+        service.lead.begin(heard_news)
         tasks = [asyncio.create_task(drive(service, bells)), asyncio.create_task(bells.call())]
         yield
         bells.stop()

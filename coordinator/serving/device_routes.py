@@ -74,6 +74,8 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
             raise Refusal(429, "this device asks too often; try again", again_s)
 
     async def device_of(request: Request, key: Key) -> Device:
+        if service.neighbours.may_be and key and service.fleet.of_key(key) is None:
+            await run_in_threadpool(service.neighbours.devices)  # it may just have enrolled there
         device = service.device_of(key)
         let_in(request.scope, device.device_id)
         keep_pace(device)
@@ -156,8 +158,10 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         return replace(judge, known=known, heard=lambda: service.saw(device, service.now_s()))
 
     def adapter_of(device: Device, name: str) -> Path | None:
+        if not service.is_adapter_for(device, name):
+            return None
         path = service.adapter_path(name)
-        if not service.is_adapter_for(device, name) or not path.is_file():
+        if not path.is_file():
             return None
         service.store.check(name)
         return path

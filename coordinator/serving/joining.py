@@ -15,9 +15,9 @@ from coordinator.serving.packs import LatePacks
 from coordinator.storage.rows.devices import Device
 from coordinator.watch.logs import about
 from edge_client.adapters.spec import parse_adapter
-from edge_client.wire.failures import SAID, Failure
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Receipt
+from edge_client.wire.reported.failures import SAID, Failure
 
 LOG = logging.getLogger(__name__)
 
@@ -113,10 +113,11 @@ def leave(
 
 def dismiss_revoked(ledger: Ledger, members: Members, fleet: Fleet, now_s: float) -> None:
     """Let devices leave that an operator revoked: nobody waits for their work."""
+    revoked = fleet.revoked()
     for live in ledger.open():
-        for device_id in members.joined(live.run.run_id):
+        for device_id in members.joined_of(live.run.run_id, revoked):
             device = fleet.get(device_id)
-            if device is not None and device.revoked_at_s is not None:
+            if device is not None:
                 leave(ledger, members, live.run.run_id, device, "revoked", now_s)
                 run = live.config.name
                 told = about(run, device.name)

@@ -1,7 +1,8 @@
 """Every run's state in memory, equal at any time to its journal on disk.
 
 The only place where events are appended: first the journal, then the state. Reading is free;
-`append` says whether the state it was decided on still held.
+`append` says whether the state it was decided on still held. Where several processes append to one
+journal, each place is written once: whoever finds it written reads on, and decides anew.
 """
 
 import re
@@ -37,7 +38,7 @@ from coordinator.rounds.past.folding import folded_from, is_long, to_plain
 from coordinator.rounds.state import State, evolve
 from coordinator.storage.database import Statement
 from coordinator.storage.runs import config_of
-from coordinator.storage.store import Run, Store
+from coordinator.storage.store import Conflict, Run, Store
 from coordinator.storage.together import Together
 from coordinator.upkeep.limits import KEEP_ROUNDS
 from coordinator.upkeep.retention import (
@@ -101,14 +102,14 @@ class Asked:
 
 
 class Ledger:
-    """All runs of one store; safe to use from several threads, one process per store.
+    """All runs of one store; safe to use from several threads, of a shared one from processes.
 
     Of each run it knows the work of the open step and of the last two, and the last rounds, so what
     it holds does not grow with the rounds; nor does what it writes (`shorten`).
 
     Args:
         store: Holds the journals.
-        now_s: Unix time; deadlines of open steps count from here again.
+        now_s: Unix time.
         keep_rounds: How many of a run's newest rounds keep their adapter.
         clock: Measures how long answers take; None: one that starts now.
     """
@@ -129,9 +130,43 @@ class Ledger:
         self._adapters: dict[str, set[str]] = {}  # of each run, that are not gone
         self._shelf = Shelf(keep_rounds)
         self._answering = Together(self._answer_all)
-        for live in self.load_new_runs():
+        self._is_shared, self._heard = store.place.is_shared, list[tuple[Live, Event]]()
+        self.load_new_runs()
+        if not self._is_shared:
+            self.resume(now_s)
+
+    def resume(self, now_s: float) -> None:
+        """Begin to carry runs on: deadlines of open steps count from here again."""
+        for live in self.all():
             if live.state.step is not None:
                 self.append(live, Resumed(now_s))
+
+    def follow(self) -> bool:
+        """Take in what other processes have appended; whether there was something."""
+        if not self._is_shared:
+            return False
+        with self._lock:
+            known = {run_id: live.seq for run_id, live in self._live.items()}
+            longer = self._store.longer(known)
+            for run_id in longer:
+                self._read_on(run_id)
+            return bool(longer)
+
+    def heard(self) -> list[tuple[Live, Event]]:
+        """What others have appended since the last call: each run as it stood, and its event."""
+        with self._lock:
+            heard, self._heard = self._heard, []
+            return heard
+
+    def _read_on(self, run_id: str) -> None:
+        for event in self._store.journal(run_id, self._live[run_id].seq):
+            live = self._live[run_id]
+            if isinstance(event, Folded):  # which tells of the newest steps itself
+                for opened in self._steps.pop(run_id, ()):
+                    self._forget(opened)
+            self._live[run_id] = after = self._folded(live, event)
+            self._adapters[run_id] = adapters_kept(after.shelf, after.state)
+            self._heard.append((live, event))
 
     def load_new_runs(self) -> list[Live]:
         """Replay the journals of runs that are in the store but not here yet; those runs."""
@@ -162,6 +197,8 @@ class Ledger:
 
     def asked(self, work_id: str) -> Asked | None:
         """What was asked with a work id, by the open step of a run or its last two."""
+        if work_id not in self._asked:
+            self.follow()  # another process may just have asked it
         return self._asked.get(work_id)
 
     def opened(self, live: Live, work_id: str) -> StepOpened:
@@ -171,6 +208,8 @@ class Ledger:
         return step.opened if step is not None and is_of_it else self._asked[work_id].opened
 
     def is_counted(self, work_id: str) -> bool:
+        if work_id not in self._counted:
+            self.follow()
         return work_id in self._counted
 
     def over(self, run_id: str, work_id: str, more: int = 0) -> Receipt | None:
@@ -183,7 +222,7 @@ class Ledger:
         """
         state = self._live[run_id].state
         if not is_asked(state, work_id):
-            if self.is_counted(work_id):
+            if work_id in self._counted:
                 return Receipt(True)
             asked = self._asked.get(work_id)
             return OUT_OF_DATE if asked and asked.opened.is_asynchronous else CLOSED
@@ -198,6 +237,7 @@ class Ledger:
 
     def kept(self) -> set[str]:
         """Blobs that some run needs; of a run that was just created its first adapter."""
+        self.follow()
         new = {run.adapter_sha256 for run in self._store.runs()}
         return new.union(*(blobs_kept(live.shelf, live.state) for live in self.all()))
 
@@ -213,7 +253,12 @@ class Ledger:
             run_id = live.run.run_id
             if self._live[run_id] is not live:
                 return False
-            self._store.append(run_id, live.seq, event, *beside)
+            try:
+                self._store.append(run_id, live.seq, event, *beside)
+            except Conflict:
+                if not self.follow():
+                    raise
+                return False
             self._live[run_id] = self._folded(live, event)
             return True
 
@@ -233,7 +278,12 @@ class Ledger:
             event = folded_from(live.seq, *known, steps, counted)
             again = self._recalled(live, event)
             assert again == replace(live, seq=again.seq, first=live.seq)  # else it is kept whole
-            self._store.fold(run_id, event)
+            try:
+                self._store.fold(run_id, event)
+            except Conflict:
+                if not self.follow():
+                    raise
+                return False
             self._live[run_id] = again
             return True
 
@@ -243,6 +293,15 @@ class Ledger:
 
     def _answer_all(self, asked: Sequence[tuple[str, Answered]]) -> list[Receipt]:
         """Append answers that came at the same time: one write for all that are new."""
+        with self._lock:
+            while True:
+                try:
+                    return self._answered(asked)
+                except Conflict:
+                    if not self.follow():
+                        raise
+
+    def _answered(self, asked: Sequence[tuple[str, Answered]]) -> list[Receipt]:
         with self._lock:
             new: dict[str, tuple[str, Answered]] = {}
             receipts = []
@@ -336,9 +395,12 @@ class Ledger:
         while len(steps) > STEPS_ON_THEIR_WAY:
             if at_work and not at_work.isdisjoint(key for key, _ in steps[0].members):
                 break
-            for work_id, _ in steps.popleft().members:
-                self._asked.pop(work_id, None)
-                self._counted.discard(work_id)
+            self._forget(steps.popleft())
+
+    def _forget(self, opened: StepOpened) -> None:
+        for work_id, _ in opened.members:
+            self._asked.pop(work_id, None)
+            self._counted.discard(work_id)
 
 
 def is_work_id(text: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from coordinator.rounds.events import Event
 from coordinator.rounds.orders import OrderError, event_of
 from coordinator.serving.ledger import Ledger, Live
-from coordinator.storage.orders import Order, adapters_there, open_orders, taken_up
+from coordinator.storage.orders import Order, adapters_there, open_orders, order_of, taken_up
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
 
@@ -43,6 +43,9 @@ def carry_out(store: Store, ledger: Ledger, now_s: float) -> Iterator[tuple[Live
                 yield live, event
                 break
             # An answer came in between: the order is looked at again.
+            again = order_of(store, order.order_id)
+            if again is None or again.done_at_s is not None:
+                break
 
 
 def _event(store: Store, live: Live, order: Order, now_s: float) -> Event | None:

@@ -1,11 +1,13 @@
 """The process that serves: one store, one socket, and an orderly end.
 
 Uvicorn waits for open requests before it stops, and a long poll would keep it waiting; so the
-bells are stopped first. SIGTERM and Ctrl-C end in exit code 0, a second one at once.
+bells are stopped first. SIGTERM and Ctrl-C end in exit code 0, a second one at once. Behind a proxy
+that asks `/readyz` the end may be told some seconds before it comes.
 """
 
 import asyncio
 import logging
+import math
 import resource
 import signal
 import socket
@@ -16,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
@@ -25,8 +26,8 @@ from coordinator.serving.app import Part, create_app
 from coordinator.serving.http.guests import Door, Guests, Network, Room, room_within
 from coordinator.serving.http.heads import UVICORNS, BoundedHttp
 from coordinator.serving.service import Service
-from coordinator.storage.blobs import sweep
-from coordinator.storage.store import Store, serving_alone
+from coordinator.storage.dialects.postgres import DatabaseAway
+from coordinator.storage.store import Store
 from coordinator.trust.folder import Address
 from coordinator.trust.network import own_address
 from coordinator.trust.secured import Secured, spare_memory
@@ -87,16 +88,23 @@ def reachable(bound: socket.socket, secured: Secured | None = None) -> list[str]
 
 
 @contextmanager
-def sole_server(folder: Path, store: Store) -> Iterator[None]:
+def sole_server(store: Store) -> Iterator[None]:
     """Hold the store for this process alone, without what killed processes left half written.
+
+    A shared one is held together with others.
 
     Raises:
         StoreError: Another process serves it, or it is not as it was left.
     """
-    with serving_alone(folder), watched(store):
+    if store.place.is_shared:
+        with store.serving_together():
+            yield
+        return
+    with store.serving_alone(), watched(store):
+        store.check_here()
         with store.removing() as is_held:
             if is_held:  # else `create` is writing now, and the next start sweeps
-                sweep(store.blobs)
+                store.blobs.sweep()
         yield
 
 
@@ -110,6 +118,7 @@ def serve(
     parts: Sequence[Part] = (),
     trusted: Sequence[Network] = (),
     room: Room | None = None,
+    drain_s: float = 0.0,
 ) -> None:
     """Serve until a signal, `stop`, or the end of all runs.
 
@@ -123,6 +132,7 @@ def serve(
         parts: What is served beside the devices' routes.
         trusted: Proxies that say whom they ask for.
         room: How many connections there may be; by default as many as fit into the open files.
+        drain_s: How long it serves on after a signal, while it says that it is not ready.
     """
     files = allow_files()
     guests = Guests(room or room_within(files), trusted)
@@ -143,8 +153,17 @@ def serve(
         ssl_context_factory=_context_factory(secured),
     )
     server = uvicorn.Server(config)
+    ends_s = math.inf  # by the monotonic clock
 
     def end() -> None:
+        nonlocal ends_s
+        bells = app.state.bells
+        if drain_s and not bells.is_leaving:
+            bells.is_leaving, ends_s = True, time.monotonic() + drain_s
+            LOG.info(
+                "ends in %g s: /readyz says so, and whoever asks is served until then", drain_s
+            )
+            return
         server.force_exit = server.should_exit
         server.should_exit = True
 
@@ -156,15 +175,17 @@ def serve(
         if not task.done():
             _on_signals(end)
             on_listening()
-            for line in [*service.lines(), *reachable(door, secured)]:
+            for line in [*_standing(service), *reachable(door, secured)]:
                 LOG.info("%s", line)
         looked_s = time.monotonic()
         over_s = 0.0  # when it is looked at next: a large fleet never takes a tenth of the time
         while not task.done() and not server.should_exit:
             began_s, is_over = time.monotonic(), False
             if exit_when_finished and began_s >= over_s:
-                is_over = service.is_over(service.now_s())
+                with suppress(DatabaseAway):  # who asks it for something says so
+                    is_over = service.is_over(service.now_s())
                 over_s = time.monotonic() + 9 * (time.monotonic() - began_s)
+            is_over = is_over or time.monotonic() >= ends_s
             server.should_exit = stop.is_set() or is_over or server.should_exit
             guests.look()
             if secured is not None and time.monotonic() - looked_s >= LOOK_S:
@@ -180,6 +201,14 @@ def serve(
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(is_told)
     asyncio.run(main())
+
+
+def _standing(service: Service) -> list[str]:
+    """Where every run stands; of a database that does not answer that."""
+    try:
+        return service.lines()
+    except DatabaseAway as error:
+        return [str(error)]
 
 
 def is_told(record: logging.LogRecord) -> bool:

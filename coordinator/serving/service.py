@@ -2,7 +2,8 @@
 
 Devices enrol, hear of runs, ask for work, and answer; `tick` closes and opens steps. An answer is
 on disk, blob and journal, before it is acknowledged, so killing the process at any point loses
-nothing that a device believes to be safe. Safe to use from several threads; one process per store.
+nothing that a device believes to be safe. Safe to use from several threads. Of several processes of
+one fleet each serves devices, and the one that has the lead carries rounds on.
 """
 
 import logging
@@ -27,11 +28,14 @@ from coordinator.rounds.events import (
     Event,
     Extended,
     Finished,
+    Paused,
     RolledBack,
     StepClosed,
     StepOpened,
+    Unpaused,
 )
 from coordinator.rounds.extensions.calls import calling_by
+from coordinator.rounds.machine import waits
 from coordinator.rounds.pace.standing import asked_at_s
 from coordinator.serving.answers import Answers
 from coordinator.serving.executor import proceed
@@ -39,13 +43,15 @@ from coordinator.serving.http.paces import Paces
 from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_invitation
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.limit import LIMIT_S, LetGo, Limit
+from coordinator.serving.log.clocks import Clocks
 from coordinator.serving.log.saying import Lacks, Troubles
 from coordinator.serving.log.steps import run_text
+from coordinator.serving.neighbours import Neighbours
 from coordinator.serving.orders import carry_out
 from coordinator.serving.packs import LatePacks, Packs
 from coordinator.serving.telling import over_of, terms_of, waiting_of, work_of
 from coordinator.storage.rows.devices import Device, note_cloned
-from coordinator.storage.rows.memberships import members
+from coordinator.storage.rows.memberships import who_joined
 from coordinator.storage.store import Store
 from coordinator.upkeep.caretaker import Caretaker
 from coordinator.upkeep.database_file import DatabaseFile
@@ -85,6 +91,8 @@ class Service:
         answers: Takes what devices answer.
         caretaker: Keeps the store small, and knows when its disk is full.
         limit: How long somebody else's code may take.
+        lead: Whether this process carries rounds on.
+        neighbours: Read on what other processes have written.
     """
 
     def __init__(
@@ -98,7 +106,8 @@ class Service:
         plugin_limit_s: float = LIMIT_S,
     ) -> None:
         self.store, self._packs, self._minimum = store, packs or Packs(), minimum_client
-        self.limit = Limit(plugin_limit_s, LOG.warning)
+        self.limit, self.lead = Limit(plugin_limit_s, LOG.warning), store.database.lead()
+        self._led = False
         self._late, self.clock = LatePacks(self._packs), Clock(now_s)
         self._ledger = Ledger(store, now_s, limits.keep_rounds, self.clock)
         self._file = DatabaseFile(store.database)
@@ -109,6 +118,8 @@ class Service:
         for live in self._ledger.all():
             self.members.load(live.run.run_id, live.state.is_finished)
         self.presence = Presence(store, now_s)
+        told = (self._ledger, self.fleet, self.members, self.presence, self.lives)
+        self.neighbours = Neighbours(store, *told)
         self._alive = Alive(self.presence, self.fleet, self.members, minimum_client)
         self.answers = Answers(store, self._ledger, self.fleet, self.members)
         self._returns = Paces(RETURNS_AT_ONCE, 1 / RETURN_EVERY_S)
@@ -116,6 +127,7 @@ class Service:
         self._overs: dict[str, tuple[int, Over]] = {}  # and how long the journal was then
         self._troubles = Troubles()  # of ticks
         self._lacks = Lacks()
+        self._clocks = Clocks(store.database, self.clock.now_s)
         self._over_since_s: float | None = None
 
     def now_s(self) -> float:
@@ -166,7 +178,7 @@ class Service:
         Raises:
             Refusal: 409.
         """
-        if self.lives.is_newest(device.device_id, life):
+        if self.lives.is_newest(device.device_id, life) or self.neighbours.has_let_in(device, life):
             return
         if self.lives.refuse(device.device_id, life, now_s):
             told = "device %s has two lives: two clients run with copies of one state folder"
@@ -182,6 +194,13 @@ class Service:
 
         Work is the same until it is answered, of the step that has been open the longest.
         """
+        given = self._next(device, now_s)
+        if self.neighbours.may_be and given.waiting is None:  # it may have answered elsewhere
+            self.neighbours.catch_up()
+            given = self._next(self.fleet.get(device.device_id) or device, now_s)
+        return given
+
+    def _next(self, device: Device, now_s: float) -> Next:
         if is_too_old(device.facts.smidgen, self._minimum):
             return Next(outdated=Outdated(self._minimum))
         if live := due_invitation(self._ledger, self.members, device, self._late):
@@ -197,7 +216,7 @@ class Service:
 
     def is_at_hand(self, device: Device) -> bool:
         """Whether `next` is answered from memory: no sum of a finished run is still to be made."""
-        return all(
+        return not self.neighbours.may_be and all(
             run_id in self._overs or not self.run(run_id).state.is_finished
             for run_id in self.members.runs_of(device.device_id)
         )
@@ -230,16 +249,13 @@ class Service:
         with self._summing:
             seq, over = self._overs.get(run_id, (-1, None))
             if over is None or seq != live.seq:
-                scores = sorted(live.past.scores.items())
-                told = {index: one.accuracy for index, one in scores}
-                over = over_of(live, self._number_in(live), told)
+                over = over_of(live, self._number_in(live), live.past.scores)
                 self._overs[run_id] = live.seq, over
             return over
 
     def _number_in(self, live: Live) -> int:
         """Devices that joined a run, at home or gone since then too."""
-        found = members(self.store.database, live.run.run_id)
-        joined = {key for key, one in found.items() if one.membership.state != "declined"}
+        joined = who_joined(self.store.database, live.run.run_id)
         return len(joined | live.state.left.keys())
 
     def membership(self, device: Device, run_id: str, told: Membership, now_s: float) -> Receipt:
@@ -249,6 +265,8 @@ class Service:
             Refusal: 404 no such run, 403 one that does not ask this device, 429 one that the device
                 leaves and comes back to all the time, which a journal would have to hold.
         """
+        if self.neighbours.may_be:
+            self.neighbours.catch_up()
         live, who = self.run(run_id), f"{run_id} {device.device_id}"
         is_back = told.state == "joined" and device.device_id in live.state.left
         if is_back and (again_s := self._returns.take(who, time.monotonic())):
@@ -260,13 +278,17 @@ class Service:
 
     def is_adapter_for(self, device: Device, name: str) -> bool:
         """Whether a run that a device is in keeps this adapter."""
-        return self._ledger.is_adapter(name, self.members.runs_of(device.device_id))
+        is_kept = self._ledger.is_adapter(name, self.members.runs_of(device.device_id))
+        if not is_kept and self.neighbours.may_be:
+            self.neighbours.catch_up()
+            is_kept = self._ledger.is_adapter(name, self.members.runs_of(device.device_id))
+        return is_kept
 
     def adapter_path(self, name: str) -> Path:
-        return self.store.blob_path(name)
+        return self.store.blobs.path(name)
 
     def adapter_bytes(self, name: str) -> int:
-        return self.adapter_path(name).stat().st_size
+        return self.store.blobs.size(name)
 
     def pack_file(self, device: Device, base_id: str, name: str) -> tuple[Path, PackFile] | None:
         """A file of a pack, if a run that goes on and wants this device trains on it."""
@@ -327,29 +349,45 @@ class Service:
             with self._troubles.trying("the database"):
                 self._file.look()
             with self._troubles.trying("the store"):
-                if self.caretaker.look():
+                if self.neighbours.may_be:
+                    self.store.check_here()
+                    self._clocks.look()
+                if self.caretaker.look() and self.lead.is_here:
                     self.caretaker.tidy()  # what comes next needs room
             with self._troubles.trying("the fleet"):
                 for device_id, at_s in self.lives.cloned().items():
                     note_cloned(self.store.database, device_id, at_s)
-                woken |= {device.device_id for device in self.fleet.refresh()}
-                for live in self._ledger.load_new_runs():
-                    self.members.load(live.run.run_id, live.state.is_finished)
-                    asks = live.config, live.run.secret
-                    woken |= {one.device_id for one in self.fleet.all() if wants(*asks, one)}
-                dismiss_revoked(self._ledger, self.members, self.fleet, now_s)
-            with self._troubles.trying("what operators ordered"):
-                for live, event in carry_out(self.store, self._ledger, now_s):
-                    woken |= self._ordered(live.run.run_id, event)
-            for live in self._ledger.open():
-                by_limit = calling_by(self.limit.call)
-                with self._troubles.trying(live.config.name), suppress(LetGo), by_limit:
-                    self._proceed(live.run.run_id, now_s, woken)
+                self.neighbours.read_on()
+                woken |= self.neighbours.concerned()
+                for live, event in self._ledger.heard():
+                    woken |= self.neighbours.asked(live, event)
+                    if isinstance(event, Finished | Extended | RolledBack | Paused | Unpaused):
+                        woken |= self._ordered(live.run.run_id, event)
+            if self.lead.is_here:
+                self._carry_on(now_s, woken)
+            self._led = self.lead.is_here
             with self._troubles.trying("who is there"):
                 self.presence.save(now_s)
-            with self._troubles.trying("what is no longer needed"):
-                self.caretaker.tidy()
         return woken
+
+    def _carry_on(self, now_s: float, woken: set[str]) -> None:
+        """What one process of a fleet does for all."""
+        if self.neighbours.may_be and not self._led:
+            LOG.info("this process carries the rounds on now")
+            with self._troubles.trying("taking the lead"):
+                self._ledger.resume(now_s)
+            self.caretaker.is_due = True
+        with self._troubles.trying("the fleet"):
+            dismiss_revoked(self._ledger, self.members, self.fleet, now_s)
+        with self._troubles.trying("what operators ordered"):
+            for live, event in carry_out(self.store, self._ledger, now_s):
+                woken |= self._ordered(live.run.run_id, event)
+        for live in self._ledger.open():
+            by_limit = calling_by(self.limit.call)
+            with self._troubles.trying(live.config.name), suppress(LetGo), by_limit:
+                self._proceed(live.run.run_id, now_s, woken)
+        with self._troubles.trying("what is no longer needed"):
+            self.caretaker.tidy()
 
     def _ordered(self, run_id: str, event: Event) -> set[str]:
         """What follows from an order that was carried out; the devices to wake."""
@@ -366,12 +404,17 @@ class Service:
 
     def stop(self, now_s: float) -> None:
         """Note who is there, for the next start; after the last tick."""
+        self.lead.end()
         self.presence.save(now_s, is_last=True)
 
     def _proceed(self, run_id: str, now_s: float, woken: set[str]) -> None:
+        live, is_full = self.run(run_id), self.caretaker.is_full
+        if waits(live.config, live.state, now_s):
+            if not is_full:
+                self._lacks.forget(live)
+            return
         alive, names_of = self.alive(run_id, now_s), self.fleet.names_of
-        is_full = self.caretaker.is_full
-        known = self.fleet.facts(alive) if self.run(run_id).config.learning.goes_by_facts else None
+        known = self.fleet.facts(alive) if live.config.learning.goes_by_facts else None
         given = (run_id, alive, names_of, now_s, is_full, known, self.members.ranks(run_id))
         while event := proceed(self.store, self._ledger, *given):
             if isinstance(event, StepOpened | AlsoAsked):

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
+from typing import TypeVar
 
 from coordinator.rounds.events import StepOpened
 from coordinator.rounds.guidance import guidance_of
 from coordinator.rounds.learning.handing import spec_at_rank
-from coordinator.rounds.machine import closes_at_s, devices_needed, ended_of
+from coordinator.rounds.machine import closes_at_s, devices_needed, ended_of, kept_of
+from coordinator.rounds.measures import MEASURES
+from coordinator.rounds.scoring import Score
 from coordinator.serving.ledger import Live
 from edge_client.adapters.card import portable_name
 from edge_client.wire.fleet import Terms
@@ -15,6 +18,7 @@ from edge_client.wire.messages import PROTOCOL, Over, Waiting, Work
 from edge_client.wire.packs import Pack
 
 Names = Callable[[Iterable[str]], list[str]]  # of devices, by their ids, in alphabetical order
+Told = TypeVar("Told")
 
 MOST_NAMES = 8  # that a device is told
 LOOKED_AT = 64  # of those who have not answered, for their names in alphabetical order
@@ -82,6 +86,7 @@ def work_of(
         prior=guidance.prior,
         thresholds=guidance.thresholds,
         most=guidance.most,
+        test_share=opened.test_share,
     )
     if name == state.adapter_sha256:
         work = replace(work, steps=state.kept.steps_to(work.adapter_bytes))
@@ -125,7 +130,8 @@ def waiting_of(
         )
     if step is None:
         needed = devices_needed(config, state)
-        missing = max(0, needed - len(alive() - state.left.keys()))
+        here = alive()  # a poll of a million that wait must not copy it
+        missing = max(0, needed - len(here) + sum(key in here for key in state.left))
         return Waiting("waiting", config.name, next_round, live.rounds, missing, needed)
     return Waiting(
         step.opened.kind,
@@ -158,26 +164,32 @@ def missing_of(live: Live) -> int:
     return 0 if step is None else len(step.members) - len(step.answers)
 
 
-def over_of(live: Live, devices: int, accuracies: Mapping[int, float]) -> Over:
+def over_of(live: Live, devices: int, scores: Mapping[int, Score]) -> Over:
     """What came of a finished run.
 
     Args:
         live: The run.
         devices: How many joined it.
-        accuracies: By round; of many rounds a part is told.
+        scores: By round; of many rounds a part is told.
     """
+    is_masked = MEASURES[live.config.kind].has_perplexity
+    told = thinned(scores, MOST_ROUNDS)
+    losses = {index: one.loss for index, one in told.items() if one.loss is not None}
+    kept_round, name = kept_of(live.config, live.state)
     return Over(
         run_id=live.run.run_id,
         run_name=live.config.name,
-        adapter_sha256=live.state.adapter_sha256,
+        adapter_sha256=name,
         rounds=live.state.round_index,
         devices=devices,
-        accuracies=thinned(accuracies, MOST_ROUNDS),
+        accuracies={index: one.accuracy for index, one in told.items()},
         ended=ended_of(live.config, live.state) or "rounds",
+        kept_round=None if name == live.state.adapter_sha256 else kept_round,
+        losses=losses if is_masked else {},
     )
 
 
-def thinned(by_round: Mapping[int, float], most: int) -> dict[int, float]:
+def thinned(by_round: Mapping[int, Told], most: int) -> dict[int, Told]:
     """At most so many rounds, two or more: the first, the last, and evenly between them."""
     rounds = sorted(by_round)
     last = len(rounds) - 1

@@ -1,36 +1,27 @@
-"""One database of a store: reading rows, and writes that are on disk when they return."""
+"""One database of a store: reading rows, and writes that are on disk when they return.
 
-import sqlite3
-import time
+SQLite's or PostgreSQL's: `storage.dialects` holds all that differs.
+"""
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias, TypeVar, cast
 
 import sqlalchemy as sql
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 
+from coordinator.storage.dialects import postgres, sqlite
+from coordinator.storage.dialects.lead import Lead, Sole, Standby
+from coordinator.storage.dialects.locks import FileLocks, Locks
 from coordinator.storage.together import Together
 from edge_client.errors import WrongInput
 
 Connection: TypeAlias = sql.Connection
 Statement: TypeAlias = sql.Executable
 T = TypeVar("T")
-PRAGMAS = (
-    "busy_timeout=10000",
-    "journal_mode=WAL",
-    "synchronous=FULL",
-    "foreign_keys=ON",
-    "cache_size=-512",  # KiB of each connection; the kernel caches the file
-)
-
-
 DatabaseBusy = OperationalError  # its disk is full, or somebody holds it too long
-# What SQLite says of a file that is half there, overwritten, or gone.
-DAMAGED = (
-    *("malformed", "not a database", "disk I/O error", "no such table", "no such column"),
-    "unable to open database file",
-)
 
 
 class DatabaseDamaged(WrongInput):
@@ -38,38 +29,61 @@ class DatabaseDamaged(WrongInput):
 
 
 class Database:
-    """Safe to use from several threads.
+    """SQLite's or PostgreSQL's; safe to use from several threads.
 
     Args:
         url: SQLAlchemy's.
 
     Attributes:
+        is_file: Whether it is SQLite's.
         lack: Why it must not be used now, as `upkeep.database_file` has found; empty: nothing.
+        look: Called at the end of each transaction: nothing is written if it raises.
     """
 
-    def __init__(self, url: str) -> None:
-        self.engine = sql.create_engine(url)
+    def __init__(self, url: str | sql.URL) -> None:
+        url = sql.make_url(url)
+        self.is_file = url.get_backend_name() == "sqlite"
+        self.engine = sqlite.engine_of(url) if self.is_file else postgres.engine_of(url)
         self.lack = ""
-        self._writing: AbstractContextManager[Any] = nullcontext()
-        if self.engine.dialect.name == "sqlite":
-            sql.event.listen(self.engine, "connect", _prepare_sqlite)
-            self._writing = Lock()
+        self.look: Callable[[sql.Connection], object] = lambda _: None
+        self._writing = Lock()
         self._together = Together(self._carry_out)
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        url = self.engine.url
+        return str(url.database) if self.is_file else postgres.masked(url)
+
+    def locks(self, folder: Path) -> Locks:
+        """Locks that all see who use this database; of SQLite's they lie in the store's folder."""
+        return FileLocks(folder) if self.is_file else postgres.AdvisoryLocks(self.engine)
+
+    def lead(self) -> Lead:
+        """Whether this process carries rounds on, of those that use this database."""
+        return Sole() if self.is_file else Standby(self.engine)
 
     def close(self) -> None:
         self.engine.dispose()
 
     @contextmanager
-    def transaction(self) -> Iterator[sql.Connection]:
-        """Reads and writes of which all or none happen, one such at a time in this process.
+    def transaction(self, is_last: bool = False) -> Iterator[sql.Connection]:
+        """Reads and writes of which all or none happen, one such at a time.
+
+        Args:
+            is_last: Whether it is the one that says where all of it has gone.
 
         Raises:
             DatabaseDamaged: It cannot be read.
         """
-        # SQLite lets one write at a time and has others sleep and look again; its lock wakes them.
-        with self._writing, _told(), self.engine.begin() as connection:
+        # SQLite lets one write at a time and has others sleep and look again; the lock wakes them.
+        with self._writing, self._told(), self.engine.begin() as connection:
             self._check()
+            if not self.is_file:
+                postgres.begin_writing(connection)
             yield connection
+            if not is_last:
+                self.look(connection)  # nobody else writes by now, with SQLite too
             self._check()  # rather than say of what is lost that it is on disk
 
     @contextmanager
@@ -80,8 +94,42 @@ class Database:
             DatabaseDamaged: It cannot be read.
         """
         self._check()
-        with _told(), self.engine.connect() as connection:
+        with self._told(), self.engine.connect() as connection:
             yield connection
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sql.Connection]:
+        """Reads that all see the same moment, whatever others write meanwhile."""
+        with self._told(), self.engine.connect() as connection:
+            if self.is_file:
+                sqlite.begin(connection)
+            else:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            yield connection
+
+    def answers(self) -> bool:
+        """Whether it can be asked now."""
+        try:
+            with self.engine.connect() as connection:
+                return connection.scalar(sql.select(1)) == 1
+        except SQLAlchemyError:
+            return False
+
+    def apart_s(self, now_s: Callable[[], float]) -> float:
+        """How far a clock is ahead of the server's at least; 0 where there is no server.
+
+        Args:
+            now_s: The clock; the time that the answer takes is not counted as a difference.
+        """
+        if self.is_file:
+            return 0.0
+        with self.reading() as connection:
+            connection.execute(sql.select(1))  # connecting takes its time
+            before_s = now_s()
+            told = connection.execute(sql.select(sql.func.clock_timestamp())).scalar_one()
+            after_s = now_s()
+        theirs_s = float(told.timestamp())
+        return max(0.0, before_s - theirs_s) + min(0.0, after_s - theirs_s)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -142,39 +190,23 @@ class Database:
         with self.reading() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
+    def each(self, statement: sql.Select[Any]) -> Iterator[Mapping[Any, Any]]:
+        """Rows one after another, of which few are held at once; for many that are read to the end.
 
-@contextmanager
-def _told() -> Iterator[None]:
-    try:
-        yield
-    except DatabaseError as error:
-        said = str(error.orig)
-        if not any(words in said for words in DAMAGED):
-            raise
-        # Connections differ in how they find the same damage: one sentence, said once, for all.
-        how = "damaged" if any(words in said for words in DAMAGED[:2]) else f"unreadable ({said})"
-        raise DatabaseDamaged(
-            f"the store's database is {how}; restore the store from a backup, "
-            "`smidgen coordinator verify` says what is wrong with it"
-        ) from error
+        SQLite's; PostgreSQL sends all of them.
+        """
+        with self.reading() as connection:
+            yield from connection.execute(statement).mappings()
 
-
-def _prepare_sqlite(connection: Any, _record: object) -> None:
-    cursor = connection.cursor()
-    for pragma in PRAGMAS:
-        _set(cursor, pragma)
-    cursor.close()
-
-
-def _set(cursor: Any, pragma: str) -> None:
-    """SQLite's own wait does not count where two turn on the write-ahead log at once."""
-    (wait_ms,) = cursor.execute("PRAGMA busy_timeout").fetchone()
-    end = time.monotonic() + wait_ms / 1000
-    while True:
-        try:
-            cursor.execute(f"PRAGMA {pragma}")
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        if not self.is_file:
+            with postgres.answering(self.engine):
+                yield
             return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > end:
-                raise
-            time.sleep(0.01)
+        try:
+            yield
+        except DatabaseError as error:
+            if lack := sqlite.lack_of(str(error.orig)):
+                raise DatabaseDamaged(lack) from error
+            raise

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.rounds.bounds import next_most_examples
-from coordinator.rounds.scoring import Score
+from coordinator.rounds.measures import MEASURES
+from coordinator.rounds.scoring import Score, entity_scores, mean_loss
 from coordinator.storage.store import Store
 from edge_client.outputs import new_file
-from edge_client.wire.figures import Row, by_round, counted, weighted
+from edge_client.texts.tasks import Kind, Task
+from edge_client.wire.figures import Row, by_round, counted, entities_of, perplexity, weighted
+from edge_client.wire.reported.entities import EntityScores
 
 
 def rows(store: Store, run_id: str, since: int = 0) -> list[Row]:
@@ -57,20 +60,88 @@ def within_bounds(found: Sequence[Row]) -> list[Row]:
 
 
 def accuracies(table: Iterable[Row]) -> dict[int, float]:
-    """Share of right labels by round, over all devices' texts; 0 is before any training."""
+    """Share of right answers by round, over all devices' texts; 0 is before any training.
+
+    Of tagging those of words, most of which are outside of any entity: no run goes by them.
+    """
     return means(table, "evaluate", "accuracy")
 
 
-def errors(scores: Mapping[int, Score]) -> dict[int, float | None]:
-    """Standard error of the accuracy by round, where a cohort evaluated for the others.
+def entities_by_round(table: Iterable[Row]) -> dict[int, EntityScores]:
+    """F1 of entities by round, of tagging; bounded as accuracies are."""
+    rounds = by_round(counted(table, "evaluate"))
+    told = {
+        index: entity_scores([one for one in map(entities_of, rows) if one is not None])
+        for index, rows in rounds.items()
+    }
+    return {index: scores for index, scores in told.items() if scores is not None}
 
-    Rounds in which everybody was asked have none; None: one device answered, which tells none.
+
+def losses_by_round(table: Iterable[Row]) -> dict[int, float]:
+    """Mean loss of evaluations by round, clipped as scores of the journal are (`mean_loss`)."""
+    rounds = by_round(counted(table, "evaluate"))
+    found = {
+        index: mean_loss(
+            [(row["loss"], row["num_examples"]) for row in rows if row["loss"] is not None]
+        )
+        for index, rows in rounds.items()
+    }
+    return {index: loss for index, loss in found.items() if loss is not None}
+
+
+def perplexities(table: Iterable[Row], kind: Kind) -> dict[int, float]:
+    """Perplexity of masked words by round; empty of tasks that mask none."""
+    if not MEASURES[kind].has_perplexity:
+        return {}
+    told = {index: perplexity(loss) for index, loss in losses_by_round(table).items()}
+    return {index: found for index, found in told.items() if found is not None}
+
+
+def entities_told(scores: EntityScores, labels: Sequence[str]) -> dict[str, Any]:
+    """F1 of entities as plain JSON: each way to be right, and strict by type."""
+    ways = ("strict", "typed", "partial", "macro", "weighted")
+    told: dict[str, Any] = {name: getattr(scores, name) for name in ways}
+    return told | {"by_type": dict(zip(labels, scores.by_type, strict=True))}
+
+
+def scores_by_round(
+    task: Task, table: Sequence[Row], scores: Mapping[int, Score]
+) -> dict[str, dict[int, Any]]:
+    """What evaluations of a run gave, by round, as plain JSON.
+
+    Its measure's figures are there, those of the other measure are empty; see `rounds.measures`.
+
+    Args:
+        task: The run's.
+        table: Its answers.
+        scores: Those of its journal, which know errors and medians.
+    """
+    entities = entities_by_round(table) if task.kind == "tagging" else {}
+    f1 = {index: one.strict for index, one in entities.items() if one.strict is not None}
+    found = {"accuracy": {} if task.kind == "tagging" else accuracies(table), "f1": f1}
+    told: dict[str, dict[int, Any]] = {}
+    for key, shares in found.items():
+        is_ours = MEASURES[task.kind].key == key
+        told[f"{key}_by_round"] = shares
+        told[f"{key}_error_by_round"] = errors(scores) if is_ours else {}
+        told[f"{key}_median_by_round"] = medians(scores) if is_ours else {}
+    told["entities_by_round"] = {
+        index: entities_told(one, task.labels) for index, one in entities.items()
+    }
+    return told | {"perplexity_by_round": perplexities(table, task.kind)}
+
+
+def errors(scores: Mapping[int, Score]) -> dict[int, float | None]:
+    """Standard error of the score by round, where a part of devices or texts stood for all.
+
+    Rounds in which everybody was asked for all texts have none; None: one device answered, which
+    tells none.
     """
     return {index: one.error for index, one in sorted(scores.items()) if one.error != 0.0}
 
 
 def medians(scores: Mapping[int, Score]) -> dict[int, float | None]:
-    """The median device's share of right texts by round."""
+    """The median device's score by round."""
     return {index: one.median for index, one in sorted(scores.items())}
 
 

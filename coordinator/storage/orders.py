@@ -75,7 +75,8 @@ def _after_open_orders(store: Store, run: Run, now_s: float) -> State:
 def adapters_there(store: Store, run: Run) -> dict[int, str]:
     """A run's adapters by round, of those that have not been pruned."""
     found = history_of(run.adapter_sha256, store.journal(run.run_id)).adapters
-    return {index: name for index, name in found.items() if store.blob_path(name).is_file()}
+    present = store.blobs.present()
+    return {index: name for index, name in found.items() if name in present}
 
 
 def open_orders(store: Store, run_id: str | None = None) -> list[Order]:

@@ -14,14 +14,14 @@ from coordinator.storage.rows.devices import devices
 from coordinator.storage.rows.tokens import insert_token, tokens
 from coordinator.storage.store import Run, Store, StoreError
 from edge_client.adapters.initial import first_adapter
-from edge_client.adapters.peft_folder import check_exportable
-from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
+from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter, usual_adapter
 from edge_client.bases.base import Base, open_base
+from edge_client.texts.tasks import Task
 from edge_client.wire.messages import encode
 from edge_client.wire.tensors import AdapterState, encode_adapter
 
-# A run's first adapter, for its base and so many labels; it refuses what does not fit.
-Start: TypeAlias = Callable[[Base, int], tuple[AdapterSpec, AdapterState]]
+# A run's first adapter, for its base and task; it refuses what does not fit.
+Start: TypeAlias = Callable[[Base, Task], tuple[AdapterSpec, AdapterState]]
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,8 @@ def create_run(
     base = open_base(config.base)
     spec, given = parse_adapter(config.adapter), None
     if start is not None:
-        spec, given = start(base, len(config.labels))
+        spec, given = start(base, config.task)
         config = _of_kind(config, spec)
-    check_exportable(spec)
     longest = config.training.tokens
     drawn = first_adapter(base, spec, config.task, config.prompt_init, config.seed, longest)
     state = drawn if given is None else given
@@ -86,7 +85,7 @@ def _of_kind(config: RunConfig, spec: AdapterSpec) -> RunConfig:
     Raises:
         AdapterError: It says another kind.
     """
-    if config.adapter not in (RunConfig.adapter, str(spec)):
+    if config.adapter not in (usual_adapter(config.task.kind, RunConfig.adapter), str(spec)):
         raise AdapterError(
             f"the run trains {config.adapter}, --from is {spec}; leave --adapter out"
         )

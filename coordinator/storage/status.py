@@ -5,10 +5,16 @@ from typing import Any
 
 from coordinator.config import RunConfig
 from coordinator.rounds.history import history_of
-from coordinator.rounds.machine import closes_at_s, devices_needed, ended_of, rounds_of
+from coordinator.rounds.machine import (
+    closes_at_s,
+    devices_needed,
+    ended_of,
+    kept_of,
+    rounds_of,
+)
 from coordinator.rounds.pace.step import Step
 from coordinator.rounds.state import State, replay
-from coordinator.storage.figures import accuracies, errors, medians, pseudo_labels, rows
+from coordinator.storage.figures import pseudo_labels, rows, scores_by_round
 from coordinator.storage.rows.devices import Device, devices
 from coordinator.storage.rows.memberships import Member, members
 from coordinator.storage.runs import config_of
@@ -29,9 +35,11 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
     fleet = {device.device_id: device for device in devices(store.database)}
     told = members(store.database, run.run_id)
     names = {device_id: device.name for device_id, device in fleet.items()}
+    kept_round, kept = kept_of(config, state)
     return {
         "run_id": run.run_id,
         "name": config.name,
+        "kind": config.kind,
         "created_at_s": run.created_at_s,
         "phase": state.phase,
         "ended": ended_of(config, state),
@@ -45,12 +53,11 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "failing": failing_of(state, table),
         "answers": len(state.step.answers) if state.step else 0,
         "asked": len(state.step.members) if state.step else 0,
-        "accuracy_by_round": accuracies(table),
-        "accuracy_error_by_round": errors(history.scores),
-        "accuracy_median_by_round": medians(history.scores),
+        **scores_by_round(config.task, table, history.scores),
         "pseudo_labels_by_round": pseudo_labels(table),
         "lost_by_round": history.lost,
         "adapter_sha256": state.adapter_sha256,
+        "kept": {"round_index": kept_round, "adapter_sha256": kept},
         "texts": {names.get(key, key): texts for key, texts in sorted(state.texts.items())},
     }
 

@@ -8,7 +8,7 @@ from coordinator.rounds.history import KNOWN_ROUNDS
 from coordinator.storage.rows.reports import forget_old
 from coordinator.storage.store import Store
 from coordinator.upkeep.limits import Limits
-from coordinator.upkeep.pruning import Busy, Kept, present, remove
+from coordinator.upkeep.pruning import Busy, Kept, remove
 from coordinator.upkeep.room import Room, Usage
 from edge_client.planning.allocator import trim
 from edge_client.tables import size
@@ -36,7 +36,7 @@ class Caretaker:
         self, store: Store, kept: Kept, limits: Limits, usage: Callable[[Path], Usage]
     ) -> None:
         self._store, self._kept = store, kept
-        self.room = Room(store.blobs, limits.least_free_bytes, usage)
+        self.room = Room(store.folder, limits.least_free_bytes, usage)
         self.is_due = True  # what an earlier process left
         self._was_full = self._has_failed = False
         self._tidied = 0
@@ -70,7 +70,7 @@ class Caretaker:
             if self._tidied % REPORTS_AT_ONCE == 0:
                 forget_old(self._store.database, KEEP_REPORTS, REPORTS_AT_ONCE)
             self._tidied += 1
-            remove(self._store, present(self._store).keys() - self._kept(), self._kept)
+            remove(self._store, self._store.blobs.present().keys() - self._kept(), self._kept)
         except Busy:
             return  # uploads are under way: at the next tick
         except OSError as error:

@@ -24,9 +24,8 @@ class DatabaseFile:
     """
 
     def __init__(self, database: Database) -> None:
-        url = database.engine.url
-        is_file = url.get_backend_name() == "sqlite" and url.database
-        self._database, self._path = database, Path(url.database or "") if is_file else None
+        self._database = database
+        self._path = Path(database.name) if database.is_file else None
         self._place: tuple[int, int] | None = None
         self._size_bytes, self._has_log = 0, False
         # Never closed: that would take away every lock of this process on the file, SQLite's too,

@@ -1,4 +1,8 @@
-"""What a store may hold, as `serve` was told; other commands read it beside the store."""
+"""What a store may hold, as `serve` was told last, for other commands.
+
+How much of the disk is left alone lies beside the store, as does the disk; how many rounds are kept
+is in the database, for commands on other machines.
+"""
 
 import json
 from contextlib import suppress
@@ -7,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from coordinator.storage.store import Store
 from edge_client.errors import demand
 from edge_client.files import from_json, write_atomically
 from edge_client.planning.sizes import parse_size
@@ -54,3 +59,9 @@ def noted(folder: Path) -> Limits:
         return from_json((folder / FILE).read_bytes(), Limits)
     except (OSError, msgspec.MsgspecError):
         return Limits()
+
+
+def rounds_kept(store: Store) -> int:
+    """How many of a run's newest rounds keep their adapter in a store."""
+    known = store.keep_rounds()
+    return noted(store.folder).keep_rounds if known is None else known

@@ -6,7 +6,6 @@ the next one. A blob is written before the journal refers to it, so whoever does
 again at what is needed. A file that is being downloaded is read to its end.
 """
 
-import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -129,19 +128,6 @@ class Books:
         return "update" if any(name in book.updates for book in books) else "orphan"
 
 
-def present(store: Store) -> dict[str, int]:
-    """Files among the blobs, with their bytes; those that a cut left half written too."""
-    found = {}
-    for entry in store.blobs.iterdir():
-        if not re.fullmatch(r"[0-9a-f]{64}(\.[0-9a-f]+\.tmp)?", entry.name):
-            continue
-        try:
-            found[entry.name] = entry.stat().st_size
-        except FileNotFoundError:  # somebody else removes too
-            continue
-    return found
-
-
 def remove(store: Store, names: Collection[str], kept: Kept, patience_s: float = 0.0) -> set[str]:
     """Remove those of these blobs that are still not needed.
 
@@ -157,17 +143,16 @@ def remove(store: Store, names: Collection[str], kept: Kept, patience_s: float =
     Raises:
         Busy: There was no moment without an upload.
     """
-    left, removed = sorted(names), set()
+    left, removed = sorted(names), set[str]()
     end = time.monotonic() + patience_s
     while left:
         with store.removing() as is_held:
             if is_held:
                 some, left = left[:AT_ONCE], left[AT_ONCE:]
                 needed = kept()
-                for name in some:
-                    if name not in needed:
-                        store.blob_path(name).unlink(missing_ok=True)
-                        removed.add(name)
+                gone = {name for name in some if name not in needed}
+                store.blobs.remove(gone)
+                removed |= gone
                 continue
         if time.monotonic() >= end:
             raise Busy

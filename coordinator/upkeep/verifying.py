@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordinator.storage.blobs import RESTORE, BlobDamaged
+from coordinator.storage.blobs.blobs import RESTORE, BlobDamaged
 from coordinator.storage.database import DatabaseDamaged
-from coordinator.storage.store import DATABASE, Store, StoreError
-from coordinator.upkeep.pruning import Books, present
+from coordinator.storage.place import DATABASE
+from coordinator.storage.store import Store, StoreError
+from coordinator.upkeep.pruning import Books
 from coordinator.upkeep.watch import behind, damages, unsecured
 from edge_client.files import open_to_others
 
@@ -78,7 +79,9 @@ def _blobs(store: Store, found: Found) -> Iterator[str]:
         needed = Books(store, 0, None, is_thorough=True).kept()
     except (StoreError, ValueError):
         needed = set()  # a journal that cannot be read was named already
-    sizes = {name: size for name, size in present(store).items() if not name.endswith(".tmp")}
+    sizes = {
+        name: size for name, size in store.blobs.present().items() if not name.endswith(".tmp")
+    }
     for name in sorted(needed | sizes.keys()):
         try:
             store.check(name)

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from coordinator.rounds.state import State
-from coordinator.storage.blobs import RESTORE, BlobDamaged
+from coordinator.storage.blobs.blobs import RESTORE, BlobDamaged
 from coordinator.storage.heads import FILE, Heads, HeadsError, read_heads
-from coordinator.storage.store import DATABASE, Store, StoreError
+from coordinator.storage.place import DATABASE
+from coordinator.storage.store import Store, StoreError
 from coordinator.upkeep.retention import updates_kept
 
 LOOKS = 3  # at a journal that seems to be another one
@@ -47,7 +48,7 @@ def note(store: Store) -> Heads:
 
 def damages(store: Store) -> list[str]:
     """What SQLite finds wrong with the database: at most one line, with what to do."""
-    if store.database.engine.dialect.name != "sqlite":
+    if not store.database.is_file:
         return []
     with store.database.reading() as connection:
         found = connection.exec_driver_sql("PRAGMA quick_check(5)").scalars().all()

@@ -17,12 +17,14 @@ from coordinator.config import RunConfig
 from coordinator.operator.routes import add_operator_routes
 from coordinator.serving.server import listen, serve, url_of
 from coordinator.serving.service import Service
+from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from edge_client.client.connection import http_client, nobody
 from edge_client.texts.tasks import Task
 from tests.coordinator.devices import Device, enrol, joined
+from tests.coordinator.servers import Buckets, Postgres
 
 
 @dataclass
@@ -47,6 +49,12 @@ class Live:
 @pytest.fixture
 def config(tiny_base: Base, hub_task: Task) -> RunConfig:
     return RunConfig("mail", hub_task, base=str(tiny_base.folder), adapter="lora:2", rounds=2)
+
+
+@pytest.fixture
+def place(postgres: Postgres, buckets: Buckets, tmp_path: Path) -> StorePlace:
+    """A database and a prefix of a bucket that nobody else uses."""
+    return StorePlace(tmp_path / "here", postgres.create(), f"s3://{buckets.create()}/blobs")
 
 
 @contextmanager

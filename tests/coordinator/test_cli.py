@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coordinator.storage.blobs import read_blob
+from coordinator.storage.blobs.folder import FolderBlobs
 from coordinator.storage.store import Store
 from edge_client.adapters.peft_folder import read_peft_folder
 from edge_client.bases.base import Base
@@ -276,7 +276,7 @@ def test_status_figures_token_and_export(tmp_path: Path, tiny_base: Base) -> Non
     exported_, state = read_peft_folder(tmp_path / "out")
     assert exported_.base_name == f"./{tiny_base.folder.name}" and len(state) == 8
     blobs = tmp_path / "store" / "blobs"
-    assert read_blob(blobs, status["adapter_sha256"]) == body
+    assert FolderBlobs(blobs).read(status["adapter_sha256"]) == body
 
 
 def test_wrong_input_is_one_line_and_code_2(tmp_path: Path, tiny_base: Base) -> None:

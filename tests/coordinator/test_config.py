@@ -13,6 +13,7 @@ from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import encode
 from edge_client.wire.training import Training
 
+NET = "lora:4@q,k,v,o,up,down+rates"
 TASK = 'labels = ["mail", "power"]\npatterns = ["{text} [MASK]"]\n'
 
 
@@ -60,6 +61,26 @@ def test_labelling_is_on_where_a_table_or_a_flag_says_so(
 ) -> None:
     path = written(tmp_path, f'task = "task.toml"\n{table}\n')
     assert read_run_config(path, flags).labelling == labelling
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ('keep = "newest"', "Invalid enum value 'newest'"),
+        ("evaluate_share = 0.0", "evaluate_share: above 0 to 1"),
+        ("evaluate_share = 1.5", "evaluate_share: above 0 to 1"),
+        ("[training]\nsample_share = 0.5", "sample_share: least_samples of 1 or more beside it"),
+        (
+            f'adapter = "{NET}"\nkeep = "best"\n[training]\nleast_samples = 9',
+            "leave out keep = best, least_samples",
+        ),
+    ],
+)
+def test_what_the_recipe_for_silos_sets_is_checked(
+    tmp_path: Path, said: str, expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        read_run_config(written(tmp_path, f'task = "task.toml"\n{said}\n'), {})
 
 
 def test_a_stored_run_gives_its_labelling_back(tmp_path: Path) -> None:
@@ -230,3 +251,35 @@ def test_what_would_learn_nothing_or_something_wrong_together_is_refused(
 def test_control_variates_travel_beside_small_updates(tmp_path: Path, said: str) -> None:
     (tmp_path / "run.toml").write_text(f'task = "agnews"\n{SCAFFOLD}[updates]\nup = {said}')
     assert read_run_config(tmp_path / "run.toml", {}).training.scaffold
+
+
+TAGGED = '[task]\nname = "drugs"\nkind = "tagging"\nlabels = ["Drug", "Dose"]\n'
+MASKED = '[task]\nname = "notes"\nkind = "mlm"\n[task.masking]\nshare = 0.25\n'
+
+
+def test_a_run_file_has_a_task_of_every_kind(tmp_path: Path) -> None:
+    tagged = read_run_config(written(tmp_path, TAGGED), {})
+    assert (tagged.kind, tagged.name, tagged.labels) == ("tagging", "drugs", ("Drug", "Dose"))
+    masked = read_run_config(written(tmp_path, MASKED), {})
+    assert (masked.kind, masked.labels, masked.task.masking.share) == ("mlm", (), 0.25)
+    for config in (tagged, masked):
+        assert msgspec.json.decode(encode(config), type=RunConfig) == config
+
+
+@pytest.mark.parametrize(("task", "kind"), [(TAGGED, "tagging"), (MASKED, "mlm")])
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("[labelling]", "labelling"),
+        ("[training]\nadjusted = true", "adjusted"),
+        ('[learning]\nselection = "coverage"', "selection = coverage"),
+        ("[labelling]\n[training]\nadjusted = true", "labelling, adjusted"),
+    ],
+)
+def test_what_goes_by_labels_of_texts_is_refused_without_any(
+    tmp_path: Path, task: str, kind: str, table: str, said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_run_config(written(tmp_path, f"{task}{table}\n"), {})
+    assert f"a task of kind {kind} has no labels of texts: leave out {said}" in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,7 +1,7 @@
 // The table of runs, and the one that is looked at: its step, its rounds, what went wrong.
 
 import * as charts from "./charts.js";
-import { ago, bytes, bytesScale, counted, doing, find, keep, loss, make, place, row, say, span, stateOf, within } from "./words.js";
+import { ago, bytes, bytesScale, counted, doing, find, keep, loss, make, measureOf, place, row, say, scored, span, stateOf, within } from "./words.js";
 
 const SILENT_S = 120;
 const MOST_ROWS = 200; // of the table by round
@@ -18,6 +18,8 @@ const WAYS = [
   { name: "received by devices", css: "down", of: (one) => one.down_bytes },
 ];
 
+const LINES = { f1: "accuracy", perplexity: "loss" }; // drawn in the colour of
+
 const phases = (one, ...names) => names.reduce((sum, name) => sum + (one.phases_s[name] || 0), 0);
 
 /** The table of all runs; a click or Enter on a run's name shows it. */
@@ -25,6 +27,7 @@ export function showTable(runs, chosen, choose) {
   const table = find("runs");
   find("no-runs").hidden = runs.length > 0;
   table.hidden = runs.length === 0;
+  say(find("runs-score"), [...new Set(runs.map((run) => measureOf(run).word))].join(" or ") || "accuracy");
   keep(
     table.tBodies[0],
     runs,
@@ -40,14 +43,15 @@ export function showTable(runs, chosen, choose) {
     },
     (line, run) => {
       const [word, css] = stateOf(run);
-      const [name, state, round, accuracy, nats, here] = line.cells;
+      const [name, state, round, score, nats, here] = line.cells;
       if (run.run_id === chosen) line.setAttribute("aria-current", "true");
       else line.removeAttribute("aria-current");
       say(name.firstChild, run.name);
       state.firstChild.className = `state ${css}`;
       say(state.firstChild, word);
       say(round, `${run.round_index} of ${run.rounds}`);
-      say(accuracy, within(run.accuracy, run.accuracy_error));
+      score.dataset.name = measureOf(run).word;
+      say(score, scored(run, measureOf(run)));
       say(nats, loss(run.loss));
       say(here, `${run.here} of ${run.devices}`);
     },
@@ -70,7 +74,7 @@ export function showRun(run, rounds, now_s, isOperator) {
   find("resume").hidden = run.phase !== "paused";
   find("stop").hidden = isOver;
   showStep(run, now_s);
-  showRounds(rounds);
+  showRounds(rounds, measureOf(run));
   showTrouble(run);
 }
 
@@ -160,17 +164,17 @@ function lineOf(rounds, name, more) {
     .map((one) => ({
       index: one.round_index,
       value: one[name],
-      error: name === "accuracy" ? one.accuracy_error : 0,
+      error: `${name}_error` in one ? one[`${name}_error`] : 0,
       round_index: one.round_index,
     }));
   if (!rows.length) return { id: name, rows };
   const [first, end] = [rows[0], rows[rows.length - 1]];
   const told = `${more.write(end.value, end.error)} in round ${end.index}`;
   const from = rows.length > 1 ? `, from ${more.write(first.value, first.error)} in round ${first.index}` : "";
-  return { id: name, css: name, rows, ...more, title: `${more.title}: ${more.write(end.value, end.error)}`, said: told + from };
+  return { id: name, css: LINES[name] || name, rows, ...more, title: `${more.title}: ${more.write(end.value, end.error)}`, said: told + from };
 }
 
-function showRounds(rounds) {
+function showRounds(rounds, measure) {
   const trained = rounds.filter((one) => one.answers > 0);
   find("no-rounds").hidden = trained.length > 0;
   find("rounds-details").hidden = trained.length === 0;
@@ -178,7 +182,8 @@ function showRounds(rounds) {
   const moved = newest ? newest.up_bytes + newest.down_bytes : 0;
   const spent = newest ? PHASES.reduce((sum, part) => sum + part.of(newest), 0) : 0;
   charts.show(find("charts"), [
-    lineOf(rounds, "accuracy", { title: "Accuracy", most: 1, write: within, scale: () => [0.01, " %"] }),
+    lineOf(rounds, measure.key, { title: measure.title, most: 1, write: within, scale: () => [0.01, " %"] }),
+    lineOf(rounds, "perplexity", { title: "Perplexity", write: loss, scale: () => [1, ""] }),
     lineOf(rounds, "loss", { title: "Training loss", write: loss, scale: () => [1, ""] }),
     {
       id: "traffic",
@@ -199,18 +204,19 @@ function showRounds(rounds) {
       scale: (most) => (most >= 7200 ? [3600, " h"] : most >= 120 ? [60, " min"] : [1, " s"]),
     },
   ]);
-  if (find("rounds-details").open) tableOf(trained);
+  if (find("rounds-details").open) tableOf(trained, measure);
 }
 
-const middle = (one) =>
-  one.accuracy === null || one.accuracy_median === null ? "" : ` (median ${within(one.accuracy_median, 0)})`;
+const middle = (one, { key }) =>
+  one[key] === null || one[`${key}_median`] === null ? "" : ` (median ${within(one[`${key}_median`], 0)})`;
 
-function tableOf(rounds) {
+function tableOf(rounds, measure) {
   const shown = rounds.slice(-MOST_ROWS).reverse();
   const cut = rounds.length > shown.length ? ` The newest ${shown.length} of ${rounds.length} rounds.` : "";
   const kernel = rounds.every((one) => one.is_by_kernel);
   const how = kernel ? "bytes of TCP, by the devices' kernels" : "bodies alone";
-  const drawn = rounds.some((one) => one.accuracy !== null && one.accuracy_error !== 0);
+  const drawn = rounds.some((one) => one[measure.key] !== null && one[`${measure.key}_error`] !== 0);
+  say(find("rounds-score"), measure.word);
   const error = drawn ? " ±: standard error, where a cohort of devices evaluates for all." : "";
   const note = `Sums over all devices; traffic: ${how}. Round 0 is the evaluation before any training.${error}`;
   say(find("rounds-note"), note + cut);
@@ -230,7 +236,7 @@ function tableOf(rounds) {
       const late = one.late ? `, ${one.late} late` : "";
       const figures = [
         String(one.round_index),
-        within(one.accuracy, one.accuracy_error) + middle(one),
+        scored(one, measure) + middle(one, measure),
         loss(one.loss),
         `${one.answers}${failed}${late}`,
         bytes(one.up_bytes),
@@ -271,8 +277,9 @@ export function newsOf(before, run) {
   if (fresh && (!old || old.key !== fresh.key)) {
     return `${run.name}: ${fresh.name}, ${fresh.kind ? doing(fresh.kind) : "invitation"}: ${fresh.said}`;
   }
-  if (run.accuracy_round !== before.accuracy_round && run.accuracy !== null) {
-    return `${run.name}: round ${run.accuracy_round}, accuracy ${within(run.accuracy, run.accuracy_error)}`;
+  const measure = measureOf(run);
+  if (run.accuracy_round !== before.accuracy_round && run[measure.key] !== null) {
+    return `${run.name}: round ${run.accuracy_round}, ${measure.word} ${scored(run, measure)}`;
   }
   return "";
 }

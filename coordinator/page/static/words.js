@@ -66,6 +66,14 @@ export function within(value, error) {
   if (value === null || error === 0) return share(value);
   return `${(value * 100).toFixed(1)} ± ${error === null ? "?" : (error * 100).toFixed(1)} %`;
 }
+/** What runs of a kind of task go by: the name of its figures, and how people call them. */
+export const measureOf = (run) =>
+  run.kind === "tagging" ? { key: "f1", word: "F1", title: "F1 of entities" } : { key: "accuracy", word: "accuracy", title: "Accuracy" };
+/** A run's score, or a round's, with its standard error; of masked words their perplexity beside it. */
+export function scored(one, { key }) {
+  const beside = one.perplexity === null ? "" : ` (perplexity ${loss(one.perplexity)})`;
+  return within(one[key], one[`${key}_error`]) + beside;
+}
 export const loss = (value) => (value === null ? "" : value.toPrecision(3));
 /** A count and its noun. */
 export const counted = (count, one, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;

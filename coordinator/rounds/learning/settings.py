@@ -17,6 +17,7 @@ from edge_client.adapters.spec import Net
 from edge_client.codecs.codec import TOPK
 from edge_client.codecs.settings import Updates
 from edge_client.errors import demand
+from edge_client.texts.tasks import Kind
 from edge_client.wire.training import ADAMW, Training
 
 Number: TypeAlias = float | Literal["default"]
@@ -181,7 +182,12 @@ def check_together(learning: Learning, training: Training, updates: Updates, rou
 
 
 def check_net(
-    net: Net, learning: Learning, training: Training, is_labelling: bool, patience: int = 0
+    net: Net,
+    learning: Learning,
+    training: Training,
+    is_labelling: bool,
+    patience: int = 0,
+    keep: str = "last",
 ) -> None:
     """Refuse, all in one line, what a run that trains a net for adapters has no use for.
 
@@ -191,15 +197,33 @@ def check_net(
     wrong = {
         "labelling": is_labelling,
         "patience": bool(patience),
+        f"keep = {keep}": keep != "last",
         f"lora_mean = {learning.lora_mean}": learning.lora_mean != LORA_MEANS[0],
         f"optimizer = {training.optimizer}": training.optimizer != ADAMW,
         "proximal": bool(training.proximal),
         "scaffold": training.scaffold,
         "adjusted": training.adjusted,
+        "least_samples": bool(training.least_samples),
         "weight_decay": net == "rates" and bool(training.weight_decay),
     }
     found = [name for name, is_there in wrong.items() if is_there]
     demand(not found, f"adapter +{net}: leave out {', '.join(found)}")
+
+
+def check_kind(kind: Kind, learning: Learning, training: Training, is_labelling: bool) -> None:
+    """Refuse, all in one line, what goes by labels of texts in a run whose task has none.
+
+    Raises:
+        ValueError: Names what to leave out.
+    """
+    wrong = {
+        "labelling": is_labelling,
+        "adjusted": training.adjusted,
+        f"selection = {learning.selection}": learning.selection == "coverage",
+    }
+    found = [name for name, is_there in wrong.items() if is_there]
+    is_fit = kind == "labels" or not found
+    demand(is_fit, f"a task of kind {kind} has no labels of texts: leave out {', '.join(found)}")
 
 
 def _forms() -> tuple[str, ...]:

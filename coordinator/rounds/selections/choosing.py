@@ -1,6 +1,7 @@
 """Whom a training step asks by the run's policy, and why not the others, for the journal."""
 
 from collections.abc import Collection, Mapping, Sequence
+from heapq import nsmallest
 
 from coordinator.rounds.events import Passed
 from coordinator.rounds.pace.silence import awake
@@ -72,13 +73,16 @@ def passed_over(
         at_work: Who still trains.
     """
     up, reasons = awake(alive, state.silences, state.steps + 1), dict[str, list[str]]()
-    for name in sorted(set(alive) - set(chosen)):
+    able = set(names)  # a list would be walked through for each of those that are there
+    for name in set(alive) - set(chosen):
         if name in at_work:
             reason = TRAINS
-        elif name in names:
+        elif name in able:
             reason = why_not.get(name, NOT_DRAWN)
         else:
             reason = NO_TEXTS if name in up else RESTS
         reasons.setdefault(reason, []).append(name)
     ordered = sorted(reasons.items(), key=lambda one: (-len(one[1]), one[0]))
-    return tuple(Passed(reason, len(some), tuple(some[:NAMED])) for reason, some in ordered)
+    return tuple(
+        Passed(reason, len(some), tuple(nsmallest(NAMED, some))) for reason, some in ordered
+    )

@@ -12,9 +12,9 @@ from fastapi.security.base import SecurityBase
 from pydantic import BaseModel, ConfigDict
 
 from coordinator.storage.keys import bearer
-from edge_client.wire.cost import Cost
 from edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Membership
 from edge_client.wire.messages import PROTOCOL, Report, Waiting
+from edge_client.wire.reported.cost import Cost
 
 BYTES = {"type": "string", "format": "binary"}
 FILE = {"application/octet-stream": {"schema": BYTES}}

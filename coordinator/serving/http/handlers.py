@@ -18,8 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.guests import site_of
 from coordinator.serving.http.paces import Paces
-from coordinator.storage.blobs import BlobDamaged
+from coordinator.storage.blobs.blobs import BlobDamaged, BlobsAway
 from coordinator.storage.database import DatabaseBusy, DatabaseDamaged
+from coordinator.storage.dialects.postgres import DatabaseAway
 from edge_client.wire.messages import OWN, PROTOCOL, WireError, encode, encode_brief
 
 FULL_AGAIN_S = 20  # after which a device asks a full disk again
@@ -131,6 +132,8 @@ def add_handlers(app: FastAPI, attempts: Paces | None = None) -> None:
     app.add_exception_handler(DatabaseBusy, _no_database)
     app.add_exception_handler(DatabaseDamaged, _damaged)
     app.add_exception_handler(BlobDamaged, _damaged)
+    app.add_exception_handler(DatabaseAway, _away)
+    app.add_exception_handler(BlobsAway, _away)
     app.add_exception_handler(405, _no_method)
 
 
@@ -202,6 +205,12 @@ async def _damaged(_: Request, __: Exception) -> Response:
     """The log says more, once and not for each that asks; what is damaged is for the operator."""
     told = "the coordinator's store is damaged; try again once its operator has restored it"
     return _detail(503, told, FULL_AGAIN_S)
+
+
+async def _away(_: Request, error: Exception) -> Response:
+    """Whatever was asked may have been done: to ask it again is as good as once."""
+    what = "database" if isinstance(error, DatabaseAway) else "store of adapters"
+    return _detail(503, f"the coordinator's {what} does not answer; try again", BUSY_AGAIN_S)
 
 
 async def _gone(_: Request, __: Exception) -> Response:

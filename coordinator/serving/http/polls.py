@@ -22,13 +22,14 @@ class Bells:
 
     Attributes:
         changed: Rung by a request that may let rounds proceed.
+        is_leaving: This process ends soon; whoever asks it is served until then.
         is_stopping: No poll waits any more.
         ticked_s: When rounds were last let proceed without an error, by the monotonic clock.
     """
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
-        self.is_stopping = False
+        self.is_leaving = self.is_stopping = False
         self.ticked_s = time.monotonic()
         self._waiting: dict[str, list[asyncio.Event]] = {}
         self._rung: dict[asyncio.Event, None] = {}  # in the order in which they are called

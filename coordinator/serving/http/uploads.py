@@ -33,7 +33,7 @@ from starlette.requests import ClientDisconnect
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.bodies import drain, pieces_of, span_of
 from coordinator.serving.http.handlers import FULL_AGAIN_S
-from coordinator.storage.blobs import Partial
+from coordinator.storage.blobs.partial import Partial
 from edge_client.wire.messages import Receipt
 
 PIECE_BYTES = 64 << 10  # gathered before a thread writes them: at most this is held of a body
@@ -115,7 +115,7 @@ class Uploads:
     ) -> None:
         self._folder, self._aside = folder, aside
         self._places: dict[str, _Place] = {}
-        self._judging = asyncio.Semaphore(AT_ONCE)
+        self._judging, self._filled = asyncio.Semaphore(AT_ONCE), asyncio.Lock()
         self._swept_s = time.monotonic()
         folder.mkdir(mode=0o700, exist_ok=True)
         found = sorted(folder.iterdir(), key=_modified_s, reverse=True)
@@ -275,9 +275,22 @@ class Uploads:
                 raise Refusal(413, f"the body is over {judge.most_bytes} bytes")
             place.touched_s = time.monotonic()
             judge.heard()
-            with _room(place):
-                await run_in_threadpool(place.partial.write, piece)
+            await self._put_down(place, place.partial, piece)
             return True
+
+    async def _put_down(self, place: _Place, partial: Partial, piece: bytearray) -> None:
+        """Write; on a full disk bodies try again in turn, and each that fails makes room."""
+        before = partial.size
+        with _room(place):
+            try:
+                await run_in_threadpool(partial.write, piece)
+                return
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+        async with self._filled:
+            with _room(place):
+                await run_in_threadpool(partial.write, piece[partial.size - before :])
 
     async def _finish(self, place: _Place, partial: Partial, judge: Judge) -> Receipt:
         try:

@@ -6,12 +6,14 @@ from contextlib import contextmanager
 
 from coordinator.serving.ledger import Live
 from coordinator.serving.log.steps import lack_text
-from coordinator.storage.blobs import BlobDamaged
+from coordinator.storage.blobs.blobs import BlobDamaged, BlobsAway
 from coordinator.storage.database import DatabaseDamaged
+from coordinator.storage.dialects.postgres import DatabaseAway
 from coordinator.storage.store import StoreError
 from coordinator.watch.logs import about
 
-DAMAGES = (BlobDamaged, DatabaseDamaged, StoreError)  # which say all of it in a line
+# These say all of it in a line.
+DAMAGES = (BlobDamaged, BlobsAway, DatabaseAway, DatabaseDamaged, StoreError)
 SILENCE_S = 2.0  # between two lines of one run: many devices may come at once
 LOG = logging.getLogger(__name__)
 
@@ -67,4 +69,8 @@ class Lacks:
             LOG.info("%s", lack, extra=about(live.config.name))
             self._said[live.run.run_id] = (lack, now_s)
         elif not lack:
-            self._said.pop(live.run.run_id, None)
+            self.forget(live)
+
+    def forget(self, live: Live) -> None:
+        """A run waits for nobody now: what it waits for next is said anew."""
+        self._said.pop(live.run.run_id, None)

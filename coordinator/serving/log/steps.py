@@ -3,14 +3,17 @@
 from collections.abc import Collection
 
 from coordinator.rounds.events import Event, Finished, Paused, RolledBack, StepClosed, StepOpened
-from coordinator.rounds.machine import devices_needed
+from coordinator.rounds.machine import devices_needed, kept_of
+from coordinator.rounds.measures import MEASURES
 from coordinator.rounds.pace.step import Step
 from coordinator.rounds.scoring import scored
 from coordinator.serving.ledger import Live
 from coordinator.serving.telling import MOST_NAMES, Names, missing_of
 from edge_client.tables import size
-from edge_client.wire.failures import SAID
+from edge_client.texts.tasks import Kind
+from edge_client.wire.figures import perplexity
 from edge_client.wire.messages import DOING, ENDED, Report
+from edge_client.wire.reported.failures import SAID
 
 GOES_ON = (
     "`smidgen coordinator resume` asks again, `smidgen coordinator rollback --round N` goes back "
@@ -42,7 +45,7 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
         if step.opened.is_asynchronous:
             return _version_text(live, step, event, names_of)
         spent = f"after {event.closed_at_s - step.opened.opened_at_s:.1f} s"
-        gave, late = _accuracy(step), names_of(missing_in(live))
+        gave, late = _score(step, config.kind), names_of(missing_in(live))
         missing = f"; no answer from {listed(late)}" if late else ""
         what = f"{config.name}: {round_text(live, step.opened)} closed {spent}"
         refused = f"; the new adapter is not taken: {event.refused}" if event.refused else ""
@@ -54,7 +57,10 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
         return f"{config.name}: stops asking: {event.reason}; {GOES_ON}"
     if isinstance(event, Finished):
         why = event.reason or ENDED["stopped" if event.is_stopped else "rounds"]
-        return f"{config.name}: finished, round {live.state.round_index} of {live.rounds}: {why}"
+        done = f"{config.name}: finished, round {live.state.round_index} of {live.rounds}: {why}"
+        kept_round, name = kept_of(config, live.state)
+        is_last = name == live.state.adapter_sha256
+        return done if is_last else f"{done}; the adapter of round {kept_round} is kept"
     return ""
 
 
@@ -76,14 +82,20 @@ def _version_text(live: Live, step: Step, event: StepClosed, names_of: Names) ->
     return f"{what} {spent}: {len(counted)} updates{older}{at_it}{refused}"
 
 
-def _accuracy(step: Step) -> str:
+def _score(step: Step, kind: Kind) -> str:
     """What an evaluation found over all texts; empty where nobody evaluated."""
-    score = scored(step.opened, [answer for _, answer in step.updates()])
+    done, measure = [answer for _, answer in step.updates()], MEASURES[kind]
+    score = scored(step.opened, done)
     if not score.texts:
         return ""
     error = "?" if score.error is None else f"{score.error:.3f}"
     within = f" +- {error}" if score.error != 0.0 else ""
-    return f", accuracy {score.accuracy:.3f}{within} on {score.texts} texts"
+    told = [one.entities for one in done if one.entities is not None]
+    asked = sum(sum(one.there) for one in told) if told else score.texts
+    on = f" on {asked} {measure.asked}"
+    words = perplexity(score.loss) if measure.has_perplexity else None
+    beside = "" if words is None else f", perplexity {words:.2f}"
+    return f", {measure.word} {score.accuracy:.3f}{within}{on}{beside}"
 
 
 def round_text(live: Live, opened: StepOpened) -> str:

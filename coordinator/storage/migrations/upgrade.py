@@ -14,10 +14,12 @@ from typing import Any
 
 import sqlalchemy as sql
 
+from coordinator.storage.dialects.postgres import begin_writing
 from coordinator.storage.schema import METADATA, STORE, VERSION
 
-HEAD = "0006"
-KNOWN = ("0001", "0002", "0003", "0004", HEAD)
+HEAD = "0008"
+KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", HEAD)
+FOREIGN = "of no version"  # tables, and nothing that says whose
 OLDER = {1: "0001", 2: "0002"}  # by the table `schema_version`, which ended with 0002
 FOLDER = Path(__file__).parent
 
@@ -39,15 +41,15 @@ def _revision(connection: sql.Connection) -> str | None:
     if "schema_version" in names:
         version = connection.scalar(sql.text("SELECT version FROM schema_version"))
         return OLDER.get(version, f"of version {version}")
-    return "of no version" if names else None
+    return FOREIGN if names else None
 
 
-def create(url: str) -> None:
+def create(url: sql.URL) -> None:
     """Make the tables of an empty database; nothing where another process was quicker."""
     with _alone(url) as connection:
         if _revision(connection) is None:
             METADATA.create_all(connection)
-            connection.execute(sql.insert(STORE).values(is_watched=False, is_secured=False))
+            connection.execute(sql.insert(STORE).values(is_watched=False))
             connection.execute(sql.insert(VERSION).values(version_num=HEAD))
 
 
@@ -76,7 +78,7 @@ def keep_copy(database: Path) -> Path:
     return copy
 
 
-def upgrade(url: str, revision: str) -> None:
+def upgrade(url: sql.URL, revision: str) -> None:
     """Bring a database of a known revision to the newest one; all of it or nothing."""
     from alembic import command
     from alembic.config import Config
@@ -93,7 +95,7 @@ def upgrade(url: str, revision: str) -> None:
 
 
 @contextmanager
-def _alone(url: str) -> Iterator[sql.Connection]:
+def _alone(url: sql.URL) -> Iterator[sql.Connection]:
     """One transaction, begun before anything is read, in which tables may change too."""
     engine = sql.create_engine(url, poolclass=sql.NullPool)
     if engine.dialect.name == "sqlite":
@@ -101,6 +103,8 @@ def _alone(url: str) -> Iterator[sql.Connection]:
         sql.event.listen(engine, "connect", _leave_transactions)
         sql.event.listen(engine, "begin", _begin)
     with engine.begin() as connection:
+        if engine.dialect.name != "sqlite":
+            begin_writing(connection)
         yield connection
     engine.dispose()
 

@@ -3,6 +3,9 @@
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from operator import itemgetter
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -14,10 +17,11 @@ from edge_client.wire.fleet import DeviceFacts
 
 NUMBERED = re.compile(r"(.+)-([2-9]|[1-9][0-9]{1,5})")  # a name that says its number itself
 UNKNOWN = {"machine": "", "cores": 0, "memory_bytes": 0, "python": "", "smidgen": ""}
+MOST_KINDS = 4096  # of facts that are held once for all devices that say them
 NEXT_REVISION = sql.select(sql.func.coalesce(sql.func.max(DEVICES.c.revision), 0) + 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Device:
     """A device of this coordinator.
 
@@ -35,6 +39,7 @@ class Device:
         revoked_at_s: Unix time from which on it is not let in; None for a device that is.
         revision: Grows with each change of any device.
         cloned_at_s: Unix time at which two clients were last found to run with its key.
+        life: Of the client that enrolled last; empty where it said none.
     """
 
     device_id: str
@@ -50,6 +55,7 @@ class Device:
     revoked_at_s: float | None
     revision: int = 0
     cloned_at_s: float | None = None
+    life: str = ""
 
     @property
     def all_tags(self) -> dict[str, str]:
@@ -58,11 +64,14 @@ class Device:
 
 
 def devices(database: Database, after: int = 0) -> list[Device]:
-    """Devices by name; those whose row has changed after a revision."""
+    """Devices by name; those whose row has changed after a revision.
+
+    Sorted here: asked for an order, SQLite walks through all devices by name to find the few.
+    """
     chosen = sql.select(DEVICES).where(DEVICES.c.revision > after)
-    return [
-        _device(row) for row in database.rows(chosen.order_by(DEVICES.c.stem, DEVICES.c.number))
-    ]
+    rows = database.each(chosen)
+    found = [(row["stem"], row["number"], _device(row)) for row in rows]
+    return [device for _, _, device in sorted(found, key=itemgetter(0, 1))]
 
 
 def device_of_key(connection: sql.Connection, key_sha256: str) -> Device | None:
@@ -116,11 +125,12 @@ def start(
     facts: DeviceFacts,
     started_at_s: float,
     now_s: float,
+    life: str = "",
 ) -> Device:
     """Note what a device says of itself as its client starts; the device as it is now."""
     here = DEVICES.c.device_id == known.device_id
     told = {"own_tags": dict(own_tags), "facts": asdict(facts)}
-    times = {"started_at_s": started_at_s, "last_seen_s": now_s}
+    times = {"started_at_s": started_at_s, "last_seen_s": now_s, "life": life}
     changed = sql.update(DEVICES).where(here).values(**told, **times, **_revised())
     revision = connection.execute(changed.returning(DEVICES.c.revision)).scalar_one()
     return replace(
@@ -130,6 +140,7 @@ def start(
         started_at_s=started_at_s,
         last_seen_s=now_s,
         revision=revision,
+        life=life,
     )
 
 
@@ -159,6 +170,13 @@ def saw(database: Database, seen: Mapping[str, float]) -> None:
     database.write_many(statement, rows)
 
 
+def seen_since(database: Database, at_s: float) -> dict[str, float]:
+    """Devices that were last seen after a time, and when."""
+    chosen = sql.select(DEVICES.c.device_id, DEVICES.c.last_seen_s)
+    found = database.each(chosen.where(DEVICES.c.last_seen_s > at_s))
+    return {intern(row["device_id"]): row["last_seen_s"] for row in found}
+
+
 def _revised() -> dict[str, Any]:
     return {"revision": NEXT_REVISION.scalar_subquery()}
 
@@ -169,6 +187,12 @@ def _found(connection: sql.Connection, here: sql.ColumnElement[bool]) -> Device 
 
 
 def _device(row: Mapping[Any, Any]) -> Device:
-    facts = msgspec.convert(UNKNOWN | dict(row["facts"]), DeviceFacts)
     kept = {name: row[name] for name in Device.__dataclass_fields__ if name != "facts"}
-    return Device(**kept, facts=facts)
+    kept["device_id"] = intern(row["device_id"])
+    return Device(**kept, facts=_facts(tuple((UNKNOWN | dict(row["facts"])).items())))
+
+
+@lru_cache(MOST_KINDS)
+def _facts(told: tuple[tuple[str, Any], ...]) -> DeviceFacts:
+    """What devices say of themselves, held once for all that say the same."""
+    return msgspec.convert(dict(told), DeviceFacts)

@@ -24,7 +24,8 @@ pytest.importorskip("fastapi")
 from edge_client.bases.base import EMBEDDED
 from profiling.fleet.device import Book, Device
 from profiling.fleet.http import Connection
-from profiling.fleet.measure import COORDINATOR, Load, create, serve
+from profiling.fleet.measure import Load, create, serve
+from profiling.fleet.served import ALONE, COORDINATOR
 from profiling.fleet.timings import Timings, latency
 from profiling.fleet.watch import Watch
 from profiling.instruments.bases import find_base
@@ -88,11 +89,11 @@ def test_no_honest_request_fails_beside_five_thousand_slow_connections(tmp_path:
     token = create(tmp_path, load)
     store = tmp_path / "store"
     with running(tmp_path / "logs") as processes:
-        url = serve(processes, store)
+        url = serve(processes, store, ALONE)
         port = urlsplit(url).port
         log = processes.log(COORDINATOR)
         quiet_bytes = 0
-        with Watch(processes.running[COORDINATOR].pid, store) as watch:
+        with Watch(processes.running[COORDINATOR].pid, store, {}) as watch:
 
             def crowd() -> None:
                 nonlocal quiet_bytes

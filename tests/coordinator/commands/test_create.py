@@ -79,3 +79,42 @@ def test_tags_and_memory_are_told_to_the_run(tmp_path: Path, tiny_base: Base) ->
         devices = config_of(store.runs()[0]).devices
         assert devices == DeviceChoice({"site": "hall", "language": "en"}, 2 << 30, share=0.5)
         assert tokens(store.database)[0].tags == devices.tags  # who comes with it is asked
+
+
+@pytest.mark.parametrize(
+    ("task", "adapter", "said"),
+    [
+        (
+            'kind = "tagging"\nlabels = ["Drug"]',
+            "lora:2",
+            "which needs a head; lora:2@q,v+head does",
+        ),
+        ('kind = "mlm"', "lora:2+head", "which the base's own head answers; take lora:2@q,v"),
+        ('kind = "mlm"', "head", "which the base's own head answers; take lora:8"),
+        ('kind = "mlm"', "lora:4@q,k,v,o,up,down+generator", "is for tasks of labels"),
+    ],
+)
+def test_an_adapter_that_cannot_answer_is_refused_before_there_is_a_run(
+    tmp_path: Path, tiny_base: Base, task: str, adapter: str, said: str
+) -> None:
+    (tmp_path / "task.toml").write_text(f'name = "drugs"\n{task}\n')
+    what = ("--task", str(tmp_path / "task.toml"), "--base", str(tiny_base.folder))
+    store = ("--store", str(tmp_path / "store"))
+    done = smidgen("coordinator", "create", *store, *what, "--adapter", adapter)
+    assert done.exit_code == 2 and said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_run_that_tags_goes_on_from_one_that_tagged(tmp_path: Path, tiny_base: Base) -> None:
+    (tmp_path / "task.toml").write_text('name = "drugs"\nkind = "tagging"\nlabels = ["Drug"]\n')
+    what = ("--task", str(tmp_path / "task.toml"), "--base", str(tiny_base.folder))
+    store = ("--store", str(tmp_path / "store"))
+    first = smidgen("coordinator", "create", *store, *what, "--adapter", "lora:2+head")
+    assert first.exit_code == 0, first.stderr
+    again = ("--from", "drugs@0", "--name", "again")
+    done = smidgen("coordinator", "create", *store, *what, *again)
+    assert done.exit_code == 0, done.stderr
+    with closing(open_store(tmp_path / "store")) as opened:
+        one, other = opened.runs()
+    assert one.adapter_sha256 == other.adapter_sha256
+    assert config_of(other).adapter == "lora:2@q,v+head"

@@ -1,5 +1,6 @@
 """`export --round`: the last, the best, a number, and rounds that are gone."""
 
+import json
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -69,6 +70,33 @@ def test_a_run_that_stopped_early_has_its_best_round(tmp_path: Path, config: Run
     assert '"round_index": 4' in done.stdout and "no improvement" in done.stdout
 
 
+def test_a_run_that_keeps_its_best_adapter_exports_and_names_that(
+    tmp_path: Path, config: RunConfig
+) -> None:
+    best = replace(config, rounds=6, min_clients=1, keep="best")
+    folder, out = finished(tmp_path / "store", best), tmp_path / "out"
+    prune(folder, keep_rounds=1)
+    kept = export(folder, out)
+    assert kept.round_index == 2 and kept == export(folder, out, round_index="best")
+    assert export(folder, out, round_index="last").round_index == 6
+    told = smidgen("coordinator", "status", "--store", str(folder), "--run", "mail")
+    said = "finished, round 6 of 6: all its rounds are done; the adapter of round 2 is kept"
+    assert said in " ".join(told.stdout.split()), told.stdout
+    plain = json.loads(smidgen("coordinator", "status", "--store", str(folder), "--json").stdout)
+    assert plain["kept"] == {"round_index": 2, "adapter_sha256": kept.adapter_sha256}
+    line = ("coordinator", "export", "--store", str(folder), "--out", str(out))
+    assert "adapter of round 2" in smidgen(*line).stdout
+
+
+def test_a_kept_adapter_that_is_gone_is_one_line(tmp_path: Path, config: RunConfig) -> None:
+    best = replace(config, rounds=6, min_clients=1, keep="best")
+    folder = finished(tmp_path / "store", best)
+    with closing(Store(folder)) as store:
+        store.blobs.path(export(folder, tmp_path / "out").adapter_sha256).unlink()
+    with pytest.raises(WrongInput, match=r"the adapter of round 2 is gone; `--round N` takes"):
+        export(folder, tmp_path / "out")
+
+
 def test_a_round_that_was_pruned_is_named_with_those_that_are_there(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -88,7 +116,7 @@ def test_an_adapter_that_is_gone_is_one_line(folder: Path, tmp_path: Path) -> No
     with closing(Store(folder)) as store:
         run = find_run(store, None)
         history = history_of(run.adapter_sha256, store.journal(run.run_id))
-        store.blob_path(history.adapters[2]).unlink()
+        store.blobs.path(history.adapters[2]).unlink()
         with pytest.raises(WrongInput, match=r"--round best: its adapter was pruned; .* 0, 1, 3 t"):
             export(folder, tmp_path / "out", round_index="best")
 

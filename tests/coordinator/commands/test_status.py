@@ -9,8 +9,10 @@ from typing import Any
 
 from coordinator.commands.status import devices_table
 from coordinator.storage.orders import add_order
+from edge_client.texts.tasks import Task
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Report
+from edge_client.wire.reported.entities import Entities
 from tests.command_line import shown, smidgen
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import Device, enrol, wait_for
@@ -57,6 +59,47 @@ def test_an_open_step_says_who_has_answered_and_who_is_missing(
     assert re.search(r"evaluate, round 0, opened \d+ s ago, closes in 10 min at the latest", said)
     assert re.search(r"hall +working +under a minute ago +-\n", said)
     assert re.search(r"kitchen +answered +under a minute ago +evaluate, round 0: done", said)
+
+
+FOUND = Entities((4, 0), (3, 1), (2, 0), 3, 5)
+
+
+def evaluated(live: Live, **told: Any) -> None:
+    (device,) = live.join("hall")
+    device.report(Report(device.work().work_id, "done", 50, 2.0, 0.9, labelled=8, **told))
+    wait_for(lambda: live.service.run(live.run_id).state.phase == "train")
+
+
+def test_a_run_that_tags_shows_f1_and_tells_it_by_type(start: Start, tmp_path: Path) -> None:
+    task = Task("drugs", ("Drug", "Dose"), kind="tagging")
+    evaluated(start(task=task, adapter="lora:2+head", min_clients=1), entities=FOUND)
+    told = plain(tmp_path)
+    assert told["kind"] == "tagging" and told["f1_by_round"] == {"0": 0.5}
+    assert told["accuracy_by_round"] == told["perplexity_by_round"] == {}
+    assert told["entities_by_round"]["0"]["by_type"] == {"Drug": 4 / 7, "Dose": 0.0}
+    for command in ("status", "list", "figures"):
+        said = on_80_columns(tmp_path, command)
+        assert "F1" in said and "50.0 %" in said and "accuracy" not in said, command
+
+
+def test_a_run_of_masked_words_shows_accuracy_and_perplexity(start: Start, tmp_path: Path) -> None:
+    evaluated(start(task=Task("notes", kind="mlm"), min_clients=1))
+    told = plain(tmp_path)
+    assert told["accuracy_by_round"] == {"0": 0.9} and told["f1_by_round"] == {}
+    assert 7.38 < told["perplexity_by_round"]["0"] < 7.39
+    for command in ("status", "figures"):
+        said = on_80_columns(tmp_path, command)
+        assert "perplexity" in said and "7.39" in said and "90.0 %" in said, command
+
+
+def test_a_file_of_figures_says_what_kind_of_task_its_rows_are_of(
+    start: Start, tmp_path: Path
+) -> None:
+    evaluated(start(task=Task("notes", kind="mlm"), min_clients=1))
+    out = tmp_path / "rounds.jsonl"
+    store = ("--store", str(tmp_path / "store"))
+    assert smidgen("coordinator", "figures", *store, "--out", str(out)).exit_code == 0
+    assert "7.39" in smidgen("profile", "rounds", str(out)).stdout
 
 
 def test_who_is_over_its_usual_time_or_was_not_there_is_silent() -> None:

@@ -147,9 +147,10 @@ def test_a_wrong_token_costs_a_look_and_never_a_write(store: Store) -> None:
             seen.append(statement)
 
         sql.event.listen(store.database.engine, "before_cursor_execute", note)
-        with store.database.transaction(), pytest.raises(Refusal):  # nobody waits for who writes
-            come(store, f"x{number}", token="w" * 40)
-        sql.event.remove(store.database.engine, "before_cursor_execute", note)
+        with store.database.transaction():  # nobody waits for who writes
+            with pytest.raises(Refusal):
+                come(store, f"x{number}", token="w" * 40)
+            sql.event.remove(store.database.engine, "before_cursor_execute", note)
         counts.append(len(seen))
         assert all(one.startswith("SELECT") for one in seen)
     assert counts == [2, 2, 2]  # the key and the token, each by its index
@@ -192,7 +193,7 @@ def test_a_key_is_long_enough_and_not_too_long(store: Store, key: str | None) ->
 
 def test_another_protocol_and_an_unknown_token_are_refused(store: Store) -> None:
     token(store)
-    with pytest.raises(Refusal, match="protocol 4; this coordinator speaks 8: install the same"):
+    with pytest.raises(Refusal, match="protocol 4; this coordinator speaks 10: install the same"):
         enrol(store, Enrol(4, "pi", FACTS, TOKEN), key_of("pi"), 1.0)
     with pytest.raises(Refusal, match="token is not known; ask the operator for one"):
         come(store, "pi", token="wrong")

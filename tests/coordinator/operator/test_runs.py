@@ -8,7 +8,9 @@ import pytest
 
 from coordinator.config import RunConfig
 from coordinator.operator.order_schemas import NewRun
+from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Report
+from edge_client.wire.reported.entities import Entities
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 from tests.coordinator.operator.operators import person
@@ -49,6 +51,41 @@ def test_an_accuracy_by_a_cohort_has_its_error(start: Start) -> None:
     (newest,) = viewer.get(f"/runs/{live.run_id}/rounds")["rounds"]
     for one in (told, told["totals"], newest, viewer.get("/runs")["runs"][0]):
         assert (one["accuracy"], one["accuracy_error"]) == (0.5, pytest.approx(error))
+
+
+FOUND = Entities((4, 0), (3, 1), (2, 0), 3, 5)
+
+
+def test_a_run_that_tags_says_its_f1_in_every_way_and_by_type(start: Start) -> None:
+    task = Task("drugs", ("Drug", "Dose"), kind="tagging")
+    live = start(task=task, adapter="lora:2+head", min_clients=1)
+    (device,) = live.join("a")
+    report = Report(device.work().work_id, "done", 50, 1.0, 0.9, labelled=8, entities=FOUND)
+    device.report(report)
+    wait_for(lambda: live.service.run(live.run_id).state.phase == "train")
+    viewer = person(live.http, live.store, "viewer")
+    told, (newest,) = (
+        viewer.get(f"/runs/{live.run_id}"),
+        viewer.get(f"/runs/{live.run_id}/rounds")["rounds"],
+    )
+    assert (told["kind"], told["labels"]) == ("tagging", ["Drug", "Dose"])
+    for one in (told, told["totals"], newest):
+        assert (one["f1"], one["f1_error"], one["f1_median"]) == (0.5, 0.0, 0.5)
+        assert one["accuracy"] is one["accuracy_median"] is one["perplexity"] is None
+    assert newest["entities"]["by_type"] == {"Drug": 4 / 7, "Dose": 0.0}
+    assert newest["entities"]["typed"] == 6 / 8 and newest["entities"]["partial"] == 5 / 8
+
+
+def test_a_run_of_masked_words_says_their_perplexity(start: Start) -> None:
+    live = start(task=Task("notes", kind="mlm"), min_clients=1)
+    (device,) = live.join("a")
+    device.report(Report(device.work().work_id, "done", 50, 2.0, 0.5, labelled=8))
+    wait_for(lambda: live.service.run(live.run_id).state.phase == "train")
+    viewer = person(live.http, live.store, "viewer")
+    told = viewer.get(f"/runs/{live.run_id}")
+    for one in (told, told["totals"]):
+        assert (one["accuracy"], one["f1"]) == (0.5, None)
+        assert one["perplexity"] == pytest.approx(7.389056)
 
 
 def test_who_is_late_and_what_failed_is_said(start: Start) -> None:
@@ -115,7 +152,7 @@ def test_a_run_is_created_from_json_and_trained(start: Start) -> None:
 
 
 def test_every_key_of_a_run_file_can_be_asked_for(start: Start) -> None:
-    assert set(NewRun.model_fields) == {field.name for field in fields(RunConfig)}
+    assert set(NewRun.model_fields) == {field.name for field in fields(RunConfig)} | {"preset"}
     boss = person((live := start()).http, live.store)
     guards = {"norm_bound": 1.5, "max_examples": 10, "adaptive_deadline": False}
     mirrors = ["https://mirror.example/packs"]
@@ -124,6 +161,15 @@ def test_every_key_of_a_run_file_can_be_asked_for(start: Start) -> None:
     config = live.service.run(created["run_id"]).config
     assert {name: getattr(config, name) for name in guards} == guards
     assert config.pack_mirrors == tuple(mirrors)
+
+
+def test_a_preset_can_be_asked_for(start: Start) -> None:
+    boss = person((live := start()).http, live.store)
+    rate = {"training": {"lr": 0.1}}
+    created = boss.post("/runs", {"task": "agnews", "name": "s", "preset": "silos", **rate})
+    wait_for(lambda: len(live.service.runs()) == 2)
+    config = live.service.run(created["run_id"]).config
+    assert (config.keep, config.training.lr, config.training.least_samples) == ("best", 0.1, 500)
 
 
 def test_a_run_that_makes_no_sense_is_refused(start: Start) -> None:
@@ -135,6 +181,7 @@ def test_a_run_that_makes_no_sense_is_refused(start: Start) -> None:
         "unknown key 'epoch'": {"task": "agnews", "training": {"epoch": 1}},
         "adapter 'x' is not one of": {"task": "agnews", "adapter": "x"},
         "extra": {"task": "agnews", "nonsense": 1},
+        "one of silos is expected": {"task": "agnews", "preset": "silo"},
         "not Unicode": {"task": {"name": "x", "labels": ["\ud800", "b"], "patterns": ["{text}"]}},
     }
     for said, asked in cases.items():

@@ -17,9 +17,9 @@ pytest.importorskip("playwright")
 
 from coordinator.config import RunConfig
 from coordinator.storage.store import Store
-from edge_client.wire.cost import Cost
 from edge_client.wire.fleet import DeviceFacts, Membership
 from edge_client.wire.messages import Report, Work
+from edge_client.wire.reported.cost import Cost
 from tests.breadth import covering
 from tests.browser.chromium import Opened, check_legible, chromium, needs_chromium, new_page
 from tests.coordinator.devices import Device

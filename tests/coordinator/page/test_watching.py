@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.page import watching
+from coordinator.storage.blobs.folder import FolderBlobs
 from coordinator.watch.logs import JsonLines
 from edge_client.wire.messages import Report
 from tests.coordinator.devices import wait_for
@@ -91,10 +92,10 @@ def test_a_store_that_cannot_be_written_is_not_ready(
 ) -> None:
     monkeypatch.setattr(watching, "LASTS_S", 0.0)
     served = start()
-    shutil.rmtree(served.store.blobs)
+    shutil.rmtree(served.store.folder / "blobs")
     answer = served.http.get("/readyz")
     assert (answer.status_code, answer.text) == (503, "store")
-    served.store.blobs.mkdir()
+    (served.store.folder / "blobs").mkdir()
     assert served.http.get("/readyz").text == "ready"
 
 
@@ -111,7 +112,8 @@ def test_a_disk_that_is_full_is_not_ready(start: Start, monkeypatch: pytest.Monk
 
 def test_a_store_that_several_ask_for_at_once_is_ready_for_all(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(watching.is_writable, [tmp_path] * 200))
+        blobs = FolderBlobs(tmp_path)
+        assert all(pool.map(lambda _: blobs.is_writable(), range(200)))
     assert not list(tmp_path.iterdir())
 
 

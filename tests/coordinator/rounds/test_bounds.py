@@ -119,6 +119,14 @@ def test_the_first_round_is_bounded_by_how_devices_train() -> None:
     assert first.most_examples == 60 * EXAMPLES_FACTOR
 
 
+def test_the_first_round_of_devices_that_draw_is_bounded_by_what_they_draw() -> None:
+    training = replace(CONFIG.training, least_samples=500)
+    _, log = played(replace(CONFIG, training=training), [[1.0] * 5])
+    [first] = openings(log)
+    steps = training.epochs * math.ceil(500 / training.batch)
+    assert first.norm_bound == pytest.approx(2 * training.lr * 10 * steps)
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_first_round_of_sgd_is_bounded_by_what_gradients_are_known_to_be(
     momentum: float,

@@ -15,8 +15,8 @@ from coordinator.rounds.machine import thresholds_before
 from coordinator.rounds.scoring import FAR_NATS, Score, bounded, prior_of
 from coordinator.rounds.state import State, evolve
 from coordinator.rounds.thresholds import class_thresholds
-from edge_client.wire.confidences import BINS, STARTS, Confidences, as_bin
 from edge_client.wire.labelling import Labelling, keep_in
+from edge_client.wire.reported.confidences import BINS, STARTS, Confidences, as_bin
 from tests.coordinator.rounds.test_label_steps import (
     FEWER,
     LABELLING,
@@ -240,6 +240,14 @@ def test_who_has_no_gold_label_is_asked_to_train_if_it_is_sure_enough(
 
     _, log = run(replace(PACED, rounds=1), say)
     assert [name for _, name in opened(log, "train")[0].members] == names
+
+
+def test_who_draws_its_texts_is_told_no_cap() -> None:
+    state = replace(asked("train"), texts=dict.fromkeys(DEVICES, 20))
+    assert state.step is not None
+    assert guidance_of(PACED, state, state.step.opened).most == 20
+    drawn = replace(PACED, training=replace(PACED.training, least_samples=50))
+    assert guidance_of(drawn, state, state.step.opened).most == 0
 
 
 def test_no_device_trains_on_far_more_of_a_class_than_others_hold() -> None:

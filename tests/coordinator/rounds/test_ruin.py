@@ -26,6 +26,8 @@ from coordinator.rounds.machine import MANY_DEVICES, MOST_FAILURES, MOST_ROLLBAC
 from coordinator.rounds.orders import OrderError, event_of
 from coordinator.rounds.scoring import Score, bounded, is_collapsed, scored
 from coordinator.rounds.state import State, evolve, replay
+from edge_client.texts.tasks import Task
+from edge_client.wire.reported.entities import Entities
 from tests.coordinator.rounds.test_machine import CONFIG
 
 DEVICES = tuple("abcde")
@@ -103,6 +105,31 @@ def test_a_run_whose_accuracy_collapses_goes_back_to_its_best_adapter() -> None:
     assert (fourth.kind, fourth.round_index, fourth.adapter_sha256) == ("train", 4, "adapter-2")
     assert run.state.is_finished and run.state.round_index == 4
     assert history_of("adapter-0", run.log).adapters[3] == "adapter-2"
+
+
+def tagged(opened: StepOpened, work_id: str, device_id: str) -> Answered:
+    """Nearly all words right, and from round 3 on no entity."""
+    answer = right_of({})(opened, work_id, device_id)
+    if opened.kind != "evaluate":
+        return answer
+    strict = 0 if opened.round_index > 2 else 8
+    return replace(answer, right=answer.num_examples, entities=Entities((10,), (10,), (strict,)))
+
+
+def test_a_run_of_tagging_goes_back_by_entities_however_right_its_words_are() -> None:
+    task = Task("drugs", ("Drug",), kind="tagging")
+    run = Run(replace(CONFIG, task=task, rounds=3)).play(tagged)
+    [back] = run.backs()
+    assert (back.round_index, back.reason) == (
+        2,
+        "after round 3 the F1 of the devices' entities was 0.0%, after round 2 80.0%",
+    )
+
+
+def test_a_run_of_masked_words_goes_back_though_it_has_no_labels() -> None:
+    run = Run(replace(CONFIG, task=Task("notes", kind="mlm"), rounds=3))
+    [back] = run.play(right_of({0: 20, 1: 30, 2: 40, 3: 1})).backs()
+    assert back.reason.startswith("after round 3 1.0% of the devices' masked words were guessed")
 
 
 def test_a_run_goes_back_at_its_last_round_too() -> None:

@@ -1,7 +1,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.selection import candidates, cohort, cohort_size, evaluators, labellers
+from coordinator.rounds.selection import (
+    candidates,
+    cohort,
+    cohort_size,
+    drawn,
+    evaluators,
+    labellers,
+)
+from edge_client.wire.seeds import derive_seed
 
 IDS = st.lists(st.text(min_size=1, max_size=8), unique=True, min_size=1, max_size=30)
 FRACTIONS = st.floats(min_value=0.01, max_value=1.0)
@@ -83,3 +91,9 @@ def test_labellers_are_drawn_anew_and_not_as_the_cohort_is() -> None:
 
 def test_who_has_no_text_to_train_on_is_no_candidate() -> None:
     assert candidates(["a", "b", "c"], {"a": 0, "b": 3, "gone": 0}, {}, ()) == ["b", "c"]
+
+
+@given(IDS, st.integers(0, 40), st.text())
+def test_whoever_has_the_smallest_hashes_is_drawn(ids: list[str], size: int, secret: str) -> None:
+    by_hash = sorted(ids, key=lambda name: (derive_seed(secret, "cohort", 1, name), name))
+    assert drawn(ids, size, secret, "cohort", 1) == tuple(sorted(by_hash[:size]))

@@ -22,7 +22,7 @@ from coordinator.serving.device_routes import add_transfer_routes
 from coordinator.serving.http.handlers import add_handlers
 from coordinator.serving.http.uploads import Judge, Uploads
 from coordinator.serving.server import listen
-from coordinator.storage.blobs import keep_blob, put_blob
+from coordinator.storage.blobs.folder import FolderBlobs
 from edge_client.wire.messages import Receipt
 
 
@@ -62,7 +62,7 @@ class SmallServer:
 
     def offer(self, body: bytes) -> str:
         """An adapter to fetch; its SHA-256."""
-        return put_blob(self.blobs, body)
+        return FolderBlobs(self.blobs).put(body)
 
     def body_of(self, work_id: str) -> bytes:
         """The body that counts for a work, as it lies on the disk."""
@@ -77,7 +77,7 @@ class SmallServer:
             return Receipt(taken == name, "" if taken == name else "answered already")
 
         def accept(path: Path, name: str) -> Receipt:
-            keep_blob(self.blobs, path, name)
+            FolderBlobs(self.blobs).keep(path, name)
             with self._lock:
                 self.taken[work_id] = name
                 self.counted[work_id] += 1

@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from coordinator.storage import database
-from coordinator.storage.store import DATABASE
+from coordinator.storage.dialects import sqlite
+from coordinator.storage.place import DATABASE
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import ask_to_enrol, enrol, key_of
 
@@ -15,10 +15,10 @@ from tests.coordinator.devices import ask_to_enrol, enrol, key_of
 def test_who_finds_it_held_is_told_to_come_again(
     start: Callable[..., Live], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick = tuple(one.replace("=10000", "=50") for one in database.PRAGMAS)
-    monkeypatch.setattr(database, "PRAGMAS", quick)
+    quick = tuple(one.replace("=10000", "=50") for one in sqlite.PRAGMAS)
+    monkeypatch.setattr(sqlite, "PRAGMAS", quick)
     live = start()
-    with closing(sqlite3.connect(live.store.blobs.parent / DATABASE)) as other:
+    with closing(sqlite3.connect(live.store.folder / DATABASE)) as other:
         other.execute("BEGIN IMMEDIATE")
         refused = ask_to_enrol(live.http, live.token, "a", key_of("a"))
         other.execute("ROLLBACK")

@@ -17,8 +17,8 @@ from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
 from edge_client.wire import messages
-from edge_client.wire.confidences import BINS
 from edge_client.wire.messages import Work
+from edge_client.wire.reported.confidences import BINS
 from edge_client.wire.tensors import decode_update, digest_header, sha256
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import Device, key_of
@@ -66,8 +66,8 @@ BODIES = st.binary(max_size=300) | JSON.map(lambda value: json.dumps(value).enco
 @BOUNDED
 @given(BODIES)
 @example(b"[" * 100_000)
-@example(b'{"protocol":8,"token":"\\ud800","name":"a","facts":{}}')
-@example(b'{"protocol":8,"token":"x","name":"a","facts":{},"tags":{"":"x"}}')
+@example(b'{"protocol":9,"token":"\\ud800","name":"a","facts":{}}')
+@example(b'{"protocol":9,"token":"x","name":"a","facts":{},"tags":{"":"x"}}')
 @example(b'{"protocol":1' + b"0" * 6000 + b"}")
 def test_garbage_does_not_enrol(target: Target, body: bytes) -> None:
     headers = {"Authorization": f"Bearer {key_of('new')}"}

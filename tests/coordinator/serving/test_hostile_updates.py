@@ -13,6 +13,7 @@ from coordinator.rounds.events import RolledBack, StepOpened
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.orders import add_order
 from edge_client.errors import WrongInput
+from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Report
 from edge_client.wire.tensors import (
     AdapterState,
@@ -95,6 +96,17 @@ def test_one_false_evaluation_is_one_voice(start: Start) -> None:
     score = live.service.run(live.run_id).state.scores[0]
     assert score.median == 0.1 and score.accuracy == pytest.approx(32 / 50)
     assert accuracies(rows(live.store, live.run_id)) == {0: pytest.approx(32 / 50)}
+
+
+def test_one_false_loss_spoils_no_card(start: Start, tmp_path: Path) -> None:
+    live = start(task=Task("notes", kind="mlm"), min_clients=3, rounds=1)
+    for device, loss in zip(live.join("a", "b", "c"), (1.0, 1.0, 3e38), strict=True):
+        device.report(Report(device.work().work_id, "done", 10, loss, 0.5))
+    wait_for(lambda: live.service.run(live.run_id).state.evaluated == 0)
+    export(tmp_path / "store", tmp_path / "out")
+    assert "| 0 | 14.392 | 0.500 |" in (tmp_path / "out" / "README.md").read_text()  # e^(8 / 3)
+    over = live.service._over(live.service.run(live.run_id))
+    assert over.losses == {0: pytest.approx(8 / 3)}
 
 
 def test_an_operator_takes_a_served_run_back_and_its_devices_start_from_there(

@@ -4,13 +4,16 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from coordinator.serving.telling import MOST_ROUNDS, base_name_of, thinned
 from edge_client.bases.base import Base
+from edge_client.texts.tasks import Task
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Over, Report, decode, encode
+from edge_client.wire.reported.entities import Entities
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 
@@ -122,6 +125,34 @@ def test_the_log_names_who_is_asked_who_answers_and_who_is_missing(
     assert "accuracy 0.000 on 4 texts" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("settings", "more", "said"),
+    [
+        (
+            {"task": Task("drugs", ("Drug",), kind="tagging"), "adapter": "lora:2+head"},
+            {"entities": Entities((4,), (4,), (2,), 3, 5)},
+            "1 of 1 done, F1 0.500 on 4 entities",
+        ),
+        (
+            {"task": Task("notes", kind="mlm")},
+            {},
+            "1 of 1 done, accuracy 0.900 on 50 masked words, perplexity 7.39",
+        ),
+    ],
+)
+def test_the_log_tells_what_an_evaluation_of_each_kind_of_task_found(
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, Any],
+    more: dict[str, Any],
+    said: str,
+) -> None:
+    caplog.set_level(logging.INFO)
+    (device,) = start(min_clients=1, **settings).join("a")
+    device.report(Report(device.work().work_id, "done", 50, 2.0, 0.9, labelled=1, **more))
+    wait_for(lambda: said in caplog.text)
+
+
 def test_the_log_says_why_a_device_failed_and_that_it_left(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -164,5 +195,6 @@ def test_the_end_of_a_long_run_fits_a_message(rounds: int) -> None:
     assert len(told) == min(rounds, MOST_ROUNDS)
     assert told.items() <= by_round.items()
     assert not rounds or (min(told), max(told)) == (0, rounds - 1)
-    over = Over("r", "run", "sha", rounds, 2, told)
+    losses = {index: -1.2345678901234567e-200 * one for index, one in told.items()}
+    over = Over("r", "run", "sha", rounds, 2, told, losses=losses)
     assert decode(encode(over), Over) == over

@@ -9,8 +9,8 @@ from threading import Barrier
 import pytest
 import sqlalchemy as sql
 
-from coordinator.storage import database
 from coordinator.storage.database import Database, DatabaseBusy
+from coordinator.storage.dialects import sqlite
 from coordinator.storage.schema import STORE
 from coordinator.storage.store import Store
 
@@ -57,8 +57,8 @@ def test_a_store_that_is_not_there_yet_is_made_once(tmp_path: Path) -> None:
 def test_one_who_keeps_it_is_waited_for_as_long_as_a_write_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick = tuple(one.replace("=10000", "=50") for one in database.PRAGMAS)
-    monkeypatch.setattr(database, "PRAGMAS", quick)
+    quick = tuple(one.replace("=10000", "=50") for one in sqlite.PRAGMAS)
+    monkeypatch.setattr(sqlite, "PRAGMAS", quick)
     file = tmp_path / "kept.db"
     with closing(sqlite3.connect(file)) as keeper:
         keeper.execute("CREATE TABLE runs (run_id TEXT)")

@@ -11,10 +11,10 @@ from sqlalchemy.exc import IntegrityError
 
 from coordinator.rounds.events import Finished, Resumed
 from coordinator.serving.server import sole_server
-from coordinator.storage.blobs import sweep
+from coordinator.storage.place import DATABASE
 from coordinator.storage.rows.memberships import Member, put_member
 from coordinator.storage.rows.tokens import insert_token
-from coordinator.storage.store import DATABASE, Run, Store, StoreError
+from coordinator.storage.store import Run, Store, StoreError
 from edge_client.wire.fleet import Membership
 from edge_client.wire.tensors import sha256
 
@@ -69,34 +69,34 @@ def test_every_commit_is_synced(store: Store) -> None:
 def test_a_blob_is_named_by_its_bytes(store: Store) -> None:
     assert store.put(b"delta") == store.put(b"delta") == sha256(b"delta")
     assert store.read(sha256(b"delta")) == b"delta"
-    assert [path.name for path in store.blobs.iterdir()] == [sha256(b"delta")]
+    assert [path.name for path in (store.folder / "blobs").iterdir()] == [sha256(b"delta")]
 
 
 def test_a_damaged_blob_is_not_read(store: Store) -> None:
     name = store.put(b"delta")
-    store.blob_path(name).write_bytes(b"d3lta")
+    store.blobs.path(name).write_bytes(b"d3lta")
     with pytest.raises(OSError, match="is damaged"):
         store.read(name)
 
 
 def test_what_a_killed_process_left_is_swept(store: Store) -> None:
     name = store.put(b"delta")
-    (store.blobs / f"{name}.ab.tmp").write_bytes(b"del")
-    sweep(store.blobs)
-    assert [path.name for path in store.blobs.iterdir()] == [name]
+    (store.folder / "blobs" / f"{name}.ab.tmp").write_bytes(b"del")
+    store.blobs.sweep()
+    assert [path.name for path in (store.folder / "blobs").iterdir()] == [name]
 
 
 def test_a_start_waits_for_a_command_and_leaves_alone_what_create_is_writing(
     store: Store, tmp_path: Path
 ) -> None:
-    half = store.blobs / "delta.ab.tmp"
+    half = store.folder / "blobs" / "delta.ab.tmp"
     half.write_bytes(b"del")
     with (tmp_path / "serve.lock").open("a") as probe:
         fcntl.flock(probe, fcntl.LOCK_SH)  # as `status` does
         threading.Timer(0.3, fcntl.flock, (probe, fcntl.LOCK_UN)).start()
-        with store.claiming(), sole_server(tmp_path, store):
+        with store.claiming(), sole_server(store):
             assert half.exists()
-    with sole_server(tmp_path, store):
+    with sole_server(store):
         assert not half.exists()
 
 
@@ -104,7 +104,7 @@ def test_a_store_of_a_newer_schema_is_refused_in_one_line(tmp_path: Path) -> Non
     Store(tmp_path).close()
     with closing(sqlite3.connect(tmp_path / DATABASE)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '0099'")
-    said = r"schema 0099, newer than the 0006 that this smidgen knows; install the smidgen that"
+    said = r"schema 0099, newer than the 0008 that this smidgen knows; install the smidgen that"
     with pytest.raises(StoreError, match=said):
         Store(tmp_path, is_upgrading=True)
 
@@ -112,10 +112,10 @@ def test_a_store_of_a_newer_schema_is_refused_in_one_line(tmp_path: Path) -> Non
 def test_adapters_without_their_database_are_not_taken_for_a_new_store(store: Store) -> None:
     store.put(b"delta")
     store.close()
-    database = store.blobs.parent / DATABASE
+    database = store.folder / DATABASE
     database.write_bytes(b"")
     with pytest.raises(StoreError, match="holds adapters, but its database is empty"):
-        Store(store.blobs.parent)
+        Store(store.folder)
 
 
 def test_a_file_that_is_no_database_is_a_clear_error(tmp_path: Path) -> None:
@@ -129,10 +129,3 @@ def test_a_store_that_cannot_be_made_is_named_once_with_what_to_do(place: str) -
     with pytest.raises(StoreError, match=f"a store at {place} cannot be made.*--store$") as caught:
         Store(Path(place))
     assert str(caught.value).count(place) == 1
-
-
-def test_a_database_may_lie_elsewhere(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'elsewhere.db'}"
-    with closing(Store(tmp_path / "store", url)) as store:
-        store.add_run(RUN)
-    assert not (tmp_path / "store" / DATABASE).exists()

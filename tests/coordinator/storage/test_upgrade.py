@@ -23,12 +23,13 @@ from coordinator.api.stores import open_store
 from coordinator.serving.service import Service
 from coordinator.storage.figures import accuracies, pseudo_labels, rows
 from coordinator.storage.migrations.upgrade import copy_of
+from coordinator.storage.place import DATABASE
 from coordinator.storage.rows.devices import devices
 from coordinator.storage.rows.tokens import tokens
 from coordinator.storage.runs import config_of, find_run
 from coordinator.storage.schema import METADATA
 from coordinator.storage.status import status_of
-from coordinator.storage.store import DATABASE, Store, StoreError
+from coordinator.storage.store import Store, StoreError
 from edge_client.wire.figures import traffic_of
 from tests.command_line import smidgen
 from tests.coordinator.conftest import served
@@ -156,7 +157,7 @@ def test_only_serving_brings_a_store_up_to_date(tmp_path: Path) -> None:
     for command in ("status", "figures", "list"):
         done = smidgen("coordinator", command, "--store", str(tmp_path))
         assert done.exit_code == 2 and done.stderr.count("\n") == 1
-        assert "written by an older smidgen (schema 0001, now 0006); start `smidgen" in done.stderr
+        assert "written by an older smidgen (schema 0001, now 0008); start `smidgen" in done.stderr
     with pytest.raises(StoreError, match="older smidgen"):
         open_store(tmp_path)
     assert not copy_of(tmp_path / DATABASE).exists()

@@ -9,7 +9,8 @@ import pytest
 from coordinator.api.keeping import backup
 from coordinator.api.serve import serve
 from coordinator.config import RunConfig
-from coordinator.storage.store import DATABASE, Store
+from coordinator.storage.place import DATABASE
+from coordinator.storage.store import Store
 from edge_client.client.connection import http_client, nobody
 from edge_client.errors import Failed, WrongInput
 from tests.command_line import smidgen
@@ -42,7 +43,7 @@ def test_a_backup_holds_certificates_and_nobody_else_may_read_it(tmp_path: Path)
 def test_a_damaged_store_is_not_taken_for_a_backup(tmp_path: Path) -> None:
     with closing(Store(tmp_path / "store")) as store:
         run = filled(store, "mail", rounds=2, devices=2)
-        store.blob_path(run.adapters[-1]).write_bytes(b"else")
+        store.blobs.path(run.adapters[-1]).write_bytes(b"else")
     with pytest.raises(Failed, match=r"no backup was written: .*damaged"):
         backup(tmp_path / "store", tmp_path / "copy")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]

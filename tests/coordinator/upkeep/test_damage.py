@@ -12,7 +12,8 @@ from coordinator.api.init import init
 from coordinator.api.serve import serve
 from coordinator.rounds.events import Paused
 from coordinator.storage.heads import FILE, LINE_BYTES, Head, HeadsError, read_heads
-from coordinator.storage.store import DATABASE, Store, StoreError
+from coordinator.storage.place import DATABASE
+from coordinator.storage.store import Store, StoreError
 from coordinator.upkeep.watch import note, watched
 from edge_client.errors import WrongInput
 from tests.command_line import Done, smidgen
@@ -287,7 +288,7 @@ def test_verify_names_each_damaged_blob_and_who_may_read(killed: tuple[Path, Fil
 def test_a_damaged_blob_is_written_anew_by_who_puts_it(tmp_path: Path) -> None:
     with closing(Store(tmp_path)) as store:
         name = store.put(b"adapter")
-        flip(store.blob_path(name))
+        flip(store.blobs.path(name))
         assert store.put(b"adapter") == name and store.read(name) == b"adapter"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.storage.store import DATABASE
+from coordinator.storage.place import DATABASE
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import ask_to_enrol, key_of, wait_for
 
@@ -27,7 +27,7 @@ def test_a_run_stands_still_while_its_adapter_is_damaged(
     live = start(min_clients=1)
     (device,) = live.join("a")
     work = device.work()
-    path = live.store.blob_path(work.adapter_sha256)
+    path = live.store.blobs.path(work.adapter_sha256)
     sound = path.read_bytes()
     path.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
     answer = live.http.get(f"/v1/adapters/{work.adapter_sha256}", headers=device.headers)

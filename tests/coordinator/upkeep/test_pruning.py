@@ -87,8 +87,8 @@ def test_what_cuts_have_left_goes_too(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "store"
     run = filled(store, "mail", rounds=1, devices=1)
     store.put(b"nobody's")
-    (store.blobs / f"{run.adapters[0]}.0a1b2c3d.tmp").write_bytes(b"half")
-    (store.blobs / "notes.txt").write_text("an owner's own")
+    (store.folder / "blobs" / f"{run.adapters[0]}.0a1b2c3d.tmp").write_bytes(b"half")
+    (store.folder / "blobs" / "notes.txt").write_text("an owner's own")
     (folder / "uploads").mkdir(exist_ok=True)
     old, young = folder / "uploads" / "old", folder / "uploads" / "young"
     for path in (old, young):
@@ -150,12 +150,12 @@ def test_a_prune_that_is_killed_loses_nothing_and_the_next_one_goes_on(
 ) -> None:
     run = filled(store, "mail", rounds=3, devices=2, open_updates=1)
     for number in range(20_000):
-        (store.blobs / f"{number:064x}").write_bytes(b"nobody's")
+        (store.folder / "blobs" / f"{number:064x}").write_bytes(b"nobody's")
     needed, kills = {*run.adapters, *run.updates[-1:]}, 0
     while True:
-        before = files_in(store.blobs)
+        before = files_in(store.folder / "blobs")
         process = subprocess.Popen([*PRUNE, str(tmp_path / "store")], stdout=subprocess.DEVNULL)
-        while process.poll() is None and files_in(store.blobs) > before - 2000:
+        while process.poll() is None and files_in(store.folder / "blobs") > before - 2000:
             time.sleep(0.005)
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)

@@ -78,9 +78,9 @@ def test_steps_lead_to_each_rounds_adapter_and_go_when_they_are_old(
         wait_for(lambda: not old & names(blobs))
         assert set(steps) <= names(blobs) and not look(store).wrong
         place = tmp_path / "copy"
-        place.mkdir(mode=0o700)
-        assert not copy_store(store, place).wrong and set(steps) <= names(place)
-        store.blob_path(steps[0]).unlink()
+        with closing(Store(place)) as copy:
+            assert not copy_store(store, copy).wrong and set(steps) <= names(place)
+        store.blobs.path(steps[0]).unlink()
         assert [one for one in look(store).wrong if steps[0][:12] in one]
 
 

@@ -161,6 +161,14 @@ def test_texts_that_weigh_less_than_one_may_take_more_steps() -> None:
             check_update(sent(steps), "w", adapter, weighted)
 
 
+def test_a_round_that_draws_its_texts_takes_the_steps_of_the_draw() -> None:
+    drawn = replace(SCHEDULE, training=replace(TRAINING, least_samples=20))
+    adapter = {"x": np.zeros(2, np.float32)}
+    assert check_update(sent(10), "w", adapter, drawn).steps == 10
+    with pytest.raises(Refusal, match="9 examples in batches of 4 take 10 in 2 epochs"):
+        check_update(sent(6), "w", adapter, drawn)
+
+
 def test_a_variate_that_nobody_can_compute_with_does_not_count() -> None:
     update = Update("w", 9, {"x": np.ones(2, np.float32)}, 6)
     assert counted_steps(update, 1.0, TRAINING) == 6

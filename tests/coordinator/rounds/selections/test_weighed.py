@@ -32,7 +32,7 @@ from coordinator.rounds.selections.weights import MOST, beside_median, drawn_by,
 from coordinator.rounds.state import State, evolve
 from edge_client.errors import WrongInput
 from edge_client.texts.tasks import Task
-from edge_client.wire.confidences import counted
+from edge_client.wire.reported.confidences import counted
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 NAMES = tuple(f"d{index}" for index in range(10))

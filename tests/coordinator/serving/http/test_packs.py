@@ -19,10 +19,10 @@ from coordinator.serving.packs import LOOK_AGAIN_S, Packs
 from coordinator.storage.orders import add_order
 from coordinator.storage.store import Store
 from edge_client.errors import WrongInput
-from edge_client.wire.failures import Failure
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Next, decode
 from edge_client.wire.packs import Outdated
+from edge_client.wire.reported.failures import Failure
 from tests.coordinator.conftest import Live, serving
 from tests.coordinator.devices import Device, wait_for
 from tests.edge_client.client.packs.packs import announced, make_pack

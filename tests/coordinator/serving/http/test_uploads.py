@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from threading import Barrier
 
 import httpx
 import pytest
@@ -234,13 +235,23 @@ def test_a_full_disk_refuses_for_a_while_and_keeps_what_it_has(small_disk: Path)
 
 
 @pytest.mark.fault
-def test_of_parts_that_fill_a_disk_one_makes_room_for_the_others(small_disk: Path) -> None:
+@pytest.mark.parametrize("_time", range(3))
+def test_of_parts_that_fill_a_disk_at_once_one_makes_room_for_the_others(
+    small_disk: Path, _time: int
+) -> None:
     bodies = [Random(seed).randbytes(400_000) for seed in range(4)]
+    together = Barrier(4)
     with serving(small_disk) as server:
+
+        def pieces(body: bytes) -> Iterator[bytes]:
+            yield body[:250_000]
+            together.wait(30)
+            yield body[250_000:]
 
         def send(number: int) -> bool:
             url, body = f"{server.url}/v1/work/{number}/update", bodies[number]
-            return httpx.put(url, content=body, headers=headers_of(body)).is_success
+            told = headers_of(body) | {"Content-Length": str(len(body))}
+            return httpx.put(url, content=pieces(body), headers=told).is_success
 
         with ThreadPoolExecutor(4) as pool:
             taken = list(pool.map(send, range(4)))

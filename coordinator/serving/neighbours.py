@@ -1,0 +1,99 @@
+"""What others have written: commands, and other processes that serve the same fleet.
+
+A process holds the fleet in memory. At each tick it reads what is new; and wherever what it knows
+would not do, it looks first: a key that nobody has, work that it never asked, an answer that a
+device may have given elsewhere.
+"""
+
+from contextlib import suppress
+
+from coordinator.fleet.devices import Fleet, wants
+from coordinator.fleet.lives import Lives
+from coordinator.fleet.members import Members
+from coordinator.fleet.presence import Presence
+from coordinator.rounds.events import AlsoAsked, Event, StepOpened
+from coordinator.serving.ledger import Ledger, Live
+from coordinator.storage.rows.devices import Device
+from coordinator.storage.store import Store
+
+
+class Neighbours:
+    """Reads on what others write; safe to use from several threads.
+
+    Args:
+        store: Where all write.
+        ledger: Its runs.
+        fleet: Its devices.
+        members: Who is in which run.
+        presence: When each device was last heard of.
+        lives: Which client is a device.
+
+    Attributes:
+        may_be: Whether other processes may serve the same fleet.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        ledger: Ledger,
+        fleet: Fleet,
+        members: Members,
+        presence: Presence,
+        lives: Lives,
+    ) -> None:
+        self._store, self._ledger, self._fleet = store, ledger, fleet
+        self._members, self._presence, self._lives = members, presence, lives
+        self.may_be = store.place.is_shared
+        self._concerned = set[str]()
+
+    def read_on(self) -> None:
+        """Take in all that is new; once a tick."""
+        if self.may_be:
+            self._presence.refresh()
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Take in what was asked, answered and joined elsewhere."""
+        self.devices()
+        for live in self._ledger.load_new_runs():
+            self._members.load(live.run.run_id, live.state.is_finished)
+            asks = live.config, live.run.secret
+            self._concerned |= {one.device_id for one in self._fleet.all() if wants(*asks, one)}
+        if self.may_be:
+            self._members.refresh()
+            self._ledger.follow()
+
+    def devices(self) -> None:
+        """Take in devices that are new or were changed."""
+        changed = self._fleet.refresh()
+        for device in changed if self.may_be else ():
+            self._lives.know(device.device_id, device.life)
+        self._concerned |= {device.device_id for device in changed}
+
+    def has_let_in(self, device: Device, life: str) -> bool:
+        """Whether a client is the device by the word of another process."""
+        if not self.may_be:
+            return False
+        self.devices()
+        known = self._fleet.get(device.device_id)
+        if known is None or known.life != life:
+            return False
+        self._lives.know(device.device_id, life)
+        return True
+
+    def concerned(self) -> set[str]:
+        """Devices that a change or a new run concerns, since the last call."""
+        found, self._concerned = self._concerned, set()
+        return found
+
+    def asked(self, live: Live, event: Event) -> set[str]:
+        """Devices that an event of another process asks; the adapter that they need is fetched."""
+        if not isinstance(event, StepOpened | AlsoAsked):
+            return set()
+        names = {live.state.adapter_sha256}
+        if isinstance(event, StepOpened):
+            names = {event.adapter_sha256, *(name for _, name in event.lower)}
+        with suppress(OSError):  # who asks for it hears so
+            for name in names:
+                self._store.blobs.path(name)
+        return {device_id for _, device_id in event.members}

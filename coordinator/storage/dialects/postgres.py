@@ -1,0 +1,206 @@
+"""What PostgreSQL alone needs: its settings, one writer at a time, and locks that all machines see.
+
+Writers take turns by a lock of their transaction, as SQLite has them do. So what one reads and then
+writes holds, also where several processes write, and revisions grow in the order of commits.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import sqlalchemy as sql
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError, TimeoutError
+
+from coordinator.storage.dialects.locks import AGAIN_S
+from edge_client.errors import Failed, WrongInput, installing
+
+SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
+EXPECTED = "postgresql://USER@HOST/NAME is expected"
+PORT = 5432
+CHANNEL = "smidgen"  # on which every commit is told
+WRITE = "write"  # held by who writes, to the end of its transaction
+CONNECTIONS, MORE = 8, 16  # kept, and beside them where many ask at once
+CONNECT = {
+    "connect_timeout": 10,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "application_name": "smidgen",
+}
+# A machine that is gone loses its locks within seconds, a process that hangs its transaction, and
+# nobody waits longer for another than with SQLite.
+SETTINGS = (
+    *("synchronous_commit = on", "lock_timeout = '10s'"),
+    *("idle_in_transaction_session_timeout = '30s'",),
+    *("tcp_keepalives_idle = 5", "tcp_keepalives_interval = 1", "tcp_keepalives_count = 3"),
+)
+ADVICE = {
+    "password": "give the role's password in PGPASSWORD or ~/.pgpass",
+    "does not exist": "make it (createuser, createdb), or name another --database",
+    "no pg_hba.conf entry": "let this machine in (pg_hba.conf)",
+    "lock timeout": "somebody else writes for long; try again",
+    "too many": "let it take more (max_connections), or end some processes",
+    "permission denied": "give the role its own database: ALTER DATABASE ... OWNER TO ...",
+}
+UNREACHED = "start it, or name another --database"
+UNREACHED_SAID = (
+    "connection",
+    "could not translate",
+    "timeout expired",
+    "starting up",
+    "no answer",
+)
+
+
+def url_of(text: str, option: str = "--database") -> sql.URL:
+    """A URL as it is typed, without a word of it in any error: it may hold a password.
+
+    Args:
+        text: The URL.
+        option: What it was given by.
+
+    Raises:
+        WrongInput: It is another one, or a package is missing.
+    """
+    try:
+        url = sql.make_url(text)
+    except (sql.exc.ArgumentError, ValueError) as error:
+        raise WrongInput(f"{option} is not a URL; {EXPECTED}") from error
+    if url.drivername not in SCHEMES or not url.database:
+        raise WrongInput(f"{option} {url.drivername}: {EXPECTED}")
+    if "@" in f"{url.host}{url.database}":  # the rest of a password, which is not to be shown
+        raise WrongInput(f"{option} has an @ after its host; write one of a password as %40")
+    try:
+        import psycopg  # noqa: F401
+    except ImportError as error:
+        raise WrongInput(f"{option} needs psycopg; {installing('shared')}") from error
+    return url.set(drivername="postgresql+psycopg")
+
+
+def masked(url: sql.URL) -> str:
+    """A URL for people, without its password."""
+    shown = url.set(drivername="postgresql", query={})
+    return shown.render_as_string(hide_password=True)
+
+
+def without_password(url: sql.URL) -> str:
+    """A URL for a command line, on which a password would be seen."""
+    host, port, database = url.host, url.port, url.database
+    made = sql.URL.create("postgresql", url.username, host=host, port=port, database=database)
+    return made.render_as_string()
+
+
+def is_same(one: sql.URL, other: sql.URL) -> bool:
+    """Whether two URLs name one database, whoever opens it."""
+    ports = one.port or PORT, other.port or PORT
+    return (one.host, ports[0], one.database) == (other.host, ports[1], other.database)
+
+
+def engine_of(url: sql.URL) -> sql.Engine:
+    """Opens connections; one that a server broke off meanwhile is replaced before it is used."""
+    engine = sql.create_engine(
+        url, pool_pre_ping=True, pool_size=CONNECTIONS, max_overflow=MORE, connect_args=CONNECT
+    )
+    sql.event.listen(engine, "connect", _prepare)
+    return engine
+
+
+class DatabaseAway(Failed):
+    """A server that does not answer, or breaks off, or that somebody else keeps for too long."""
+
+
+class StoreMoved(DatabaseAway):
+    """A store that was moved elsewhere, or brought up to date, while somebody had it open."""
+
+
+@contextmanager
+def answering(engine: sql.Engine) -> Iterator[None]:
+    """Ask a server something.
+
+    Raises:
+        DatabaseAway: It does not answer.
+    """
+    try:
+        yield
+    except (OperationalError, InterfaceError, TimeoutError) as error:
+        raise DatabaseAway(f"{masked(engine.url)}: {told(error)}") from error
+
+
+def begin_long(connection: sql.Connection) -> None:
+    """Let a transaction wait for another database as long as that takes."""
+    connection.execute(sql.text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+
+
+def begin_writing(connection: sql.Connection) -> None:
+    """Wait for one's turn to write, to the end of the transaction, of which others then hear."""
+    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(number_of(WRITE))))
+    connection.execute(sql.select(sql.func.pg_notify(CHANNEL, "")))
+
+
+def told(error: Exception) -> str:
+    """What went wrong with a server, in a line, and what to do; holds no password."""
+    reason = str(getattr(error, "orig", None) or error).strip().splitlines() or ["no answer"]
+    first = reason[0].partition("FATAL:")[2].strip() or reason[0]
+    advice = [words for said, words in ADVICE.items() if said in first]
+    if any(said in first for said in UNREACHED_SAID):
+        advice.append(UNREACHED)
+    return "; ".join([first, *advice[:1]])
+
+
+def _prepare(connection: Any, _record: object) -> None:
+    with connection.cursor() as cursor:
+        for setting in SETTINGS:
+            cursor.execute(f"SET {setting}")
+    connection.commit()
+
+
+class AdvisoryLocks:
+    """Locks of a database, each on a connection of its own: it ends with that.
+
+    Args:
+        engine: Opens connections.
+    """
+
+    def __init__(self, engine: sql.Engine) -> None:
+        self._engine = engine
+
+    @contextmanager
+    def alone(self, name: str, patience_s: float = 0.0) -> Iterator[bool]:
+        """Hold a lock that nobody else holds or shares; whether that is so within the time."""
+        wanted = sql.select(sql.func.pg_try_advisory_lock(number_of(name)))
+        end = time.monotonic() + patience_s
+        with self._connected() as connection:
+            while not (is_held := bool(connection.scalar(wanted))) and time.monotonic() < end:
+                time.sleep(AGAIN_S)
+            yield is_held
+
+    @contextmanager
+    def shared(self, name: str) -> Iterator[None]:
+        """Share a lock with whoever shares it too; waits for who holds it alone."""
+        with self._connected() as connection:
+            connection.execute(sql.select(sql.func.pg_advisory_lock_shared(number_of(name))))
+            yield
+
+    @contextmanager
+    def _connected(self) -> Iterator[sql.Connection]:
+        with answering(self._engine), ExitStack() as stack:
+            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            stack.callback(_left, connection)
+            yield connection
+
+
+def _left(connection: sql.Connection) -> None:
+    """Let go of a connection and its locks; one that broke off holds none."""
+    with suppress(SQLAlchemyError):
+        connection.execute(sql.select(sql.func.pg_advisory_unlock_all()))
+    with suppress(SQLAlchemyError):
+        connection.close()
+
+
+def number_of(name: str) -> int:
+    """What PostgreSQL calls a lock."""
+    return int.from_bytes(
+        hashlib.sha256(f"smidgen {name}".encode()).digest()[:8], "big", signed=True
+    )

@@ -1,0 +1,65 @@
+"""What SQLite alone needs: its settings, and the words by which it tells of damage."""
+
+import sqlite3
+import time
+from typing import Any
+
+import sqlalchemy as sql
+
+PRAGMAS = (
+    "busy_timeout=10000",
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "foreign_keys=ON",
+    "cache_size=-512",  # KiB of each connection; the kernel caches the file
+)
+# What it says of a file that is half there, overwritten, or gone.
+DAMAGED = (
+    *("malformed", "not a database", "disk I/O error", "no such table", "no such column"),
+    "unable to open database file",
+)
+
+
+def engine_of(url: sql.URL) -> sql.Engine:
+    """Opens connections to a database file."""
+    engine = sql.create_engine(url)
+    sql.event.listen(engine, "connect", _prepare)
+    return engine
+
+
+def begin(connection: sql.Connection) -> None:
+    """See from here on what is there now, and let others write: sqlite3 begins no reads itself."""
+    connection.exec_driver_sql("BEGIN")
+
+
+def lack_of(said: str) -> str:
+    """How a database is damaged, by what SQLite says; empty where it says something else."""
+    if not any(words in said for words in DAMAGED):
+        return ""
+    # Connections differ in how they find the same damage: one sentence, said once, for all.
+    how = "damaged" if any(words in said for words in DAMAGED[:2]) else f"unreadable ({said})"
+    return (
+        f"the store's database is {how}; restore the store from a backup, "
+        "`smidgen coordinator verify` says what is wrong with it"
+    )
+
+
+def _prepare(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    for pragma in PRAGMAS:
+        _set(cursor, pragma)
+    cursor.close()
+
+
+def _set(cursor: Any, pragma: str) -> None:
+    """SQLite's own wait does not count where two turn on the write-ahead log at once."""
+    (wait_ms,) = cursor.execute("PRAGMA busy_timeout").fetchone()
+    end = time.monotonic() + wait_ms / 1000
+    while True:
+        try:
+            cursor.execute(f"PRAGMA {pragma}")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.01)

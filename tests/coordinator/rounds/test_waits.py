@@ -1,0 +1,60 @@
+"""A look that says that nothing is due, whoever is there, is right."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.config import RunConfig
+from coordinator.rounds.events import Answered, Paused, StepClosed
+from coordinator.rounds.machine import decide, waits
+from coordinator.rounds.pace.settings import Asynchronous
+from coordinator.rounds.state import State, evolve
+from edge_client.texts.tasks import Task
+from edge_client.wire.labelling import Labelling
+
+TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
+PLAIN = RunConfig("run", TASK, rounds=3, min_clients=2, deadline_s=100.0)
+CONFIGS = (
+    PLAIN,
+    replace(PLAIN, over_selection=2.0, fraction=0.5),
+    replace(PLAIN, labelling=Labelling()),
+    replace(PLAIN, asynchronous=Asynchronous(buffer=1)),
+    replace(PLAIN, min_updates=2),
+)
+DEVICES = ("a", "b", "c", "d")
+
+
+@given(st.data(), st.sampled_from(CONFIGS))
+def test_what_waits_has_nothing_due_whoever_is_there(
+    deal: st.DataObject, config: RunConfig
+) -> None:
+    state, now_s = State("first"), 0.0
+    for _ in range(12):
+        there = deal.draw(st.sets(st.sampled_from(DEVICES)))
+        event = decide(config, state, there, "secret", now_s)
+        if waits(config, state, now_s):
+            assert event is None
+        if isinstance(event, StepClosed):
+            event = replace(event, adapter_sha256=event.adapter_sha256 or f"after {now_s}")
+        if event is not None:
+            state = evolve(state, event)
+        open_work = sorted(state.step.members) if state.step else []
+        for work_id in deal.draw(st.sets(st.sampled_from(open_work))) if open_work else ():
+            outcome = deal.draw(st.sampled_from(("done", "failed")))
+            state = evolve(state, Answered(work_id, outcome, "u", 4))  # type: ignore[arg-type]
+        if deal.draw(st.integers(0, 9)) == 0:
+            state = evolve(state, Paused(now_s))
+        now_s += deal.draw(st.sampled_from((0.0, 1.0, 99.0, 700.0)))
+
+
+def test_a_step_that_is_open_waits_until_its_deadline_or_the_last_answer() -> None:
+    opened = decide(PLAIN, State("first"), DEVICES, "secret", 0.0)
+    assert opened is not None
+    state = evolve(State("first"), opened)
+    assert waits(PLAIN, state, 99.0) and not waits(PLAIN, state, 100.0)
+    assert state.step is not None
+    for work_id in state.step.members:
+        assert waits(PLAIN, state, 1.0)
+        state = evolve(state, Answered(work_id, "done", None, 4))
+    assert not waits(PLAIN, state, 1.0) and not waits(PLAIN, State("first"), 0.0)

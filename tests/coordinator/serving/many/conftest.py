@@ -1,0 +1,79 @@
+"""Several coordinators of one fleet, and devices that ask another one each time."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from coordinator.config import RunConfig
+from coordinator.serving.service import Service
+from coordinator.storage.place import StorePlace
+from coordinator.storage.runs import Created, create_run
+from coordinator.storage.store import Store
+from tests.coordinator.conftest import served
+
+
+class AnyOf:
+    """What devices ask by: each request goes to another coordinator, drawn by chance.
+
+    Args:
+        clients: Of the coordinators.
+        seed: What it draws from.
+    """
+
+    def __init__(self, clients: list[httpx.Client], seed: int) -> None:
+        self._clients, self._draw = clients, random.Random(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._draw.choice(self._clients), name)
+
+
+@dataclass
+class Many:
+    """Coordinators of one fleet.
+
+    Attributes:
+        services: Of each.
+        clients: Of each.
+        http: Asks any of them.
+        created: The run.
+    """
+
+    services: list[Service]
+    clients: list[httpx.Client]
+    http: httpx.Client
+    created: Created
+
+
+@contextmanager
+def many(place: StorePlace, config: RunConfig, count: int, seed: int) -> Iterator[Many]:
+    with closing(Store(place)) as store:
+        created = create_run(store, config, 1.0)
+    with ExitStack() as stack:
+        services, clients = [], []
+        for number in range(count):
+            folder = place.folder.with_name(f"machine-{number}")
+            store = stack.enter_context(closing(Store(replace(place, folder=folder))))
+            stack.enter_context(store.serving_together())
+            service, http = stack.enter_context(served(store))
+            services.append(service)
+            clients.append(http)
+        yield Many(services, clients, cast(httpx.Client, AnyOf(clients, seed)), created)
+
+
+Start = Callable[..., Many]
+
+
+@pytest.fixture
+def start(place: StorePlace, config: RunConfig, seed: int) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def started(count: int, **settings: Any) -> Many:
+            asked = replace(config, **settings)
+            return stack.enter_context(many(place, asked, count, seed))
+
+        yield started

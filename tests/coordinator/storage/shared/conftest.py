@@ -1,0 +1,15 @@
+"""A store on a real PostgreSQL and in a real bucket; each test has its own."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from coordinator.storage.place import StorePlace
+from coordinator.storage.store import Store
+
+
+@pytest.fixture
+def store(place: StorePlace) -> Iterator[Store]:
+    with closing(Store(place)) as opened:
+        yield opened

@@ -1,0 +1,105 @@
+"""A PostgreSQL that is started again has forgotten who holds the store."""
+
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator.api.keeping import move
+from coordinator.config import RunConfig
+from coordinator.rounds.events import Finished, Resumed
+from coordinator.serving.service import Service
+from coordinator.storage.dialects.locks import CLAIMS
+from coordinator.storage.dialects.postgres import DatabaseAway, StoreMoved
+from coordinator.storage.place import StorePlace
+from coordinator.storage.runs import create_run
+from coordinator.storage.store import Run, Store
+from edge_client.errors import Failed
+from tests.coordinator.conftest import served
+from tests.coordinator.servers import Postgres, wait_until
+
+RUN = Run("r1", 1.0, "{}", "b", "/base", "bert", "a" * 64, "secret")
+
+
+def restart(postgres: Postgres) -> None:
+    postgres.stop(signal.SIGQUIT)
+    postgres.start()
+
+
+def is_served(store: Store) -> bool:
+    with suppress(DatabaseAway):
+        return store.is_served()
+    return False
+
+
+def test_who_lost_the_store_to_a_move_writes_and_removes_nothing(
+    place: StorePlace, postgres: Postgres, tmp_path: Path
+) -> None:
+    with closing(Store(place)) as first:
+        name = first.put(b"adapter")
+        first.add_run(replace(RUN, adapter_sha256=name))
+        first.append("r1", 0, Resumed(1.0))
+        with first.serving_together():
+            restart(postgres)
+            move(replace(place, folder=tmp_path / "other"), str(tmp_path / "back"))
+            with pytest.raises(StoreMoved, match="was moved to"):
+                first.append("r1", 1, Finished(2.0))
+            with pytest.raises(StoreMoved, match="was moved to"), first.removing():
+                pass
+        with pytest.raises(StoreMoved), first.serving_together():
+            pass
+        assert first.events("r1") == [Resumed(1.0)]
+    with closing(Store(tmp_path / "back")) as back:
+        assert back.events("r1") == [Resumed(1.0)] and back.read(name) == b"adapter"
+
+
+def test_who_waits_for_a_lock_hears_that_the_database_went_away(
+    place: StorePlace, postgres: Postgres
+) -> None:
+    def wait(store: Store) -> None:
+        with store.claiming():
+            raise AssertionError("it is held by another")
+
+    with (
+        closing(Store(place)) as store,
+        closing(Store(place)) as other,
+        ThreadPoolExecutor(1) as pool,
+        store.locks.alone(CLAIMS) as is_held,
+    ):
+        assert is_held
+        waits = pool.submit(wait, other)
+        time.sleep(0.5)
+        restart(postgres)
+        with pytest.raises(DatabaseAway):
+            waits.result(60)
+
+
+def test_coordinators_hold_the_store_again_once_the_database_is_back(
+    place: StorePlace, postgres: Postgres, config: RunConfig, tmp_path: Path
+) -> None:
+    other = replace(place, folder=tmp_path / "other")
+    with closing(Store(place)) as store, closing(Store(other)) as looker:
+        create_run(store, config, 1.0)
+        with store.serving_together(), served(store) as (service, _):
+            wait_until(lambda: service.lead.is_here, "no lead")
+            restart(postgres)
+            wait_until(lambda: is_served(looker) and service.lead.is_here, "it is not held again")
+            with pytest.raises(Failed, match="another coordinator serves"):
+                move(other, str(tmp_path / "back"))
+            assert not (tmp_path / "back").exists()
+
+
+def test_a_coordinator_says_that_its_store_was_moved(
+    place: StorePlace, config: RunConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(Store(place)) as store:
+        create_run(store, config, 1.0)
+        service = Service(store, time.time())
+        move(replace(place, folder=tmp_path / "other"), str(tmp_path / "back"))
+        for _ in range(2):
+            service.tick(time.time())
+        assert caplog.text.count("the store: stands still") == 1 and "was moved to" in caplog.text
