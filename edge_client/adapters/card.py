@@ -10,11 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_client.adapters.spec import AdapterSpec, parse_adapter
+from edge_client.adapters.spec import AdapterSpec, has_peft_form, parse_adapter
 from edge_client.bases.base import EMBEDDED, Base
-from edge_client.texts.tasks import Task
+from edge_client.texts.tasks import Kind, Task
+from edge_client.wire.figures import perplexity
 
 README = "README.md"
+READABLE = 1e6  # from which on a figure is told by its order of magnitude
 BEGINNING = 4096  # characters of a base's card in which its licence is looked for
 
 
@@ -25,10 +27,14 @@ class Card:
     Attributes:
         rounds: Rounds of training.
         devices: Devices that took part.
-        accuracies: Accuracy on the devices' own test texts by round; 0 is before the first.
+        accuracies: Share of right answers on the devices' own test texts by round; 0 is before the
+            first.
         date: Day of the export, such as 2026-01-31.
         version: Version of smidgen.
         licence: The base's, as the base says it.
+        entity_f1: Strict F1 of entities on the test texts, by round; of tagging.
+        losses: Mean cross-entropy on them in nats, by round; of masked words it is shown, as
+            perplexity, but where no number holds that.
     """
 
     rounds: int = 0
@@ -37,6 +43,8 @@ class Card:
     date: str = ""
     version: str = ""
     licence: str = ""
+    entity_f1: Mapping[int, float] = field(default_factory=dict)
+    losses: Mapping[int, float] = field(default_factory=dict)
 
 
 def licence_of(base: Base) -> str:
@@ -91,29 +99,73 @@ def model_card(adapter: str, base_name: str, task: Task, card: Card) -> str:
     if spec.net:
         return _net_card(spec, base_name, task, card)
     parts = [
-        _front_matter(spec, base_name),
+        _front_matter(spec, base_name, task),
         f"# {_line(task.name)}: {adapter} for {base_name}\n",
         "An adapter of a frozen language model, trained by smidgen on devices whose texts stayed "
-        "there. It tells apart these labels, in this order:\n",
-        _listed(_label(task, label, spec) for label in task.labels),
-        "" if spec.head else "It is asked by these patterns:\n",
-        "" if spec.head else _listed(json.dumps(p, ensure_ascii=False) for p in task.asked()),
+        f"there. {ANSWERS[task.kind]}\n",
+        *_asked(spec, task),
         "## How it was trained\n",
         _facts(adapter, base_name, card),
-        _accuracies(card.accuracies),
+        _scores(task, card),
         "## Use it\n",
         "With smidgen, which finds task and adapter in this folder:\n",
         _listed([f"smidgen client predict --adapter . --base {_base_option(base_name)} 'a text'"]),
-        "With PEFT (`pip install peft transformers`):\n",
-        f"```python\n{_loading(spec, base_name, len(task.labels))}```\n",
-        _note(spec, base_name),
+        *_with_peft(spec, base_name, task),
         "## What it is not\n",
-        "It does not write text and knows no other label than these: a text of none of them gets "
-        "one all the same. Accuracies are of the training devices' own texts, where there are any; "
+        f"{LIMITS[task.kind]} Scores are of the training devices' own texts, where there are any; "
         "others were not looked at. An adapter learns from texts, and some of what is in them may "
         "be guessed from it; no differential privacy was applied.\n",
     ]
     return "\n".join(part for part in parts if part)
+
+
+ANSWERS: dict[Kind, str] = {
+    "labels": "It tells apart these labels, in this order:",
+    "tagging": "It finds entities of these types in a text:",
+    "mlm": "It guesses words that are masked in a text, by the base's own head.",
+}
+LIMITS: dict[Kind, str] = {
+    "labels": "It does not write text and knows no other label than these: a text of none of them "
+    "gets one all the same.",
+    "tagging": "It does not write text and knows no other type than these: an entity of none of "
+    "them is not found, or gets one of these.",
+    "mlm": "It writes no text from left to right; it guesses single words from those around them.",
+}
+
+
+def _asked(spec: AdapterSpec, task: Task) -> list[str]:
+    """What is told apart, and how it is asked."""
+    if task.kind == "mlm":
+        kind = "tokens, in whole words," if task.masking.whole_words else "tokens"
+        share = f"{task.masking.share:.0%}"
+        return [f"It was asked for {share} of the {kind} of each training text.\n"]
+    told = _listed(_label(task, label, spec) for label in task.labels)
+    if task.kind == "tagging":
+        said = "Each word is asked at its first token. The head's rows are these tags, in this "
+        said += "order: `O` outside, `B-` the first word of an entity, `I-` a further one:\n"
+        return [told, said, _listed([json.dumps(task.tags, ensure_ascii=False)])]
+    if spec.head:
+        return [told]
+    patterns = _listed(json.dumps(pattern, ensure_ascii=False) for pattern in task.asked())
+    return [told, "It is asked by these patterns:\n", patterns]
+
+
+def _with_peft(spec: AdapterSpec, base_name: str, task: Task) -> list[str]:
+    """How it is used without smidgen's commands."""
+    if has_peft_form(spec, task.kind):
+        return [
+            "With PEFT (`pip install peft transformers`):\n",
+            f"```python\n{_loading(spec, base_name, task)}```\n",
+            _note(spec, base_name),
+        ]
+    base = json.dumps(_base_option(base_name).strip("'"))
+    return [
+        "Or from Python:\n",
+        f'```python\nimport smidgen\n\nsmidgen.predict(["a text"], ".", base={base})\n```\n',
+        "PEFT does not load it: behind a soft prompt PEFT's classifiers read the prompt's first "
+        "token, while this head was trained to read the text's. So there is no "
+        "`adapter_config.json`, and the tensors are in `smidgen_adapter.safetensors`.\n",
+    ]
 
 
 TELLS = {
@@ -140,16 +192,23 @@ def _net_card(spec: AdapterSpec, base_name: str, task: Task, card: Card) -> str:
     return "\n".join(parts)
 
 
-def _front_matter(spec: AdapterSpec, base_name: str) -> str:
+def _front_matter(spec: AdapterSpec, base_name: str, task: Task) -> str:
     kind = "lora" if spec.rank else "prompt-tuning" if spec.prompt_tokens else "bitfit"
     tags = ["smidgen", "federated-learning", *([kind] if spec.is_in_layers else [])]
     lines = [
         *([f"base_model: {json.dumps(base_name)}"] if is_hub_name(base_name) else []),
-        "library_name: peft",
-        f"pipeline_tag: {'text-classification' if spec.head else 'fill-mask'}",
+        f"library_name: {'peft' if has_peft_form(spec, task.kind) else 'smidgen'}",
+        f"pipeline_tag: {_pipeline(spec, task)}",
         f"tags: [{', '.join(tags)}]",
     ]
     return "\n".join(["---", *lines, "---", ""])
+
+
+def _pipeline(spec: AdapterSpec, task: Task) -> str:
+    """The hub's word for what it does."""
+    if not spec.head:
+        return "fill-mask"
+    return "token-classification" if task.kind == "tagging" else "text-classification"
 
 
 def _listed(lines: Iterable[str]) -> str:
@@ -158,8 +217,10 @@ def _listed(lines: Iterable[str]) -> str:
 
 
 def _label(task: Task, label: str, spec: AdapterSpec) -> str:
-    told, word = json.dumps(label, ensure_ascii=False), task.verbalizer[label]
-    return told if spec.head else f"{told}, by the word {json.dumps(word, ensure_ascii=False)}"
+    told = json.dumps(label, ensure_ascii=False)
+    if spec.head:
+        return told
+    return f"{told}, by the word {json.dumps(task.verbalizer[label], ensure_ascii=False)}"
 
 
 def _facts(adapter: str, base_name: str, card: Card) -> str:
@@ -173,28 +234,51 @@ def _facts(adapter: str, base_name: str, card: Card) -> str:
     return "".join(f"- {name}: {value}\n" for name, value in facts.items() if value)
 
 
-def _accuracies(accuracies: Mapping[int, float]) -> str:
-    if not accuracies:
+def _scores(task: Task, card: Card) -> str:
+    """A table of what is known of each round; columns of nothing are left out."""
+    named: dict[str, Mapping[int, float]] = {"accuracy": card.accuracies}
+    if task.kind == "tagging":
+        named = {"F1 of entities": card.entity_f1, "accuracy of tags": card.accuracies}
+    if task.kind == "mlm":
+        told = {index: perplexity(loss) for index, loss in card.losses.items()}
+        words = {index: one for index, one in told.items() if one is not None}
+        named = {"perplexity": words, "accuracy at masked tokens": card.accuracies}
+    columns = {name: one for name, one in named.items() if one}
+    if not columns:
         return ""
-    rows = "".join(f"| {index} | {accuracies[index]:.3f} |\n" for index in sorted(accuracies))
-    return f"| round | accuracy on the devices' test texts |\n|---:|---:|\n{rows}"
+    heads = "".join(f" {name} on the devices' test texts |" for name in columns)
+    table = f"| round |{heads}\n|---:|{'---:|' * len(columns)}\n"
+    for index in sorted({index for one in columns.values() for index in one}):
+        figures = (
+            f" {_figure(one[index])} |" if index in one else " |" for one in columns.values()
+        )
+        table += f"| {index} |{''.join(figures)}\n"
+    return table
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3f}" if value < READABLE else f"{value:.1e}"
 
 
 def _base_option(base_name: str) -> str:
     return base_name if base_name == EMBEDDED or is_hub_name(base_name) else f"'{base_name}'"
 
 
-def _loading(spec: AdapterSpec, base_name: str, labels: int) -> str:
+def _loading(spec: AdapterSpec, base_name: str, task: Task) -> str:
     """Python that loads the adapter where it lies."""
-    model = "AutoModelForSequenceClassification" if spec.head else "AutoModelForMaskedLM"
-    count = f", num_labels={labels}" if spec.head else ""
+    what = "TokenClassification" if task.kind == "tagging" else "SequenceClassification"
+    model = f"AutoModelFor{what}" if spec.head else "AutoModelForMaskedLM"
+    more, tags = f", num_labels={len(task.labels)}" if spec.head else "", ""
+    if task.kind == "tagging":
+        more = ", id2label=dict(enumerate(tags)), label2id={t: i for i, t in enumerate(tags)}"
+        tags = f"tags = {json.dumps(task.tags)}\n"
     if is_hub_name(base_name) and not spec.prompt_tokens:
-        auto = "AutoPeftModelForSequenceClassification" if spec.head else "AutoPeftModel"
-        return f'from peft import {auto}\n\nmodel = {auto}.from_pretrained("."{count})\n'
+        auto = f"AutoPeftModelFor{what}" if spec.head else "AutoPeftModel"
+        return f'from peft import {auto}\n\n{tags}model = {auto}.from_pretrained("."{more})\n'
     return (
         "from peft import PeftModel\n"
-        f"from transformers import {model}\n\n"
-        f"base = {model}.from_pretrained({json.dumps(loadable_name(base_name))}{count})\n"
+        f"from transformers import {model}\n\n{tags}"
+        f"base = {model}.from_pretrained({json.dumps(loadable_name(base_name))}{more})\n"
         'model = PeftModel.from_pretrained(base, ".")\n'
     )
 
@@ -209,10 +293,10 @@ def _note(spec: AdapterSpec, base_name: str) -> str:
     elif not is_hub_name(base_name):
         notes.append(f"The base is a folder of the exporting machine; put it at `{base_name}`.")
     if spec.prompt_tokens:
-        notes.append(
-            "PEFT's auto classes have none for soft prompts of masked language models, so the base "
-            "is loaded first. The logits are those of the prompt's tokens, then the text's."
-        )
+        why = "PEFT's auto classes have none for soft prompts of masked language models, so the "
+        why += "base is loaded first. "
+        after = "The logits are those of the prompt's tokens, then the text's."
+        notes.append(after if spec.head else f"{why}{after}")
     return " ".join(notes) + "\n" if notes else ""
 
 

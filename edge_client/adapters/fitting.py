@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
-from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.initial import check_asked, initial_adapter
 from edge_client.adapters.spec import AdapterError, AdapterSpec
 from edge_client.bases.base import Base
+from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import AdapterState
 
 
 def fitting(
-    folder: Path, spec: AdapterSpec, base: Base, num_labels: int, state: AdapterState
+    folder: Path, spec: AdapterSpec, base: Base, task: Task, state: AdapterState
 ) -> AdapterState:
     """The tensors in our order.
 
@@ -17,13 +18,17 @@ def fitting(
         folder: Where they come from, for messages.
         spec: The adapter.
         base: The base it is for.
-        num_labels: Rows of a classification head.
+        task: What it is to answer: says what a head reads, and tells apart.
         state: The tensors.
 
     Raises:
-        AdapterError: One is missing, of another shape, or has no place in the base.
+        AdapterError: It cannot answer such a task, or one of them is missing, of another shape, or
+            has no place in the base.
     """
-    wanted = {name: t.shape for name, t in initial_adapter(spec, base, num_labels, 0).items()}
+    check_asked(spec, task)
+    is_of_words = task.kind == "tagging"
+    like = initial_adapter(spec, base, task.head_rows, 0, is_of_words=is_of_words)
+    wanted = {name: tensor.shape for name, tensor in like.items()}
     for name, shape in wanted.items():
         if name not in state:
             raise AdapterError(f"{folder}: no tensor {name}, which base {base.name} wants")

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from edge_client.adapters.spec import (
     AdapterSpec,
     adapted_layers,
     check_top,
+    head_sizes,
     layer_pattern,
     lora_modules,
 )
@@ -32,6 +33,8 @@ def initial_adapter(
     num_labels: int,
     seed: int,
     prompt_ids: Sequence[int] = (),
+    *,
+    is_of_words: bool = False,
 ) -> AdapterState:
     """Draw the adapter a run starts from.
 
@@ -46,6 +49,7 @@ def initial_adapter(
         num_labels: Rows of a classification head.
         seed: Seed of the draws.
         prompt_ids: Token ids of `--prompt-init TEXT`.
+        is_of_words: Whether the head reads each word, as of tagging.
 
     Raises:
         AdapterError: The base's architecture is not known here, or has no such top layers.
@@ -71,7 +75,8 @@ def initial_adapter(
         if spec.bias:
             state |= _initial_bias(spec, base, weights)
     if spec.head:
-        state |= _initial_head(base.architecture, base.hidden, num_labels, generator)
+        linears = head_sizes(base.architecture, is_of_words=is_of_words)
+        state |= _initial_head(linears, base.hidden, num_labels, generator)
     return state
 
 
@@ -129,11 +134,14 @@ def _initial_bias(spec: AdapterSpec, base: Base, weights: Weights) -> AdapterSta
 
 
 def _initial_head(
-    architecture: str, hidden: int, num_labels: int, generator: np.random.Generator
+    linears: Mapping[str, tuple[str, str]],
+    hidden: int,
+    num_labels: int,
+    generator: np.random.Generator,
 ) -> AdapterState:
     sizes = {"hidden": hidden, "labels": num_labels}
     state: AdapterState = {}
-    for name, (rows, columns) in FAMILIES[architecture].classifier.items():
+    for name, (rows, columns) in linears.items():
         draw = generator.normal(0.0, 0.02, (sizes[rows], sizes[columns]))
         state[f"{PREFIX}{name}.weight"] = draw.astype(np.float32)
         state[f"{PREFIX}{name}.bias"] = np.zeros(sizes[rows], np.float32)
@@ -160,8 +168,36 @@ def first_adapter(
     """
     tokens = Tokens(base.folder)
     prompt_ids, draw = tokens.encode(prompt_init), derive_seed(seed, "adapter")
-    state = initial_adapter(spec, base, len(task.labels), draw, prompt_ids)
-    if not spec.head:
+    check_asked(spec, task)
+    is_of_words = task.kind == "tagging"
+    state = initial_adapter(spec, base, task.head_rows, draw, prompt_ids, is_of_words=is_of_words)
+    if task.kind == "labels" and not spec.head:
         tokens.label_word_ids(task)
-        Encoder(tokens, task, True, min(longest, base.shape.positions - spec.prompt_tokens))
+    Encoder(tokens, task, not spec.head, min(longest, base.shape.positions - spec.prompt_tokens))
     return state
+
+
+def check_asked(spec: AdapterSpec, task: Task) -> None:
+    """Refuse an adapter that cannot answer what a task asks.
+
+    Raises:
+        AdapterError: Says which can.
+    """
+    name = str(spec)
+    if task.kind == "tagging" and not spec.head:
+        more = "" if spec.net else f"; {name}+head does"
+        raise AdapterError(
+            f"adapter {name}: task {task.name!r} tags words, which needs a head{more}"
+        )
+    if task.kind == "mlm" and spec.head:
+        rest = name.removesuffix("head").removesuffix("+")
+        instead = rest or "lora:8"
+        raise AdapterError(
+            f"adapter {name}: task {task.name!r} asks for masked words, which the base's own head "
+            f"answers; take {instead}"
+        )
+    if task.kind != "labels" and spec.net:
+        raise AdapterError(
+            f"adapter {name}: +{spec.net} is for tasks of labels; task {task.name!r} is of kind "
+            f"{task.kind}"
+        )

@@ -3,6 +3,9 @@
 Written and read without PEFT or torch; `PeftModel.from_pretrained(base, folder)` loads it, and so
 do PEFT's auto classes (soft prompts apart) where the base is found by its name. Beside PEFT's two
 files lie `smidgen.json`, which says where the adapter comes from, and a model card.
+
+One adapter that answers texts has no form there: a soft prompt with a head that reads the text's
+first token, where PEFT's reads the prompt's. Its folder has `smidgen_adapter.safetensors` instead.
 """
 
 import json
@@ -20,20 +23,25 @@ from edge_client.adapters.spec import (
     PREFIX,
     AdapterError,
     AdapterSpec,
+    has_peft_form,
     head_modules,
     layers_of,
     parse_adapter,
+    reads_words,
     target_pattern,
 )
 from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
 from edge_client.files import from_json
 from edge_client.outputs import check_out_folder, new_folder
-from edge_client.texts.tasks import Task
+from edge_client.texts.tasks import Kind, Task
 from edge_client.wire.messages import WireError
 from edge_client.wire.tensors import AdapterState, decode_adapter, encode_adapter
 
 CONFIG, WEIGHTS, ORIGIN = "adapter_config.json", "adapter_model.safetensors", "smidgen.json"
+OWN_WEIGHTS = "smidgen_adapter.safetensors"  # of what PEFT has no form for
+MINE = (CONFIG, WEIGHTS, OWN_WEIGHTS, README)
+BARE = "base_model."  # what `PREFIX` is beside a soft prompt
 MASKED = {"base_model_class": "AutoModelForMaskedLM", "parent_library": "transformers"}
 
 
@@ -56,19 +64,6 @@ class Exported:
     task: Task
 
 
-def check_exportable(spec: AdapterSpec) -> None:
-    """Refuse what could be trained but not taken home.
-
-    Raises:
-        AdapterError: A soft prompt with a head, for which PEFT has no form.
-    """
-    if spec.prompt_tokens and spec.head:
-        raise AdapterError(
-            f"adapter {spec} has no PEFT folder: PEFT's prompt tuning has its head read the "
-            f"prompt, not the text; use prompt:{spec.prompt_tokens}, or `smidgen simulate`"
-        )
-
-
 def peft_config(
     spec: AdapterSpec, base_name: str, architecture: str, state: AdapterState
 ) -> dict[str, Any]:
@@ -78,19 +73,17 @@ def peft_config(
         spec: The adapter.
         base_name: What `from_pretrained` will be given for the base.
         architecture: The base's `model_type`.
-        state: Only shapes are read.
-
-    Raises:
-        AdapterError: A soft prompt with a head, for which PEFT has no form.
+        state: Only names and shapes are read; it has a PEFT form.
     """
     common: dict[str, Any] = {"base_model_name_or_path": base_name, "inference_mode": True}
-    check_exportable(spec)
+    is_of_words = reads_words(architecture, state)
     if spec.prompt_tokens:
         tokens, width = state["prompt_embeddings"].shape
         # Layers and heads are read by PEFT's prefix tuning alone, but it wants them named.
         sizes = {"num_transformer_submodules": 1, "num_attention_heads": 1, "num_layers": 1}
         sizes |= {"num_virtual_tokens": tokens, "token_dim": width}
-        return common | sizes | {"peft_type": "PROMPT_TUNING", "task_type": "FEATURE_EXTRACTION"}
+        kind = "TOKEN_CLS" if is_of_words else "FEATURE_EXTRACTION"
+        return common | sizes | {"peft_type": "PROMPT_TUNING", "task_type": kind}
     lora: dict[str, Any] = {
         "peft_type": "LORA",
         "r": spec.rank or 1,
@@ -109,7 +102,8 @@ def peft_config(
     if spec.bias:
         lora["target_modules"] = re.escape(_carrier(architecture, state))
     if spec.head:
-        lora |= {"task_type": "SEQ_CLS", "modules_to_save": head_modules(architecture)}
+        modules = head_modules(architecture, is_of_words=is_of_words)
+        lora |= {"task_type": "TOKEN_CLS" if is_of_words else "SEQ_CLS", "modules_to_save": modules}
     else:  # PEFT has no task type for masked language models, but may be told their class
         lora |= {"task_type": None, "auto_mapping": MASKED}
     return common | lora
@@ -142,8 +136,12 @@ def _carrier(architecture: str, state: AdapterState) -> str:
 def peft_state(spec: AdapterSpec, architecture: str, state: AdapterState) -> AdapterState:
     """The tensors PEFT wants for an adapter: the adapter's own, but for `bias` (see `peft_config`).
 
-    `adapter_state` of the result gives the adapter back.
+    Beside a soft prompt PEFT names a head without the `model` in which others lie.
+
+    Law: `adapter_state` of the result gives the adapter back.
     """
+    if spec.prompt_tokens:
+        return {name.replace(PREFIX, BARE, 1): tensor for name, tensor in state.items()}
     if not spec.bias:
         return state
     module = f"{PREFIX}{_carrier(architecture, state)}"
@@ -160,6 +158,11 @@ def peft_state(spec: AdapterSpec, architecture: str, state: AdapterState) -> Ada
 
 def adapter_state(spec: AdapterSpec, tensors: AdapterState) -> AdapterState:
     """The adapter in PEFT's tensors."""
+    if spec.prompt_tokens:
+        return {
+            PREFIX + name.removeprefix(BARE) if name.startswith(BARE) else name: tensor
+            for name, tensor in tensors.items()
+        }
     if not spec.bias:
         return tensors
     return {
@@ -175,7 +178,7 @@ def check_adapter_folder(option: str, folder: Path) -> None:
     Raises:
         OutputError: A file, or a folder of other things than an adapter that was exported here.
     """
-    check_out_folder(option, folder, ORIGIN, (CONFIG, WEIGHTS, README))
+    check_out_folder(option, folder, ORIGIN, MINE)
 
 
 def write_peft_folder(
@@ -183,32 +186,40 @@ def write_peft_folder(
 ) -> None:
     """Write a PEFT folder, in one step; `read_peft_folder` gives origin and adapter back.
 
-    A strategy generator's has no file for PEFT, which knows none.
+    That of an adapter without a PEFT form (`has_peft_form`) has no configuration for PEFT.
 
     Args:
         folder: Where to; absent, empty, or an adapter that was exported here.
         exported: Where the adapter comes from; a path in its base's name is left out.
-        body: A safetensors file, which is copied, but for `bias` (`peft_state`).
+        body: A safetensors file, which is copied, but where PEFT has other names (`peft_state`).
         card: What the model card tells beside it.
 
     Raises:
         OutputError: The folder holds other things, or is a file.
         Failed: It cannot be written.
-        AdapterError: PEFT has no form for such an adapter.
     """
     spec, state = parse_adapter(exported.adapter), decode_adapter(body)
     known = replace(exported, base_name=portable_name(exported.base_name))
-    name, task = known.base_name, known.task
-    config = {} if spec.net else peft_config(spec, loadable_name(name), known.architecture, state)
-    if spec.bias:
-        body = encode_adapter(peft_state(spec, known.architecture, state))
+    name, task, config = known.base_name, known.task, {}
+    if has_peft_form(spec, task.kind):
+        config = peft_config(spec, loadable_name(name), known.architecture, state)
+        if spec.bias or spec.prompt_tokens:
+            body = encode_adapter(peft_state(spec, known.architecture, state))
     text = model_card(known.adapter, name, task, card or Card())
-    with new_folder("--out", folder, ORIGIN, (CONFIG, WEIGHTS, README)) as part:
+    with new_folder("--out", folder, ORIGIN, MINE) as part:
         if config:
             (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         (part / ORIGIN).write_text(json.dumps(asdict(known), indent=2, sort_keys=True) + "\n")
         (part / README).write_text(text, encoding="utf-8")
-        (part / WEIGHTS).write_bytes(body)
+        (part / weights_name(spec, task.kind)).write_bytes(body)
+
+
+def weights_name(spec: AdapterSpec, kind: Kind) -> str:
+    """The file with an adapter's tensors: PEFT's name, or one that PEFT does not look for.
+
+    A net's has PEFT's, as ever.
+    """
+    return WEIGHTS if spec.net or has_peft_form(spec, kind) else OWN_WEIGHTS
 
 
 def is_exported(folder: Path) -> bool:
@@ -227,16 +238,16 @@ def read_peft_folder(folder: Path, base: Base | None = None) -> tuple[Exported, 
         AdapterError: No such folder, an adapter that was not written here, damaged weights, or an
             adapter of another base.
     """
-    try:
-        origin = from_json((folder / ORIGIN).read_bytes(), Exported)
-        body = (folder / WEIGHTS).read_bytes()
-    except (OSError, ValueError) as error:
-        raise AdapterError(
-            f"{folder} is not an exported adapter; a folder with {ORIGIN} and {WEIGHTS} that "
-            "`smidgen coordinator export` or `smidgen client train` wrote is expected"
-        ) from error
+    origin = read_origin(folder)
     spec = parse_adapter(origin.adapter)
-    state = adapter_state(spec, decode_weights(folder, body))
+    weights = weights_name(spec, origin.task.kind)
+    try:
+        body = (folder / weights).read_bytes()
+    except OSError as error:
+        raise _not_exported(folder, weights) from error
+    state = decode_weights(folder / weights, body)
+    if has_peft_form(spec, origin.task.kind):
+        state = adapter_state(spec, state)
     if base is None:
         return origin, state
     if origin.base_id != base.base_id:
@@ -244,11 +255,30 @@ def read_peft_folder(folder: Path, base: Base | None = None) -> tuple[Exported, 
             f"{folder} was trained on base {origin.base_name} ({origin.base_id[:12]}), not on "
             f"{base.name} ({base.base_id[:12]}); give --base with it"
         )
-    return origin, fitting(folder, spec, base, len(origin.task.labels), state)
+    return origin, fitting(folder, spec, base, origin.task, state)
 
 
-def decode_weights(folder: Path, body: bytes) -> AdapterState:
-    """The tensors of a PEFT folder's weights.
+def read_origin(folder: Path) -> Exported:
+    """Where the adapter of a folder comes from, which `write_peft_folder` wrote.
+
+    Raises:
+        AdapterError: No such folder, or an adapter that was not written here.
+    """
+    try:
+        return from_json((folder / ORIGIN).read_bytes(), Exported)
+    except (OSError, ValueError) as error:
+        raise _not_exported(folder, WEIGHTS) from error
+
+
+def _not_exported(folder: Path, weights: str) -> AdapterError:
+    return AdapterError(
+        f"{folder} is not an exported adapter; a folder with {ORIGIN} and {weights} that "
+        "`smidgen coordinator export` or `smidgen client train` wrote is expected"
+    )
+
+
+def decode_weights(file: Path, body: bytes) -> AdapterState:
+    """The tensors of a file of weights.
 
     Raises:
         AdapterError: They are damaged.
@@ -256,4 +286,4 @@ def decode_weights(folder: Path, body: bytes) -> AdapterState:
     try:
         return decode_adapter(body)
     except WireError as error:
-        raise AdapterError(f"{folder / WEIGHTS}: {error}; copy or save it again") from error
+        raise AdapterError(f"{file}: {error}; copy or save it again") from error

@@ -10,26 +10,32 @@ import numpy as np
 
 from edge_client.adapters.fitting import fitting
 from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import CONFIG, WEIGHTS, decode_weights
+from edge_client.adapters.peft_folder import (
+    CONFIG,
+    WEIGHTS,
+    adapter_state,
+    decode_weights,
+)
 from edge_client.adapters.ranks import LORA_ALPHA, ModuleRank
 from edge_client.adapters.spec import (
     PREFIX,
     AdapterError,
     AdapterSpec,
+    has_peft_form,
     layer_pattern,
     layers_of,
 )
 from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
+from edge_client.errors import demand
+from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import AdapterState
 
 LARGEST = 9999  # rank or tokens of a prompt, as in an adapter's name
 LARGEST_ALPHA = 1_000_000
 
 
-def read_peft_adapter(
-    folder: Path, base: Base, num_labels: int
-) -> tuple[AdapterSpec, AdapterState]:
+def read_peft_adapter(folder: Path, base: Base, task: Task) -> tuple[AdapterSpec, AdapterState]:
     """Read `adapter_config.json` and `adapter_model.safetensors` of LoRA or prompt tuning.
 
     Another alpha than 16 (or rank-stabilized LoRA) is folded into LoRA's B, so the adapted model
@@ -38,7 +44,7 @@ def read_peft_adapter(
     Args:
         folder: What `PeftModel.save_pretrained` wrote.
         base: The base it is for.
-        num_labels: Rows of a classification head.
+        task: What it is to answer; its labels or tags, in the order in which a head has them.
 
     Raises:
         AdapterError: No such folder, damaged files, another kind of adapter, or one for another
@@ -52,15 +58,24 @@ def read_peft_adapter(
         raise AdapterError(
             f"{folder} is not a PEFT adapter; a folder with {CONFIG} and {WEIGHTS} is expected"
         ) from error
-    state = decode_weights(folder, body)
+    state = decode_weights(folder / WEIGHTS, body)
     if kind == "PROMPT_TUNING":
-        spec = AdapterSpec(prompt_tokens=_count(folder, config, "num_virtual_tokens"))
+        tokens = _count(folder, config, "num_virtual_tokens")
+        spec = AdapterSpec(prompt_tokens=tokens, head=len(state) > 1)
+        _check_place(folder, spec, task)
+        state = adapter_state(spec, state)
     elif kind == "LORA":
         rank, alpha = _count(folder, config, "r"), _alpha(folder, config)
         spec, state = _lora(folder, config, state, base, rank, alpha)
     else:
         raise AdapterError(f"{folder}: PEFT type {kind} is not supported; LORA or PROMPT_TUNING is")
-    return spec, fitting(folder, spec, base, num_labels, state)
+    return spec, fitting(folder, spec, base, task, state)
+
+
+def _check_place(folder: Path, spec: AdapterSpec, task: Task) -> None:
+    """Refuse a head that PEFT had read the prompt's first token, where ours reads the text's."""
+    said = f"{folder}: a head behind a soft prompt reads the prompt in PEFT, and here the text"
+    demand(has_peft_form(spec, task.kind), f"{said}; train it here, or as LoRA there", AdapterError)
 
 
 def _count(folder: Path, config: dict[str, Any], option: str) -> int:

@@ -7,7 +7,7 @@ a run without torch. LoRA: Hu et al. 2021 (arXiv:2106.09685); soft prompts: Lest
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,6 +15,7 @@ from edge_client.adapters.ranks import LORA_ALPHA, PART, ModuleRank, parse_ranks
 from edge_client.bases.architectures import FAMILIES, Shape
 from edge_client.bases.layout import linear_size
 from edge_client.errors import WrongInput
+from edge_client.texts.tasks import Kind
 from edge_client.wire.tensors import AdapterState
 
 PREFIX = "base_model.model."
@@ -30,6 +31,7 @@ GRAMMAR = (
     "(R and N from 1 to 9999)"
 )
 ANY_LAYER = r"\d+"
+WORD_HEAD = {"classifier": ("labels", "hidden")}  # of every family alike
 
 
 class AdapterError(WrongInput):
@@ -47,7 +49,7 @@ class AdapterSpec:
         bias: Whether every bias inside the layers is trained (BitFit).
         top: How many top layers carry LoRA or trained biases; 0: all.
         head: Whether a classification head is trained instead of asking by cloze. It reads the
-            text's first token, also behind a soft prompt.
+            text's first token, also behind a soft prompt; of tagging each word's first.
         ranks: Modules whose rank or alpha is another than `rank` and 16, by layer and name.
         net: What is trained in that LoRA's place, a net that tells each device how to train one of
             its own: `generator`, which ranks of a bank; `rates`, how fast each tensor; or nothing.
@@ -119,6 +121,16 @@ class AdapterSpec:
         return "+".join(parts)
 
 
+def has_peft_form(spec: AdapterSpec, kind: Kind) -> bool:
+    """Whether PEFT knows such an adapter: no net, and no head for texts behind a soft prompt.
+
+    Args:
+        spec: The adapter.
+        kind: Of the task that it is for; a head that reads words finds them behind a prompt too.
+    """
+    return not spec.net and not (spec.prompt_tokens and spec.head and kind == "labels")
+
+
 def net_in(name: str) -> Net:
     """The net that an adapter's name names, if any; of names that are outside the grammar too."""
     return next((net for net in NETS if name.endswith(f"+{net}")), "")
@@ -188,6 +200,16 @@ def at_most(spec: AdapterSpec, rank: int) -> AdapterSpec:
         return spec
     ranks = tuple(one._replace(rank=min(rank, one.rank)) for one in spec.ranks)
     return parse_adapter(str(replace(spec, rank=min(rank, spec.rank), ranks=ranks)))
+
+
+def usual_adapter(kind: Kind, lora: str) -> str:
+    """What is trained where nobody says: LoRA, with a head where the kind of task needs one.
+
+    Args:
+        kind: Of the task.
+        lora: Its name without a head.
+    """
+    return f"{lora}+head" if kind == "tagging" else lora
 
 
 def frozen_layers(spec: AdapterSpec, layers: int) -> int:
@@ -323,8 +345,39 @@ def layers_of(state: AdapterState, architecture: str) -> list[int]:
     return sorted({int(match[1]) for match in found if match})
 
 
-def head_modules(architecture: str) -> list[str]:
+def head_linears(architecture: str, state: Collection[str]) -> list[str]:
+    """Full names of the linears of an adapter's head, from below; empty if it has none.
+
+    A head that reads a text has two of them, one that reads each word has one.
+
+    Args:
+        architecture: The base's `model_type`.
+        state: Names of the adapter's tensors.
+    """
+    of_texts = [PREFIX + name for name in FAMILIES[architecture].classifier]
+    if all(f"{name}.weight" in state for name in of_texts):
+        return of_texts
+    of_words = [PREFIX + name for name in WORD_HEAD]
+    return [name for name in of_words if f"{name}.weight" in state]
+
+
+def head_sizes(architecture: str, *, is_of_words: bool) -> Mapping[str, tuple[str, str]]:
+    """Linears of a head, name -> (rows, columns), each `hidden` or `labels`.
+
+    Args:
+        architecture: The base's `model_type`.
+        is_of_words: Whether it reads each word, as transformers' token classifiers do.
+    """
+    return WORD_HEAD if is_of_words else FAMILIES[architecture].classifier
+
+
+def reads_words(architecture: str, state: Collection[str]) -> bool:
+    """Whether an adapter's head, of these tensors, reads each word; no head reads none."""
+    return len(head_linears(architecture, state)) == len(WORD_HEAD)
+
+
+def head_modules(architecture: str, *, is_of_words: bool = False) -> list[str]:
     """Names of the modules a classifier adds, as PEFT's `modules_to_save`."""
-    names = FAMILIES[architecture].classifier
+    names = head_sizes(architecture, is_of_words=is_of_words)
     tops = (name.removeprefix(f"{architecture}.").split(".")[0] for name in names)
     return list(dict.fromkeys(tops))

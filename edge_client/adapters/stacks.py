@@ -66,11 +66,11 @@ class Stack:
                 if module in self._upper:
                     both.append(own[module + part])
                 found[module + part] = np.concatenate(both, axis=axis, dtype=np.float32)
-        return found | _head(own)
+        return found | head_of(own)
 
     def own(self, joined: Mapping[str, np.ndarray]) -> AdapterState:
         """One's own part of numbers, or of their gradients."""
-        found = _head(joined)
+        found = head_of(joined)
         for module in self._upper:
             below = self._lower[module].rank if module in self._lower else 0
             for part, axis in PARTS.items():
@@ -95,5 +95,6 @@ def lora_part(name: str) -> str | None:
     return next((part for part in PARTS if name.endswith(part)), None)
 
 
-def _head(numbers: Mapping[str, np.ndarray]) -> AdapterState:
+def head_of(numbers: Mapping[str, np.ndarray]) -> AdapterState:
+    """What of LoRA's numbers is none of LoRA's: those of a head beside it."""
     return {name: one for name, one in numbers.items() if lora_part(name) is None}

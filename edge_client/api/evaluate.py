@@ -1,51 +1,26 @@
-"""Scoring an adapter on labelled texts.
+"""Scoring an adapter on texts whose answers are known: labels, tags of words, or masked words.
 
 scoring = open_scoring("texts", "adapter")  # what `evaluate` does, for who wants each answer
 scores = scoring.score(print)
 """
 
-import math
-from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edge_client.adapters.peft_folder import is_exported
 from edge_client.api.given import Asked, Place, place, place_or_none, task_file
-from edge_client.api.labeller import Answer, Labeller, Left, answers, open_labeller
+from edge_client.api.labeller import Labeller, Left, kind_asked, open_labeller
 from edge_client.api.prior import with_prior
+from edge_client.api.scores import OnAnswer, Scores, score_labels, score_masked, score_tags
 from edge_client.bases.base import EMBEDDED
-from edge_client.engine.scores import Confusion, LabelScores
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.texts.dialect import Dialect, find
-from edge_client.texts.examples import Found, every_row, files_of
+from edge_client.texts.examples import every_row
+from edge_client.texts.parts import files_of
 from edge_client.texts.rows import DataError
-
-
-@dataclass(frozen=True)
-class Scores:
-    """How an adapter reads labelled texts.
-
-    Attributes:
-        accuracy: Share of texts read as what they are, 0 to 1.
-        loss: Mean cross-entropy in nats.
-        texts: Texts scored.
-        left_out: Numbers of the rows that gave no text.
-        labels: Count, precision, recall and F1 of each label, in label order.
-        confusion: Counts of texts by label and by what they are read as.
-        data: The file they are from.
-        notes: How the file was read, and why rows were left out, in words without a text.
-    """
-
-    accuracy: float
-    loss: float
-    texts: int
-    left_out: tuple[int, ...]
-    labels: tuple[LabelScores, ...] = field(repr=False)
-    confusion: Confusion = field(repr=False)
-    data: Path = field(repr=False)
-    notes: tuple[str, ...] = field(repr=False)
+from edge_client.texts.tasks import Kind, Labels
 
 
 def evaluate(
@@ -63,12 +38,15 @@ def evaluate(
     encoding: str = "",
     prior: Place | None = None,
 ) -> Scores:
-    """Score an adapter (or the base alone) on labelled texts: test.* of a folder, or a file.
+    """Score an adapter (or the base alone) on test.* of a folder, or on a file.
 
         smidgen.evaluate("texts/test.csv", "adapter").accuracy
 
+    An adapter that tags words is scored by their entities; one for masked words by its perplexity
+    at words that are masked, always the same of the same texts.
+
     Args:
-        data: Folder with a test.*, or a labelled file.
+        data: Folder with a test.*, or a file of texts with labels or tags; of masked words of any.
         adapter: Exported adapter folder, or one that PEFT itself saved; None: the base alone.
         task: Labels and patterns where the adapter is not an export: by default the task.toml
             beside the texts. An export has its own, whose labels one that is named must have.
@@ -93,6 +71,13 @@ def evaluate(
         return scoring.score()
 
 
+TESTS: dict[Kind, str] = {
+    "labels": "put a test.csv with columns text,label",
+    "tagging": "put a test.conll with a word and its tag on each line",
+    "mlm": "put a test.txt with a text on each line",
+}
+
+
 @dataclass(frozen=True)
 class Scoring:
     """Labelled texts and an opened adapter that is to read them.
@@ -109,29 +94,26 @@ class Scoring:
     dialect: Dialect
     has_id: bool
 
-    def score(self, on_answer: Callable[[Answer], None] = lambda answer: None) -> Scores:
-        """Label every text and compare.
+    def score(self, on_answer: OnAnswer = lambda answer: None) -> Scores:
+        """Ask every text and compare.
 
         Args:
-            on_answer: Told each answer.
+            on_answer: Told each answer, but of masked words, where all texts are asked at once.
 
         Raises:
             DataError: There is no text that can be used.
         """
         left, notes = Left(), list[str]()
-        texts = every_row(self.file, self.labeller.task.labels, True, notes, self.dialect)
-        table, loss = _compared(self.labeller, texts, left, on_answer)
+        texts = every_row(self.file, self.labeller.task, True, notes, self.dialect)
+        kind = self.labeller.task.kind
+        if kind == "mlm":
+            scores = score_masked(self.labeller, texts, left)
+        else:
+            of_kind = score_tags if kind == "tagging" else score_labels
+            scores = of_kind(self.labeller, texts, left, on_answer)
         told = [f"read with {', '.join(notes)}"] * bool(notes) + [str(left)] * bool(left.lines)
-        return Scores(
-            accuracy=table.accuracy or 0.0,
-            loss=loss,
-            texts=table.total,
-            left_out=tuple(left.lines),
-            labels=tuple(table.scores()),
-            confusion=table,
-            data=self.file,
-            notes=tuple(told),
-        )
+        lines = tuple(left.lines)
+        return replace(scores, left_out=lines, data=self.file, notes=tuple(told))
 
 
 def open_scoring(
@@ -146,44 +128,45 @@ def open_scoring(
     prior: Place | None = None,
 ) -> Scoring:
     """Look at the texts, then open the adapter; see `evaluate`."""
-    folder = place(data)
-    file = file_of(folder)
-    first = next(every_row(file, (), True, [], dialect), None)
+    chosen, opened = _task_beside(data, adapter, task), place_or_none(adapter)
+    kind = kind_asked(opened, chosen)
+    file = file_of(place(data), kind)
+    first = next(every_row(file, Labels((), kind), True, [], dialect), None)
     has_id = first is not None and find(list(first.row), "id") is not None
-    own, opened = task_file(folder), place_or_none(adapter)
-    is_wanted = opened is None or not is_exported(opened)  # an export has a task of its own
-    chosen = task or (own if is_wanted and own.is_file() else None)
     labeller = open_labeller(opened, chosen, str(base), engine, memory_budget, device)
     balanced = with_prior(labeller, place_or_none(prior), dialect)
     return Scoring(balanced, file, dialect, has_id)
 
 
-def file_of(data: Path) -> Path:
-    """The labelled texts to score on.
+def scored_file(data: Place, adapter: Place | None, task: Asked | None) -> Path:
+    """The texts that `open_scoring` finds.
 
     Raises:
         DataError: A folder without test texts.
     """
-    found = files_of(data)
+    chosen = _task_beside(data, adapter, task)
+    return file_of(place(data), kind_asked(place_or_none(adapter), chosen))
+
+
+def _task_beside(data: Place, adapter: Place | None, task: Asked | None) -> Asked | None:
+    """The task that is named, or the one beside the texts where an adapter has none of its own."""
+    own, opened = task_file(place(data)), place_or_none(adapter)
+    is_wanted = opened is None or not is_exported(opened)
+    return task or (own if is_wanted and own.is_file() else None)
+
+
+def file_of(data: Path, kind: Kind = "labels") -> Path:
+    """The texts to score on, whose answers are known; of `mlm` it may be a folder of files.
+
+    Raises:
+        DataError: A folder without test texts.
+    """
+    found = files_of(data, kind)
     if data.is_file():
         return data
     if "test" not in found:
-        others = " or ".join(str(path) for part, path in found.items() if part == "labelled")
+        trained = ("labelled", "unlabelled") if kind == "mlm" else ("labelled",)
+        others = " or ".join(str(path) for part, path in found.items() if part in trained)
         hint = f", or give --data {others}, whose texts may have been trained on" if others else ""
-        raise DataError(f"{data} holds no test.*; put a test.csv with columns text,label{hint}")
+        raise DataError(f"{data} holds no test.*; {TESTS[kind]}{hint}")
     return found["test"]
-
-
-def _compared(
-    labeller: Labeller, texts: Iterable[Found], left: Left, on_answer: Callable[[Answer], None]
-) -> tuple[Confusion, float]:
-    task, gold, read, losses = labeller.task, list[int](), list[int](), list[float]()
-    index = {label: number for number, label in enumerate(task.labels)}
-    for answer in answers(labeller, texts, left):
-        gold.append(index[answer.example.label or ""])
-        read.append(answer.index)
-        losses.append(-float(answer.log_probabilities[gold[-1]]))
-        on_answer(answer)
-    if not gold:
-        raise DataError(f"there is no labelled text to score on; {left}")
-    return Confusion.of(task.labels, gold, read), math.fsum(losses) / len(losses)

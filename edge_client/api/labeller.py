@@ -1,4 +1,4 @@
-"""Texts labelled by an adapter, or by the base alone, piece by piece.
+"""An adapter, or the base alone, opened to answer; and texts labelled by it, piece by piece.
 
 Memory is bounded however many texts there are, and answers come in the texts' order.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.adapters.peft_folder import is_exported, read_peft_folder
+from edge_client.adapters.peft_folder import is_exported, read_origin, read_peft_folder
 from edge_client.adapters.peft_import import read_peft_adapter
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.api.given import Asked, as_task
@@ -22,21 +22,26 @@ from edge_client.personal.choice import chosen_in
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import parse_budget
 from edge_client.texts.examples import Example, Found
-from edge_client.texts.tasks import Task, TaskError
+from edge_client.texts.tasks import Kind, Task, TaskError
 from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import Training
 
 PIECE_TEXTS, PIECE_CHARACTERS = 256, 1 << 20  # labelled at once
 NAMED = 10  # lines left out that are named
+ASKING: dict[Kind, str] = {  # what answers each kind in Python
+    "labels": "smidgen.predict",
+    "tagging": "smidgen.tag",
+    "mlm": "smidgen.fill",
+}
 
 
 @dataclass(frozen=True)
 class Labeller:
-    """An adapter (or the base alone) that can label texts.
+    """An adapter (or the base alone) that answers texts: what its task asks.
 
     Attributes:
         engine: What computes.
-        task: What is told apart.
+        task: What is asked.
         spec: The adapter.
         prior: Mean log-probability of each label, which is taken off every answer; empty: nothing.
     """
@@ -45,6 +50,20 @@ class Labeller:
     task: Task
     spec: AdapterSpec
     prior: tuple[float, ...] = ()
+
+    def check_kind(self, kind: Kind, asked: str) -> None:
+        """Refuse an adapter of another kind of task than what is asked of it is for.
+
+        Args:
+            kind: What is asked for.
+            asked: By what.
+
+        Raises:
+            AdapterError: Names what the adapter is for.
+        """
+        own = self.task.kind
+        said = f"{asked} is for tasks of kind {kind}; {self.task.name!r} is of kind {own}: take "
+        demand(own == kind, f"{said}{ASKING[own]}", AdapterError)
 
     @property
     def needs_pairs(self) -> bool:
@@ -89,6 +108,13 @@ def open_labeller(
     return Labeller(computer, chosen, spec)
 
 
+def kind_asked(adapter: Path | None, task: Asked | None) -> Kind:
+    """The kind of task that `open_labeller` will find; `labels` where it will refuse."""
+    if adapter is not None and is_exported(adapter):
+        return read_origin(adapter).task.kind
+    return as_task(task).kind if task else "labels"
+
+
 def adapter_or_own(adapter: Path | None, personal: Path | None) -> Path | None:
     """The folder of the adapter to answer with; none for the base alone.
 
@@ -117,12 +143,21 @@ def _adapter(
             AdapterError,
         )
         if task is not None:
+            _check_kind(folder, origin.task, as_task(task))
             _check_labels(folder, origin.task, as_task(task))
         return origin.task, parse_adapter(origin.adapter), state
     chosen = as_task(task or "")
     if folder is None:
+        said = f"task {chosen.name!r} tags words, which the base alone cannot; give --adapter"
+        demand(chosen.kind != "tagging", said, AdapterError)
         return chosen, parse_adapter("lora:1"), None  # whose first values change nothing
-    return chosen, *read_peft_adapter(folder, base, len(chosen.labels))
+    return chosen, *read_peft_adapter(folder, base, chosen)
+
+
+def _check_kind(folder: Path, own: Task, named: Task) -> None:
+    """Refuse a task of another kind than an export's."""
+    said = f"--adapter {folder} is for a task of kind {own.kind}, --task of kind {named.kind}"
+    demand(own.kind == named.kind, f"{said}; leave --task away", TaskError)
 
 
 def _check_labels(folder: Path, own: Task, named: Task) -> None:
@@ -190,7 +225,7 @@ class Answer:
 
 def answers(labeller: Labeller, texts: Iterable[Found], left: Left) -> Iterator[Answer]:
     """Label texts in their order; those without a text go to `left`."""
-    for piece in _pieces(_usable(labeller, texts, left)):
+    for piece in pieces(labeller, texts, left):
         examples = [example for _, example in piece]
         rows = _without(labeller.engine.predict(examples), labeller.prior)
         for (found, example), row in zip(piece, rows, strict=True):
@@ -220,10 +255,13 @@ def _usable(
             yield found, found.example
 
 
-def _pieces(texts: Iterable[tuple[Found, Example]]) -> Iterator[list[tuple[Found, Example]]]:
+def pieces(
+    labeller: Labeller, texts: Iterable[Found], left: Left
+) -> Iterator[list[tuple[Found, Example]]]:
+    """Texts that can be asked, as many at once as are read; the others go to `left`."""
     piece: list[tuple[Found, Example]] = []
     room = PIECE_CHARACTERS
-    for found, example in texts:
+    for found, example in _usable(labeller, texts, left):
         piece.append((found, example))
         room -= len(example.text) + len(example.text_b)
         if len(piece) == PIECE_TEXTS or room <= 0:

@@ -158,6 +158,8 @@ def _shared(folder: Place | None, base: Base, task: Task) -> Given | None:
         f"--shared {folder} is a net for adapters, which answers no text; give it as --generator",
         AdapterError,
     )
+    said = f"--shared {folder} is for a task of kind {origin.task.kind}, this one is of kind "
+    demand(origin.task.kind == task.kind, f"{said}{task.kind}; give one of that")
     demand(
         origin.task.labels == task.labels,
         f"--shared {folder} is of labels {', '.join(origin.task.labels)}; the task has "

@@ -7,11 +7,11 @@ import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from edge_client.adapters.banks import computed
+from edge_client.adapters.initial import check_asked
 from edge_client.adapters.spec import parse_adapter
-from edge_client.api.given import Place, place_or_none, training_of
+from edge_client.api.given import Asked, Place, as_task, place_or_none, training_of
 from edge_client.bases.base import EMBEDDED, BaseError, open_base
-from edge_client.engine.budgeted import facts_in_process
+from edge_client.engine.budgeted import facts_in_process, workload
 from edge_client.engine.devices import measured_card_flops
 from edge_client.engine.opening import engine_name, runtime_bytes
 from edge_client.planning.corrections import Corrections
@@ -23,10 +23,12 @@ from edge_client.planning.planner import Correct, Option, as_estimated, choose, 
 from edge_client.planning.resources import Resources, measured_flops, read_facts
 from edge_client.planning.sizes import AUTO, auto_budget, parse_budget
 from edge_client.planning.step_cost import Rates, layer_forwards
+from edge_client.texts.tasks import Task
 from edge_client.wire.training import Training
 
 STATES = Path(".local") / "state" / "smidgen"  # below the user's home
 ADAPTER = "lora:8"
+TWO_LABELS = Task("any", ("a", "b"), ("{text} [MASK]",), {"a": "a", "b": "b"})
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def plan(
     base: Place = EMBEDDED,
     *,
     adapter: str = ADAPTER,
+    task: Asked | None = None,
     batch: int = Training.batch,
     tokens: int = Training.tokens,
     memory_budget: str = AUTO,
@@ -93,6 +96,7 @@ def plan(
     Args:
         base: Folder, hub name or `embedded`.
         adapter: Such as `lora:8`, `prompt:8`, `bias`, `head`.
+        task: What is asked, as `train` takes it; by default one of two labels of each text.
         batch: Texts in one step.
         tokens: Longest input.
         memory_budget: Such as `512M`; `auto`: 60 % of what is available now; on a card of its own
@@ -103,14 +107,16 @@ def plan(
         state: State folder, whose measured peaks correct the estimates; the usual one if None.
 
     Raises:
-        WrongInput: No such base, adapter or engine, or a budget below the smallest plan.
+        WrongInput: No such base, adapter, task or engine, an adapter that cannot answer the task,
+            or a budget below the smallest plan.
     """
     asked, name = parse_budget(memory_budget), engine_name(engine, device)
-    asked_of, base_id = _work(str(base), adapter, batch, tokens, bits, name)
+    training = training_of(batch=batch, tokens=tokens)
+    asked_of, base_id = _work(str(base), adapter, task, training, bits, name)
     facts = _facts(name, device, asked_of.bits)
     work = replace(asked_of, device=facts.device)
     corrections = Corrections(state_folder(state) / "corrections.json")
-    correct = corrections.corrector(base_id, work.computer, str(work.spec))
+    correct = corrections.corrector(base_id, work.computer, work.what)
     flops = measured_flops() if facts.accelerator is None else measured_card_flops()
     return plans_of(work, facts, asked, flops, correct)
 
@@ -161,14 +167,20 @@ def state_folder(given: Place | None, name: str = "") -> Path:
 
 
 def _work(
-    base: str, adapter: str, batch: int, tokens: int, bits: int | None, engine: str
+    base: str,
+    adapter: str,
+    task: Asked | None,
+    training: Training,
+    bits: int | None,
+    engine: str,
 ) -> tuple[Workload, str]:
     if bits not in (None, 4, 8, 16):
         raise BaseError(f"--bits {bits} is not one of 4, 8 and 16")
-    training_of(batch=batch, tokens=tokens)
+    spec, asked = parse_adapter(adapter), TWO_LABELS if task is None else as_task(task)
+    check_asked(spec, asked)
     opened = open_base(base)
-    spec, width = computed(parse_adapter(adapter), opened.shape), bits or opened.bits
-    return Workload(opened.shape, width, spec, batch, tokens, engine=engine), opened.base_id
+    work = workload(engine, opened, asked, spec, training)
+    return replace(work, bits=bits or opened.bits), opened.base_id
 
 
 def _planned(option: Option, budget: int, rates: Rates) -> Planned:

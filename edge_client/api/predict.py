@@ -68,14 +68,14 @@ def predict(
 
     Raises:
         WrongInput: An empty text or something else than a text, no such adapter, or one of
-            another base; no task is known, or it has other labels than the adapter.
+            another base or kind; no task is known, or it has other labels than the adapter.
         Failed: The engine could not do it.
     """
-    demand(not isinstance(texts, str), "texts: a list of texts is expected, came one text")
-    found = [_found(number, text) for number, text in enumerate(texts, start=1)]
+    found = found_texts(texts)
     folder = adapter_or_own(place_or_none(adapter), place_or_none(personal))
     labeller = open_labeller(folder, task, str(base), engine, memory_budget, device)
     with closing(labeller.engine):
+        labeller.check_kind("labels", "smidgen.predict")
         lacking = next((f.line for f in found if f.example and not f.example.text_b), 0)
         demand(
             not (labeller.needs_pairs and lacking),
@@ -85,12 +85,27 @@ def predict(
         return [_prediction(answer, labeller) for answer in answers(labeller, found, Left())]
 
 
-def _found(number: int, text: Text) -> Found:
+def found_texts(texts: Iterable[Text], *, has_pairs: bool = True) -> list[Found]:
+    """Texts of a list, by their numbers from 1.
+
+    Args:
+        texts: The texts.
+        has_pairs: Whether one may be a tuple of two.
+
+    Raises:
+        WrongInput: One is empty, or something else than a text; or they are one text.
+    """
+    demand(not isinstance(texts, str), "texts: a list of texts is expected, came one text")
+    return [_found(number, text, has_pairs) for number, text in enumerate(texts, start=1)]
+
+
+def _found(number: int, text: Text, has_pairs: bool) -> Found:
     pair = (text, "") if isinstance(text, str) else text
-    is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+    is_pair = isinstance(pair, tuple | list) and len(pair) == 2 and (has_pairs or pair is not text)
+    expected = "a text or a tuple of two" if has_pairs else "a text"
     demand(
         is_pair and all(isinstance(one, str) for one in pair),
-        f"text {number}: a text or a tuple of two is expected, came {type(text).__name__}",
+        f"text {number}: {expected} is expected, came {type(text).__name__}",
     )
     first, second = pair
     demand(first.strip() != "", f"text {number} is empty; there is nothing to label in it")

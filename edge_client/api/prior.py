@@ -13,6 +13,7 @@ from edge_client.api.labeller import Labeller, Left, answers
 from edge_client.errors import demand
 from edge_client.texts.dialect import Dialect
 from edge_client.texts.examples import every_row
+from edge_client.texts.tasks import ANY
 
 FEWEST = 8  # texts; fewer say more of themselves than of the adapter
 
@@ -33,9 +34,11 @@ def with_prior(labeller: Labeller, file: Path | None, dialect: Dialect) -> Label
     """
     if file is None:
         return labeller
+    kind = labeller.task.kind
+    demand(kind == "labels", f"--prior is for labels of texts; the task is of kind {kind}")
     demand(file.is_file(), f"--prior {file}: there is no such file")
     plain = replace(labeller, prior=())
-    left, texts = Left(), every_row(file, (), False, [], dialect)
+    left, texts = Left(), every_row(file, ANY, False, [], dialect)
     total, count = np.zeros(len(labeller.task.labels)), 0
     for answer in answers(plain, texts, left):
         total, count = total + answer.log_probabilities, count + 1

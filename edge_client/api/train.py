@@ -12,16 +12,17 @@ from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.peft_folder import (
     Exported,
     check_adapter_folder,
-    check_exportable,
     write_peft_folder,
 )
-from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
+from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter, usual_adapter
 from edge_client.api.given import Asked, Place, place, task_for, training_of
 from edge_client.api.plan import ADAPTER
 from edge_client.bases.base import EMBEDDED, Base, open_base
 from edge_client.engine.budgeted import open_within, ready_engine
 from edge_client.engine.engine import Engine
-from edge_client.engine.trainer import Evaluation, Trained, evaluate
+from edge_client.engine.scoring.evaluation import Evaluation, evaluate
+from edge_client.engine.scoring.measure import MEASURES, Measure, measured
+from edge_client.engine.trainer import Trained
 from edge_client.engine.trainer import train as train_round
 from edge_client.errors import demand
 from edge_client.metering.memory import PeakSpan
@@ -29,10 +30,12 @@ from edge_client.planning.cuda.accelerator import CPU, DevicePeak
 from edge_client.planning.plan import Plan
 from edge_client.planning.sizes import AUTO, parse_budget
 from edge_client.planning.words import plan_in_words
+from edge_client.texts.cuts import cuts_in_words
 from edge_client.texts.dialect import Dialect
-from edge_client.texts.examples import ClientData, read_folder
+from edge_client.texts.examples import ClientData, Example, read_folder
+from edge_client.texts.parts import LACKS
 from edge_client.texts.rows import DataError
-from edge_client.texts.tasks import Task
+from edge_client.texts.tasks import OUTSIDE, Task
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training
@@ -49,7 +52,7 @@ class TrainedAdapter:
         folder: The PEFT folder it was written to.
         num_examples: Texts of a round.
         loss: Mean cross-entropy over the last pass, in nats.
-        accuracy_before: Share of right labels of the test texts before; None without any.
+        accuracy_before: Share of right answers on the test texts before; None without any.
         accuracy_after: The same after training.
         test_examples: Test texts.
         plan: How a step was computed.
@@ -58,6 +61,10 @@ class TrainedAdapter:
             where the kernel does not let one begin.
         device: What it was trained on, `cpu` or `cuda`.
         device_peak: Most memory of the CUDA device, measured by torch; None without one.
+        measure: What such adapters are compared by: of labels `accuracy`, of tags `f1`, of masked
+            words `perplexity`.
+        score_before: That figure on the test texts before; None without any.
+        score_after: The same after training.
     """
 
     folder: Path
@@ -71,6 +78,9 @@ class TrainedAdapter:
     peak_rss_bytes: int
     device: str = CPU
     device_peak: DevicePeak | None = None
+    measure: Measure = "accuracy"
+    score_before: float | None = None
+    score_after: float | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,7 @@ def train(
     engine: str = AUTO,
     device: str = CPU,
     memory_budget: str = AUTO,
-    adapter: str = ADAPTER,
+    adapter: str = "",
     prompt_init: str = "",
     rounds: int = ROUNDS,
     epochs: int = Training.epochs,
@@ -133,7 +143,8 @@ def train(
         engine: `auto`, `torch` or `onnx`.
         device: `cpu`, or `cuda` for the torch engine on a CUDA device.
         memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
-        adapter: Such as `lora:8`, `prompt:8`, `bias`, `head`.
+        adapter: Such as `lora:8`, `prompt:8`, `bias`, `head`; empty: `lora:8`, of tagging with
+            `+head`.
         prompt_init: Text a soft prompt starts from.
         rounds: Rounds of training; the optimizer starts afresh in each.
         epochs: Passes over the texts per round.
@@ -161,7 +172,9 @@ def train(
     demand(1 <= rounds <= MOST_ROUNDS, f"--rounds {rounds}: 1 to {MOST_ROUNDS} is expected")
     demand(0 <= seed < 2**63, f"--seed {seed}: 0 to 2^63 - 1 is expected")
     engine = ready_engine(engine, device)
-    budget, spec = parse_budget(memory_budget), _exportable(adapter)
+    budget, chosen = parse_budget(memory_budget), task_for(task, texts_in)
+    adapter = adapter or usual_adapter(chosen.kind, ADAPTER)
+    spec = _alone_spec(adapter)
     training = training_of(
         epochs=epochs,
         batch=batch,
@@ -171,7 +184,6 @@ def train(
         momentum=momentum,
         proximal=proximal,
     )
-    chosen = task_for(task, texts_in)
     dialect = Dialect(text_column, label_column, delimiter, encoding)
     texts = labelled_texts(texts_in, chosen, dialect)
     opened = open_base(str(base))
@@ -182,16 +194,20 @@ def train(
     ) as computer:
         computer.load_adapter(first)
         tell(f"plan: {plan_in_words(computer.option)}")
+        if chosen.kind == "tagging" and texts.test and not any(map(has_entities, texts.test)):
+            tell("the test texts hold no entities, so the F1 of entities says nothing")
+        for line in cuts_in_words(computer.encoder, texts, training.tokens):
+            tell(line)
         done = _train(computer, alone, tell)
         origin = Exported(adapter, opened.peft_name, opened.base_id, opened.architecture, chosen)
         body = encode_adapter(computer.adapter())
         write_peft_folder(folder, origin, body, _card(alone, done))
-        return _trained(folder, computer, done, device, span.peak_bytes())
+        return _trained(folder, computer, alone, done, device, span.peak_bytes())
 
 
-def _exportable(adapter: str) -> AdapterSpec:
+def _alone_spec(adapter: str) -> AdapterSpec:
+    """An adapter that one device can train."""
     spec = parse_adapter(adapter)
-    check_exportable(spec)
     demand(
         not spec.net,
         f"adapter {spec}: such a net is trained by a run of many devices: `smidgen coordinator "
@@ -201,18 +217,21 @@ def _exportable(adapter: str) -> AdapterSpec:
     return spec
 
 
+def has_entities(example: Example) -> bool:
+    """Whether a word of a tagged text belongs to one."""
+    return any(tag != OUTSIDE for tag in example.tags)
+
+
 def labelled_texts(data: Path, task: Task, dialect: Dialect) -> ClientData:
-    """A device's texts, of which some have a label.
+    """A device's texts, of which some can be trained on.
 
     Raises:
-        DataError: None has.
+        DataError: None can.
     """
-    texts = read_folder(data, task.labels, dialect)
-    if not texts.labelled:
-        raise DataError(
-            f"{data} holds no labelled texts to train on; put a labelled.csv with columns "
-            "text,label there"
-        )
+    texts = read_folder(data, task, dialect)
+    what = "texts" if task.kind == "mlm" else "labelled texts"
+    said = f"{data} holds no {what} to train on; {LACKS[task.kind]}"
+    demand(bool(texts.labelled), said, DataError)
     return texts
 
 
@@ -233,28 +252,40 @@ def _score(engine: Engine, texts: ClientData) -> Evaluation | None:
 
 
 def _card(alone: _Alone, done: _Rounds) -> Card:
-    scores = {0: done.before, alone.rounds: done.after}
-    accuracies = {index: score.accuracy for index, score in scores.items() if score}
-    today = datetime.now(tz=timezone.utc).date().isoformat()
-    return Card(alone.rounds, 1, accuracies, today, version(), licence_of(alone.base))
+    both = {0: done.before, alone.rounds: done.after}
+    scores, kind = {index: score for index, score in both.items() if score}, alone.task.kind
+    figures = {index: measured(kind, score) for index, score in scores.items()}
+    return Card(
+        rounds=alone.rounds,
+        devices=1,
+        accuracies={index: score.accuracy for index, score in scores.items()},
+        date=datetime.now(tz=timezone.utc).date().isoformat(),
+        version=version(),
+        licence=licence_of(alone.base),
+        entity_f1=figures if kind == "tagging" else {},
+        losses={index: score.loss for index, score in scores.items()},
+    )
 
 
 def _trained(
-    folder: Path, engine: Engine, done: _Rounds, device: str, peak_bytes: int
+    folder: Path, engine: Engine, alone: _Alone, done: _Rounds, device: str, peak_bytes: int
 ) -> TrainedAdapter:
-    before, after = done.before, done.after
+    before, after, kind = done.before, done.after, alone.task.kind
     return TrainedAdapter(
         folder=folder,
         num_examples=done.last.num_examples,
         loss=done.last.loss,
         accuracy_before=before.accuracy if before else None,
         accuracy_after=after.accuracy if after else None,
-        test_examples=after.num_examples if after else 0,
+        test_examples=len(alone.texts.test),
         plan=engine.plan,
         predicted_peak_bytes=engine.option.predicted_peak_bytes,
         peak_rss_bytes=peak_bytes,
         device=device,
         device_peak=engine.device_peak(),
+        measure=MEASURES[kind],
+        score_before=measured(kind, before) if before else None,
+        score_after=measured(kind, after) if after else None,
     )
 
 

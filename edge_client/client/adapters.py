@@ -126,10 +126,16 @@ def take_home(state: ClientState, terms: Terms, settings: Settings, over: Over, 
         architecture=base.architecture,
         task=terms.task,
     )
+    is_tagging = terms.task.kind == "tagging"
+    is_last = over.kept_round is None
+    trained = over.rounds if over.kept_round is None else over.kept_round
+    scores = {index: one for index, one in over.accuracies.items() if index <= trained}
     card = Card(
-        rounds=over.rounds,
+        rounds=trained,
         devices=over.devices,
-        accuracies=over.accuracies,
+        accuracies={} if is_tagging else scores,
+        entity_f1=scores if is_tagging else {},
+        losses={index: one for index, one in over.losses.items() if index <= trained},
         date=date.today().isoformat(),
         version=settings.version,
         licence=licence_of(base),
@@ -137,10 +143,11 @@ def take_home(state: ClientState, terms: Terms, settings: Settings, over: Over, 
     newest, own = settings.out or state.folder / "adapter", state.finished_run(terms.run_name)
     rounds = f"{over.rounds} round{'' if over.rounds == 1 else 's'}"
     finished = f"run {terms.run_name} is finished after {rounds}: {ENDED[over.ended]}"
+    its = "its adapter" if is_last else f"its best adapter, of round {trained},"
     lack: Exception | None = None
     try:
         write_peft_folder(newest, exported, body, card)
-        log.info("%s; its adapter is in %s", finished, newest)
+        log.info("%s; %s is in %s", finished, its, newest)
     except (Failed, WrongInput, OSError) as error:
         log.error("the finished adapter cannot be written to %s: %s", newest, error)
         lack = error
@@ -153,5 +160,5 @@ def take_home(state: ClientState, terms: Terms, settings: Settings, over: Over, 
         log.warning("run %s is not kept beside the next one: %s", terms.run_name, error)
     state.close_finished()
     if lack is not None:
-        log.info("%s; its adapter is in %s", finished, own)
+        log.info("%s; %s is in %s", finished, its, own)
     return str(newest if lack is None else own)

@@ -4,19 +4,17 @@ The client loop and the simulation both answer by this function, so a simulated 
 one without a network: equal work gives equal bytes.
 """
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
-
-import numpy as np
 
 from edge_client.adapters.spec import net_in
 from edge_client.client.state import Answer
 from edge_client.codecs.codec import AUTO, PLAIN
 from edge_client.engine.engine import Engine
-from edge_client.engine.trainer import evaluate, train
+from edge_client.engine.scoring.evaluation import evaluate
+from edge_client.engine.trainer import train, weight_of
 from edge_client.guest.steps import Keeper
 from edge_client.labelling.book import Notes, TrainingDone
+from edge_client.labelling.drawn_texts import capped, sampled, tests_of
 from edge_client.labelling.label_work import label, pseudo_texts, training_forwards
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.labelling.terms import terms_of
@@ -74,7 +72,7 @@ def answer(
     elif work.kind == "label":
         finished = _label(engine, own, work, notes)
     else:
-        finished = _evaluate(engine, own.data, work)
+        finished = _evaluate(engine, own.data, work, device_id)
     spent = finished.report.layer_forwards + engine.layer_forwards - before
     return replace(finished, report=replace(finished.report, layer_forwards=spent))
 
@@ -88,12 +86,20 @@ def _train(
     keeper: Keeper | None,
     held: Held | None,
 ) -> Answer:
-    """Train on the labelled texts, and on those with a pseudo-label; gold labels come first."""
+    """Train on the labelled texts, and on those with a pseudo-label; gold labels come first.
+
+    Where a round draws its texts the update still weighs what all of them do: devices that draw
+    equally many count by what they hold.
+    """
     seed = derive_seed(work.seed, "train", device_id, work.round_index)
     gold, terms = own.data.labelled, None if work.labelling is None else terms_of(work)
     pseudo, weights = pseudo_texts(own, terms, notes)
     texts, weighed = [*gold, *pseudo], [1.0] * len(gold) + weights
-    rows = drawn([text.label for text in texts], len(gold), work.most, seed)
+    is_sampled = work.training.least_samples > 0
+    if is_sampled:
+        rows = sampled(len(texts), work.training, seed)
+    else:
+        rows = capped([text.label for text in texts], len(gold), work.most, seed)
     trained = train(
         engine,
         [texts[row] for row in rows],
@@ -106,11 +112,14 @@ def _train(
     if terms is not None:
         notes.add(TrainingDone(work.work_id, training_forwards(engine, terms, len(rows))))
     steps = trained.steps if held and held.own is not None else 0
-    update = Update(work.work_id, trained.num_examples, trained.delta, steps)
+    num_examples = trained.num_examples
+    if is_sampled:
+        num_examples = weight_of(len(texts), weighed if pseudo else None)
+    update = Update(work.work_id, num_examples, trained.delta, steps)
     report = Report(
         work.work_id,
         "done",
-        trained.num_examples,
+        num_examples,
         trained.loss,
         pseudo_labels=len(pseudo),
         layer_forwards=trained.earlier_forwards,
@@ -163,30 +172,6 @@ def _shift(engine: Engine, held: Held | None) -> AdapterState:
     return shift
 
 
-def drawn(labels: Sequence[str | None], gold: int, most: int, seed: int) -> list[int]:
-    """Rows to train on: of each label all, or as many as may be, drawn; ascending.
-
-    Gold labels win: of a label nothing else is drawn while there is a gold one left.
-
-    Args:
-        labels: The texts' labels, gold ones first.
-        gold: How many these are.
-        most: Most texts of one label; 0 for no cap.
-        seed: The work's seed.
-    """
-    if not most:
-        return list(range(len(labels)))
-    generator = np.random.Generator(np.random.PCG64(derive_seed(seed, "drawn")))
-    counts: Counter[str | None] = Counter()
-    kept = []
-    order = generator.permutation(len(labels)).tolist()
-    for row in sorted(order, key=lambda row: row >= gold):  # stable
-        if counts[labels[row]] < most:
-            counts[labels[row]] += 1
-            kept.append(row)
-    return sorted(kept)
-
-
 def _label(engine: Engine, own: OwnTexts, work: Work, notes: Notes) -> Answer:
     """Look for pseudo-labels."""
     found = label(engine, own, terms_of(work), notes)
@@ -201,20 +186,22 @@ def _label(engine: Engine, own: OwnTexts, work: Work, notes: Notes) -> Answer:
     return Answer(report, None)
 
 
-def _evaluate(engine: Engine, data: ClientData, work: Work) -> Answer:
-    """Evaluate on the texts kept aside; who keeps none says so and counts nothing.
+def _evaluate(engine: Engine, data: ClientData, work: Work, device_id: str) -> Answer:
+    """Evaluate on the texts kept aside, or a share of them; who keeps none counts nothing.
 
     The report says too how many texts the device holds a gold label of: one that holds none is not
     asked to train.
     """
     report = Report(work.work_id, "done", labelled=len(data.labelled))
     if data.test:
-        score = evaluate(engine, data.test)
+        rows = tests_of(work, device_id, len(data.test))
+        score = evaluate(engine, [data.test[row] for row in rows])
         report = replace(
             report,
             num_examples=score.num_examples,
             loss=score.loss,
             accuracy=score.accuracy,
             mean_log_probabilities=score.mean_log_probabilities if work.labelling else (),
+            entities=score.entities,
         )
     return Answer(report, None)

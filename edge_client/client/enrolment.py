@@ -26,7 +26,9 @@ from edge_client.planning.resources import memory_bytes, usable_cores
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
+from edge_client.texts.parts import LACKS
 from edge_client.texts.rows import DataError
+from edge_client.texts.tasks import Wanted
 from edge_client.wire.fleet import (
     REVOKED,
     DeviceFacts,
@@ -167,7 +169,7 @@ def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> Members
     Args:
         settings: What the client was started with.
         terms: What is asked.
-        folder: The device's texts, by the run's labels.
+        folder: The device's texts, as the run's task reads them.
 
     Returns:
         How it takes part: in the run's rank, or where its owner or its memory allows less, in the
@@ -182,9 +184,9 @@ def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> Members
     """
     check_base(settings, terms.base_id, terms.base_name, is_offered=terms.pack is not None)
     settings.limits.check(terms.training)
-    check_texts(settings, folder.read(), is_labelling=terms.labelling is not None)
+    check_texts(settings, terms.task, folder.read(), is_labelling=terms.labelling is not None)
     spec, lack = parse_adapter(terms.adapter_spec), None
-    work = (terms.training, len(terms.task.labels), settings.budget_bytes, settings.device)
+    work = (terms.training, terms.task, settings.budget_bytes, settings.device)
     largest = largest_rank(spec, settings.base.shape)
     rank = min(largest, max(1, int(settings.limits.rank)))
     while True:
@@ -233,7 +235,7 @@ def _start_again(mine: str, base_name: str) -> str:
     return f"start it again with `--base {shlex.quote(base_name)}`"
 
 
-def check_texts(settings: Settings, data: ClientData, *, is_labelling: bool) -> None:
+def check_texts(settings: Settings, task: Wanted, data: ClientData, *, is_labelling: bool) -> None:
     """Refuse texts with which there is nothing to do in this run.
 
     Raises:
@@ -242,7 +244,8 @@ def check_texts(settings: Settings, data: ClientData, *, is_labelling: bool) -> 
     if not (data.labelled or data.test or (is_labelling and data.unlabelled)):
         raise DataError(
             f"{settings.data} holds unlabelled texts alone, and in this run devices do not label; "
-            "put a labelled.csv with columns text,label there"
+            f"{LACKS[task.kind]}"
         )
     if not data.labelled and not is_labelling:
-        log.info("no labelled texts here: this device evaluates adapters and does not train")
+        what = "texts to train on" if task.kind == "mlm" else "labelled texts"
+        log.info("no %s here: this device evaluates adapters and does not train", what)

@@ -21,9 +21,9 @@ from edge_client.planning.sizes import BudgetError
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import TaskError
 from edge_client.texts.tokens import TokenizerError
-from edge_client.wire.failures import Failure
 from edge_client.wire.fleet import REVOKED, Terms
 from edge_client.wire.messages import Report, WireError, Work
+from edge_client.wire.reported.failures import Failure
 
 MOST_IN_A_ROW = 3  # pieces of work that may fail one after the other
 # What may pass by itself; a device leaves if it has not passed within `Settings.grace_s`.

@@ -7,15 +7,23 @@ from collections.abc import Callable
 
 from edge_client.client.state import Answer
 from edge_client.codecs.codec import PLAIN
+from edge_client.labelling.drawn_texts import share_of
 from edge_client.tables import size
 from edge_client.texts.examples import ClientData
+from edge_client.texts.tasks import Kind
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import DOING, Waiting, Work
+from edge_client.wire.reported.entities import scores_of
 from edge_client.wire.tensors import codec_of
 
 log = logging.getLogger(__name__)
 
 SILENCE_S = 10.0
+ANSWERS: dict[Kind, str] = {  # what an evaluation counts
+    "labels": "texts",
+    "tagging": "words",
+    "mlm": "masked tokens",
+}
 
 
 class Teller:
@@ -126,9 +134,9 @@ def texts_in(work: Work, data: ClientData) -> int | None:
     """Texts that a piece of work goes through, repetitions included; None: it depends."""
     patterns = len(work.task.patterns) if work.task.ensemble else 1
     if work.kind == "evaluate":
-        return len(data.test) * patterns
+        return share_of(len(data.test), work.test_share) * patterns
     if work.kind == "train" and work.labelling is None:
-        return len(data.labelled) * work.training.epochs
+        return work.training.samples_of(len(data.labelled)) * work.training.epochs
     return None
 
 
@@ -147,13 +155,17 @@ def in_short(work: Work | None, finished: Answer, is_counted: bool) -> str:
         return f"{what} failed ({report.failure}){why}"
     seconds = sum(spent for phase, spent in report.cost.phases_s.items() if phase != "wait")
     gave = f"loss {report.loss:.3f}" if report.loss is not None else "done"
+    is_asked = work is not None and report.accuracy is not None
+    asked = ANSWERS[work.task.kind] if work is not None and is_asked else "texts"
     if report.pseudo_labels:
         gave += f", {report.pseudo_labels} pseudo-labels"
     if report.accuracy is not None:
         gave += f", accuracy {report.accuracy:.3f}"
+    if report.entities is not None and (f1 := scores_of(report.entities).strict) is not None:
+        gave += f", F1 of entities {f1:.3f}"
     late = "" if is_counted else "; it came too late and does not count"
     return (
-        f"{what}: {report.num_examples} texts, {gave}; {seconds:.1f} s, "
+        f"{what}: {report.num_examples} {asked}, {gave}; {seconds:.1f} s, "
         f"{size(report.cost.up_bytes)} up{_as_coded(finished)}, "
         f"{size(report.cost.down_bytes)} down{late}"
     )

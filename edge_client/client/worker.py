@@ -6,8 +6,9 @@ work are read again; those that cannot be read leave what was read before in use
 
 import logging
 from collections.abc import Callable
+from weakref import ReferenceType, ref
 
-from edge_client.adapters.spec import frozen_layers, net_in, parse_adapter
+from edge_client.adapters.spec import net_in, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.answers import answer
 from edge_client.client.enrolment import check_base, check_ready, check_texts
@@ -20,6 +21,7 @@ from edge_client.codecs.settings import codec_for
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
+from edge_client.engine.frozen_prefix import is_kept
 from edge_client.engine.limits import Watched
 from edge_client.engine.opening import engine_name
 from edge_client.guest.guest import Guest
@@ -30,7 +32,10 @@ from edge_client.labelling.book import FileNotes
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.metering.work import WorkMeter
 from edge_client.planning.words import plan_in_words
+from edge_client.texts.cuts import cuts_in_words
 from edge_client.texts.data_folder import DataFolder
+from edge_client.texts.examples import ClientData
+from edge_client.texts.tasks import Labels, wanted_by
 from edge_client.wire.control import Held
 from edge_client.wire.fleet import Membership, Terms
 from edge_client.wire.messages import Work
@@ -53,9 +58,10 @@ class Worker:
         self._engine: Engine | None = None
         self._engine_for: tuple[object, ...] = ()
         self._is_squeezed = False  # by a plan for short memory
-        self._folders: dict[tuple[str, ...], DataFolder] = {}  # by a run's labels
+        self._folders: dict[Labels, DataFolder] = {}  # by what a run's task reads
         self._own: OwnTexts | None = None
         self._is_told = False  # which of these texts are not read
+        self._cut: dict[str, ReferenceType[ClientData]] = {}  # whose cuts are told, by run
         self._notes: tuple[str, FileNotes] | None = None  # of one run
 
     def look(self, terms: Terms) -> Membership:
@@ -67,10 +73,10 @@ class Worker:
         """
         if self._engine_for != (terms.base_id, terms.task, terms.adapter_spec, terms.training):
             self._close_engine()  # its memory is what the plan is to fit in
-        labels = terms.task.labels
-        folder = self._folders.get(labels) or self._open_folder(labels)
+        wanted = wanted_by(terms.task)
+        folder = self._folders.get(wanted) or self._open_folder(wanted)
         joined = check_ready(self._settings.on_base(terms.base_id), terms, folder)
-        self._folders[labels] = folder
+        self._folders[wanted] = folder
         return joined
 
     def do(
@@ -175,8 +181,8 @@ class Worker:
         """Open them again with the next work, which mends a line that was cut short."""
         self._notes = None
 
-    def _open_folder(self, labels: tuple[str, ...]) -> DataFolder:
-        return DataFolder(self._settings.data, labels, self._settings.dialect)
+    def _open_folder(self, wanted: Labels) -> DataFolder:
+        return DataFolder(self._settings.data, wanted, self._settings.dialect)
 
     def _ready(self, work: Work) -> tuple[Engine, OwnTexts]:
         needed = (work.base_id, work.task, work.adapter_spec, work.training)
@@ -185,15 +191,25 @@ class Worker:
             self._engine_for != needed or self._is_squeezed != is_squeezed
         ):
             self._close_engine()  # of another work, or planned when memory was otherwise
-        labels = work.task.labels
-        data = self._folders.setdefault(labels, self._open_folder(labels)).read()
+        wanted = wanted_by(work.task)
+        data = self._folders.setdefault(wanted, self._open_folder(wanted)).read()
         if self._engine is None:
-            check_texts(self._settings, data, is_labelling=work.labelling is not None)
+            is_labelling = work.labelling is not None
+            check_texts(self._settings, wanted, data, is_labelling=is_labelling)
             self._engine, self._engine_for = self._opened(work, is_squeezed), needed
             self._is_squeezed = is_squeezed
         if self._own is None or self._own.data is not data:
             self._own, self._is_told = OwnTexts(data, self._engine.encoder.unknown_share), False
+        self._tell_cuts(self._engine, data, work)
         return self._engine, self._own
+
+    def _tell_cuts(self, engine: Engine, data: ClientData, work: Work) -> None:
+        """Say once of the texts at hand which of them this run does not read to their end."""
+        told = self._cut.get(work.run_id)
+        if told is None or told() is not data:
+            self._cut[work.run_id] = ref(data)
+            for line in cuts_in_words(engine.encoder, data, work.training.tokens):
+                log.warning("%s", line)
 
     def _opened(self, work: Work, is_squeezed: bool) -> Engine:
         spec, base = parse_adapter(work.adapter_spec), self._settings.on_base(work.base_id).base
@@ -208,7 +224,7 @@ class Worker:
             device=self._settings.device,
             is_squeezed=is_squeezed,
         )
-        if self._settings.cache_bytes and frozen_layers(spec, engine.layers):
+        if self._settings.cache_bytes and is_kept(work.task.kind, engine.frozen_layers):
             engine.remember(self._open_cache(base))
         short = ", for memory was short" if is_squeezed else ""
         log.info("plan: %s%s", plan_in_words(engine.option), short)

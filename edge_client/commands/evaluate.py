@@ -1,18 +1,20 @@
-"""`smidgen client evaluate`: how an adapter does on labelled texts, label by label."""
+"""`smidgen client evaluate`: how an adapter does on texts whose answers are known."""
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from edge_client.api.evaluate import Scores, file_of, open_scoring
+from edge_client.api.evaluate import Scoring, open_scoring, scored_file
 from edge_client.api.labeller import Answer
+from edge_client.api.scores import Scores
+from edge_client.api.tagger import Tagging
 from edge_client.bases.base import EMBEDDED
-from edge_client.commands.answers import check_results, progress, results
+from edge_client.commands.answers import check_other, progress
 from edge_client.commands.console import (
     BaseOption,
     BudgetOption,
@@ -25,16 +27,14 @@ from edge_client.commands.console import (
     LabelColumnOption,
     PriorOption,
     TextColumnOption,
-    shown,
 )
-from edge_client.engine.scores import Confusion, Mistake
+from edge_client.commands.kinds import labels, masked, tagging
+from edge_client.errors import demand
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
-from edge_client.tables import NARROW, Column, Table, render, share, show
+from edge_client.tables import Table, show
 from edge_client.texts.dialect import Dialect
-
-MISTAKES = 10  # pairs of labels that are shown where there are too many for a table
-LABEL = 24  # characters of a label in a table
+from edge_client.texts.tasks import Kind
 
 
 def evaluate(
@@ -53,7 +53,8 @@ def evaluate(
     device: DeviceOption = CPU,
     memory_budget: BudgetOption = AUTO,
     out: Annotated[
-        Path | None, typer.Option(help="File for each text's answer, .csv or .jsonl.")
+        Path | None,
+        typer.Option(help="File for each text's answer: .csv or .jsonl; of tags .jsonl or .conll."),
     ] = None,
     text_column: TextColumnOption = "",
     label_column: LabelColumnOption = "",
@@ -62,17 +63,20 @@ def evaluate(
     prior: PriorOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Score an adapter (or the base alone) on labelled texts: test.* of a folder, or a file."""
-    dialect = Dialect(text_column, label_column, delimiter, encoding)
-    file = file_of(data)
-    check_results(out, file)
-    scoring = open_scoring(data, adapter, task, base, engine, memory_budget, dialect, device, prior)
-    with (
-        results(out, scoring.labeller.task, is_gold=True, has_id=scoring.has_id) as write,
-        progress(is_shown=True) as advance,
-    ):
+    """Score an adapter (or the base alone) on test.* of a folder, or on a file.
 
-        def on_answer(answer: Answer) -> None:
+    Of labels, label by label; of tags, by the entities that they tell; of masked words, by
+    perplexity, language by language where the file names any.
+    """
+    dialect = Dialect(text_column, label_column, delimiter, encoding)
+    file = scored_file(data, adapter, task)
+    check_other(out, file)
+    scoring = open_scoring(data, adapter, task, base, engine, memory_budget, dialect, device, prior)
+    kind = scoring.labeller.task.kind
+    CHECKS[kind](out)
+    with _results(scoring, out) as write, progress(is_shown=True) as advance:
+
+        def on_answer(answer: Answer | Tagging) -> None:
             write(answer)
             advance()
 
@@ -80,66 +84,57 @@ def evaluate(
     for told in scores.notes:
         print(f"{file}: {told}", file=sys.stderr)
     if json_output:
-        print(json.dumps(_answer(scores, out)))
+        print(json.dumps(_answer(scores, out, JSON[kind])))
         return
-    show(*report(scores.confusion, scores.loss))
+    show(*REPORTS[kind](scores))
     if out is not None:
         print(f"\neach text's answer written to {out}")
 
 
-def _answer(scores: Scores, out: Path | None) -> dict[str, Any]:
-    table = scores.confusion
+@contextmanager
+def _results(scoring: Scoring, out: Path | None) -> Iterator[Callable[[Any], None]]:
+    task = scoring.labeller.task
+    if task.kind == "tagging":
+        with tagging.results(out, task, is_gold=True) as write:
+            yield write
+    elif task.kind == "labels":
+        with labels.results(out, task, is_gold=True, has_id=scoring.has_id) as written:
+            yield written
+    else:
+        yield lambda answer: None
+
+
+def _no_results(out: Path | None) -> None:
+    said = f"--out {out}: masked words have no answer of each text to write; leave --out away"
+    demand(out is None, said)
+
+
+CHECKS: dict[Kind, Callable[[Path | None], None]] = {
+    "labels": labels.check,
+    "tagging": tagging.check,
+    "mlm": _no_results,
+}
+JSON: dict[Kind, Callable[[Scores], dict[str, Any]]] = {
+    "labels": labels.scores_json,
+    "tagging": tagging.scores_json,
+    "mlm": masked.scores_json,
+}
+REPORTS: dict[Kind, Callable[[Scores], list[Table]]] = {
+    "labels": lambda scores: labels.report(scores.confusion, scores.loss),
+    "tagging": tagging.report,
+    "mlm": masked.report,
+}
+
+
+def _answer(
+    scores: Scores, out: Path | None, told: Callable[[Scores], dict[str, Any]]
+) -> dict[str, Any]:
     return {
         "data": str(scores.data),
         "texts": scores.texts,
         "left_out": list(scores.left_out),
         "accuracy": scores.accuracy,
         "loss": scores.loss,
-        "macro": table.macro(),
-        "labels": [asdict(score) for score in scores.labels],
-        "confusion": {"labels": list(table.labels), "counts": table.counts.tolist()},
+        **told(scores),
         "out": None if out is None else str(out),
     }
-
-
-def report(table: Confusion, loss: float) -> list[Table]:
-    """Figures for people."""
-    return [_per_label(table, loss), _confused(table)]
-
-
-def _per_label(table: Confusion, loss: float) -> Table:
-    names = ("precision", "recall", "f1")
-    rows = [
-        [shown(score.label, LABEL), str(score.count), *(share(getattr(score, n)) for n in names)]
-        for score in table.scores()
-    ]
-    macro = table.macro()
-    rows.append(["mean over labels", str(table.total), *(share(macro[name]) for name in names)])
-    columns = [Column("label", "word"), *map(Column, ("texts", "precision", "recall", "F1"))]
-    title = f"accuracy {share(table.accuracy)} on {table.total} texts, loss {loss:.3f}"
-    return Table(columns, rows, title)
-
-
-def _confused(table: Confusion) -> Table:
-    """The table of labels by what they are read as; of many labels the largest confusions."""
-    numbers = [str(number) for number in range(1, len(table.labels) + 1)]
-    heads = [f"{number} {shown(table.labels[int(number) - 1], LABEL)}" for number in numbers]
-    rows = [
-        [head, *map(str, counts)] for head, counts in zip(heads, table.counts.tolist(), strict=True)
-    ]
-    columns = [Column("label, read as:", "word"), *map(Column, numbers)]
-    whole = Table(columns, rows)
-    is_narrow = max(map(len, render(whole).splitlines())) <= NARROW
-    return whole if is_narrow else _largest(table.mistakes())
-
-
-def _largest(mistakes: Sequence[Mistake]) -> Table:
-    rows = [
-        [shown(mistake.label, LABEL), shown(mistake.read_as, LABEL), str(mistake.count)]
-        for mistake in mistakes[:MISTAKES]
-    ]
-    more = len(mistakes) - MISTAKES
-    said = f"and {more} other pairs of labels; --json has them all" if more > 0 else ""
-    none = "" if mistakes else "no text was read as another label"
-    columns = [Column("label", "word"), Column("read as", "word"), Column("texts")]
-    return Table(columns, rows, notes=[note for note in (said, none) if note])

@@ -27,6 +27,7 @@ from edge_client.tables import Column, Table, show
 from edge_client.texts.dialect import PLAIN, Dialect
 from edge_client.texts.examples import Example, read_folder
 from edge_client.texts.rows import DataError
+from edge_client.texts.tasks import ANY
 
 SHOWN = 60  # characters of a text
 
@@ -138,7 +139,7 @@ def _texts(data: Path | None, dialect: Dialect) -> dict[str, Example]:
     """Texts by id that have no label of the user's own."""
     if data is None:
         return {}
-    read = read_folder(data, (), dialect)
+    read = read_folder(data, ANY, dialect)
     gold = {text_id(example) for example in read.labelled}
     named = {text_id(example): example for example in read.unlabelled}
     return {name: example for name, example in named.items() if name not in gold}

@@ -26,7 +26,8 @@ from edge_client.commands.console import (
 )
 from edge_client.engine.budgeted import open_within, ready_engine
 from edge_client.engine.engine import Engine
-from edge_client.engine.trainer import evaluate
+from edge_client.engine.scoring.evaluation import evaluate
+from edge_client.errors import demand
 from edge_client.files import write_atomically
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
@@ -76,8 +77,10 @@ def patterns(
     """Ask this device's labelled texts by each pattern of a task: which one is right most often?"""
     computer = ready_engine(engine, device)
     chosen, file = task_for(task, data), _own_task_file(task, data) if write else None
+    said = f"task {chosen.name!r} of kind {chosen.kind} is asked by no pattern; one of labels is"
+    demand(chosen.kind == "labels", said, TaskError)
     dialect = Dialect(text_column, label_column, delimiter, encoding)
-    examples = read_folder(data, chosen.labels, dialect).labelled
+    examples = read_folder(data, chosen, dialect).labelled
     if not examples:
         raise TaskError(f"{data} holds no labelled texts to choose a pattern by")
     scores = score_patterns(partial(_open, base, computer, device), chosen, examples)

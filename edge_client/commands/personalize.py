@@ -24,10 +24,11 @@ from edge_client.commands.console import (
     TaskOption,
     TextColumnOption,
 )
+from edge_client.engine.scoring.measure import NAMES, in_words
 from edge_client.personal.way import Way
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
-from edge_client.tables import Column, Table, share, show, size
+from edge_client.tables import Column, Table, show, size
 from edge_client.wire.training import Training
 
 GENERATOR = "Folder of the net that a +generator or +rates run gave."
@@ -129,15 +130,19 @@ def _facts(done: PersonalAdapter, shared: Path | None) -> str:
     facts = {
         "ranks": how if done.alpha is None else f"{how}; alpha {done.alpha:g} of 1",
         "trained on": f"{done.num_examples} texts, loss {done.loss:.3f} in the last pass",
-        "accuracy": "not known: no test texts (a test.csv beside the others)",
+        NAMES[done.measure]: "not known: no test texts (a test.* beside the others)",
         "peak memory": f"{size(done.peak_rss_bytes)} measured, {size(done.predicted_peak_bytes)} "
         "predicted",
         "written to": str(done.folder),
         "next": f"smidgen client predict --adapter {done.folder} 'a text'",
     }
-    if done.accuracy is not None and done.accuracy_shared is not None:
-        own, other = share(done.accuracy), share(done.accuracy_shared)
-        facts["accuracy"] = f"{own}, {whose} {other}, on {done.test_examples} test texts"
+    if done.score is not None:
+        own, texts = in_words(done.measure, done.score), f"on {done.test_examples} test texts"
+        facts[NAMES[done.measure]] = f"{own}, {texts}; give --shared FOLDER to compare with it"
+    if done.score is not None and done.score_shared is not None:
+        other = in_words(done.measure, done.score_shared)
+        facts[NAMES[done.measure]] = f"{own}, {whose} {other}, {texts}"
         better = f"this one, not {whose}" if done.is_better else f"{whose}: keep to it"
-        facts["right more often"] = better if done.accuracy != done.accuracy_shared else "neither"
+        said = "right more often" if done.measure == "accuracy" else "better"
+        facts[said] = better if done.score != done.score_shared else "neither"
     return "\n".join(f"{name:<16} {value}" for name, value in facts.items())

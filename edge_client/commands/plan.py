@@ -33,6 +33,13 @@ from edge_client.wire.training import Training
 def plan(
     base: BaseOption = EMBEDDED,
     adapter: Annotated[str, typer.Option(help="lora:8, prompt:8, bias, head ...")] = ADAPTER,
+    task: Annotated[
+        Path | None,
+        typer.Option(
+            help="task.toml or a ready-made one, whose kind decides how many places of a text are "
+            "asked at; by default one of two labels is asked for."
+        ),
+    ] = None,
     batch: Annotated[int, typer.Option(help="Texts in one step.")] = Training.batch,
     tokens: Annotated[int, typer.Option(help="Longest input in tokens.")] = Training.tokens,
     memory_budget: BudgetOption = AUTO,
@@ -50,6 +57,7 @@ def plan(
     plans = make_plans(
         base,
         adapter=adapter,
+        task=task,
         batch=batch,
         tokens=tokens,
         memory_budget=memory_budget,

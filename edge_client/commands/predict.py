@@ -1,4 +1,4 @@
-"""`smidgen client predict`: label texts with an adapter, or with the base alone."""
+"""`smidgen client predict`: answer texts with an adapter, or with the base alone."""
 
 import json
 import sys
@@ -11,10 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from edge_client.api.labeller import Answer, Labeller, Left, adapter_or_own, answers, open_labeller
+from edge_client.api.guesser import TOP, check_top
+from edge_client.api.labeller import Labeller, Left, adapter_or_own, kind_asked, open_labeller
 from edge_client.api.prior import with_prior
 from edge_client.bases.base import EMBEDDED
-from edge_client.commands.answers import check_results, progress, results
+from edge_client.commands.answers import check_other, progress
 from edge_client.commands.console import (
     BaseOption,
     BudgetOption,
@@ -27,26 +28,38 @@ from edge_client.commands.console import (
     TextColumnOption,
     shown,
 )
+from edge_client.commands.kinds.labels import LabelTelling
+from edge_client.commands.kinds.masked import GuessTelling
+from edge_client.commands.kinds.tagging import TagTelling
+from edge_client.commands.kinds.telling import Telling
 from edge_client.errors import demand
 from edge_client.personal.choice import chosen_in
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.texts.dialect import Dialect, find
-from edge_client.texts.examples import Example, Found, every_row, found_in
-from edge_client.texts.rows import DataError, streamed_rows
+from edge_client.texts.examples import Example, Found, every_row, every_word, found_in
+from edge_client.texts.formats.tagged import COLUMNS
+from edge_client.texts.rows import DataError, ending_of, streamed_rows
+from edge_client.texts.tasks import ANY, Kind
 
+FROM = (
+    "Texts to answer: csv, tsv, jsonl, or txt with one per line; to be tagged also conll, iob or "
+    "bio with a word per line; - is stdin."
+)
+ANSWERS = "File for the answers: .csv or .jsonl; of tags .jsonl or .conll; of guesses .jsonl."
 STDIN = Path("-")
+TOPMOST = f"Words guessed for each [MASK], of tasks that ask for masked words; {TOP} by default."
 
 
 def predict(
     texts: Annotated[
-        list[str] | None, typer.Argument(help="Texts to label, or - to read them from stdin.")
+        list[str] | None, typer.Argument(help="Texts to answer, or - to read them from stdin.")
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(help="Texts to label: csv, tsv, jsonl, or txt with one per line; - is stdin."),
+        typer.Option(help=FROM),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the answers, .csv or .jsonl.")] = None,
+    out: Annotated[Path | None, typer.Option(help=ANSWERS)] = None,
     adapter: Annotated[
         Path | None, typer.Option(help="Exported adapter folder, or one PEFT itself saved.")
     ] = None,
@@ -55,7 +68,7 @@ def predict(
         typer.Option(
             metavar="STATE",
             help="State folder of `client run --personal` instead: its own adapter or the shared "
-            "one, whichever is right more often on its test texts.",
+            "one, whichever does better on its test texts.",
         ),
     ] = None,
     task: Annotated[
@@ -70,23 +83,30 @@ def predict(
     delimiter: DelimiterOption = "",
     encoding: EncodingOption = "",
     prior: PriorOption = None,
+    top: Annotated[int | None, typer.Option(help=TOPMOST)] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Label texts with an adapter, or with the base alone (zero-shot)."""
+    """Answer texts with an adapter, or with the base alone: whatever its task asks.
+
+    Label them (also zero-shot); tag their words and find the entities, however long a text is; or
+    guess the words behind the [MASK]s of a text, and without one tell its perplexity.
+    """
     given = list(texts or [])
     if given == [str(STDIN)]:
         given, file = [], STDIN
-    source = Source(given, file, Dialect(text_column, "", delimiter, encoding))
+    adapter = adapter_or_own(adapter, personal)
+    dialect = Dialect(text_column, "", delimiter, encoding)
+    source = Source(given, file, dialect, kind_asked(adapter, task))
     source.check()
-    check_results(out, file)
+    check_other(out, file)
     if personal is not None:
-        adapter = adapter_or_own(adapter, personal)
         print(chosen_in(personal)[1], file=sys.stderr)
     labeller = open_labeller(adapter, task, base, engine, memory_budget, device)
     pairs = f"{shown(labeller.task.name)} asks of two texts; give --file with text_a and text_b"
     demand(not (given and labeller.needs_pairs), pairs)
-    labeller = with_prior(labeller, prior, source.dialect)
-    _predict(labeller, source, out, json_output)
+    telling = telling_of(with_prior(labeller, prior, source.dialect), top)
+    telling.check(out)
+    _predict(telling, source, out, json_output)
 
 
 @dataclass(frozen=True)
@@ -97,11 +117,13 @@ class Source:
         given: Texts of the command line.
         file: A file, or `-`; None: the command line.
         dialect: How the file is written down.
+        kind: Of the task that they are asked; of tagging a file may tell words apart.
     """
 
     given: list[str]
     file: Path | None
     dialect: Dialect
+    kind: Kind = "labels"
 
     @property
     def name(self) -> str:
@@ -130,50 +152,70 @@ class Source:
         if self.file == STDIN:
             streamed = streamed_rows(sys.stdin.buffer, self.dialect, notes)
             return found_in(streamed, "", (), False, notes, self.dialect)
-        return every_row(self.file, (), False, notes, self.dialect)
+        if self.kind == "tagging" and has_words(self.file, self.dialect):
+            return every_word(self.file, notes, self.dialect)
+        return every_row(self.file, ANY, False, notes, self.dialect)
 
 
-def _predict(labeller: Labeller, source: Source, out: Path | None, as_json: bool) -> None:
-    left, notes, kept = Left(), list[str](), list[Answer]()
-    labels, counts = labeller.task.labels, Counter[str]()
+def has_words(file: Path, dialect: Dialect) -> bool:
+    """Whether a file tells words apart: in columns, or as JSON's `tokens` with `tags` beside.
+
+    What follows a word in its line, or stands in `tags`, is not looked at. `.tsv` is
+    taken for a table with a `text`.
+    """
+    if ending_of(file) in COLUMNS:
+        return ending_of(file) != ".tsv"
+    if ending_of(file) != ".jsonl":
+        return False
+    first = next(every_word(file, [], dialect), None)
+    return first is not None and first.example is not None
+
+
+def telling_of(labeller: Labeller, top: int | None) -> Telling[Any]:
+    """How the answers of an adapter's kind of task are told.
+
+    Raises:
+        WrongInput: Guesses are wanted of what guesses nothing, or too many.
+    """
+    if labeller.task.kind == "mlm":
+        check_top(TOP if top is None else top)
+        return GuessTelling(labeller, TOP if top is None else top)
+    said = "--top says how many words are guessed for a mask; the adapter's task is of kind "
+    demand(top is None, f"{said}{labeller.task.kind}: leave --top away")
+    return TagTelling(labeller) if labeller.task.kind == "tagging" else LabelTelling(labeller)
+
+
+def _predict(telling: Telling[Any], source: Source, out: Path | None, as_json: bool) -> None:
+    left, notes, kept = Left(), list[str](), list[Any]()
+    counts, texts = Counter[str](), 0
     found = source.texts(notes)
     first = next(found, None)
     has_id = first is not None and find(list(first.row), "id") is not None
     rows: Iterable[Found] = found if first is None else chain([first], found)
     with (
-        results(out, labeller.task, is_gold=False, has_id=has_id) as write,
+        telling.results(out, has_id=has_id) as write,
         progress(out is not None or as_json) as advance,
     ):
-        for answer in answers(labeller, rows, left):
+        for answer in telling.answers(rows, left):
             write(answer)
             advance()
-            counts[labels[answer.index]] += 1
+            texts += 1
+            counts.update(telling.counted(answer))
             if out is None and as_json:
                 kept.append(answer)
             elif out is None:
-                print(_line(answer, labels), flush=source.file == STDIN)
-        if not counts:
-            raise DataError(
-                f"{source.file} holds no text to label" + (f": {left}" * bool(left.lines))
-            )
+                print(telling.line(answer), flush=source.file == STDIN)
+        if not texts:
+            raise DataError(f"{source.name} holds no text to read" + f": {left}" * bool(left.lines))
     _tell(source, left, notes)
-    if as_json:
-        print(
-            json.dumps(
-                _collected(kept, labels, left, source)
-                if out is None
-                else _summary(counts, left, out)
-            )
-        )
+    if as_json and out is not None:
+        told = {"out": str(out), "texts": texts, **telling.summary(counts)}
+        print(json.dumps(told | {"left_out": left.lines}))
+    elif as_json:
+        named = {"left_out": left.lines} if source.file is not None else {}
+        print(json.dumps(telling.collected(kept) | named))
     elif out is not None:
-        print(f"{counts.total()} texts labelled, written to {out}")
-
-
-def _line(answer: Answer, labels: tuple[str, ...]) -> str:
-    width = max(len(shown(label)) for label in labels)
-    texts = f"{answer.example.text} {answer.example.text_b}"
-    label = shown(labels[answer.index])
-    return f"{label:<{width}} {answer.confidence:.2f}  {shown(texts)}"
+        print(f"{texts} texts {telling.done}, written to {out}")
 
 
 def _tell(source: Source, left: Left, notes: list[str]) -> None:
@@ -181,23 +223,3 @@ def _tell(source: Source, left: Left, notes: list[str]) -> None:
         print(f"{source.name} is read with {', '.join(notes)}", file=sys.stderr)
     if left.lines:
         print(f"{source.name}: {left}", file=sys.stderr)
-
-
-def _collected(
-    kept: list[Answer], labels: tuple[str, ...], left: Left, source: Source
-) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        "labels": [labels[answer.index] for answer in kept],
-        "confidences": [answer.confidence for answer in kept],
-        "log_probabilities": [answer.log_probabilities.tolist() for answer in kept],
-    }
-    return answer | ({"left_out": left.lines} if source.file is not None else {})
-
-
-def _summary(counts: Counter[str], left: Left, out: Path) -> dict[str, Any]:
-    return {
-        "out": str(out),
-        "texts": counts.total(),
-        "labels": dict(counts),
-        "left_out": left.lines,
-    }

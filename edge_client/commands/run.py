@@ -85,7 +85,8 @@ def run(
         typer.Option(
             metavar="NAME=VALUE,...",
             help="What this device does at most, whatever a run asks: epochs, batch, tokens, lr, "
-            f"rank, and seconds for a piece of work; {limits_in_words(Limits())} where not said.",
+            "rank, samples, and seconds for a piece of work; "
+            f"{limits_in_words(Limits())} where not said.",
         ),
     ] = "",
     state: Annotated[

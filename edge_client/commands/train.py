@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from edge_client.api.plan import ADAPTER
 from edge_client.api.train import MOST_ROUNDS, ROUNDS, TrainedAdapter, train
 from edge_client.bases.base import EMBEDDED
 from edge_client.commands.console import (
@@ -25,11 +24,13 @@ from edge_client.commands.console import (
     TaskOption,
     TextColumnOption,
 )
+from edge_client.engine.scoring.measure import NAMES, in_words
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
-from edge_client.tables import share, size
+from edge_client.tables import size
 from edge_client.wire.training import Training
 
+WHICH = "lora:8, prompt:8, bias, head ...; by default lora:8, of tagging lora:8+head."
 PROXIMAL = "mu of FedProx: pulls a round back to the weights that it began with; 0: not."
 
 
@@ -41,7 +42,7 @@ def train_alone(
     engine: EngineOption = AUTO,
     device: DeviceOption = CPU,
     memory_budget: BudgetOption = AUTO,
-    adapter: Annotated[str, typer.Option(help="lora:8, prompt:8, bias, head ...")] = ADAPTER,
+    adapter: Annotated[str, typer.Option(help=WHICH)] = "",
     prompt_init: Annotated[str, typer.Option(help="Text a soft prompt starts from.")] = "",
     rounds: Annotated[
         int,
@@ -100,19 +101,19 @@ def _answer(done: TrainedAdapter) -> Mapping[str, object]:
 
 
 def _table(done: TrainedAdapter) -> str:
-    before, after = done.accuracy_before, done.accuracy_after
+    before, after = done.score_before, done.score_after
     facts = {
         "trained on": f"{done.num_examples} texts, loss {done.loss:.3f} in the last pass",
-        "accuracy": "not known: no test texts (a test.csv beside the others)",
+        NAMES[done.measure]: "not known: no test texts (a test.* beside the others)",
         "peak memory": _memory(done),
         "written to": str(done.folder),
         "next": f"smidgen client predict --adapter {done.folder} 'a text'",
     }
     if before is not None and after is not None:
-        facts["accuracy"] = (
-            f"{share(before)} before, {share(after)} after, on {done.test_examples} test texts"
-        )
-    return "\n".join(f"{name:<12} {value}" for name, value in facts.items())
+        figures = [in_words(done.measure, one) for one in (before, after)]
+        texts = f"on {done.test_examples} test texts"
+        facts[NAMES[done.measure]] = f"{figures[0]} before, {figures[1]} after, {texts}"
+    return "\n".join(f"{name:<14} {value}" for name, value in facts.items())
 
 
 def _memory(done: TrainedAdapter) -> str:

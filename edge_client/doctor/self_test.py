@@ -76,7 +76,7 @@ def compute(engine: str, place: Path) -> Numbers:
         shapes = initial_adapter(spec, base, len(TASK.labels), seed=0)
         computer.load_adapter({name: _drawn(name, one.shape) for name, one in shapes.items()})
         encoder = computer.encoder
-        batch = encoder.batch(encoder.prompts(TEXTS), encoder.labels(TEXTS))
+        batch = encoder.batch(encoder.prompts(TEXTS))
         found: dict[str, list[float]] = {name: [] for name in (LOSS, *sorted(shapes))}
         for _ in range(STEPS):
             found[LOSS].append(computer.train_step(batch).loss)

@@ -62,6 +62,9 @@ class Backend(Protocol):
         Quick: in int8 where the backend can.
         """
 
+    def judge(self, batch: Batch, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+        """Each answer's cross-entropy in nats, and whether it is the likeliest; both (answers,)."""
+
     def predict(self, examples: Sequence[Example], answer: AnswerTexts) -> np.ndarray:
         """The answers to a list of texts; which of them are read quickly is decided here."""
 

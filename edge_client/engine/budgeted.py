@@ -29,6 +29,7 @@ from edge_client.planning.planner import Option, choose, options
 from edge_client.planning.resources import Resources, read_facts
 from edge_client.planning.sizes import auto_budget
 from edge_client.planning.step_cost import Rates
+from edge_client.texts.masked import most_masked
 from edge_client.texts.tasks import Task
 from edge_client.wire.training import Training
 
@@ -67,7 +68,8 @@ def open_within(
             the budget, or the smallest plan.
         is_whole: Whether nothing but a plan that trains all layers will do, as where layers are
             compared; always so of the LoRA that a net is for.
-        masked: Tokens of a text at which all words are asked for; 0: it is asked for a label.
+        masked: Tokens of a text at which all words are asked for, where the task's own share of
+            them is not what is asked; 0: it is.
 
     Raises:
         BudgetError: No plan fits.
@@ -77,8 +79,8 @@ def open_within(
     name, facts = engine_name(kind, device), facts_in_process(kind, device, base.bits)
     allowed = auto_budget(facts.budgeted_bytes) if budget_bytes is None else budget_bytes
     corrections = Corrections(state / "corrections.json") if state else None
-    work = _workload(name, base, spec, training, len(task.labels), facts.device)
-    work = replace(work, masked=masked)
+    work = workload(name, base, task, spec, training, facts.device)
+    work = replace(work, masked=masked) if masked else work
     key = base.base_id, work.computer, work.what
     correct = [corrections.corrector(*key)] if corrections else []
     every = options(work, facts.runtime_bytes, facts.nominal, *correct)
@@ -90,10 +92,7 @@ def open_within(
     guard = open_guard(facts.accelerator, allowed)
     option = choose(found, allowed, budget_bytes is None)
     budget = Budget(found, option, guard, corrections, base.base_id)
-    plan, is_of_words = budget.option.plan, masked > 0
-    return open_engine(
-        kind, base, task, spec, training, plan, budget, device, is_of_words=is_of_words
-    )
+    return open_engine(kind, base, task, spec, training, budget.option.plan, budget, device)
 
 
 def ready_engine(kind: str, device: str) -> str:
@@ -134,7 +133,7 @@ def check_budget(
     base: Base,
     spec: AdapterSpec,
     training: Training,
-    num_labels: int,
+    task: Task,
     budget_bytes: int | None,
     device: str = CPU,
     *,
@@ -158,7 +157,7 @@ def check_budget(
         facts = read_facts(runtime=ENGINES[name].runtime_bytes)
     else:
         facts = facts_in_process(kind, device, base.bits)
-    work = _workload(name, base, spec, training, num_labels, facts.device)
+    work = workload(name, base, task, spec, training, facts.device)
     allowed = auto_budget(facts.budgeted_bytes) if budget_bytes is None else budget_bytes
     is_whole = is_whole or bool(spec.net)
     found = _asked(work, facts.runtime_bytes, facts.nominal, is_whole)
@@ -180,9 +179,30 @@ def _deepest(found: Sequence[Option]) -> list[Option]:
     return [option for option in found if option.plan.depth == most]
 
 
-def _workload(
-    engine: str, base: Base, spec: AdapterSpec, training: Training, num_labels: int, device: str
+def workload(
+    engine: str, base: Base, task: Task, spec: AdapterSpec, training: Training, device: str = CPU
 ) -> Workload:
-    batch, tokens, kept = training.batch, training.tokens, training.kept_numbers
-    bank = computed(spec, base.shape)
-    return Workload(base.shape, base.bits, bank, batch, tokens, num_labels, engine, device, kept)
+    """What is to be trained for a task, as planners know it.
+
+    Args:
+        engine: `torch` or `onnx`.
+        base: The frozen base.
+        task: What is asked.
+        spec: The adapter.
+        training: Batch, longest input, the optimizer.
+        device: `cpu`, `cuda` or `unified`, see `Workload`.
+    """
+    work = Workload(
+        shape=base.shape,
+        bits=base.bits,
+        spec=computed(spec, base.shape),
+        batch=training.batch,
+        tokens=training.tokens,
+        num_labels=task.head_rows,
+        engine=engine,
+        device=device,
+        kept_numbers=training.kept_numbers,
+        is_tagging=task.kind == "tagging",
+    )
+    masked = most_masked(task.masking, work.longest) if task.kind == "mlm" else 0
+    return replace(work, masked=masked)

@@ -13,7 +13,7 @@ stands, since every plan gives the same gradients.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from edge_client.bases.architectures import Shape
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.backend import Backend
 from edge_client.engine.ensemble import averaged
-from edge_client.engine.frozen_prefix import open_prefix
+from edge_client.engine.frozen_prefix import FrozenPrefix, open_prefix
 from edge_client.engine.tether import Tether
 from edge_client.engine.watch import BatchWatch, Watch
 from edge_client.errors import WrongInput
@@ -37,9 +37,11 @@ from edge_client.planning.plan import Plan
 from edge_client.planning.planner import Option
 from edge_client.texts.batches import Batch, Encoder
 from edge_client.texts.examples import Example
+from edge_client.texts.tokens import Prompt
 from edge_client.wire.tensors import AdapterState
 
 Computed = TypeVar("Computed")
+GUESSED = 8  # places of a text that are read at once, of all words each
 
 
 class EngineError(WrongInput):
@@ -87,7 +89,8 @@ class Engine:
         self.encoder, self.plan, self.budget = encoder, plan, budget
         self.layers, self.frozen_layers, self._hidden = shape.layers, frozen_layers, shape.hidden
         self.on_texts: Callable[[int], None] = lambda texts: None
-        self._backend, self._prefix = backend, open_prefix(None, frozen_layers, shape.layers)
+        self._is_one_answer = encoder.task.kind == "labels"
+        self._backend, self._prefix = backend, self._opened(None)
         if budget is not None:
             self._take(budget.option)
 
@@ -298,6 +301,53 @@ class Engine:
             self.on_texts(len(chosen))
         return rows
 
+    def judge(self, examples: Sequence[Example], draw: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Each right answer's cross-entropy in nats, and whether it is the likeliest.
+
+        Both (answers,), in the texts' order; by the encoder's own pattern alone.
+
+        Args:
+            examples: Texts whose answers are known.
+            draw: Seed of which words are masked, see `Encoder.prompts`.
+        """
+        losses, is_right = zip(*self.judge_each(examples, draw), strict=True)
+        return np.concatenate(losses), np.concatenate(is_right)
+
+    def judge_each(
+        self, examples: Sequence[Example], draw: int = 0
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """As `judge`, of each text."""
+        found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for chosen, batch in self._batches(examples, self.encoder, draw):
+            parts = map(batch.by_text, self._backend.judge(batch, self.plan))
+            found |= zip(chosen, zip(*parts, strict=True), strict=True)
+            self.on_texts(len(chosen))
+        return [found[row] for row in range(len(examples))]
+
+    def tag(self, examples: Sequence[Example]) -> list[np.ndarray]:
+        """Log-probabilities of each word's tags, float32, of each text (words, tags).
+
+        Of a text that is too long fewer words are read than it has.
+        """
+        found: dict[int, np.ndarray] = {}
+        for chosen, batch in self._batches(examples, self.encoder):
+            _, rows = self._backend.read(batch, self.plan, None, False)
+            found |= zip(chosen, batch.by_text(rows), strict=True)
+            self.on_texts(len(chosen))
+        return [found[row] for row in range(len(examples))]
+
+    def guess(self, prompt: Prompt) -> Iterator[np.ndarray]:
+        """Log-probabilities of all words, float32, (words,), at each place that an input asks.
+
+        Few places at once, for a vocabulary is long. Of tasks of kind `mlm`.
+        """
+        for start in range(0, len(prompt.places), GUESSED):
+            some = slice(start, start + GUESSED)
+            asked = replace(prompt, places=prompt.places[some], answers=prompt.answers[some])
+            batch = self.encoder.batch([asked])
+            yield from self._backend.read(batch, self.plan, None, False)[1]
+        self.on_texts(1)
+
     def features(self, examples: Sequence[Example], layer: int) -> np.ndarray:
         """Mean token state after encoder layer `layer` (0 = embeddings), shape (texts, hidden)."""
         rows = np.zeros((len(examples), self._hidden), np.float32)
@@ -331,9 +381,9 @@ class Engine:
         return np.stack([means, np.sqrt(np.maximum(squares - np.square(means), 0.0))], axis=1)
 
     def _batches(
-        self, examples: Sequence[Example], view: Encoder
+        self, examples: Sequence[Example], view: Encoder, draw: int = 0
     ) -> Iterator[tuple[list[int], Batch]]:
-        batches = view.by_length(examples, self.plan.micro_batch, self.plan.tokens)
+        batches = view.by_length(examples, self.plan.micro_batch, self.plan.tokens, draw)
         while True:
             with phase("tokenize"):
                 found = next(batches, None)
@@ -350,8 +400,11 @@ class Engine:
         Args:
             cache: This base's cache; None: nothing is kept.
         """
-        self._prefix = open_prefix(cache, self.frozen_layers, self.layers)
+        self._prefix = self._opened(cache)
         self._backend.remember(self._prefix)
+
+    def _opened(self, cache: ActivationCache | None) -> FrozenPrefix | None:
+        return open_prefix(cache, self.frozen_layers, self.layers, self._is_one_answer)
 
     def close(self) -> None:
         self._backend.close()

@@ -15,6 +15,7 @@ import numpy as np
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.metering.phases import phase
 from edge_client.texts.batches import Batch
+from edge_client.texts.tasks import Kind
 
 Compute = Callable[[Batch], np.ndarray]
 HALF_MAX = float(np.finfo(np.float16).max)
@@ -92,15 +93,31 @@ class FrozenPrefix:
         return half
 
 
-def open_prefix(cache: ActivationCache | None, cut: int, layers: int) -> FrozenPrefix | None:
+def open_prefix(
+    cache: ActivationCache | None, cut: int, layers: int, is_one_answer: bool = True
+) -> FrozenPrefix | None:
     """The prefix below a cut; None without a cache, or where the lowest layer is trained.
 
     Args:
         cache: The base's.
         cut: Layers of which nothing is trained.
         layers: The base's.
+        is_one_answer: Whether one place of a text is asked, not many.
     """
-    return FrozenPrefix(cache, cut, cut == layers) if cache is not None and cut else None
+    is_answer_only = is_one_answer and cut == layers
+    return FrozenPrefix(cache, cut, is_answer_only) if cache is not None and cut else None
+
+
+def is_kept(kind: Kind, cut: int) -> bool:
+    """Whether a cache is opened for what the layers below a cut give.
+
+    Masked words are drawn anew each time, so a text hardly ever comes again as it was.
+
+    Args:
+        kind: Of the task.
+        cut: Layers of which nothing is trained.
+    """
+    return cut > 0 and kind != "mlm"
 
 
 def some_of(batch: Batch, rows: slice | list[int]) -> Batch:

@@ -15,6 +15,10 @@ from edge_client.errors import Failed, WrongInput, demand
 from edge_client.wire.training import Training
 
 MOST = 1e9  # of any limit
+# What of a run's training is bounded by the limit of which name.
+BOUNDED = {name: name for name in ("epochs", "batch", "tokens", "lr")} | {
+    "least_samples": "samples"
+}
 
 
 class OverLimits(WrongInput):
@@ -36,6 +40,7 @@ class Limits:
         lr: Learning rate.
         seconds: Of computing; looked at between steps.
         rank: Of LoRA; of a run with more this device takes this much, if the run allows it.
+        samples: Texts that are drawn in a round, whatever the device holds (`least_samples`).
     """
 
     epochs: float = 100
@@ -44,6 +49,7 @@ class Limits:
     lr: float = 1.0
     seconds: float = 6 * 3600
     rank: float = 9999
+    samples: float = 10_000
 
     def check(self, training: Training) -> None:
         """Refuse training that is more than allowed.
@@ -51,10 +57,10 @@ class Limits:
         Raises:
             OverLimits: Names the first value that is.
         """
-        for name in ("epochs", "batch", "tokens", "lr"):
-            asked, most = getattr(training, name), getattr(self, name)
-            told = f"the run asks for {name} {asked:g}, this device does {most:g} at most"
-            way = f"`--limits {name}={asked:g}` would allow it"
+        for name, limit in BOUNDED.items():
+            asked, most = getattr(training, name), getattr(self, limit)
+            told = f"the run asks for {name} {asked:.10g}, this device does {most:.10g} at most"
+            way = f"`--limits {limit}={asked:.10g}` would allow it"
             demand(asked <= most, f"{told}; {way}", OverLimits)
 
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from edge_client.adapters.banks import computed
-from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.initial import check_asked, initial_adapter
 from edge_client.adapters.spec import AdapterSpec, frozen_layers
 from edge_client.bases.architectures import Shape
 from edge_client.bases.base import Base
@@ -86,21 +86,18 @@ def open_engine(
     plan: Plan | None = None,
     budget: Budget | None = None,
     device: str = CPU,
-    *,
-    is_of_words: bool = False,
 ) -> Engine:
     """Build an engine; the modules that compute are imported here and not before.
 
     Args:
         kind: `torch`, `onnx`, or `auto` for the best one installed.
         base: The frozen base.
-        task: Labels and patterns.
+        task: What is asked.
         spec: The adapter.
         training: Learning rate, longest input.
         plan: How a step is computed; by default in float32, whole and without recomputation.
         budget: Kept within; see `budgeted.open_within`.
         device: What it computes on: `cpu`, or `cuda` where `devices.find_card` finds one.
-        is_of_words: Whether all words are asked for, not the task's labels.
 
     Raises:
         AdapterError: No adapter of this kind is known for the base's architecture.
@@ -116,8 +113,10 @@ def open_engine(
     tokens = Tokens(base.folder)
     limit = min(training.tokens, base.shape.positions - spec.prompt_tokens)
     encoder = Encoder(tokens, task, not spec.head, limit, spec.prompt_tokens)
-    state = initial_adapter(spec, base, len(task.labels), seed=0)
-    words = [] if spec.head else None if is_of_words else tokens.label_word_ids(task)
+    check_asked(spec, task)
+    is_of_words = task.kind == "tagging"
+    state = initial_adapter(spec, base, task.head_rows, seed=0, is_of_words=is_of_words)
+    words = [] if spec.head else None if task.kind == "mlm" else tokens.label_word_ids(task)
     elsewhere = {} if device == CPU else {"device": device}
     backend = module.open_backend(base, spec, state, words, training, **elsewhere)
     cut = frozen_layers(spec, base.shape.layers)

@@ -15,9 +15,11 @@ from edge_client.errors import Failed
 from edge_client.guest.steps import Keeper, Place, Steps
 from edge_client.guest.stopping import Ended
 from edge_client.metering.phases import phase
+from edge_client.texts.batches import Encoder
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Prompt
 from edge_client.wire.messages import WireError
+from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState, sha256
 from edge_client.wire.training import Training
 
@@ -47,23 +49,6 @@ class Trained:
     loss: float
     earlier_forwards: int = 0
     steps: int = 0
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How an adapter does on labelled texts.
-
-    Attributes:
-        num_examples: Texts evaluated.
-        accuracy: Share whose most probable label is the right one.
-        loss: Mean cross-entropy in nats.
-        mean_log_probabilities: Mean over the texts, per label.
-    """
-
-    num_examples: int
-    accuracy: float
-    loss: float
-    mean_log_probabilities: tuple[float, ...] = ()
 
 
 class NotKept:
@@ -112,12 +97,13 @@ def train(
     before, keeper = engine.adapter(), keeper or NotKept()
     tether = Tether(before, training.proximal, shift or {})
     engine.hold(tether if tether.proximal or tether.shift else None)
-    with phase("tokenize"):
-        asked = [view.prompts(examples) for view in engine.encoder.views()]
-    labels = engine.encoder.labels(examples)
-    count = len(engine.encoder.task.labels)
-    offsets = offsets_of(labels, weights, count) if training.adjusted else None
-    place = _found(engine, keeper, before, bound_by(asked, labels, weights, training, seed))
+    asked = prompts_by_epoch(engine.encoder, examples, seed)
+    offsets = None
+    if training.adjusted:
+        labels, count = engine.encoder.labels(examples), len(engine.encoder.task.labels)
+        offsets = offsets_of(labels, weights, count)
+    prompts = asked(0)
+    place = _found(engine, keeper, before, bound_by(prompts, weights, training, seed))
     earlier, here_before = place.layer_forwards, engine.layer_forwards
     generator = np.random.Generator(np.random.PCG64(seed))
     loss, steps = math.nan, 0
@@ -129,7 +115,7 @@ def train(
         return Steps(here, engine.plan, engine.adapter(), engine.moments())
 
     for epoch in range(training.epochs):
-        prompts = in_turn(asked, epoch)
+        prompts = asked(epoch) if epoch else prompts
         lengths = [len(prompt.ids) for prompt in prompts]
         batches = epoch_batches(lengths, training.batch, generator)
         steps += len(batches)
@@ -140,9 +126,8 @@ def train(
         for chosen in batches[place.batches :]:
             rows = [prompts[row] for row in chosen]
             weighed = None if weights is None else [weights[row] for row in chosen]
-            known = [labels[row] for row in chosen]
             try:
-                batch = engine.encoder.batch(rows, known, weighed, offsets)
+                batch = engine.encoder.batch(rows, weighed, offsets)
                 step = engine.train_step(batch)
             except Ended:  # cut inside a step: the last whole one stands
                 keeper.keep(now())
@@ -150,15 +135,19 @@ def train(
             loss_sum = place.loss_sum + step.loss * step.num_examples
             place = replace(place, batches=place.batches + 1, loss_sum=loss_sum)
             keeper.after_step(now)
-        loss = place.loss_sum / len(examples)
+        loss = place.loss_sum / sum(len(prompt.answers) for prompt in prompts)
         if not math.isfinite(loss):
             raise TrainingError(
                 f"the loss is {loss} with lr {training.lr}; lower the learning rate"
             )
     after = engine.adapter()
-    num_examples = len(examples) if weights is None else max(1, round(sum(weights)))
     delta = {name: after[name] - before[name] for name in before}
-    return Trained(delta, num_examples, loss, earlier, steps)
+    return Trained(delta, weight_of(len(examples), weights), loss, earlier, steps)
+
+
+def weight_of(texts: int, weights: Sequence[float] | None) -> int:
+    """What texts count for together, rounded; at least 1."""
+    return texts if weights is None else max(1, round(sum(weights)))
 
 
 def offsets_of(labels: Sequence[int], weights: Sequence[float] | None, count: int) -> np.ndarray:
@@ -178,15 +167,18 @@ def offsets_of(labels: Sequence[int], weights: Sequence[float] | None, count: in
 
 
 def bound_by(
-    asked: Sequence[Sequence[Prompt]],
-    labels: Sequence[int],
-    weights: Sequence[float] | None,
-    training: Training,
-    seed: int,
+    prompts: Sequence[Prompt], weights: Sequence[float] | None, training: Training, seed: int
 ) -> dict[str, str]:
-    """What a training's bytes hang on beside engine and adapter: a hash each, no text."""
-    prompts = [[(prompt.ids, prompt.mask_position) for prompt in view] for view in asked]
-    parts = {"texts": (prompts, labels, weights), "training terms": training, "seed": seed}
+    """What a training's bytes hang on beside engine and adapter: a hash each, no text.
+
+    Args:
+        prompts: Of the first epoch; those of others follow from its texts, the task and the seed.
+        weights: Each text's.
+        training: How it is trained.
+        seed: Of the order of the texts.
+    """
+    asked = [(prompt.ids, prompt.places, prompt.answers) for prompt in prompts]
+    parts = {"texts": (asked, weights), "training terms": training, "seed": seed}
     return {name: sha256(msgspec.json.encode(part)) for name, part in parts.items()}
 
 
@@ -207,6 +199,27 @@ def _found(engine: Engine, keeper: Keeper, before: AdapterState, bound: Mapping[
 def told(place: Place) -> tuple[int, int]:
     """Where training goes on, for people: the epoch from 1, and steps done in it."""
     return place.epoch + 1, place.batches
+
+
+def prompts_by_epoch(
+    encoder: Encoder, examples: Sequence[Example], seed: int
+) -> Callable[[int], list[Prompt]]:
+    """How each text is asked in an epoch, numbered from 0.
+
+    The patterns of an ensemble take turns, see `in_turn`; which words are masked is drawn anew for
+    each epoch. Any epoch can be asked for without those before; texts are tokenized once for all.
+    """
+    with phase("tokenize"):
+        drawn = [view.by_draw(examples) for view in encoder.views()]
+    if encoder.task.kind == "mlm":
+        return lambda epoch: _masked_in(drawn[0], derive_seed(seed, "masks", epoch))
+    asked = [prompts(0) for prompts in drawn]
+    return lambda epoch: in_turn(asked, epoch)
+
+
+def _masked_in(drawn: Callable[[int], list[Prompt]], draw: int) -> list[Prompt]:
+    with phase("tokenize"):
+        return drawn(draw)
 
 
 def in_turn(asked: Sequence[Sequence[Prompt]], epoch: int) -> list[Prompt]:
@@ -238,21 +251,3 @@ def epoch_batches(
         pool = sorted(order[start : start + batch * POOL], key=lambda row: lengths[row])
         batches += [pool[first : first + batch] for first in range(0, len(pool), batch)]
     return [batches[index] for index in generator.permutation(len(batches))]
-
-
-def evaluate(engine: Engine, examples: Sequence[Example]) -> Evaluation:
-    """Score the engine's adapter on labelled texts.
-
-    Raises:
-        TrainingError: No texts, or the loss is not finite.
-    """
-    if not examples:
-        raise TrainingError("no labelled test texts to evaluate on")
-    log_probabilities = engine.predict(examples)
-    labels = np.array(engine.encoder.labels(examples))
-    right = log_probabilities.argmax(axis=1) == labels
-    loss = -log_probabilities[np.arange(len(labels)), labels].mean()
-    if not math.isfinite(loss):
-        raise TrainingError(f"the loss of the evaluation is {loss}; the adapter has diverged")
-    means = tuple(float(mean) for mean in log_probabilities.mean(axis=0, dtype=np.float64))
-    return Evaluation(len(examples), float(right.mean()), float(loss), means)

@@ -5,7 +5,7 @@ cut short goes on where it was. What is noted are answers; which of them are tra
 when training comes, by the thresholds that go with that work (`pseudo_texts`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -13,17 +13,17 @@ import numpy as np
 
 from edge_client.adapters.spec import frozen_layers
 from edge_client.engine.engine import Engine
-from edge_client.labelling.book import Notes, Opened, Read, moved, sketch_of
+from edge_client.labelling.book import Book, Notes, Opened, Read, moved, sketch_of
 from edge_client.labelling.calibration import calibrated, temperature_of
 from edge_client.labelling.early_exit import WORTH, EarlyExit, layers_to_try, learnt_first
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.labelling.pseudo_labels import FEWEST as FEWEST_LABELLED
-from edge_client.labelling.pseudo_labels import Reading, affordable, chosen, queue
+from edge_client.labelling.pseudo_labels import Reading, affordable, agreed, chosen, queue
 from edge_client.labelling.terms import Terms
 from edge_client.labelling.vote_k import vote_k
 from edge_client.texts.examples import ClientData, Example
-from edge_client.wire.confidences import Confidences, counted
 from edge_client.wire.labelling import Labelling
+from edge_client.wire.reported.confidences import Confidences, counted
 
 CHUNK = 8  # texts between two looks at whether there are enough
 
@@ -60,10 +60,12 @@ def label(engine: Engine, own: OwnTexts, terms: Terms, notes: Notes) -> LabelRes
     texts = own.to_label(notes.book.revoked)
     limit = terms.limit(len(texts))
     opened = _opened(engine, texts, terms, notes)
-    planned = training_forwards(engine, terms, len(own.data.labelled) + limit)
+    held = terms.training.samples_of(len(own.data.labelled) + limit)
+    planned = training_forwards(engine, terms, held)
+    stands = _standing(notes.book, said, opened.sketch)
     reader, price = None, engine.layers * len(engine.encoder.views())  # per text, at most
     while notes.book.done < len(opened.queue):
-        if len(chosen(_fresh(notes, said), terms.thresholds, limit, said.class_share)) >= limit:
+        if said.stops_when_found and _has_found(notes, stands, terms, limit):
             break
         spent = notes.book.labelling_forwards, notes.book.training_forwards
         left = affordable(said.compute_share, *spent, planned)
@@ -73,9 +75,10 @@ def label(engine: Engine, own: OwnTexts, terms: Terms, notes: Notes) -> LabelRes
             break
         if reader is None:
             reader = _Reader(engine, own.data, terms, len(opened.queue))
-            known = [texts[name] for name in opened.queue[: notes.book.done]]
-            reader.learn_again(known, notes.book.reads)
-        readings = reader.read([texts[name] for name in names], names)
+            done = [texts[name] for name in opened.queue[: notes.book.done]]
+            reader.learn_again(done, notes.book.reads)
+        found = reader.read([texts[name] for name in names], names)
+        readings = agreed(found, notes.book.readings, terms.thresholds)
         notes.add(Read(readings, _reading_forwards(engine, terms, readings, notes)))
     return _told(notes, texts, terms, engine.layer_forwards - start)
 
@@ -101,14 +104,30 @@ def _of(readings: Mapping[str, Reading], texts: Mapping[str, Example]) -> dict[s
     return {name: reading for name, reading in readings.items() if name in texts}
 
 
-def _fresh(notes: Notes, said: Labelling) -> dict[str, Reading]:
-    """The readings made by adapters that have hardly moved since."""
-    book = notes.book
-    now = book.opened.sketch if book.opened else ()
-    is_near = {
-        name: moved(sketch, now) <= said.hardly_moved for name, sketch in book.sketches.items()
-    }
-    return {name: one for name, one in book.readings.items() if is_near.get(one.adapter_sha256)}
+def _standing(book: Book, said: Labelling, sketch: tuple[float, ...]) -> Callable[[Reading], bool]:
+    """Which readings are taken for what texts would be told now.
+
+    Those of adapters that have hardly moved since, and those that are settled.
+
+    Args:
+        book: What is known of the texts.
+        said: From when on an adapter has moved, and a label is settled.
+        sketch: The adapter to label with.
+    """
+    known = book.sketches.items()
+    near = {name for name, row in known if moved(row, sketch) <= said.hardly_moved}
+
+    def stands(reading: Reading) -> bool:
+        is_settled = 0 < said.settled_after <= reading.agreeing
+        return is_settled or reading.adapter_sha256 in near
+
+    return stands
+
+
+def _has_found(notes: Notes, stands: Callable[[Reading], bool], terms: Terms, limit: int) -> bool:
+    """Whether enough labels are sure by readings that stand."""
+    known = {name: one for name, one in notes.book.readings.items() if stands(one)}
+    return len(chosen(known, terms.thresholds, limit, terms.labelling.class_share)) >= limit
 
 
 def _opened(engine: Engine, texts: Mapping[str, Example], terms: Terms, notes: Notes) -> Opened:
@@ -120,13 +139,10 @@ def _opened(engine: Engine, texts: Mapping[str, Example], terms: Terms, notes: N
         known = book.opened.order
     order = known if set(known) == set(texts) else _ordered(engine, texts)
     sketch = sketch_of(engine.adapter())
-    sketches = book.sketches | {terms.adapter_sha256: sketch}
-
-    def is_fresh(sha256: str) -> bool:
-        return sha256 in sketches and moved(sketches[sha256], sketch) <= said.hardly_moved
-
     adapter, least = terms.adapter_sha256, terms.thresholds
-    names = queue(order, book.readings, least, is_fresh, adapter, said.read_share)
+    stands = _standing(book, said, sketch)
+    how = said.read_share, said.known_first
+    names = queue(order, book.readings, least, stands, adapter, *how)
     if terms.exits_early:
         names = learnt_first(names)
     opened = Opened(terms.work_id, adapter, tuple(names), tuple(order), sketch)
@@ -159,7 +175,7 @@ def training_forwards(engine: Engine, terms: Terms, num_examples: int) -> int:
     """Layer-forwards of a training, by rule: the same in every plan, whatever a cache holds."""
     trained = engine.layers - frozen_layers(terms.spec, engine.layers)
     passes = 3 * trained if terms.spec.is_in_layers else engine.layers
-    return terms.epochs * num_examples * passes
+    return terms.training.epochs * num_examples * passes
 
 
 class _Reader:

@@ -12,7 +12,7 @@ prior), and by a temperature.
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edge_client.texts.examples import Example
 
@@ -31,6 +31,8 @@ class Reading:
         round_index: The round before which the text was read.
         adapter_sha256: The adapter it was read with.
         layers: Layers it went through; fewer than all if it was clear earlier.
+        agreeing: Readings in a row up to this one that gave this label and were sure; 0 if this one
+            was not sure.
     """
 
     label: str
@@ -38,6 +40,7 @@ class Reading:
     round_index: int
     adapter_sha256: str
     layers: int
+    agreeing: int = 0
 
 
 def text_id(example: Example) -> str:
@@ -87,8 +90,32 @@ def chosen(
         if len(found) == limit:
             break
         taken = counts.get(reading.label, 0)
-        if taken < most and reading.confidence >= thresholds.get(reading.label, math.inf):
+        if taken < most and is_sure(reading, thresholds):
             found[name], counts[reading.label] = reading, taken + 1
+    return found
+
+
+def is_sure(reading: Reading, thresholds: Mapping[str, float]) -> bool:
+    """Whether a reading is sure enough of its label; of a label without a threshold none is."""
+    return reading.confidence >= thresholds.get(reading.label, math.inf)
+
+
+def agreed(
+    new: Mapping[str, Reading], before: Mapping[str, Reading], thresholds: Mapping[str, float]
+) -> dict[str, Reading]:
+    """New readings that know how many in a row have been sure of their label.
+
+    Args:
+        new: Readings, by text id.
+        before: The last readings of these and other texts.
+        thresholds: Least confidence by label.
+    """
+    found = {}
+    for name, reading in new.items():
+        last = before.get(name)
+        earlier = last.agreeing if last is not None and last.label == reading.label else 0
+        count = earlier + 1 if is_sure(reading, thresholds) else 0
+        found[name] = replace(reading, agreeing=count)
     return found
 
 
@@ -96,23 +123,24 @@ def queue(
     order: Sequence[str],
     readings: Mapping[str, Reading],
     thresholds: Mapping[str, float],
-    is_fresh: Callable[[str], bool],
+    stands: Callable[[Reading], bool],
     adapter_sha256: str,
     read_share: float = 1.0,
+    known_first: bool = False,
 ) -> list[str]:
     """The texts to read now, the most informative first.
 
-    Texts never read come before those read with an adapter that has moved since; texts whose label
-    was sure under one that has hardly moved do not come at all, nor does what this very adapter
-    has read.
+    Texts never read come before those that were read, or after them; of these neither come those
+    whose label is sure by a reading that stands, nor what this very adapter has read.
 
     Args:
         order: All ids, see `edge_client.labelling.vote_k`.
         readings: What was read before.
         thresholds: Least confidence by label.
-        is_fresh: Whether the adapter of a SHA-256 has hardly moved since.
+        stands: Whether a reading is taken for what the text would be told now.
         adapter_sha256: The adapter to read with.
         read_share: Most of all texts that are read, rounded up.
+        known_first: Whether those that were read come first.
     """
     unread, stale = [], []
     for name in order:
@@ -120,11 +148,11 @@ def queue(
         if reading is None:
             unread.append(name)
             continue
-        is_sure = reading.confidence >= thresholds.get(reading.label, math.inf)
         is_done = reading.adapter_sha256 == adapter_sha256
-        if not is_done and not (is_sure and is_fresh(reading.adapter_sha256)):
+        if not is_done and not (is_sure(reading, thresholds) and stands(reading)):
             stale.append(name)
-    return [*unread, *stale][: math.ceil(read_share * len(order))]
+    wanted = [*stale, *unread] if known_first else [*unread, *stale]
+    return wanted[: math.ceil(read_share * len(order))]
 
 
 def affordable(

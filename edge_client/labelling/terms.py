@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edge_client.adapters.spec import AdapterSpec, parse_adapter
-from edge_client.wire.confidences import as_bin
 from edge_client.wire.labelling import Labelling, keep_of
 from edge_client.wire.messages import Work
+from edge_client.wire.reported.confidences import as_bin
+from edge_client.wire.training import Training
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Terms:
         thresholds: Least confidence of a pseudo-label, by label.
         keep: k of this round, as a share of the device's unlabelled texts.
         prior: Mean log-probability of each label, in label order; empty where nobody knows.
-        epochs: Passes over the texts in a training.
+        training: How it trains, which labelling is weighed against.
         exits_early: Whether a text is read no further than needed.
     """
 
@@ -36,7 +37,7 @@ class Terms:
     thresholds: Mapping[str, float]
     keep: float
     prior: tuple[float, ...]
-    epochs: int
+    training: Training
     exits_early: bool
 
     def limit(self, texts: int) -> int:
@@ -63,6 +64,6 @@ def terms_of(work: Work) -> Terms:
         thresholds=dict(zip(labels, least, strict=True)),
         keep=work.keep,
         prior=work.prior,
-        epochs=work.training.epochs,
+        training=work.training,
         exits_early=said.early_exit and not work.task.ensemble,
     )

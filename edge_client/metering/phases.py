@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from edge_client.wire.cost import Phase
+from edge_client.wire.reported.cost import Phase
 
 
 class PhaseClock:

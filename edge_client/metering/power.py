@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Protocol
 
 from edge_client.metering.sysfs import folders, text
-from edge_client.wire.cost import EnergySource
+from edge_client.wire.reported.cost import EnergySource
 
 SAMPLES_PER_S = 5
 RAILS_OF_ALL = ("VDD_IN", "POM_5V_IN")  # what the others branch off

@@ -23,7 +23,7 @@ from edge_client.metering.memory import PeakSpan, pss_bytes, read_memory
 from edge_client.metering.phases import PhaseClock
 from edge_client.metering.power import EnergyMeter, energy_counter
 from edge_client.metering.traffic import Traffic
-from edge_client.wire.cost import Cost, Phase
+from edge_client.wire.reported.cost import Cost, Phase
 
 SAMPLE_S = 0.1
 T = TypeVar("T")

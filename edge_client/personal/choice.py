@@ -1,7 +1,7 @@
 """Which adapter answers on a device: its own, or the shared one; by its own test texts.
 
 STATE/personal/adapter       the newest of its own, a PEFT folder
-STATE/personal/choice.json   which of the two is right more often, and what the shared one is
+STATE/personal/choice.json   which of the two does better, and what the shared one is
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -11,9 +11,10 @@ from typing import Literal
 import msgspec
 
 from edge_client.adapters.spec import AdapterError
+from edge_client.engine.scoring.measure import NAMES, Measure, in_words
 from edge_client.files import from_json, write_atomically
 from edge_client.personal.making import Made
-from edge_client.wire.failures import Failure
+from edge_client.wire.reported.failures import Failure
 
 FOLDER, ADAPTER, CHOICE = "personal", "adapter", "choice.json"
 
@@ -24,15 +25,17 @@ class Choice:
 
     Attributes:
         run: Name of the run after which one's own was made.
-        use: `shared` where that is right at least as often, else `personal`, also without test
-            texts.
+        use: `shared` where that does at least as well, else `personal`, also without test texts.
         shared: Folder of the shared one, within the state folder if it lies there; empty for the
             base alone.
         method: How one's own was made.
-        accuracy: Share of right labels of one's own; None without test texts.
+        accuracy: Share of right answers of one's own; None without test texts.
         accuracy_shared: That of the shared one.
         test_examples: Test texts.
         failure: Why one's own could not be made, so that the shared one answers; a code, or empty.
+        measure: What they are compared by, where that is not accuracy.
+        score: That figure of one's own; None where that is accuracy, or without test texts.
+        score_shared: That of the shared one.
     """
 
     run: str
@@ -43,6 +46,9 @@ class Choice:
     accuracy_shared: float | None
     test_examples: int
     failure: str = ""
+    measure: Measure = "accuracy"
+    score: float | None = None
+    score_shared: float | None = None
 
     def __str__(self) -> str:
         shared = "the shared adapter" if self.shared else "the base alone"
@@ -51,10 +57,16 @@ class Choice:
             return f"{why}: {shared} answers"
         if self.accuracy is None or self.accuracy_shared is None:
             return f"this device's own adapter ({self.method}); no test texts tell which is better"
+        answers = "its own" if self.use == "personal" else shared
+        if self.score is not None and self.score_shared is not None:
+            own, other = (in_words(self.measure, one) for one in (self.score, self.score_shared))
+            said = f"{NAMES[self.measure]} on {self.test_examples} test texts {own} with this "
+            said += f"device's own adapter ({self.method}), {other} with {shared}"
+            return f"{said}: {answers} answers"
         right = [round(one * self.test_examples) for one in (self.accuracy, self.accuracy_shared)]
         said = f"of {self.test_examples} test texts {right[0]} right with this device's own "
         said += f"adapter ({self.method}), {right[1]} with {shared}"
-        return f"{said}: {'its own' if self.use == 'personal' else shared} answers"
+        return f"{said}: {answers} answers"
 
 
 def choose(folder: Path, run: str, shared: str, made: Made) -> Choice:
@@ -71,7 +83,11 @@ def choose(folder: Path, run: str, shared: str, made: Made) -> Choice:
     """
     use: Literal["personal", "shared"] = "shared" if made.is_better is False else "personal"
     told = (made.method, made.accuracy, made.accuracy_shared, made.test_examples)
-    return _written(folder, Choice(run, use, shared, *told))
+    choice = Choice(run, use, shared, *told)
+    if made.measure != "accuracy":
+        choice = replace(choice, measure=made.measure, score=made.score)
+        choice = replace(choice, score_shared=made.score_shared)
+    return _written(folder, choice)
 
 
 def fall_back(folder: Path, run: str, shared: str, failure: Failure) -> Choice:

@@ -11,9 +11,8 @@ import numpy as np
 
 from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.adamw import AdamW
-from edge_client.engine.trainer import TrainingError, epoch_batches, in_turn
+from edge_client.engine.trainer import TrainingError, epoch_batches, prompts_by_epoch
 from edge_client.errors import demand
-from edge_client.metering.phases import phase
 from edge_client.personal.form import Form
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
@@ -132,13 +131,11 @@ def _batches(
 ) -> Iterator[Batch]:
     """Batches for ever, in passes, each in an order of its own."""
     encoder = engine.encoder
-    with phase("tokenize"):
-        asked = [view.prompts(examples) for view in encoder.views()]
-    labels, epoch = encoder.labels(examples), 0
+    asked, epoch = prompts_by_epoch(encoder, examples, seed), 0
     generator = np.random.Generator(np.random.PCG64(seed))
     while True:
-        prompts = in_turn(asked, epoch)
+        prompts = asked(epoch)
         lengths = [len(prompt.ids) for prompt in prompts]
         for rows in epoch_batches(lengths, terms.batch, generator):
-            yield encoder.batch([prompts[row] for row in rows], [labels[row] for row in rows])
+            yield encoder.batch([prompts[row] for row in rows])
         epoch += 1

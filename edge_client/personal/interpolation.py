@@ -11,8 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from edge_client.engine.engine import Engine
-from edge_client.engine.trainer import Evaluation, TrainingError, evaluate
+from edge_client.engine.scoring.evaluation import Evaluation, evaluate
+from edge_client.engine.scoring.measure import badness
+from edge_client.engine.trainer import TrainingError
 from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Kind
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState, check_same_parameters, shapes_of
 
@@ -70,12 +73,16 @@ def along(
     return found
 
 
-def nearest(dev: Sequence[At]) -> float:
-    """The alpha that is right most often, then with the least loss, then nearest to the shared one.
+def nearest(dev: Sequence[At], kind: Kind = "labels") -> float:
+    """The alpha that does best, then with the least loss, then nearest to the shared one.
 
     Law: the order of alphas does not matter.
+
+    Args:
+        dev: How each does.
+        kind: Of the task, which says what is best: see `edge_client.engine.scoring.measure`.
     """
-    best = min(dev, key=lambda at: (-at.found.accuracy, at.found.loss, at.alpha))
+    best = min(dev, key=lambda at: (*badness(kind, at.found), at.alpha))
     return best.alpha
 
 

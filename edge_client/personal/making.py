@@ -13,7 +13,8 @@ from edge_client.adapters.stacks import Stack
 from edge_client.bases.base import Base
 from edge_client.engine.budgeted import check_budget, open_within
 from edge_client.engine.engine import Engine
-from edge_client.engine.trainer import evaluate
+from edge_client.engine.scoring.evaluation import Evaluation, evaluate
+from edge_client.engine.scoring.measure import MEASURES, Measure, is_better, measured
 from edge_client.errors import demand
 from edge_client.personal.methods import Beneath, Given, own_adapter
 from edge_client.personal.svd import initial_rank
@@ -74,7 +75,7 @@ class Opening:
             AdapterError: The adapter does not fit the base.
             BudgetError: No such plan fits the budget.
         """
-        known = (self.kind, self.base, spec, self.training, len(self.task.labels))
+        known = (self.kind, self.base, spec, self.training, self.task)
         check_budget(*known, self.budget_bytes, self.device, is_whole=is_whole)
 
 
@@ -90,11 +91,16 @@ class Made:
         alpha: Of `interpolated`: how far it is from the shared one, 0 to 1.
         num_examples: Texts that it was trained on.
         loss: Mean loss of the last pass, nats.
-        accuracy: Share of right labels of the test texts; None without any.
+        accuracy: Share of right answers on the test texts; None without any.
         accuracy_shared: That of the shared adapter, or of the base alone.
         test_examples: Test texts.
-        is_better: Whether it is right more often than the shared one; None without test texts.
+        is_better: Whether it does better than the shared one; None without test texts, or where
+            there is none to compare it with.
         predicted_peak_bytes: What its plan was estimated to take.
+        measure: What it is compared by: of labels `accuracy`, of tags `f1`, of masked words
+            `perplexity`.
+        score: That figure on the test texts; None without any.
+        score_shared: That of the shared adapter, or of the base alone, which tags nothing.
     """
 
     method: str
@@ -108,6 +114,9 @@ class Made:
     test_examples: int
     is_better: bool | None
     predicted_peak_bytes: int
+    measure: Measure
+    score: float | None
+    score_shared: float | None
 
 
 def method_for(method: str, net: Given | None) -> Method:
@@ -152,8 +161,10 @@ def way_for(
     Raises:
         AdapterError: Nothing can be trained above that adapter.
         BudgetError: Not even one rank fits.
-        WrongInput: R is not of that bank, or not what the net has learned.
+        WrongInput: The method does not go with such a task, or R is not of that bank, or not what
+            the net has learned.
     """
+    _check_kind(method, at.task, net)
     said = f"--above: method {method} trains the shared adapter itself; leave one of the two out"
     demand(beneath is None or method not in FROM_SHARED, said)
     kind = net.spec.net if net else ""
@@ -170,7 +181,7 @@ def way_for(
     terms = at.training
     targets = net.spec.targets if net else Way.targets
     known = (method, rank, bank, targets, terms.epochs, terms.batch, terms.lr)
-    way = Way(*known, by_output=by_output)
+    way = Way(*known, by_output=by_output, has_head=at.task.kind == "tagging")
     while True:
         try:
             _check(at, way, beneath)
@@ -179,6 +190,16 @@ def way_for(
             if rank_budget is not None or way.rank_budget == 1 or method in UNRANKED:
                 raise
             way = replace(way, rank_budget=way.rank_budget // 2)
+
+
+def _check_kind(method: Method, task: Task, net: Given | None) -> None:
+    """Refuse a method that cannot give an adapter for a kind of task."""
+    said = (
+        f"--generator goes by what runs of labels gave; task {task.name!r} is of kind {task.kind}"
+    )
+    demand(net is None or task.kind == "labels", f"{said}: leave it out")
+    said = f"--method head: task {task.name!r} asks for masked words, which the base's own head "
+    demand(method != "head" or task.kind != "mlm", f"{said}answers; take lora, or tuned")
 
 
 def _check(at: Opening, way: Way, beneath: Given | None) -> None:
@@ -198,9 +219,10 @@ def _check(at: Opening, way: Way, beneath: Given | None) -> None:
     if way.method == "head":
         at.check(above(AdapterSpec(head=True)), is_whole=False)
         return
-    bank = bank_spec(AdapterSpec(rank=way.bank, targets=way.targets), shape)
+    plain = AdapterSpec(rank=way.bank, targets=way.targets, head=way.has_head)
+    bank = bank_spec(plain, shape)
     most = initial_rank(way.rank_budget) if way.method == "adalora" else way.rank_budget
-    own = bank_spec(AdapterSpec(rank=most, targets=way.targets), shape)
+    own = bank_spec(replace(plain, rank=most), shape)
     check_ranks(own, shape)
     if below and way.method not in EVEN:  # any module may get all ranks of the bank
         fullest = above(bank)
@@ -249,7 +271,10 @@ def make(
     opened = partial(at.engine, is_whole=way.method not in UNRANKED)
     known = (way, base.shape, opened, texts, seed, given)
     with own_adapter(*known, beneath=beneath) as own:
-        after = evaluate(own.engine, texts.test).accuracy if texts.test else None
+        after, kind = evaluate(own.engine, texts.test) if texts.test else None, at.task.kind
+        score, score_shared = (
+            None if one is None else measured(kind, one) for one in (after, before)
+        )
         name = str(own.spec)
         origin = Exported(name, base.peft_name, base.base_id, base.architecture, at.task)
         write_peft_folder(out, origin, encode_adapter(own.engine.adapter()))
@@ -260,20 +285,25 @@ def make(
             alpha=own.alpha,
             num_examples=len(texts.labelled),
             loss=own.loss,
-            accuracy=after,
-            accuracy_shared=before,
+            accuracy=None if after is None else after.accuracy,
+            accuracy_shared=None if before is None else before.accuracy,
             test_examples=len(texts.test),
-            is_better=None if after is None or before is None else after > before,
+            is_better=None
+            if score is None or score_shared is None
+            else is_better(kind, score, score_shared),
             predicted_peak_bytes=own.engine.option.predicted_peak_bytes,
+            measure=MEASURES[kind],
+            score=score,
+            score_shared=score_shared,
         )
 
 
-def _score(at: Opening, shared: Given | None, tests: tuple[Example, ...]) -> float | None:
-    """How often the shared adapter is right, or the base alone."""
-    if not tests:
+def _score(at: Opening, shared: Given | None, tests: tuple[Example, ...]) -> Evaluation | None:
+    """How the shared adapter does, or the base alone, which tags nothing."""
+    if not tests or (shared is None and at.task.kind == "tagging"):
         return None
     spec = shared.spec if shared else parse_adapter("lora:1")  # whose first values change nothing
     with closing(at.engine(spec)) as engine:
         if shared is not None:
             engine.load_adapter(shared.numbers)
-        return evaluate(engine, tests).accuracy
+        return evaluate(engine, tests)

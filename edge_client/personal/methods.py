@@ -18,7 +18,7 @@ from edge_client.adapters.banks import bank_spec
 from edge_client.adapters.generators import generator_of
 from edge_client.adapters.rates import rates_of
 from edge_client.adapters.spec import AdapterSpec, Net, lora_modules
-from edge_client.adapters.stacks import Stack, lora_part
+from edge_client.adapters.stacks import Stack, head_of
 from edge_client.bases.architectures import Shape
 from edge_client.engine.engine import Engine
 from edge_client.errors import demand
@@ -152,10 +152,11 @@ def own_adapter(
         yield from _by_rates(way, shape, opened, data, seed, given, beneath)
         return
     rank = way.rank_budget if way.method == "lora" else way.bank
-    bank, spent = bank_spec(AdapterSpec(rank=rank, targets=way.targets), shape), 0
+    bank, spent = bank_spec(_lora(way, rank), shape), 0
     if net or way.method == "bt-lora":
         with closing(opened(bank)) as engine:
-            first = drawn_bank(engine.adapter())
+            drawn = engine.adapter()
+            first = drawn_bank(drawn) | head_of(drawn)
             lambdas = _searched(way, shape, bank, engine, first, data, seed, given)
             kept, spent = chosen(lambdas, way.rank_budget), engine.layer_forwards
             if way.level:
@@ -168,10 +169,16 @@ def own_adapter(
         spec, numbers = cut(bank, shape, bank_numbers(first, lambdas), _even(way, lambdas, seed))
     form, whole = _laid(Bank(0.0, 0.0), spec, shape, beneath)
     with closing(opened(whole)) as engine:
+        numbers |= head_of(engine.adapter())
         frozen = [name for name in numbers if name.endswith(LAMBDA)]
         order = derive_seed(seed, "own")
         found = fit(engine, form, numbers, data.labelled, way.terms, order, frozen)
         yield _own(way, engine, spec, whole, shape, found, spent)
+
+
+def _lora(way: Way, rank: int) -> AdapterSpec:
+    """LoRA of a rank in each module, and a head beside it where the way has one."""
+    return AdapterSpec(rank=rank, targets=way.targets, head=way.has_head)
 
 
 def _laid(
@@ -228,7 +235,7 @@ def _by_svd(
     It begins with half as many ranks again as are left, and trains all at one rate, as FedP2EFT's
     baseline does.
     """
-    spec = AdapterSpec(rank=initial_rank(way.rank_budget), targets=way.targets)
+    spec = _lora(way, initial_rank(way.rank_budget))
     bank, terms = bank_spec(spec, shape), replace(way.terms, scale_lr=way.lr)
     steps = way.epochs * max(1, -(-len(data.labelled) // way.batch))
     demand(steps > 1, "method adalora: one step weighs no rank; raise epochs to 2 or more")
@@ -260,7 +267,7 @@ def _by_head(
     spec = AdapterSpec(head=True)
     form, whole = _laid(Plain(), spec, shape, beneath)
     with closing(opened(whole)) as engine:
-        numbers = {name: one for name, one in engine.adapter().items() if lora_part(name) is None}
+        numbers = head_of(engine.adapter())
         order = derive_seed(seed, "own")
         found = fit(engine, form, numbers, data.labelled, way.terms, order)
         yield Own(engine, whole, found.loss, engine.layer_forwards, {})
@@ -304,7 +311,8 @@ def _from_shared(
         found = fit(engine, Plain(), first, texts, terms, order)
         end, alpha = found.numbers, None
         if is_between:
-            alpha = nearest(along(engine, end, given.numbers, aside))
+            kind = engine.encoder.task.kind
+            alpha = nearest(along(engine, end, given.numbers, aside), kind)
             engine.put(mixed(end, given.numbers, alpha))
         spent = engine.layer_forwards
         yield Own(engine, given.spec, found.loss, spent, {}, alpha, end if is_between else None)

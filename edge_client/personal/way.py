@@ -54,6 +54,7 @@ class Way:
             those most whose module has most outputs.
         by_output: Whether B's columns count there by their mean over outputs (`Bank`).
         level: Whether lambdas only choose ranks, and all that are kept count alike.
+        has_head: Whether a head is trained beside the ranks, as tags need one.
 
     Raises:
         WrongInput: A value outside its range; names it.
@@ -71,6 +72,7 @@ class Way:
     search_lr: float = 1e-4
     by_output: bool = False
     level: bool = False
+    has_head: bool = False
 
     def __post_init__(self) -> None:
         known = ", ".join(METHODS)

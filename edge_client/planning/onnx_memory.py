@@ -16,13 +16,13 @@ from edge_client.planning.torch_memory import (
     TOKEN_BYTES,
     MemoryEstimate,
     adapter_bytes,
+    answers_bytes,
     elements,
     layer_pages,
     linear_sizes,
     lowest_trained,
     table_pages,
     vector_elements,
-    words_bytes,
 )
 
 # Fitted to peaks measured by `smidgen profile grid`.
@@ -67,7 +67,7 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
         transient=max(
             _graph_bytes(work, plan),
             _embedding_bytes(work, plan),
-            words_bytes(work, plan) if work.masked else 0,
+            answers_bytes(work, plan),
         ),
         slack=FIXED_BYTES + TOKEN_BYTES * work.shape.vocabulary,
     )
@@ -84,7 +84,7 @@ def _waiting_bytes(work: Workload, plan: Plan) -> int:
 
     A tape is queries, keys, values, the sum between and the activation's input; attention's result
     too where it is learnt from. The top layer goes on with one row per text after keys and values,
-    unless many tokens of a text are asked at.
+    unless many places of a text are asked at.
     """
     sizes, top = _sizes(work, plan), work.shape.layers - 1
     entry = sizes.state // 2 if plan.is_kept_in_half else sizes.state
@@ -106,12 +106,14 @@ def _room_bytes(work: Workload, plan: Plan) -> int:
     cut = frozen_layers(work.spec, work.shape.layers)
     if 0 < cut < work.shape.layers:  # the states at the cut lie apart from what makes them
         turns = 3 if plan.is_kept_in_half or cut < lowest else 2
-    turns = max(turns, int(work.masked > 0))  # the top layer's own sum is of all tokens
+    if work.has_many_answers:  # the top layer's own sum is of all tokens
+        turns = 3 if cut == work.shape.layers else max(turns, 1)
     is_all_kept = lowest == 0 and not plan.recompute
     tape = 0 if is_all_kept else 4 * sizes.state + sizes.inner
-    back = 4 * sizes.state if lowest < work.shape.layers else 0  # at q, k, v and the input
+    has_back = lowest < work.shape.layers
+    back = 4 * sizes.state if has_back else 0  # at q, k, v and the input
     common = 3 * sizes.state + sizes.inner  # h, m, attention's result; active
-    asked = sizes.state if work.masked else 0  # the gradient at what the head reads
+    asked = sizes.state if work.has_many_answers and has_back else 0  # at what the head reads
     return turns * sizes.state + tape + back + common + asked
 
 

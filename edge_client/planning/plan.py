@@ -55,7 +55,7 @@ class Workload:
         spec: The adapter.
         batch: Texts in one optimizer step.
         tokens: Longest input asked for.
-        num_labels: Rows of a classification head.
+        num_labels: Rows of a classification head: labels, or tags of a word.
         engine: What computes it, `torch` or `onnx`.
         device: On what: `cpu`, `cuda`, or `unified`, a CUDA device that shares the processor's
             memory.
@@ -63,6 +63,7 @@ class Workload:
             gradient: AdamW's two moments, or what `Training.kept_numbers` says.
         masked: Tokens of a text, of the longest, at each of which all words are asked for; 0: one
             answer is, of few labels.
+        is_tagging: Whether each word of a text is asked, by a classification head that reads it.
 
     Raises:
         AdapterError: A soft prompt that leaves no room for a text, or top layers that are not
@@ -79,6 +80,7 @@ class Workload:
     device: str = "cpu"
     kept_numbers: int = 2
     masked: int = 0
+    is_tagging: bool = False
 
     def __post_init__(self) -> None:
         if self.spec.prompt_tokens >= self.shape.positions:
@@ -96,12 +98,19 @@ class Workload:
     @property
     def what(self) -> str:
         """What is trained, by name: peaks of one are alike."""
+        if self.is_tagging:
+            return f"{self.spec} tagging"
         return f"{self.spec} masked:{self.masked}" if self.masked else str(self.spec)
 
     @property
     def is_top_short(self) -> bool:
         """Whether the top layer goes on with one row per text after keys and values."""
-        return not (self.shape.is_decoder or self.masked)
+        return not (self.shape.is_decoder or self.has_many_answers)
+
+    @property
+    def has_many_answers(self) -> bool:
+        """Whether many places of a text are asked at, so that the top layer is of all tokens."""
+        return bool(self.masked) or self.is_tagging
 
     @property
     def longest(self) -> int:

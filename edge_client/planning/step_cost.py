@@ -96,14 +96,16 @@ def layer_calls(work: Workload, plan: Plan) -> int:
 
 
 def step_flops(work: Workload, plan: Plan) -> float:
-    """Operations of one step in matrix products; adapters, norms and heads of labels are left out.
+    """Operations of one step in matrix products; adapters, norms and heads of texts are left out.
 
     Frozen weights have no gradient of their own, so going back through a linear costs what going
     forward costs. A recomputation leaves out the feed-forward's last product.
     """
-    # All words are asked for twice, for their sum and for their shares, and once they go back.
+    # All words are asked for twice, for their sum and for their shares, and once they go back. A
+    # head of tags goes forward, back, and to its own gradient.
     words = 2.0 * work.batch * work.masked * work.shape.vocabulary * work.shape.embedding
-    lowest, total = lowest_trained(work, plan), 3.0 * words
+    tags = 2.0 * work.batch * plan.tokens * work.num_labels * work.shape.hidden
+    lowest, total = lowest_trained(work, plan), 3.0 * (words + tags * work.is_tagging)
     for index in range(work.shape.layers):
         linears, last, attention = _layer_flops(work, plan, index)
         total += linears + attention

@@ -15,7 +15,7 @@ d bytes of a number.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from edge_client.adapters.spec import frozen_layers, largest_rank
+from edge_client.adapters.spec import frozen_layers, head_sizes, largest_rank
 from edge_client.bases.architectures import FAMILIES, Shape, has_bias
 from edge_client.bases.layout import linear_size
 from edge_client.bases.quantization import BLOCK
@@ -160,8 +160,8 @@ def other_parameters(work: Workload) -> int:
     if not work.spec.head:
         return prompt
     sizes = {"hidden": work.shape.hidden, "labels": work.num_labels}
-    head = FAMILIES[work.shape.architecture].classifier.values()
-    return prompt + sum(sizes[rows] * (sizes[columns] + 1) for rows, columns in head)
+    head = head_sizes(work.shape.architecture, is_of_words=work.is_tagging)
+    return prompt + sum(sizes[rows] * (sizes[columns] + 1) for rows, columns in head.values())
 
 
 def adapter_bytes(work: Workload, plan: Plan) -> int:
@@ -328,9 +328,9 @@ def _embedding_bytes(work: Workload, plan: Plan) -> int:
 
 
 def _head_bytes(work: Workload, plan: Plan, sizes: _Sizes) -> int:
-    """An encoder's head sees one row per text; of all words it streams over the vocabulary."""
-    if work.masked:
-        return words_bytes(work, plan) + sizes.state  # the gradient at what the head sees
+    """An encoder's head sees one row per text, or one of each answer."""
+    if work.has_many_answers:  # beside the top layer's sum, and the gradient at it
+        return answers_bytes(work, plan) + 2 * sizes.state
     if not work.shape.is_decoder:
         return 0
     width, tokens = DTYPE_BYTES[plan.dtype], plan.micro_batch * plan.tokens
@@ -338,8 +338,26 @@ def _head_bytes(work: Workload, plan: Plan, sizes: _Sizes) -> int:
     return rows * (work.shape.hidden * (4 + width) + tokens * (8 + width)) + 4 * sizes.state
 
 
-def words_bytes(work: Workload, plan: Plan) -> int:
-    """What asking for all words holds at once: states of the answers, a slice of words, logits."""
+def answers_bytes(work: Workload, plan: Plan) -> int:
+    """What asking at many places of a text holds at once; 0 where one is asked at."""
+    if work.is_tagging:
+        return _tags_bytes(work, plan)
+    return _words_bytes(work, plan) if work.masked else 0
+
+
+def _tags_bytes(work: Workload, plan: Plan) -> int:
+    """States of all words, which may be as many as tokens, and their logits.
+
+    In backward there are more of the one or of the other: the states behind the norm and their
+    gradients, or the logits, their logarithms and gradients.
+    """
+    words = min(plan.micro_batch, work.batch) * plan.tokens
+    states, logits = 4 * words * work.shape.hidden, 4 * words * work.num_labels
+    return max(3 * states + logits, 2 * states + 4 * logits)
+
+
+def _words_bytes(work: Workload, plan: Plan) -> int:
+    """States of the answers, a slice of the vocabulary's words, the answers' logits of it."""
     width, embedding = DTYPE_BYTES[plan.dtype], work.shape.embedding
     answers = min(plan.micro_batch, work.batch) * work.masked
     rows = min(WORD_ROWS, work.shape.vocabulary)

@@ -1,11 +1,13 @@
 """A task's texts as batches of token ids for one base."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from edge_client.texts.examples import Example
+from edge_client.texts.masked import masked, masked_in, pieces_of
+from edge_client.texts.tagging import tagged
 from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Prompt, Tokens
 
@@ -56,6 +58,12 @@ class Batch:
             texts=texts,
         )
 
+    def by_text(self, answers: np.ndarray) -> list[np.ndarray]:
+        """What is known of each answer, (answers, ...), in a part for each text."""
+        count = len(self.ids)
+        texts = np.arange(count) if self.texts is None else self.texts
+        return np.split(answers, np.bincount(texts, minlength=count).cumsum()[:-1])
+
 
 @dataclass(frozen=True)
 class Encoder:
@@ -63,14 +71,15 @@ class Encoder:
 
     Attributes:
         tokens: The base's tokenizer.
-        task: Patterns and labels.
-        cloze: Whether the pattern is filled; else the plain text is read by a classifier.
+        task: What is asked.
+        cloze: Whether the pattern is filled; else the plain text is read by a classifier. Of tasks
+            that have patterns.
         limit: Longest input in tokens.
         soft: Tokens of a soft prompt, which come before every text.
         pattern: Which of the task's patterns is filled.
 
     Raises:
-        TaskError: A pattern that is asked leaves no room for a text.
+        TaskError: A pattern that is asked, or the base's specials, leave no room for a text.
     """
 
     tokens: Tokens
@@ -81,12 +90,20 @@ class Encoder:
     pattern: int = 0
 
     def __post_init__(self) -> None:
-        for pattern in self.task.asked() if self.cloze else ():
+        if not self.is_filled:
+            self.tokens.plain_room(self.limit)
+            return
+        for pattern in self.task.asked():
             self.tokens.room(pattern, self.limit)
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether texts are put into a pattern."""
+        return self.cloze and self.task.kind == "labels"
 
     def views(self) -> list["Encoder"]:
         """One encoder for each pattern that is asked; this one alone without an ensemble."""
-        if not (self.cloze and self.task.ensemble):
+        if not (self.is_filled and self.task.ensemble):
             return [self]
         return [replace(self, pattern=index) for index in range(len(self.task.patterns))]
 
@@ -100,12 +117,42 @@ class Encoder:
         unknown = sum(id_ == self.tokens.unknown_id for id_ in ids)
         return unknown / len(ids) if ids else 0.0
 
-    def prompts(self, examples: Sequence[Example]) -> list[Prompt]:
-        """Encode texts one by one."""
-        if self.cloze:
-            pattern = self.task.patterns[self.pattern]
-            return [self.tokens.cloze(pattern, example, self.limit) for example in examples]
-        return [self.tokens.plain(example, self.limit) for example in examples]
+    def prompts(self, examples: Sequence[Example], draw: int = 0) -> list[Prompt]:
+        """Encode texts one by one, with their right answers where they are known.
+
+        Args:
+            examples: The texts.
+            draw: Seed of which words are masked; another masks others, and so does another place
+                of a text in the list. Of `mlm` alone.
+        """
+        if self.task.kind == "mlm":
+            return masked(self.tokens, self.task.masking, examples, self.limit, draw)
+        if self.task.kind == "tagging":
+            return tagged(self.tokens, self.task, examples, self.limit)
+        pattern = self.task.patterns[self.pattern] if self.cloze else ""
+        filled = [
+            self.tokens.cloze(pattern, example, self.limit)
+            if self.cloze
+            else self.tokens.plain(example, self.limit)
+            for example in examples
+        ]
+        labels = self.labels(examples)
+        return [replace(one, answers=[label]) for one, label in zip(filled, labels, strict=True)]
+
+    def by_draw(self, examples: Sequence[Example]) -> Callable[[int], list[Prompt]]:
+        """The prompts of any draw, of texts that are tokenized now and once, however many draws.
+
+        Law: for each draw what `prompts` gives. Texts that are there several times are tokenized
+        and held once.
+        """
+        distinct = list(dict.fromkeys(examples))
+        if self.task.kind != "mlm":
+            asked = dict(zip(distinct, self.prompts(distinct), strict=True))
+            prompts = [asked[one] for one in examples]
+            return lambda _: prompts
+        known = {one: pieces_of(self.tokens, one, self.limit) for one in distinct}
+        pieces = [known[one] for one in examples]
+        return lambda draw: masked_in(self.tokens, self.task.masking, pieces, draw)
 
     def labels(self, examples: Sequence[Example]) -> list[int]:
         """Index of each text's label, -1 where it has none."""
@@ -115,24 +162,31 @@ class Encoder:
     def batch(
         self,
         prompts: Sequence[Prompt],
-        labels: Sequence[int],
         weights: Sequence[float] | None = None,
         offsets: np.ndarray | None = None,
     ) -> Batch:
-        """Pad prompts to the longest of them."""
+        """Pad prompts to the longest of them.
+
+        Args:
+            prompts: Encoded texts.
+            weights: Each text's, of all its answers; None: all have 1.
+            offsets: See `Batch`.
+        """
         width = max(len(prompt.ids) for prompt in prompts)
         ids = np.full((len(prompts), width), self.tokens.pad_id, np.int64)
         attention = np.zeros_like(ids)
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt.ids)] = prompt.ids
             attention[row, : len(prompt.ids)] = 1
-        positions = np.array([prompt.mask_position for prompt in prompts], np.int64)
-        weighed = None if weights is None else np.array(weights, np.float32)
-        known = np.array(labels, np.int64)
-        return Batch(ids, attention, positions, known, weighed, offsets)
+        places = np.array([place for prompt in prompts for place in prompt.places], np.int64)
+        answers = np.array([answer for prompt in prompts for answer in prompt.answers], np.int64)
+        counts = [len(prompt.places) for prompt in prompts]
+        weighed = None if weights is None else np.repeat(np.array(weights, np.float32), counts)
+        texts = None if self.task.kind == "labels" else np.repeat(np.arange(len(prompts)), counts)
+        return Batch(ids, attention, places, answers, weighed, offsets, texts)
 
     def by_length(
-        self, examples: Sequence[Example], rows: int, tokens: int
+        self, examples: Sequence[Example], rows: int, tokens: int, draw: int = 0
     ) -> Iterator[tuple[list[int], Batch]]:
         """Batches of texts of similar length, with the indices of their rows.
 
@@ -142,8 +196,9 @@ class Encoder:
             examples: The texts.
             rows: Texts of full length in one batch.
             tokens: Tokens of a text of full length.
+            draw: See `prompts`.
         """
-        prompts = self.prompts(examples)
+        prompts = self.prompts(examples, draw)
         lengths = [len(prompt.ids) + self.soft for prompt in prompts]
         order = sorted(range(len(prompts)), key=lambda row: lengths[row])
         room = rows * (tokens + self.soft)
@@ -152,4 +207,4 @@ class Encoder:
             while len(chosen) > 1 and len(chosen) * lengths[chosen[-1]] > room:
                 chosen.pop()
             order = order[len(chosen) :]
-            yield chosen, self.batch([prompts[row] for row in chosen], [-1] * len(chosen))
+            yield chosen, self.batch([prompts[row] for row in chosen])

@@ -1,6 +1,6 @@
-"""A client data folder that goes on being filled: read again once its files have changed.
+"""A client data folder: looked at before a run, and read again once its files have changed.
 
-    texts = DataFolder(Path("mine"), task.labels)
+    texts = DataFolder(Path("mine"), task)
     data = texts.read()  # at the beginning of each piece of work, and never in the middle of one
 
 Nothing that was read once is lost because a file is being written, is gone with its disk or is
@@ -10,31 +10,91 @@ damaged: the texts read last stay until all files can be read again.
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from edge_client.texts.dialect import PLAIN, Dialect
-from edge_client.texts.examples import ClientData, files_of, read_folder
-from edge_client.texts.rows import DataError, ending_of
+from edge_client.texts.examples import (
+    ClientData,
+    LeftOut,
+    client_data,
+    read_parts,
+    read_texts,
+    useless,
+    without_texts,
+)
+from edge_client.texts.formats.paragraphs import files_in
+from edge_client.texts.formats.tagged import COLUMNS
+from edge_client.texts.parts import endings_of, files_of
+from edge_client.texts.rows import FORMATS, LINES, DataError, ending_of
+from edge_client.texts.tasks import ANY, Kind, Labels, Wanted
 
 log = logging.getLogger(__name__)
 
 SETTLED_S = 2.0  # after its last change a file that looks unfinished is taken as it is
-LINES = (".csv", ".tsv", ".jsonl")
+OF_LINES = (".csv", ".tsv", ".jsonl", LINES, *COLUMNS)  # a part of them can be read
 
 
 @dataclass(frozen=True)
 class FileMark:
     """What tells that a file has changed."""
 
-    path: Path
     inode: int
     size_bytes: int
     modified_ns: int
 
 
-Marks = Mapping[str, FileMark]
+Marks = Mapping[Path, FileMark]
+
+
+def check_folder(folder: Path, dialect: Dialect = PLAIN) -> None:
+    """Refuse a folder that is useless for tasks of every kind; only its first good lines are read.
+
+    A table called `labelled` must have labels; a text without one belongs into `unlabelled`.
+
+    Raises:
+        DataError: See `read_folder`, whatever the labels are.
+    """
+    absent, faults = list[DataError](), list[DataError]()
+    for kind in _kinds(folder):
+        try:
+            paths = files_of(folder, kind)
+        except DataError as error:
+            absent.append(error)
+            continue
+        if kind == "tagging" and not {"labelled", "test"} & paths.keys():
+            continue  # with nothing tagged there is nothing to do
+        try:
+            _check_parts(paths, Labels(kind=kind), dialect)
+        except DataError as error:
+            faults.append(error)
+        else:
+            return
+    raise [*faults, *absent][0]
+
+
+def _kinds(folder: Path) -> list[Kind]:
+    """The kinds of task that a folder, or one file in its place, may be for."""
+    kinds = list[Kind](get_args(Kind))
+    if not folder.is_file():
+        return kinds
+    return [kind for kind in kinds if ending_of(folder) in endings_of("labelled", kind)] or kinds
+
+
+def _check_parts(paths: Mapping[str, Path], wanted: Labels, dialect: Dialect) -> None:
+    good = 0
+    for part, path in paths.items():
+        left_out, asked = LeftOut(), wanted
+        if part == "labelled" and wanted.kind == "mlm" and ending_of(path) in FORMATS:
+            asked = ANY
+        if next(read_texts(path, asked, part != "unlabelled", left_out, dialect), None) is not None:
+            good += 1
+        elif left_out.is_any:
+            raise useless(path, left_out)
+    if not good:
+        raise without_texts(paths, wanted.kind, dialect)
 
 
 class DataFolder:
@@ -42,13 +102,14 @@ class DataFolder:
 
     Args:
         path: The folder.
-        labels: Allowed labels.
+        wanted: The task, or what of it says how its texts are read.
         dialect: How its files are written down.
     """
 
-    def __init__(self, path: Path, labels: Sequence[str], dialect: Dialect = PLAIN) -> None:
-        self._path, self.labels, self._dialect = path, labels, dialect
+    def __init__(self, path: Path, wanted: Wanted, dialect: Dialect = PLAIN) -> None:
+        self._path, self.wanted, self._dialect = path, wanted, dialect
         self._data: ClientData | None = None
+        self._parts: frozenset[str] = frozenset()  # that had texts when they were read last
         self._marks: Marks = {}
         self._told = ""
 
@@ -62,9 +123,10 @@ class DataFolder:
             DataError: They cannot be read, and never were.
         """
         try:
-            marks = marks_of(self._path)
+            marks = marks_of(self._path, self.wanted.kind)
             if self._data is None:
-                self._data, self._marks = read_folder(self._path, self.labels, self._dialect), marks
+                self._data, self._parts = self._read()
+                self._marks = marks
             elif marks != self._marks and self._is_ready(marks):
                 self._take(marks)
         except (DataError, OSError) as error:
@@ -76,39 +138,47 @@ class DataFolder:
             self._tell(f"cannot be read now: {error}")
         return self._data
 
+    def _read(self) -> tuple[ClientData, frozenset[str]]:
+        parts = read_parts(self._path, self.wanted, self._dialect)
+        full = frozenset(part for part, texts in parts.items() if texts)
+        return client_data(parts, self.wanted.kind), full
+
     def _take(self, marks: Marks) -> None:
-        data = read_folder(self._path, self.labels, self._dialect)
-        for part, mark in marks.items():
-            if self._data and getattr(self._data, part) and not getattr(data, part):
-                self._tell(f"holds {mark.path.name}, which has no texts any more; delete it if so")
+        data, parts = self._read()
+        for part, path in files_of(self._path, self.wanted.kind).items():
+            if part in self._parts - parts:
+                self._tell(f"holds {path.name}, which has no texts any more; delete it if so")
                 return
-        if marks_of(self._path) != marks:
+        if marks_of(self._path, self.wanted.kind) != marks:
             self._tell("was written while it was read")
             return
-        self._data, self._marks, self._told = data, marks, ""
+        self._data, self._parts, self._marks, self._told = data, parts, marks, ""
         log.info(
-            "%s has changed and was read again: %d labelled texts, %d unlabelled, %d to test on",
+            "%s has changed and was read again: %d %s, %d unlabelled, %d to test on",
             self._path,
             len(data.labelled),
+            "texts to train on" if self.wanted.kind == "mlm" else "labelled texts",
             len(data.unlabelled),
             len(data.test),
         )
 
     def _is_ready(self, marks: Marks) -> bool:
         """Whether no file is out of reach, or looks as if it were being written."""
-        for known in self._marks.values():
-            if os.path.lexists(known.path) and not known.path.is_file():
-                self._tell(f"no longer reaches what {known.path.name} leads to")
+        for known in self._marks:
+            there = os.path.lexists(known) and not known.is_file()
+            if there or (os.path.lexists(known.parent) and not known.parent.is_dir()):
+                self._tell(f"no longer reaches what {known.name} leads to")
                 return False
-        for part in self._marks.keys() - marks.keys():
-            if _is_recent(self._path.stat().st_mtime_ns):
-                self._tell(f"no longer holds {self._marks[part].path.name}, which may come back")
+        for gone in self._marks.keys() - marks.keys():
+            folder = gone.parent if gone.parent.is_dir() else self._path
+            if _is_recent(folder.stat().st_mtime_ns):
+                self._tell(f"no longer holds {gone.name}, which may come back")
                 return False
-        for part, mark in marks.items():
-            before = self._marks.get(part)
+        for path, mark in marks.items():
+            before = self._marks.get(path)
             is_smaller = before is not None and mark.size_bytes < before.size_bytes
-            if _is_recent(mark.modified_ns) and (is_smaller or _is_cut(mark.path)):
-                self._tell(f"holds {mark.path.name}, which is being written")
+            if _is_recent(mark.modified_ns) and (is_smaller or _is_cut(path)):
+                self._tell(f"holds {path.name}, which is being written")
                 return False
         return True
 
@@ -118,17 +188,18 @@ class DataFolder:
         self._told = reason
 
 
-def marks_of(folder: Path) -> dict[str, FileMark]:
-    """Marks of the files of a client data folder, by what they hold.
+def marks_of(folder: Path, kind: Kind = "labels") -> dict[Path, FileMark]:
+    """Marks of the files of a client data folder, those in the folders of it included.
 
     Raises:
         DataError: There is no data.
         OSError: A file is gone.
     """
     marks = {}
-    for part, path in files_of(folder).items():
-        told = path.stat()
-        marks[part] = FileMark(path, told.st_ino, told.st_size, told.st_mtime_ns)
+    for path in files_of(folder, kind).values():
+        for file in files_in(path) if path.is_dir() else (path,):
+            told = file.stat()
+            marks[file] = FileMark(told.st_ino, told.st_size, told.st_mtime_ns)
     return marks
 
 
@@ -139,7 +210,7 @@ def _is_recent(modified_ns: int) -> bool:
 
 def _is_cut(path: Path) -> bool:
     """Whether the last line of a text file has no end yet."""
-    if path.suffix == ".gz" or ending_of(path) not in LINES:
+    if path.suffix == ".gz" or ending_of(path) not in OF_LINES:
         return False  # a part of these cannot be read at all
     with path.open("rb") as file:
         size = file.seek(0, 2)

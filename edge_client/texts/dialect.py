@@ -1,7 +1,7 @@
 """How a file of texts is written down: its columns, delimiter and encoding, told or found out.
 
     dialect = Dialect(text_column="body", label_column="stars", delimiter=";", encoding="latin-1")
-    read_folder(Path("mine"), task.labels, dialect)
+    read_folder(Path("mine"), task, dialect)
 
 What is not told is found out only where it cannot be mistaken: names that differ in case or outer
 spaces alone, a header that has the wanted columns under one delimiter alone, UTF-16 by its mark.

@@ -1,8 +1,9 @@
 """A device's own texts: `labelled.*`, `unlabelled.*`, `test.*` in one folder, read with care.
 
 CSV, TSV and JSONL, gzipped or not (Parquet where pyarrow is installed). Columns: `text` (or
-`text_a`, `text_b`), `label`, optional `language` and `id`; see `dialect` for others. Texts never
-leave this process, and no message quotes one.
+`text_a`, `text_b`), `label`, optional `language` and `id`; see `dialect` for others. Tasks that tag
+words read `formats.tagged` instead, those that mask words lines and `formats.paragraphs` as well.
+Texts never leave this process, and no message quotes one.
 
 One bad line never stops a client: it is left out, and the log says where and why. A file that is
 useless as a whole is an error; one without any row is as if it were not there.
@@ -15,16 +16,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_client.tables import plain
 from edge_client.texts.dialect import PLAIN, Columns, Dialect, find
-from edge_client.texts.lines import BOUNDS, LONGEST_LINE
-from edge_client.texts.rows import FORMATS, LINES, DataError, Row, Rows, ending_of, rows_of
+from edge_client.texts.formats.faults import fault_of, missing_column, value_of
+from edge_client.texts.formats.paragraphs import paragraphs_in
+from edge_client.texts.formats.tagged import tagged_texts
+from edge_client.texts.lines import BOUNDS, LONGEST_LINE, Bounds
+from edge_client.texts.parts import PARTS, files_of
+from edge_client.texts.rows import LINES, DataError, Row, Rows, ending_of, rows_of
+from edge_client.texts.tasks import Kind, Wanted
 
-PARTS = ("labelled", "unlabelled", "test")
 csv.field_size_limit(LONGEST_LINE)
 TOLD = 3  # bad lines of a file that the log shows
-NAMED = 12  # labels and columns that a message names
-LONGEST_NAMED = 60  # characters of one of them
 log = logging.getLogger(__name__)
 
 
@@ -37,12 +39,22 @@ class Example:
         text_b: The second of a pair, or empty.
         label: Its label, or None where there is none.
         language: The language that the file names, or empty.
+        words: Its words, where the file tells them apart, as for tagging; the text is these with
+            spaces between them. Empty: they are found in the text.
+        tags: A tag of each word; empty where there are none.
+        line: Where in its file it ends, from 1; 0 where nobody said. Two texts that differ in it
+            alone are equal.
+        file: The name of its file, for messages on this device; not compared either.
     """
 
     text: str
     text_b: str = ""
     label: str | None = None
     language: str = ""
+    words: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    line: int = field(default=0, compare=False)
+    file: str = field(default="", compare=False)
 
 
 @dataclass
@@ -90,6 +102,7 @@ class Found:
         example: Its text; None without one.
         fault: Why it cannot be used; empty if it can, or holds no text.
         id: What its `id` column says, or empty.
+        file: The file that it is in, where several are read as one; else empty.
     """
 
     line: int
@@ -97,6 +110,7 @@ class Found:
     example: Example | None = None
     fault: str = ""
     id: str = ""
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,109 +128,91 @@ class ClientData:
     test: tuple[Example, ...]
 
 
-def read_folder(folder: Path, labels: Sequence[str], dialect: Dialect = PLAIN) -> ClientData:
+def read_folder(folder: Path, wanted: Wanted, dialect: Dialect = PLAIN) -> ClientData:
     """Read a client data folder (or one labelled file in its place); an empty part is absent.
+
+    Args:
+        folder: The folder.
+        wanted: The task, or what of it says how its texts are read.
+        dialect: How the files are written down.
 
     Raises:
         DataError: Nothing there, a column is missing, or a file has rows and no text that can be
             used.
     """
-    paths = files_of(folder)
+    return client_data(read_parts(folder, wanted, dialect), wanted.kind)
+
+
+def read_parts(
+    folder: Path, wanted: Wanted, dialect: Dialect = PLAIN
+) -> dict[str, tuple[Example, ...]]:
+    """The texts of a folder by the file that they are in; see `read_folder`."""
+    paths = files_of(folder, wanted.kind)
     read = {
-        part: tuple(_read_part(path, labels, part != "unlabelled", dialect))
+        part: tuple(_read_part(path, wanted, part != "unlabelled", dialect))
         for part, path in paths.items()
     }
     if not any(read.values()):
-        raise _empty(paths, dialect)
-    return ClientData(*(read.get(part, ()) for part in PARTS))
+        raise without_texts(paths, wanted.kind, dialect)
+    return read
 
 
-def check_folder(folder: Path, dialect: Dialect = PLAIN) -> None:
-    """Refuse a useless folder; only the first good lines of each file are read.
-
-    Raises:
-        DataError: See `read_folder`, whatever the labels are.
-    """
-    paths, good = files_of(folder), 0
-    for part, path in paths.items():
-        left_out = LeftOut()
-        if next(read_texts(path, (), part != "unlabelled", left_out, dialect), None) is not None:
-            good += 1
-        elif left_out.is_any:
-            raise _useless(path, left_out)
-    if not good:
-        raise _empty(paths, dialect)
+def client_data(parts: Mapping[str, tuple[Example, ...]], kind: Kind) -> ClientData:
+    """Texts by what they are for; masked words are asked for in texts with labels or without."""
+    labelled, unlabelled, test = (parts.get(part, ()) for part in PARTS)
+    if kind == "mlm":
+        return ClientData(labelled + unlabelled, (), test)
+    return ClientData(labelled, unlabelled, test)
 
 
-def _empty(paths: Mapping[str, Path], dialect: Dialect) -> DataError:
+def without_texts(paths: Mapping[str, Path], kind: Kind, dialect: Dialect) -> DataError:
+    """The error of files that hold nothing."""
     holds = " holds" if len(paths) == 1 else " hold"
-    wanted = dialect.wanted(labelled=bool({"labelled", "test"} & paths.keys()))
+    wanted = _expected(kind, bool({"labelled", "test"} & paths.keys()), dialect)
     return DataError(f"{' and '.join(map(str, paths.values()))}{holds} no texts; {wanted}")
 
 
-def files_of(folder: Path) -> dict[str, Path]:
-    """The files of a client data folder, by what they hold.
-
-    Raises:
-        DataError: There are none, or two of one kind.
-    """
-    if folder.is_file():
-        return {"labelled": folder}
-    if not folder.is_dir():
-        raise DataError(f"no data at {folder}; a folder with labelled.csv (text,label) is expected")
-    found = {part: path for part in PARTS if (path := find_part(folder, part))}
-    if not found:
-        raise DataError(
-            f"{folder} holds no labelled.*, unlabelled.* or test.* (csv, tsv or jsonl, .gz or "
-            "not); put a labelled.csv with columns text,label there"
+def _expected(kind: Kind, labelled: bool, dialect: Dialect) -> str:
+    """What a file holds, in words."""
+    if kind == "mlm":
+        return (
+            "a text on each line, a column `text`, or paragraphs in a folder's files are expected"
         )
-    return found
-
-
-def find_part(folder: Path, part: str) -> Path | None:
-    """The one file of a folder that is called so, `train` in any format; None if there is none.
-
-    Raises:
-        DataError: There are two.
-    """
-    names = [f"{part}{ending}{gz}" for ending in FORMATS for gz in ("", ".gz")]
-    found = [folder / name for name in names if (folder / name).is_file()]
-    if len(found) > 1:
-        raise DataError(f"{folder} holds both {found[0].name} and {found[1].name}; keep one")
-    return found[0] if found else None
+    if kind == "tagging" and labelled:
+        return "a word and its tag on each line are expected, and blank lines between texts"
+    return dialect.wanted(labelled)
 
 
 def read_file(
-    path: Path, labels: Sequence[str], *, labelled: bool, dialect: Dialect = PLAIN
+    path: Path, wanted: Wanted, *, labelled: bool, dialect: Dialect = PLAIN
 ) -> list[Example]:
     """Read one file of texts; lines that cannot be used are left out and told in the log.
 
     Args:
         path: The file; its ending says the format.
-        labels: Allowed labels; empty allows any.
-        labelled: Whether a label column must be there.
+        wanted: The task, or what of it says how its texts are read; `ANY` allows any label.
+        labelled: Whether labels, or tags, must be there; of `mlm` they are not read.
         dialect: How the file is written down.
 
     Raises:
         DataError: No such format or column, or no line can be used; names the file, and the first
             bad line.
     """
-    examples = _read_part(path, labels, labelled, dialect)
+    examples = _read_part(path, wanted, labelled, dialect)
     if not examples:
-        wanted = f"; {dialect.wanted(labelled)}" if labelled else ""  # lines have no columns
-        raise DataError(f"{path} holds no texts{wanted}")
+        is_told = labelled or wanted.kind != "labels"  # lines have no columns
+        expected = f"; {_expected(wanted.kind, labelled, dialect)}" if is_told else ""
+        raise DataError(f"{path} holds no texts{expected}")
     return examples
 
 
-def _read_part(
-    path: Path, labels: Sequence[str], labelled: bool, dialect: Dialect
-) -> list[Example]:
+def _read_part(path: Path, wanted: Wanted, labelled: bool, dialect: Dialect) -> list[Example]:
     """As `read_file`, but a file without rows is one without texts."""
     left_out = LeftOut()
-    found = read_texts(path, labels, labelled, left_out, dialect)
+    found = read_texts(path, wanted, labelled, left_out, dialect)
     examples = [example for _, example, _ in found]
     if not examples and left_out.is_any:
-        raise _useless(path, left_out)
+        raise useless(path, left_out)
     tell(path, left_out)
     return examples
 
@@ -231,15 +227,17 @@ def tell(path: Path | str, left_out: LeftOut) -> None:
         log.info("%s: lines left out: %s", path, left_out)
 
 
-def _useless(path: Path, left_out: LeftOut) -> DataError:
+def useless(path: Path, left_out: LeftOut) -> DataError:
+    """The error of a file with rows none of which can be used."""
     if left_out.faults:
-        return DataError(f"{left_out.faults[0]}; no other line of the file can be used either")
+        what = "folder" if path.is_dir() else "file"
+        return DataError(f"{left_out.faults[0]}; no other line of the {what} can be used either")
     return DataError(f"{path} holds no texts: {left_out}")
 
 
 def read_texts(
     path: Path,
-    labels: Sequence[str],
+    wanted: Wanted,
     labelled: bool,
     left_out: LeftOut,
     dialect: Dialect = PLAIN,
@@ -247,9 +245,9 @@ def read_texts(
     """The texts of a file one by one, each with its line and all its columns; see `read_file`.
 
     Args:
-        path: The file.
-        labels: Allowed labels; empty allows any.
-        labelled: Whether a label column must be there.
+        path: The file, or of `mlm` a folder of files.
+        wanted: The task, or what of it says how its texts are read; `ANY` allows any label.
+        labelled: Whether labels, or tags, must be there.
         left_out: Gets what is left out.
         dialect: How the file is written down.
 
@@ -257,23 +255,74 @@ def read_texts(
         DataError: No such format or column, the file cannot be read at all, or it holds more than
             `lines.BOUNDS`.
     """
-    rows = rows_of(path, dialect, labelled, left_out.notes, BOUNDS)
-    table = _table(path)
-    for found in found_in(rows, table, labels, labelled, left_out.notes, dialect):
+    for found in every_row(path, wanted, labelled, left_out.notes, dialect, BOUNDS):
         if found.example is not None:
             yield found.line, found.example, found.row
         elif found.fault:
-            left_out.add(f"{path}, line {found.line}: {found.fault}")
+            left_out.add(f"{found.file or path}, line {found.line}: {found.fault}")
         else:
             left_out.empty += 1
 
 
 def every_row(
-    path: Path, labels: Sequence[str], labelled: bool, notes: list[str], dialect: Dialect = PLAIN
+    path: Path,
+    wanted: Wanted,
+    labelled: bool,
+    notes: list[str],
+    dialect: Dialect = PLAIN,
+    bounds: Bounds | None = None,
 ) -> Iterator[Found]:
-    """Every row of a file in its order, good or not, however many; see `read_texts`."""
-    rows = rows_of(path, dialect, labelled, notes)
-    return found_in(rows, _table(path), labels, labelled, notes, dialect)
+    """Every row of a file in its order, good or not; see `read_texts`.
+
+    Args:
+        path: The file.
+        wanted: See `read_texts`.
+        labelled: Likewise.
+        notes: Gets what was found out without being told.
+        dialect: How the file is written down.
+        bounds: What is read at most; None: however much there is.
+    """
+    if wanted.kind == "tagging" and labelled:
+        return _tagged(path, wanted.labels, notes, dialect, bounds)
+    if path.is_dir():
+        return _paragraphs(path, notes, dialect, bounds)
+    is_labelled = labelled and wanted.kind == "labels"
+    rows = rows_of(path, dialect, is_labelled, notes, bounds)
+    return found_in(rows, _table(path), wanted.labels, is_labelled, notes, dialect, path.name)
+
+
+def every_word(path: Path, notes: list[str], dialect: Dialect) -> Iterator[Found]:
+    """Every text of a file that tells words apart, as `every_row`; its tags are not looked at."""
+    return _tagged(path, None, notes, dialect, None)
+
+
+def _tagged(
+    path: Path,
+    labels: tuple[str, ...] | None,
+    notes: list[str],
+    dialect: Dialect,
+    bounds: Bounds | None,
+) -> Iterator[Found]:
+    for one in tagged_texts(path, labels, dialect, notes, bounds):
+        example = Example(
+            " ".join(one.words),
+            language=one.language,
+            words=one.words,
+            tags=one.tags,
+            line=one.line,
+            file=path.name,
+        )
+        id_ = value_of(one.row, find(list(one.row), "id"))
+        yield Found(one.line, one.row, example if one.words else None, one.fault, id_)
+
+
+def _paragraphs(
+    folder: Path, notes: list[str], dialect: Dialect, bounds: Bounds | None
+) -> Iterator[Found]:
+    for one in paragraphs_in(folder, dialect, notes, bounds):
+        file = f"{folder.name}/{one.file.name}"
+        example = Example(one.text, line=one.line, file=file) if one.text else None
+        yield Found(one.line, {}, example, one.fault, file=str(one.file))
 
 
 def _table(path: Path) -> str:
@@ -288,6 +337,7 @@ def found_in(
     labelled: bool,
     notes: list[str],
     dialect: Dialect = PLAIN,
+    file: str = "",
 ) -> Iterator[Found]:
     """What rows hold.
 
@@ -298,6 +348,7 @@ def found_in(
         labelled: Whether a label column must be there.
         notes: Gets which columns go by other names.
         dialect: How the rows are written down.
+        file: What messages on a text call the file.
 
     Raises:
         DataError: A table lacks a column.
@@ -309,83 +360,26 @@ def found_in(
             names = tuple(row)
             columns = dialect.columns(names)
             notes += [note for note in columns.renamed(dialect, labelled) if note not in notes]
-        missing = "" if unreadable else _missing(names, columns, dialect, labelled, bool(table))
+        missing = (
+            "" if unreadable else missing_column(names, columns, dialect, labelled, bool(table))
+        )
         if missing and table:
             raise DataError(f"{table}: {missing}")
-        if fault := unreadable or missing or _fault(row, columns, labels, labelled):
+        if fault := unreadable or missing or fault_of(row, columns, labels, labelled):
             yield Found(line, row, fault=fault)
         else:
-            yield Found(line, row, _example(row, columns, labelled), id=_value(row, columns.id))
+            example = _example(row, columns, labelled, line, file)
+            yield Found(line, row, example, id=value_of(row, columns.id))
 
 
-def _example(row: Row, columns: Columns, labelled: bool) -> Example | None:
+def _example(row: Row, columns: Columns, labelled: bool, line: int, file: str) -> Example | None:
     """A row's text; None if it holds none."""
-    text = _value(row, columns.text)
+    text = value_of(row, columns.text)
     if not text.strip():
         return None
-    label = sys.intern(_value(row, columns.label)) if labelled else None  # held once, not per text
-    language = sys.intern(_value(row, columns.language))
-    return Example(text, _value(row, columns.text_b), label, language)
-
-
-def _value(row: Row, column: str | None) -> str:
-    return (row.get(column) if column is not None else "") or ""  # a short CSV row leaves None
-
-
-def _missing(
-    names: Sequence[str], columns: Columns, dialect: Dialect, labelled: bool, is_table: bool
-) -> str:
-    """Which column is not there; names that may be a text are counted, never quoted."""
-    if not columns.is_any:
-        return dialect.no_header(len(names), labelled, is_table)
-    column, wanted = "", dialect.text_column or "text"
-    if columns.text is None:
-        column = f"`{wanted}`" if dialect.text_column else "`text` (or `text_a`)"
-    elif labelled and columns.label is None:
-        column = f"`{dialect.label_column or 'label'}`"
-    return f"no column {column}; found {_named(names)}" if column else ""
-
-
-def _named(names: Sequence[str]) -> str:
-    """Labels or columns in a message: printable, and not too many."""
-    more = f" ... ({len(names)})" if len(names) > NAMED else ""
-    return ", ".join(plain(name)[:LONGEST_NAMED] for name in names[:NAMED]) + more
-
-
-def _fault(row: Row, columns: Columns, labels: Sequence[str], labelled: bool) -> str:
-    """Why a row cannot be used; empty if it can, or if it holds no text."""
-    if any("\0" in value for value in row.values() if value):
-        return "a NUL byte; text is expected"
-    text, label = _value(row, columns.text), _value(row, columns.label)
-    if not labelled or not text.strip() or (label in labels if labels else label):
-        return ""
-    known = _named(labels)
-    if not label:
-        return f"no label; {f'one of {known}' if labels else 'a label'} is expected"
-    if text in labels:
-        return f"label is not one of {known}, but the text is; are the columns swapped?"
-    if alike := find(labels, label):
-        return f"label is not one of {known}; it differs from {_named([alike])} in case or spaces"
-    return f"label is not one of {known}"
-
-
-def write_csv(path: Path, examples: Sequence[Example]) -> None:
-    """Write texts as CSV, without a label column where no text has a label.
-
-    Where all texts have a label, or none has, `read_file` gives equal examples back, but for texts
-    of spaces alone or with NUL, which it leaves out. Equal examples write equal bytes.
-
-    Raises:
-        DataError: A text is not Unicode; half a surrogate pair, say.
-        OSError: The file cannot be written.
-    """
-    columns = ["text", "text_b", "label", "language"]
-    if all(example.label is None for example in examples):
-        columns.remove("label")
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)  # its "\r\n" makes every version quote both characters
-            writer.writerow(columns)
-            writer.writerows([getattr(e, column) for column in columns] for e in examples)
-    except UnicodeEncodeError as error:
-        raise DataError(f"{path}: a text cannot be written as UTF-8: {error.reason}") from error
+    label = (
+        sys.intern(value_of(row, columns.label)) if labelled else None
+    )  # held once, not per text
+    language = sys.intern(value_of(row, columns.language))
+    second = value_of(row, columns.text_b)
+    return Example(text, second, label, language, line=line, file=file)

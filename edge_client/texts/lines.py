@@ -6,6 +6,7 @@ that goes on without end is refused as a whole. Line ends stay as they are.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TextIO
 
 LONGEST_LINE = 1 << 20  # characters of a line, or of a CSV row that goes over several
@@ -27,6 +28,21 @@ class Bounds:
 BOUNDS = Bounds()
 
 
+@dataclass
+class Whole:
+    """What bounds hold of: one file, or all files of a folder, read one behind the other.
+
+    Attributes:
+        path: The file or folder.
+        lines: Lines that were read of it.
+        characters: Characters, likewise.
+    """
+
+    path: Path
+    lines: int = 0
+    characters: int = 0
+
+
 class LongLine(ValueError):
     """A line that is longer than `LONGEST_LINE`; says so."""
 
@@ -41,6 +57,7 @@ class Lines:
     Args:
         file: Read from where it stands.
         bounds: What is read at most; None: to its end.
+        whole: What the bounds hold of, and what was read of it before; None: of this file alone.
 
     Raises:
         LongLine: From `next`.
@@ -50,8 +67,10 @@ class Lines:
         number: Of the line read last, from 1.
     """
 
-    def __init__(self, file: TextIO, bounds: Bounds | None = None) -> None:
-        self._file, self._bounds, self._characters = file, bounds, 0
+    def __init__(
+        self, file: TextIO, bounds: Bounds | None = None, whole: Whole | None = None
+    ) -> None:
+        self._file, self._bounds, self._whole = file, bounds, whole or Whole(Path())
         self._row = 0  # characters since the last row began
         self._ahead: str | LongLine | None = None  # the first line, looked at before it is read
         self.number = 0
@@ -69,7 +88,8 @@ class Lines:
         if not line:
             raise StopIteration
         self.number += 1
-        if self._bounds is not None and self.number > self._bounds.lines:
+        self._whole.lines += 1
+        if self._bounds is not None and self._whole.lines > self._bounds.lines:
             raise TooMuch(f"more than {self._bounds.lines:,} lines; keep fewer")
         self._row += len(line)
         if self._row > LONGEST_LINE:
@@ -99,7 +119,7 @@ class Lines:
 
     def _piece(self) -> str:
         piece = self._file.readline(LONGEST_LINE + 1)
-        self._characters += len(piece)
-        if self._bounds is not None and self._characters > self._bounds.characters:
+        self._whole.characters += len(piece)
+        if self._bounds is not None and self._whole.characters > self._bounds.characters:
             raise TooMuch(f"more than {self._bounds.characters:,} characters; keep fewer")
         return piece

@@ -8,13 +8,14 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from edge_client.errors import WrongInput, demand
 from edge_client.tables import plain
 from edge_client.texts.dialect import DELIMITERS, PLAIN, Dialect, names_of
-from edge_client.texts.lines import LONGEST_LINE, Bounds, Lines, LongLine, TooMuch
+from edge_client.texts.lines import LONGEST_LINE, Bounds, Lines, LongLine, TooMuch, Whole
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
@@ -33,6 +34,7 @@ MARKS = {
 
 # What is left of bytes that are not UTF-8, halves of surrogate pairs in JSON, and our NUL.
 NO_TEXT = re.compile("[\ud800-\udfff]")
+NUL_FOUND = "a NUL byte; text is expected"
 Row = Mapping[str, str]
 Rows = Iterator[tuple[int, dict[str, str], str]]  # line, columns, what makes them unreadable
 
@@ -83,25 +85,49 @@ def rows_of(
         return
     if ending not in (*FORMATS, LINES):
         raise DataError(f"{path}: {', '.join(FORMATS)} (.gz or not) expected")
-    encoding = dialect.encoding or "UTF-8"
+    with opened(path, dialect, found, bounds) as (lines, encoding):
+        if ending in (".csv", ".tsv"):
+            rows = _csv_rows(lines, ending, dialect, labelled, found)
+        else:
+            rows = _jsonl_rows(lines) if ending == ".jsonl" else _line_rows(lines)
+        yield from _checked(rows, encoding)
+
+
+@contextmanager
+def opened(
+    path: Path,
+    dialect: Dialect,
+    notes: list[str],
+    bounds: Bounds | None,
+    whole: Whole | None = None,
+) -> Iterator[tuple[Lines, str]]:
+    """The lines of a file, gzipped or not, and the name of their encoding.
+
+    Args:
+        path: The file.
+        dialect: How it is written down.
+        notes: Gets what was found out without being told.
+        bounds: What is read at most; None: all.
+        whole: The folder that it is a part of, and what was read of that; None: it stands alone.
+
+    Raises:
+        DataError: It cannot be read, or holds too much; also while its lines are read.
+    """
+    encoding, whole = dialect.encoding or "UTF-8", whole or Whole(path)
     try:
         with gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb") as binary:
-            encoding = encoding_of(binary, dialect, found)
+            encoding = encoding_of(binary, dialect, notes)
             with _as_text(binary, encoding) as file:
-                lines = Lines(file, bounds)
-                if ending in (".csv", ".tsv"):
-                    rows = _csv_rows(lines, ending, dialect, labelled, found)
-                else:
-                    rows = _jsonl_rows(lines) if ending == ".jsonl" else _line_rows(lines)
-                yield from _checked(rows, encoding)
+                yield Lines(file, bounds, whole), encoding
     except TooMuch as error:
-        raise DataError(f"{path} holds {error}, or split it among devices") from error
+        raise DataError(f"{whole.path} holds {error}, or split it among devices") from error
     except LongLine as error:
         raise DataError(f"{path}, line 1: {error}") from error
     except UnicodeDecodeError as error:
         raise _not_in(str(path), encoding, error) from error
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read as {encoding} {ending[1:]}: {error}") from error
+        ending = ending_of(path)[1:]
+        raise DataError(f"{path} cannot be read as {encoding} {ending}: {error}") from error
 
 
 def streamed_rows(stream: BinaryIO, dialect: Dialect, notes: list[str]) -> Rows:
@@ -122,20 +148,24 @@ def streamed_rows(stream: BinaryIO, dialect: Dialect, notes: list[str]) -> Rows:
 
 
 def _checked(rows: Rows, encoding: str) -> Rows:
-    return ((line, row, fault or _undecoded(row, encoding)) for line, row, fault in rows)
+    return ((line, row, fault or _unread(row, encoding)) for line, row, fault in rows)
 
 
 def _not_in(where: str, encoding: str, error: UnicodeDecodeError) -> DataError:
     return DataError(f"{where} is not {encoding}: {error.reason}; give its own --encoding")
 
 
-def _undecoded(row: Row, encoding: str) -> str:
+def _unread(row: Row, encoding: str) -> str:
     """What was wrong with the bytes of a row; empty if nothing was."""
-    values = "".join(value for pair in row.items() for value in pair if value)
-    if not (found := set(NO_TEXT.findall(values))):
+    return undecoded("".join(value for pair in row.items() for value in pair if value), encoding)
+
+
+def undecoded(text: str, encoding: str) -> str:
+    """What was wrong with the bytes of a text as it was read; empty if nothing was."""
+    if not (found := set(NO_TEXT.findall(text))):
         return ""
     if found == {NUL}:
-        return "a NUL byte; text is expected"
+        return NUL_FOUND
     if codecs.lookup(encoding).name != "utf-8":
         return f"not {encoding}; give its own --encoding"
     return "not UTF-8; save it as UTF-8, or give --encoding such as latin-1"
@@ -201,10 +231,16 @@ def _without_nul(line: str) -> str:
     return line.replace("\0", NUL)
 
 
-def _each(lines: Lines) -> Iterator[tuple[int, str, str]]:
-    """Number, line and what is wrong with it."""
+def each_line(lines: Lines, *, is_row: bool = True) -> Iterator[tuple[int, str, str]]:
+    """Number, line and what is wrong with it.
+
+    Args:
+        lines: The file.
+        is_row: Whether each line is a row by itself; else the caller says where one begins.
+    """
     while True:
-        lines.begin_row()
+        if is_row:
+            lines.begin_row()
         try:
             line = next(lines, None)
         except LongLine as error:
@@ -216,12 +252,12 @@ def _each(lines: Lines) -> Iterator[tuple[int, str, str]]:
 
 
 def _line_rows(lines: Lines) -> Rows:
-    for number, line, fault in _each(lines):
+    for number, line, fault in each_line(lines):
         yield number, {} if fault else {"text": _without_nul(line.rstrip("\r\n"))}, fault
 
 
 def _jsonl_rows(lines: Lines) -> Rows:
-    for number, line, fault in _each(lines):
+    for number, line, fault in each_line(lines):
         if fault or not line.strip():
             if fault:
                 yield number, {}, fault

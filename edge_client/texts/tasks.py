@@ -1,9 +1,12 @@
-"""What a device is asked to tell apart: labels, and the cloze prompts that ask for them.
+"""What a device is asked: labels of texts, tags of their words, or words that are masked in them.
 
-A pattern holds the text once and one mask; the verbalizer names one word per label that may stand
-in the mask (pattern-exploiting training, Schick & Schuetze 2021, arXiv:2001.07676). Example:
+Labels are asked for by cloze prompts: a pattern holds the text once and one mask; the verbalizer
+names one word per label that may stand in the mask (pattern-exploiting training, Schick & Schuetze
+2021, arXiv:2001.07676). Tags and masked words need neither. Examples:
 
     Task("agnews", ("sports", "business"), ("[MASK] : {text}",), {"sports": "sports", ...})
+    Task("drugs", ("Chemical", "Disease"), kind="tagging")
+    Task("notes", kind="mlm", masking=Masking(whole_words=True))
 
 The tasks that come with smidgen are in `ready_tasks`.
 """
@@ -12,9 +15,9 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol, get_args
 
 from edge_client.errors import WrongInput, demand
 from edge_client.tables import plain
@@ -29,7 +32,9 @@ MOST_LABELS, MOST_PATTERNS = 1000, 100
 LONGEST_WORD = 200  # characters of a name, a label, a label word
 LONGEST_PATTERN = 10_000
 MOST_FILE_BYTES = 256 << 10  # of a file that holds a task: a larger one would not fit the wire
-KEYS = ("name", "labels", "patterns", "verbalizer", "ensemble")
+KEYS = ("name", "kind", "labels", "patterns", "verbalizer", "ensemble", "masking")
+Kind = Literal["labels", "tagging", "mlm"]
+OUTSIDE = "O"  # the tag of a word that belongs to no entity
 SLOTS = re.compile(r"(\[MASK\]|\{text(?:_a|_b)?\})")
 
 
@@ -38,30 +43,62 @@ class TaskError(WrongInput):
 
 
 @dataclass(frozen=True)
+class Masking:
+    """Which tokens of a text are asked for, of a task of kind `mlm`.
+
+    Of those chosen 80 % are masked, 10 % become another token and 10 % stay as they are (Devlin et
+    al. 2019, arXiv:1810.04805).
+
+    Attributes:
+        share: Share of a text's tokens that are chosen; one at least.
+        whole_words: Whether all tokens of a word are chosen together.
+    """
+
+    share: float = 0.15
+    whole_words: bool = False
+
+    def __post_init__(self) -> None:
+        demand(0.0 < self.share <= 0.5, "masking: share: above 0 and at most 0.5", TaskError)
+
+
+@dataclass(frozen=True)
 class Task:
-    """Labels of a classification task and how a masked language model is asked for them.
+    """What a device is asked, and how a masked language model is asked for it.
 
     Attributes:
         name: The task's name, for people and file names.
-        labels: The labels, in the order of every log-probability row.
+        labels: The labels, in the order of every log-probability row; of tagging the entities'
+            types; none of `mlm`.
         patterns: Cloze patterns, see `asked`. Each holds `{text}` (or `{text_a}` and, for pairs,
-            `{text_b}`) and exactly one `[MASK]`.
+            `{text_b}`) and exactly one `[MASK]`. Of labels alone, as the next two.
         verbalizer: Label -> label word, of one token or several (`Tokens.label_word_ids`).
         ensemble: Whether all patterns are asked and their answers averaged.
+        kind: What is asked: `labels`, one of each text; `tagging`, a tag of each word, which says
+            whether it begins an entity of a type, goes on with it, or is outside; `mlm`, the words
+            that are masked, of all in the vocabulary.
+        masking: Which those are.
 
     Raises:
         TaskError: Fewer than two labels, a label without a word, two labels with one word, a
-            pattern without exactly one mask and a text, or more of something than is sane.
+            pattern without exactly one mask and a text, more of something than is sane, or
+            something that this kind of task does not have.
     """
 
     name: str
-    labels: tuple[str, ...]
-    patterns: tuple[str, ...]
-    verbalizer: dict[str, str]
+    labels: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    verbalizer: dict[str, str] = field(default_factory=dict)
     ensemble: bool = False
+    kind: Kind = "labels"
+    masking: Masking = field(default_factory=Masking)
 
     def __post_init__(self) -> None:
         self._check_sizes()
+        if self.kind != "labels":
+            self._check_without_labels()
+            return
+        said = f'task {self.name!r}: masking is for kind = "mlm"; leave it out'
+        demand(self.masking == Masking(), said, TaskError)
         if len(set(self.labels)) != len(self.labels) or len(self.labels) < 2:
             raise TaskError(f"task {self.name!r} needs two or more different labels")
         missing = [label for label in self.labels if not self.verbalizer.get(label, "").strip()]
@@ -78,6 +115,28 @@ class Task:
             raise TaskError(f"task {self.name!r} needs a pattern such as '[MASK] : {{text}}'")
         for pattern in self.patterns:
             check_pattern(pattern)
+
+    def _check_without_labels(self) -> None:
+        """Refuse what a task without cloze prompts does not have."""
+        asked = f"task {self.name!r} of kind {self.kind}"
+        for name in ("patterns", "verbalizer", "ensemble"):
+            said = f"{asked} asks by no pattern; leave `{name}` out"
+            demand(not getattr(self, name), said, TaskError)
+        if self.kind == "mlm":
+            demand(not self.labels, f"{asked} has no labels; leave `labels` out", TaskError)
+            return
+        said = f"{asked}: leave `masking` out"
+        demand(self.masking == Masking(), said, TaskError)
+        said = f"{asked} needs `labels`, the types of its entities, all different"
+        demand(bool(self.labels) and len(set(self.labels)) == len(self.labels), said, TaskError)
+        for label in self.labels:
+            is_name = label.isprintable() and label == label.strip() and not set(label) & set(" \t")
+            said = f"{asked}: the type {label!r:.200} is expected as one word"
+            demand(bool(label) and is_name, said, TaskError)
+            is_tag = label == OUTSIDE or label.startswith(("B-", "I-"))
+            said = f"{asked}: {label!r:.200} is a tag; give types alone, such as "
+            said += repr(label[2:] or "Disease")
+            demand(not is_tag, said, TaskError)
 
     def _check_sizes(self) -> None:
         """Refuse at once what would take long to look at."""
@@ -98,6 +157,16 @@ class Task:
             told = f"{what} of a task has at most {most} characters, not {longest}"
             demand(longest <= most, told, TaskError)
 
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Of tagging, what a word may be: outside, or first or further word of each type (BIO)."""
+        return OUTSIDE, *(f"{place}-{label}" for label in self.labels for place in "BI")
+
+    @property
+    def head_rows(self) -> int:
+        """Answers that a trained head tells apart; 0 where there are none to train one for."""
+        return len(self.tags) if self.kind == "tagging" else len(self.labels)
+
     def words(self) -> tuple[str, ...]:
         """Label words in label order."""
         return tuple(self.verbalizer[label] for label in self.labels)
@@ -105,6 +174,32 @@ class Task:
     def asked(self) -> tuple[str, ...]:
         """The patterns in use: all of an ensemble's, else the first."""
         return self.patterns if self.ensemble else self.patterns[:1]
+
+
+class Wanted(Protocol):
+    """What of a task says how its texts are read; every `Task` is one."""
+
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A kind and its labels alone, where there is no task yet; without labels any will do."""
+
+    labels: tuple[str, ...] = ()
+    kind: Kind = "labels"
+
+
+ANY = Labels()
+
+
+def wanted_by(task: Wanted) -> Labels:
+    """What of a task says how its texts are read: tasks that agree in it read them alike."""
+    return Labels(task.labels, task.kind)
 
 
 def check_pattern(pattern: str) -> None:
@@ -132,19 +227,44 @@ def task_from_mapping(table: Mapping[str, Any], origin: str) -> Task:
     unknown = sorted(set(table) - set(KEYS))
     if unknown:
         raise TaskError(f"{origin}: unknown key {unknown[0]!r:.200}; known are {', '.join(KEYS)}")
+    kind = table.get("kind", "labels")
+    known = ", ".join(get_args(Kind))
+    if kind not in get_args(Kind):
+        raise TaskError(f"{origin}: kind is one of {known}, not {kind!r:.200}")
+    wanted = {"labels": ("labels", "patterns"), "tagging": ("labels",), "mlm": ()}[kind]
     try:
-        labels = tuple(str(label) for label in table["labels"])
-        patterns = tuple(str(pattern) for pattern in table["patterns"])
+        absent = [name for name in wanted if name not in table]
+        if absent:
+            raise KeyError(absent[0])
+        labels = tuple(str(label) for label in table.get("labels", ()))
+        patterns = tuple(str(pattern) for pattern in table.get("patterns", ()))
         words = {str(key): str(word) for key, word in table.get("verbalizer", {}).items()}
     except (KeyError, TypeError, AttributeError) as error:
-        raise TaskError(
-            f"{origin}: needs lists `labels` and `patterns`, table `verbalizer`"
-        ) from error
+        if kind == "labels":
+            needs = "needs lists `labels` and `patterns`, table `verbalizer`"
+        else:
+            needs = f"kind {kind} needs {'a list `labels`' if wanted else 'no labels'}"
+        raise TaskError(f"{origin}: {needs}") from error
     ensemble = table.get("ensemble", False)
     if not isinstance(ensemble, bool):
         raise TaskError(f"{origin}: ensemble is true or false, not {ensemble!r:.200}")
-    verbalizer = words or {label: label for label in labels}
-    return Task(str(table.get("name", "task")), labels, patterns, verbalizer, ensemble)
+    verbalizer = words or ({label: label for label in labels} if kind == "labels" else {})
+    masking, name = _masking(table.get("masking", {}), origin), str(table.get("name", "task"))
+    return Task(name, labels, patterns, verbalizer, ensemble, kind, masking)
+
+
+def _masking(table: Any, origin: str) -> Masking:
+    names = [part.name for part in fields(Masking)]
+    told = f"{origin}: masking is a table of {' and '.join(names)}"
+    demand(isinstance(table, dict), told, TaskError)
+    for name in sorted(set(table) - set(names)):
+        raise TaskError(f"{origin}: masking: unknown key {name!r:.200}; {' and '.join(names)} are")
+    share, whole = table.get("share", Masking.share), table.get("whole_words", False)
+    is_number = isinstance(share, int | float) and not isinstance(share, bool)
+    demand(is_number, f"{origin}: masking: share is a number, not {share!r:.200}", TaskError)
+    said = f"{origin}: masking: whole_words is true or false, not {whole!r:.200}"
+    demand(isinstance(whole, bool), said, TaskError)
+    return Masking(float(share), whole)
 
 
 def read_task(path: Path) -> Task:
@@ -183,6 +303,12 @@ def task_toml(task: Task) -> str:
         # JSON's strings and lists are also TOML's, but for one character that TOML wants escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
+    if task.kind != "labels":
+        head = f"name = {text(task.name)}\nkind = {text(task.kind)}\n"
+        if task.kind == "tagging":
+            return f"{head}labels = {text(task.labels)}\n"
+        whole = "true" if task.masking.whole_words else "false"
+        return f"{head}\n[masking]\nshare = {task.masking.share!r}\nwhole_words = {whole}\n"
     words = "".join(f"{text(label)} = {text(task.verbalizer[label])}\n" for label in task.labels)
     head = (
         f"name = {text(task.name)}\n"

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from edge_client.errors import WrongInput
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import MASK, SLOTS, Task, TaskError
 
+LONGEST_PIECED = 100  # characters of a word that is tagged
 CHARACTERS = 64  # of a text read at first for each token wanted; its tokens are seldom longer
 
 
@@ -23,11 +25,20 @@ class Prompt:
 
     Attributes:
         ids: Token ids, specials included.
-        mask_position: Index of the mask in `ids`; 0 (the first special) without a mask.
+        places: Index in `ids` of each answer: of a mask, of a word's first token, or 0 (the first
+            special) where a classifier reads the whole; ascending.
+        answers: Index of each right answer; -1 where unknown.
     """
 
     ids: list[int]
-    mask_position: int
+    places: list[int]
+    answers: list[int]
+
+    @property
+    def mask_position(self) -> int:
+        """The one place of an input that is asked one thing."""
+        (place,) = self.places
+        return place
 
 
 class TokenizerError(WrongInput):
@@ -94,6 +105,83 @@ class Tokens:
         """Ids of a text without specials."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
+    def pieces(self, text: str, room: int) -> tuple[list[int], list[int]]:
+        """A text's first ids, at most `room`, and of each the number of its word; no specials.
+
+        Of a long text no more is read than may fit. One that the tokenizer drops is unknown.
+        """
+        found = self._tokenizer.encode(text[: room * CHARACTERS], add_special_tokens=False)
+        ids = list(found.ids[:room])
+        words = [-1 - place if word is None else word for place, word in enumerate(found.word_ids)]
+        return (ids, words[: len(ids)]) if ids else ([self._unknown], [0])
+
+    def gaps(self, text: str, limit: int) -> Prompt:
+        """A text as a language model reads it, cut to `limit` tokens, asked at each of its masks.
+
+        Masks behind that are not asked.
+        """
+        (before, after), first, *rest = self.frame, *text.split(MASK)
+        room, places = limit - len(before) - len(after), list[int]()
+        ids = self.first_ids(first.rstrip() if rest else first, room)
+        for number, part in enumerate(rest, start=1):
+            if len(ids) >= room:
+                break
+            places.append(len(before) + len(ids))
+            is_last = number == len(rest)
+            more = self.first_ids(part if is_last else part.rstrip(), room) if part.strip() else []
+            ids = [*ids, self.mask_id, *more]
+        return Prompt([*before, *ids[:room], *after], places, [-1] * len(places))
+
+    def word_of(self, id_: int) -> str:
+        """A token as people read it, without what marks that it begins or goes on with a word."""
+        return self.text_of([id_]).removeprefix("##").strip()
+
+    def count(self, text: str, room: int) -> int:
+        """How many ids a text has, without specials; more than `room` as `pieces` cuts it there.
+
+        Exact up to `room` tokens of usual length; of a longer text about, by its beginning.
+        """
+        start = text[: max(1, room) * CHARACTERS]
+        found = len(self.encode(start))
+        if len(start) == len(text):
+            return found
+        return max(room + 1, round(found * len(text) / len(start)))
+
+    def words(self, words: Sequence[str], room: int) -> list[list[int]]:
+        """Ids of each of a text's words, as many whole ones as fit into `room`, and one at least.
+
+        A word that the tokenizer drops is an unknown one, so that none is lost; of a first word
+        that does not fit, the start is kept.
+        """
+        asked = words[:room]
+        encoded = self._tokenizer.encode_batch(
+            [f" {word[:LONGEST_PIECED]}" for word in asked], add_special_tokens=False
+        )
+        found: list[list[int]] = []
+        left = room
+        for one in encoded:
+            ids = list(one.ids) or [self._unknown]
+            if len(ids) > left:
+                break
+            left -= len(ids)
+            found.append(ids)
+        return found or [list(one.ids[:room]) or [self._unknown] for one in encoded[:1]]
+
+    @property
+    def _unknown(self) -> int:
+        """The id of what the tokenizer does not know; a mask where there is none."""
+        return self.mask_id if self.unknown_id is None else self.unknown_id
+
+    @cached_property
+    def ordinary_ids(self) -> list[int]:
+        """Ids that are no specials and not unknown, ascending."""
+        special = {int(id_) for id_, one in self._added() if one.special}
+        special |= {self.mask_id, self.pad_id, self.unknown_id or 0}
+        return [id_ for id_ in range(self.size) if id_ not in special]
+
+    def _added(self) -> Iterable[tuple[int, Any]]:
+        return self._tokenizer.get_added_tokens_decoder().items()
+
     def text_of(self, ids: Iterable[int]) -> str:
         """A text of these tokens without specials; read again it may have a few other ones."""
         return str(self._tokenizer.decode([int(index) for index in ids]))
@@ -154,6 +242,20 @@ class Tokens:
             )
         return left
 
+    def plain_room(self, limit: int) -> int:
+        """Tokens that an input of `limit` leaves for a text without a pattern, at least one.
+
+        Raises:
+            TaskError: None.
+        """
+        left = limit - sum(map(len, self.frame))
+        if left < 1:
+            raise TaskError(
+                f"{max(limit, 0)} tokens leave no room for a text beside this base's specials; "
+                "shorten a soft prompt, or raise --tokens"
+            )
+        return left
+
     def cloze(self, pattern: str, example: Example, limit: int) -> Prompt:
         """Fill a pattern; the text is cut so that at most `limit` tokens come out.
 
@@ -171,7 +273,7 @@ class Tokens:
                 mask_position = len(ids)
             text = texts.get(part, [])
             ids += piece + text[: _share(room, lengths, len(text))]
-        return Prompt(ids + after, mask_position)
+        return Prompt(ids + after, [mask_position], [-1])
 
     def plain(self, example: Example, limit: int) -> Prompt:
         """A text (or pair) as a classifier reads it, cut to `limit` tokens; read at position 0."""
@@ -179,7 +281,7 @@ class Tokens:
         ids = self.first_ids(example.text, limit)
         if example.text_b:
             ids = ids[: limit // 2] + after[-1:] + self.first_ids(example.text_b, limit)
-        return Prompt(before + ids[: limit - len(before) - len(after)] + after, 0)
+        return Prompt(before + ids[: limit - len(before) - len(after)] + after, [0], [-1])
 
     def _parts(self, pattern: str) -> list[tuple[str, list[int]]]:
         """A pattern's pieces in order, with their ids; a text's are not known yet."""

@@ -1,14 +1,24 @@
 """What counts in a row of `rounds.jsonl`: a report's fields, with run, round, kind and device.
 
-The coordinator writes the rows, `smidgen profile rounds` reads them; both sum them up by these
-rules, so that an answer that came too late counts alike in every table.
+The coordinator writes the rows, `smidgen profile rounds` reads them; these rules say for both which
+rows count, so that an answer that came too late counts in no table. How much one device may weigh
+is the coordinator's alone (`coordinator.rounds.scoring`): the profile sums up what devices said as
+it is, so where one claims far more texts or a far greater loss than others, the two tables differ.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
+
+from edge_client.wire.reported.entities import Entities
+
 Row = dict[str, Any]
+MOST_NATS = (
+    700.0  # of which float64 still holds the exponential; everywhere the bound of perplexity
+)
 BY_KERNEL = "bytes of TCP, counted by the devices' kernels: headers and TLS are in them"
 BY_PAYLOAD = "bodies alone: not every device's kernel counts what TCP moves"
 
@@ -47,6 +57,17 @@ def weighted(rows: Sequence[Row], name: str) -> float | None:
     told = [(weight, value) for weight, value in told if weight > 0]
     total = sum(weight for weight, _ in told)
     return sum(weight * value for weight, value in told) / total if total else None
+
+
+def entities_of(row: Row) -> Entities | None:
+    """What a row tells of entities; None where it tells nothing, as most kinds of work do."""
+    told = row.get("entities")
+    return None if told is None else msgspec.convert(told, Entities)
+
+
+def perplexity(loss: float | None) -> float | None:
+    """exp of a mean cross-entropy in nats; None where there is none, or no number holds it."""
+    return None if loss is None or loss > MOST_NATS else math.exp(loss)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Literal
 
 from edge_client.errors import demand
 from edge_client.texts.tasks import Task
-from edge_client.wire.failures import Failure
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.packs import Pack
+from edge_client.wire.reported.failures import Failure
 from edge_client.wire.training import Training
 
 REVOKED = (
@@ -50,6 +50,17 @@ def draw_life() -> str:
 def device_id_of(key: str) -> str:
     """The id of the device that holds a key; it does not tell the key."""
     return "d" + hashlib.sha256(key.encode()).hexdigest()[:20]
+
+
+def check_by_labels(task: Task, labelling: Labelling | None, training: Training) -> None:
+    """Refuse what goes by labels of texts where the task has none.
+
+    Raises:
+        WrongInput: Says which.
+    """
+    has_labels = task.kind == "labels"
+    demand(has_labels or labelling is None, f"labelling: null with a task of kind {task.kind}")
+    demand(has_labels or not training.adjusted, f"adjusted: false with a task of kind {task.kind}")
 
 
 def check_id(what: str, text: str) -> None:
@@ -211,6 +222,7 @@ class Terms:
     def __post_init__(self) -> None:
         check_id("run_id", self.run_id)
         check_shown("run_name", self.run_name)
+        check_by_labels(self.task, self.labelling, self.training)
 
 
 @dataclass(frozen=True)

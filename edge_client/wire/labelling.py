@@ -25,14 +25,21 @@ class Labelling:
         confidence: Least calibrated probability of a pseudo-label, 0.5 to below 1.
         confidences: The same by label, where it differs.
         class_floor: How far a rarer class's `confidence` may fall, so that all classes are held
-            equally often; see `edge_client.wire.confidences`.
+            equally often; see `edge_client.wire.reported.confidences`.
         class_share: Most of one device's pseudo-labels that one class may have.
         read_share: Most of a device's unlabelled texts that are ever read in one label work.
+        known_first: Whether texts that were read come before those that never were: where the lower
+            layers are cached they cost far less, and `read_share` says how many are ever taken up.
         compute_share: Most of a device's layer-forwards that labelling may take; 1 for no limit.
         weight: A pseudo-labelled text's weight in the loss; a gold one has 1.
         early_exit: Whether a text is read no further once its label is clear.
         hardly_moved: Relative change of the adapter up to which a confident text is not read again;
             0 reads all texts again.
+        stops_when_found: Whether reading ends as soon as k labels are sure; if not, all texts that
+            may be read are, and the surest k are kept.
+        settled_after: Readings in a row, sure and of one label, after which a text's label is
+            settled: while it is sure enough the text is not read again, however far the adapter
+            has moved; 0: no label ever is.
         is_gated: Whether the first adapter labels while the newest evaluated one does worse.
 
     Raises:
@@ -49,10 +56,13 @@ class Labelling:
     class_floor: float = 0.5
     class_share: float = 1.0
     read_share: float = 1.0
+    known_first: bool = False
     compute_share: float = 0.25
     weight: float = 1.0
     early_exit: bool = True
     hardly_moved: float = 0.1
+    stops_when_found: bool = True
+    settled_after: int = 0
     is_gated: bool = True
 
     def __post_init__(self) -> None:
@@ -67,6 +77,7 @@ class Labelling:
         demand(0.5 <= self.class_floor < 1.0, "class_floor: 0.5 to below 1")
         demand(0.0 < self.class_share <= 1.0, "class_share: above 0 and at most 1")
         demand(0.0 <= self.hardly_moved <= 1.0, "hardly_moved: 0 to 1")
+        demand(0 <= self.settled_after <= 1_000_000, "settled_after: 0 (never) to 1000000")
         demand(0.0 < self.read_share <= 1.0, "read_share: above 0 and at most 1")
         demand(0.0 < self.compute_share <= 1.0, "compute_share: above 0 and at most 1")
         demand(0.0 < self.weight <= 1.0, "weight: above 0 and at most 1")

@@ -1,4 +1,4 @@
-"""The contract between a device and its coordinator, protocol 8, and its JSON messages.
+"""The contract between a device and its coordinator, protocol 10, and its JSON messages.
 
 Messages are frozen dataclasses that check themselves on both sides; adapters and updates travel as
 safetensors files, never as pickle (`edge_client.wire.tensors`). The device opens every connection:
@@ -14,28 +14,30 @@ safetensors files, never as pickle (`edge_client.wire.tensors`). The device open
 
 All carry `Authorization: Bearer DEVICE_KEY`, which the device drew itself; a body that holds
 tensors carries the SHA-256 of the whole file as `Repr-Digest` (RFC 9530). A 503 or 429 says in
-`Retry-After` when to come again. Every answer carries `Smidgen-Protocol: 8`: one without it is not
+`Retry-After` when to come again. Every answer carries `Smidgen-Protocol: 10`: one without it is not
 the coordinator's, whatever its status says, but that of something in between. What of this leaves a
 device, and what it reveals, is in docs/privacy.md.
 """
 
 import json
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
+from math import isfinite
 from typing import Any, Literal, TypeVar
 
 from edge_client.codecs.codec import PLAIN, check_setting
 from edge_client.errors import Failed, demand
 from edge_client.files import from_json
 from edge_client.texts.tasks import Task
-from edge_client.wire.confidences import Confidences
-from edge_client.wire.cost import Cost
-from edge_client.wire.failures import Failure
-from edge_client.wire.fleet import LONGEST_GIVEN, Terms, check_id, check_shown
+from edge_client.wire.fleet import LONGEST_GIVEN, Terms, check_by_labels, check_id, check_shown
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.packs import Outdated
+from edge_client.wire.reported.confidences import Confidences
+from edge_client.wire.reported.cost import Cost
+from edge_client.wire.reported.entities import Entities
+from edge_client.wire.reported.failures import Failure
 from edge_client.wire.training import Training
 
-PROTOCOL = 8
+PROTOCOL = 10
 OWN = "Smidgen-Protocol"  # a header of every answer that is a coordinator's own
 MAX_JSON_BYTES = 256 * 1024
 
@@ -98,6 +100,7 @@ class Work:
             adapter to label with, in label order; empty where nobody knows. Of label work.
         thresholds: Least confidence of a pseudo-label, in label order; empty: as `labelling` says.
         most: Texts of one class that a device trains on, drawn anew in every round; 0 for no cap.
+        test_share: Share of its test texts that a device evaluates on, drawn anew in every round.
         control_sha256: SHA-256 of the population's control variate, fetched as adapters are; empty:
             it is zero. Of training with control variates.
         control_bytes: Size of that file.
@@ -127,6 +130,7 @@ class Work:
     prior: tuple[float, ...] = ()
     thresholds: tuple[float, ...] = ()
     most: int = 0
+    test_share: float = 1.0
     control_sha256: str = ""
     control_bytes: int = 0
     control_round: int = 0
@@ -144,8 +148,14 @@ class Work:
         demand(self.residual_round >= 0, "residual_round: 0 or more")
         is_whole = self.kind != "label" or self.labelling is not None
         demand(is_whole, "labelling: expected with label work")
+        check_by_labels(self.task, self.labelling, self.training)
         demand(0.0 <= self.keep <= 1.0, "keep: 0 to 1")
         demand(self.most >= 0, "most: 0 or more")
+        is_capped = not self.most or self.task.kind == "labels"
+        demand(is_capped, f"most: 0 with a task of kind {self.task.kind}")
+        is_drawn_once = not self.most or not self.training.least_samples
+        demand(is_drawn_once, "most: 0 where training draws its texts (least_samples)")
+        demand(0.0 < self.test_share <= 1.0, "test_share: above 0 to 1")
         labels = len(self.task.labels)
         for name in ("prior", "thresholds"):
             found = len(getattr(self, name))
@@ -193,9 +203,14 @@ class Over:
         adapter_sha256: The finished adapter; any device that joined the run may fetch it.
         rounds: Rounds that were trained.
         devices: Devices that joined.
-        accuracies: Share of right labels over the devices' test texts by round, where evaluated.
+        accuracies: Share of right answers over the devices' test texts by round, where evaluated;
+            of tagging the F1 of entities.
         ended: Why: all `rounds` are done, `patience` with its evaluations ran out, or it was
             `stopped` by its operator.
+        kept_round: The round whose adapter this is, in a run that keeps its best one; null: the
+            last.
+        losses: Mean cross-entropy at masked words over the devices' test texts in nats, by round;
+            of a task that masks some, else empty.
     """
 
     run_id: str
@@ -205,11 +220,17 @@ class Over:
     devices: int
     accuracies: dict[int, float] = field(default_factory=dict)
     ended: Ended = "rounds"
+    kept_round: int | None = None
+    losses: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_id("run_id", self.run_id)
         check_id("adapter_sha256", self.adapter_sha256)
         check_shown("run_name", self.run_name)
+        are_told = all(index >= 0 and isfinite(loss) for index, loss in self.losses.items())
+        demand(are_told, "losses: finite numbers by round, 0 or more")
+        is_trained = self.kept_round is None or 0 <= self.kept_round <= self.rounds
+        demand(is_trained, "kept_round: 0 to rounds, or null")
 
 
 @dataclass(frozen=True)
@@ -243,9 +264,10 @@ class Report:
     Attributes:
         work_id: The work it answers.
         outcome: `done`, or `failed` with `failure` set.
-        num_examples: Texts trained on, evaluated, or read for their labels.
+        num_examples: Texts trained on, or read for their labels; of an evaluation the answers
+            asked for: one of each text, or its masked tokens, or its words' tags.
         loss: Mean cross-entropy in nats; of the last epoch when training.
-        accuracy: Share of right labels over `num_examples` (evaluation), else null.
+        accuracy: Share of right answers over `num_examples` (evaluation), else null.
         cost: What it cost the device, this report not included.
         failure: Code of what went wrong; the device's own log has the words.
         is_leaving: Whether the device ends and takes no part until it asks for work again.
@@ -257,6 +279,7 @@ class Report:
             engine.
         refused_bytes: Size of the update that something between device and coordinator refused as
             too large; 0 where nothing did.
+        entities: What was found of the entities in the texts evaluated; of tagging.
     """
 
     work_id: str
@@ -273,6 +296,7 @@ class Report:
     mean_log_probabilities: tuple[float, ...] = ()
     layer_forwards: int = 0
     refused_bytes: int = 0
+    entities: Entities | None = None
 
     def __post_init__(self) -> None:
         demand(self.num_examples >= 0, "num_examples: 0 or more")

@@ -12,7 +12,7 @@ class Training:
     """How a device trains in one round.
 
     Attributes:
-        epochs: Passes over the labelled texts.
+        epochs: Passes over the texts that are trained on.
         batch: Texts in one optimizer step.
         lr: The optimizer's learning rate.
         weight_decay: AdamW's decoupled weight decay; of SGD added to the gradient, as torch does.
@@ -25,6 +25,10 @@ class Training:
         adjusted: Whether the loss knows a device's own mix of labels (Menon et al. 2021,
             arXiv:2007.07314): how often it has each is added to the logits, as a logarithm, so that
             what it lacks is not unlearned.
+        least_samples: Texts that a device trains on in a round, drawn anew and with replacement;
+            0: all that it has, each once per epoch.
+        sample_share: Share of its texts that are drawn where that is more: max(least_samples,
+            sample_share x N), which throttles the largest devices (the healthcare paper's table 2).
     """
 
     epochs: int = 4
@@ -37,6 +41,8 @@ class Training:
     proximal: float = 0.0
     scaffold: bool = False
     adjusted: bool = False
+    least_samples: int = 0
+    sample_share: float = 0.0
 
     def __post_init__(self) -> None:
         demand(1 <= self.epochs <= 10_000, "epochs: 1 to 10000")
@@ -53,6 +59,16 @@ class Training:
         demand(
             is_plain or not self.scaffold, "scaffold: optimizer sgd without momentum and proximal"
         )
+        demand(0 <= self.least_samples <= 10**9, "least_samples: 0 to 10^9")
+        demand(0.0 <= self.sample_share <= 1.0, "sample_share: 0 to 1")
+        is_drawn = bool(self.least_samples) or not self.sample_share
+        demand(is_drawn, "sample_share: least_samples of 1 or more beside it")
+
+    def samples_of(self, texts: int) -> int:
+        """Texts in one pass of a device that has so many; one that is repeated counts again."""
+        if not self.least_samples:
+            return texts
+        return max(self.least_samples, round(self.sample_share * texts))
 
     @property
     def kept_numbers(self) -> int:

@@ -57,7 +57,7 @@ def test_bash_completes(shell: dict[str, str], words: str, expected: list[str]) 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here")
 def test_fish_completes(shell: dict[str, str]) -> None:
     ask = "smidgen --show-completion fish | source; complete -C 'smidgen client ru'"
-    assert asked(shell, "fish", ask).startswith("run\tJoin a run")
+    assert asked(shell, "fish", ask).startswith("run\tServe a coordinator's runs")
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")

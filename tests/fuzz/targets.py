@@ -31,9 +31,10 @@ from edge_client.client.transport import Coordinator
 from edge_client.errors import Failed, WrongInput
 from edge_client.log_lines import shown
 from edge_client.metering.work import WorkMeter
-from edge_client.texts.examples import read_file
+from edge_client.texts.examples import read_file, read_folder
+from edge_client.texts.formats.written import write_tagged
 from edge_client.texts.rows import read_rows
-from edge_client.texts.tasks import read_task, task_toml
+from edge_client.texts.tasks import ANY, Labels, read_task, task_toml
 from edge_client.wire import fleet, messages
 from edge_client.wire.messages import WireError
 from edge_client.wire.pins import pin_of, read_pin
@@ -46,7 +47,7 @@ from edge_client.wire.tensors import (
     encode_update,
     sha256,
 )
-from tests.fuzz.ground import Ground
+from tests.fuzz.ground import TASK, Ground
 
 NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
 LONGEST_CPU_S = 10.0  # of one body of at most some kilobytes
@@ -150,13 +151,13 @@ def peft_origin(ground: Ground, body: bytes) -> None:
 
 
 def peft_config(ground: Ground, body: bytes) -> None:
-    read_peft_adapter(ground.adapter_with(CONFIG, body), ground.base, 2)
+    read_peft_adapter(ground.adapter_with(CONFIG, body), ground.base, TASK)
 
 
 def peft_weights(ground: Ground, body: bytes) -> None:
     folder = ground.adapter_with(WEIGHTS, body)
     read_peft_folder(folder, ground.base)
-    read_peft_adapter(folder, ground.base, 2)
+    read_peft_adapter(folder, ground.base, TASK)
 
 
 def adapter_name(_: Ground, body: bytes) -> None:
@@ -168,12 +169,40 @@ def rows(name: str) -> Target:
 
     def read(ground: Ground, body: bytes) -> None:
         path = ground.file(name, body)
-        for example in read_file(path, (), labelled=True):
+        for example in read_file(path, ANY, labelled=True):
             example.text.encode()
         for _, row in read_rows(path):
             "".join([*row.keys(), *row.values()]).encode()
 
     return Target(read)
+
+
+def tagged(name: str) -> Target:
+    """A file of tagged words with such a name; what is read of it reads back as the same."""
+
+    def read(ground: Ground, body: bytes) -> None:
+        found = read_file(ground.file(name, body), DRUGS, labelled=True)
+        again = ground.folder / "again" / "labelled.jsonl"
+        again.parent.mkdir(exist_ok=True)
+        write_tagged(again, found)
+        assert read_file(again, DRUGS, labelled=True) == found
+        assert all(set(one.tags) <= TAGS for one in found)
+
+    return Target(read)
+
+
+def paragraphs(ground: Ground, body: bytes) -> None:
+    """Two files of a folder, a line of dashes between them."""
+    for name, part in zip("ab", [*body.split(b"\n---\n", 1), b""], strict=False):
+        ground.file(f"notes/unlabelled/{name}.txt", part)
+    for example in read_folder(ground.folder / "notes", Labels(kind="mlm")).labelled:
+        assert example.text.strip() and "\n" not in example.text
+        example.text.encode()
+
+
+def lines(ground: Ground, body: bytes) -> None:
+    for example in read_file(ground.file("notes.txt", body), Labels(kind="mlm"), labelled=False):
+        example.text.encode()
 
 
 def task(ground: Ground, body: bytes) -> None:
@@ -257,6 +286,8 @@ def request(ground: Ground, body: bytes) -> None:
 DIGEST = sha256(b"an adapter")
 ADAPTER = {"a": np.ones((2, 3), np.float32), "b": np.ones(131, np.float32)}  # coded ones answer it
 START = encode_adapter({"x": np.linspace(-1.0, 1.0, 9, dtype=np.float32)})
+DRUGS = Labels(("Drug", "Illness"), "tagging")
+TAGS = {"O", *(f"{place}-{label}" for label in DRUGS.labels for place in "BI")}
 TARGETS = {
     "enrol": message(fleet.Enrol),
     "enrolled": message(fleet.Enrolled),
@@ -282,6 +313,12 @@ TARGETS = {
     "jsonl": rows("labelled.jsonl"),
     "gz": rows("labelled.csv.gz"),
     "parquet": rows("labelled.parquet"),
+    "tagged-columns": tagged("words.conll"),
+    "tagged-tsv": tagged("words.tsv"),
+    "tagged-json": tagged("words.jsonl"),
+    "tagged-gz": tagged("words.iob.gz"),
+    "paragraphs": Target(paragraphs),
+    "lines": Target(lines),
     "task": Target(task),
     "run-file": Target(run_file),
     "identity": Target(identity),

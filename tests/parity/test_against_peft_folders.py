@@ -60,7 +60,7 @@ def test_a_lora_made_by_peft_gives_the_same_here(
     real_base: Base, hub_task: Task, tmp_path: Path, options: dict[str, object]
 ) -> None:
     model = saved_by_peft(real_base, tmp_path, peft.LoraConfig(**options))
-    spec, state = read_peft_adapter(tmp_path, real_base, 6)
+    spec, state = read_peft_adapter(tmp_path, real_base, hub_task)
     engine = open_engine("torch", real_base, hub_task, spec, Training())
     engine.load_adapter(state)
     theirs = full_model_rows(model, real_base, hub_task, 0)
@@ -72,7 +72,7 @@ def test_a_prompt_made_by_peft_gives_the_same_here(
 ) -> None:
     config = peft.PromptTuningConfig(task_type="FEATURE_EXTRACTION", num_virtual_tokens=5)
     model = saved_by_peft(real_base, tmp_path, config)
-    spec, state = read_peft_adapter(tmp_path, real_base, 6)
+    spec, state = read_peft_adapter(tmp_path, real_base, hub_task)
     engine = open_engine("torch", real_base, hub_task, spec, Training())
     engine.load_adapter(state)
     theirs = full_model_rows(model, real_base, hub_task, 5)
@@ -113,31 +113,35 @@ def test_an_exported_adapter_of_top_layers_is_read_as_one(
     state = initial_adapter(parse_adapter(name), tiny_base, 6, seed=3)
     origin = Exported(name, str(tiny_base.folder), tiny_base.base_id, "bert", hub_task)
     write_peft_folder(tmp_path, origin, encode_adapter(state))
-    spec, found = read_peft_adapter(tmp_path, tiny_base, 6)
+    spec, found = read_peft_adapter(tmp_path, tiny_base, hub_task)
     # As many top layers as there are is the whole adapter, by either name.
     assert str(spec) == str(parse_adapter(name.replace("/top2", "")))
     assert encode_adapter(found) == encode_adapter(state)
 
 
-def test_a_kind_of_adapter_that_is_not_known_is_named(real_base: Base, tmp_path: Path) -> None:
+def test_a_kind_of_adapter_that_is_not_known_is_named(
+    real_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
     saved_by_peft(
         real_base, tmp_path, peft.IA3Config(target_modules=["key"], feedforward_modules=[])
     )
     with pytest.raises(AdapterError, match="IA3 is not supported"):
-        read_peft_adapter(tmp_path, real_base, 6)
+        read_peft_adapter(tmp_path, real_base, hub_task)
 
 
 def test_an_adapter_for_another_base_is_named(
-    real_base: Base, tiny_base: Base, tmp_path: Path
+    real_base: Base, tiny_base: Base, hub_task: Task, tmp_path: Path
 ) -> None:
     saved_by_peft(real_base, tmp_path, peft.LoraConfig(r=4, target_modules=["query", "value"]))
     with pytest.raises(AdapterError, match="wants"):
-        read_peft_adapter(tmp_path, tiny_base, 6)
+        read_peft_adapter(tmp_path, tiny_base, hub_task)
 
 
-def test_a_folder_that_is_no_adapter_is_told(tiny_base: Base, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_adapter_is_told(
+    tiny_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
     with pytest.raises(AdapterError, match=r"adapter_config\.json"):
-        read_peft_adapter(tmp_path, tiny_base, 6)
+        read_peft_adapter(tmp_path, tiny_base, hub_task)
 
 
 @pytest.mark.parametrize(
@@ -153,10 +157,10 @@ def test_a_folder_that_is_no_adapter_is_told(tiny_base: Base, tmp_path: Path) ->
     ],
 )
 def test_patterns_that_make_no_sense_are_named(
-    real_base: Base, tmp_path: Path, options: dict[str, object], said: str
+    real_base: Base, hub_task: Task, tmp_path: Path, options: dict[str, object], said: str
 ) -> None:
     saved_by_peft(real_base, tmp_path, peft.LoraConfig(r=4, target_modules=["query"]))
     path = tmp_path / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | options))
     with pytest.raises(AdapterError, match=said):
-        read_peft_adapter(tmp_path, real_base, 6)
+        read_peft_adapter(tmp_path, real_base, hub_task)

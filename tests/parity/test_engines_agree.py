@@ -144,7 +144,7 @@ def test_each_place_s_loss_is_that_of_all_words_logits(bases: Bases, family: str
     assert logits.shape == (len(asked.labels), base.shape.vocabulary)
     assert distance(torch_network.logits(asked, "float32").numpy(), logits) <= 1e-5
     wanted = np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(logits)), asked.labels]
-    for losses in (onnx_network.losses(asked), torch_network.losses(asked, "float32")):
+    for losses, _ in (onnx_network.judge(asked), torch_network.judge(asked, "float32")):
         assert losses == pytest.approx(wanted, rel=1e-5)
 
 
@@ -156,7 +156,7 @@ def test_ten_steps_on_real_texts_end_in_the_same_adapter() -> None:
     base = open_base(str(shared("models", "minilm-l6-mlm")))
     task = Task("news", tuple(NEWS), ("{text} . this is about [MASK] .",), NEWS)
     file: Path = shared("data", "ag_news") / "train.csv.gz"
-    texts: list[Example] = read_file(file, task.labels, labelled=True)[::240][:40]
+    texts: list[Example] = read_file(file, task, labelled=True)[::240][:40]
     assert len({text.label for text in texts}) == 4
     spec, training = parse_adapter("lora:8"), Training(lr=1e-3, batch=4, epochs=1, tokens=64)
     start = initial_adapter(spec, base, 4, seed=3)

@@ -10,7 +10,7 @@ from edge_client.bases.packing import pack_model
 from edge_client.engine.onnx_backend.quick_inference import AGREEMENT, agreement
 from edge_client.engine.opening import open_engine
 from edge_client.texts.examples import read_file
-from edge_client.texts.tasks import read_task
+from edge_client.texts.tasks import ANY, read_task
 from edge_client.wire.training import Training
 from tests.conftest import shared
 from tests.edge_client.engine.engines import needs_int8
@@ -20,7 +20,7 @@ TASK = Path(__file__).parents[2] / "docs" / "examples" / "agnews.toml"
 
 @needs_int8
 def test_int8_gives_the_answers_of_float32_on_news(real_base: Base, tmp_path: Path) -> None:
-    news = read_file(shared("data", "ag_news") / "test.csv.gz", (), labelled=False)[:300]
+    news = read_file(shared("data", "ag_news") / "test.csv.gz", ANY, labelled=False)[:300]
     pack_model(str(real_base.folder), 8, tmp_path / "pack")
     base, training = open_base(str(tmp_path / "pack")), Training(tokens=96)
     engine = open_engine("onnx", base, read_task(TASK), parse_adapter("lora:4"), training)

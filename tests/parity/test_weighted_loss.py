@@ -19,6 +19,7 @@ from edge_client.wire.tensors import AdapterState
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 gradients = pytest.importorskip("profiling.benchmarks.gradients")
+reference = pytest.importorskip("profiling.benchmarks.reference")
 
 WORDS = [1010, 1020, 1030, 1040]
 ADAPTERS = ["lora:4", "prompt:4", "bias"]
@@ -53,7 +54,7 @@ def expected(
 ) -> tuple[float, AdapterState]:
     """The mean over texts of weight times cross-entropy, by Hugging Face and PEFT in float64."""
     spec = parse_adapter(name)
-    model = gradients.reference_model(base, spec, state)
+    model = reference.reference_model(base, spec, state)
     ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
     logits = model(input_ids=ids, attention_mask=attention).logits
     places = torch.from_numpy(batch.mask_positions) + spec.prompt_tokens
@@ -67,7 +68,7 @@ def expected(
     loss = (losses * torch.from_numpy(batch.weights).double()).sum() / len(ids)
     loss.backward()
     return float(loss.detach()), {
-        gradients._plain(place): tensor.grad.numpy()
+        reference._plain(place): tensor.grad.numpy()
         for place, tensor in model.named_parameters()
         if tensor.grad is not None
     }

@@ -18,9 +18,9 @@ from edge_client.client.transport import (
 )
 from edge_client.errors import Failed, WrongInput
 from edge_client.metering.work import WorkMeter
-from edge_client.wire.failures import Failure
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Over, Receipt, WireError
+from edge_client.wire.reported.failures import Failure
 
 log = logging.getLogger(__name__)
 

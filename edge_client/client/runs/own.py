@@ -23,8 +23,8 @@ from edge_client.personal.making import Made, Opening, make, method_for, way_for
 from edge_client.personal.methods import Given
 from edge_client.personal.way import Method, Way
 from edge_client.texts.data_folder import DataFolder
-from edge_client.wire.failures import Failure
 from edge_client.wire.fleet import Terms
+from edge_client.wire.reported.failures import Failure
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class OwnAdapter:
         is_said = given.spec.net != "rates"  # which are for the rank that they were learned with
         rank = settings.rank_budget if is_said else None
         way = way_for(method_for("" if net else ON_FROM_SHARED, net), at, net, rank)
-        texts = DataFolder(settings.data, terms.task.labels, settings.dialect).read()
+        texts = DataFolder(settings.data, terms.task, settings.dialect).read()
         out = self._state / FOLDER / ADAPTER
         made = make(at, way, texts, 0, out, given, None if net else given)
         close_to_others(out)

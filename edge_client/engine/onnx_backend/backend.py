@@ -88,6 +88,10 @@ class OnnxBackend:
             left, logits = self.network.read(batch, is_quick, watch)
         return left, log_softmax(logits) if len(left) else logits
 
+    def judge(self, batch: Batch, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+        with cuttable():
+            return self.network.judge(batch)
+
     def predict(self, examples: Sequence[Example], answer: AnswerTexts) -> np.ndarray:
         return self._quick.predict(examples, answer)
 

@@ -21,8 +21,8 @@ class Head(Protocol):
     def forward(self, top: np.ndarray) -> np.ndarray:
         """Logits (B, L) from the top states (B, H)."""
 
-    def losses(self, top: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Each answer's cross-entropy in nats, (B,)."""
+    def judge(self, top: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Each answer's cross-entropy in nats, and whether it is the likeliest; both (B,)."""
 
     def backward(
         self,
@@ -85,8 +85,8 @@ class Cloze:
         states = self._transform.forward(top)[2]
         return linear(self._bench, states, self._rows, self._bias)  # (B, L)
 
-    def losses(self, top: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        return losses_of(self.forward(top), labels)
+    def judge(self, top: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return judged(self.forward(top), labels)
 
     def backward(
         self,
@@ -123,10 +123,10 @@ class Words:
         states = self._transform.forward(top)[2]
         return np.concatenate([logits for _, _, logits in self._slices(states)], axis=1)
 
-    def losses(self, top: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        totals, right = self._totals(self._transform.forward(top)[2], labels)
-        found: np.ndarray = totals - right
-        return found
+    def judge(self, top: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `Head` has it, slice by slice; of words that are equally likely the first counts."""
+        totals, right, likeliest = self._totals(self._transform.forward(top)[2], labels)
+        return totals - right, likeliest == labels
 
     def backward(
         self,
@@ -140,7 +140,7 @@ class Words:
         """The mean weighted loss in nats, and `share` times its gradient at `top`."""
         assert offsets is None, "words have no offsets"
         inner, active, states = self._transform.forward(top)
-        totals, right = self._totals(states, labels)
+        totals, right, _ = self._totals(states, labels)
         losses, scale = totals - right, np.full(len(labels), share / len(labels), np.float32)
         if weights is not None:
             losses, scale = losses * weights, scale * weights
@@ -160,17 +160,26 @@ class Words:
             bias = self._bias[start : start + len(rows)]
             yield start, rows, linear(self._bench, states, rows, bias)
 
-    def _totals(self, states: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Logarithm of the sum of all words' exponentials, and the right word's logit, (B,)."""
+    def _totals(
+        self, states: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Logarithm of the sum of all words' exponentials, the right word's logit, the likeliest.
+
+        Each (B,).
+        """
         totals = np.full(len(states), -np.inf, np.float32)
+        most, likeliest = totals.copy(), np.full(len(states), -1)
         right = np.zeros(len(states), np.float32)
         for start, rows, logits in self._slices(states):
             highest = logits.max(axis=1)
+            likeliest = np.where(highest > most, start + logits.argmax(axis=1), likeliest)
+            most = np.maximum(most, highest)
             sums = np.exp(logits - highest[:, None]).sum(axis=1)
-            totals = np.logaddexp(totals, highest + np.log(sums))
+            with np.errstate(invalid="ignore"):  # where training has diverged, the loss says so
+                totals = np.logaddexp(totals, highest + np.log(sums))
             answers, places = _inside(labels, start, len(rows))
             right[answers] = logits[answers, places]
-        return totals, right
+        return totals, right, likeliest
 
 
 def _inside(labels: np.ndarray, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -180,11 +189,11 @@ def _inside(labels: np.ndarray, start: int, count: int) -> tuple[np.ndarray, np.
 
 
 class Classifier:
-    """A sequence classifier: dense, activation, projection; both linears are trained.
+    """A classifier whose linears are trained: dense, activation, projection, or the last alone.
 
     Args:
         adapter: Holds their weights and biases.
-        names: The two linears' names in it.
+        names: The linears' names in it, from below; one or two.
         activation: Between them.
         bench: Where work is done.
     """
@@ -200,12 +209,18 @@ class Classifier:
         return self._adapter[f"{name}.weight"], self._adapter[f"{name}.bias"]
 
     def forward(self, top: np.ndarray) -> np.ndarray:
-        inner = linear(self._bench, top, *self._parts(0))  # (B, H)
-        active = self._activation.forward(inner, np.empty_like(inner))
-        return linear(self._bench, active, *self._parts(1))  # (B, L)
+        return self._forward(top)[2]
 
-    def losses(self, top: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        return losses_of(self.forward(top), labels)
+    def _forward(self, top: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Behind the dense linear and the activation, (B, H), and the logits, (B, L)."""
+        inner = active = top
+        if len(self._names) > 1:
+            inner = linear(self._bench, top, *self._parts(0))
+            active = self._activation.forward(inner, np.empty_like(inner))
+        return inner, active, linear(self._bench, active, *self._parts(-1))
+
+    def judge(self, top: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return judged(self.forward(top), labels)
 
     def backward(
         self,
@@ -217,13 +232,14 @@ class Classifier:
         offsets: np.ndarray | None = None,
     ) -> tuple[float, np.ndarray]:
         """The mean weighted loss in nats, and `share` times its gradient at `top`."""
-        inner = linear(self._bench, top, *self._parts(0))  # (B, H)
-        active = self._activation.forward(inner, np.empty_like(inner))
-        logits = linear(self._bench, active, *self._parts(1))  # (B, L)
+        inner, active, logits = self._forward(top)
         loss, g = cross_entropy(logits, labels, weights, offsets)
         g = g * np.float32(share)  # (B, L)
-        self._gradients(1, active, g, into)
-        inner_g = self._activation.backward(inner, linear_back(self._bench, g, self._parts(1)[0]))
+        self._gradients(-1, active, g, into)
+        active_g = linear_back(self._bench, g, self._parts(-1)[0])  # (B, H)
+        if len(self._names) == 1:
+            return loss, active_g
+        inner_g = self._activation.backward(inner, active_g)
         self._gradients(0, top, inner_g, into)
         return loss, linear_back(self._bench, inner_g, self._parts(0)[0])
 
@@ -260,10 +276,10 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return rows
 
 
-def losses_of(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Each row's cross-entropy in nats, (B,)."""
-    found: np.ndarray = -log_softmax(logits)[np.arange(len(labels)), labels]
-    return found
+def judged(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each row's cross-entropy in nats, and whether its label is the likeliest; both (B,)."""
+    losses = -log_softmax(logits)[np.arange(len(labels)), labels]
+    return losses, logits.argmax(axis=1) == labels
 
 
 def cross_entropy(

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_client.adapters.spec import PREFIX, AdapterSpec, frozen_layers
+from edge_client.adapters.spec import PREFIX, AdapterSpec, frozen_layers, head_linears
 from edge_client.bases.base import Base
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
@@ -120,7 +120,7 @@ class Network:
         family = self.frozen.family
         if self.spec.head:
             activation = Activation(family.classifier_activation, self._bench)
-            names = [PREFIX + name for name in family.classifier]
+            names = head_linears(self.shape.architecture, self.adapter)
             return Classifier(self.adapter, names, activation, self._bench)
         transform = Transform(
             self._linear(family.head_dense),
@@ -238,9 +238,9 @@ class Network:
         rows, top = self._tops(batch, is_quick, watch)
         return rows, self._head.forward(top) if len(rows) else np.empty((0, 0), np.float32)
 
-    def losses(self, batch: Batch) -> np.ndarray:
-        """Each answer's cross-entropy in nats, (answers,)."""
-        return self._head.losses(self._tops(batch, False, None)[1], batch.labels)
+    def judge(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Each answer's cross-entropy in nats, and whether it is the likeliest; both (answers,)."""
+        return self._head.judge(self._tops(batch, False, None)[1], batch.labels)
 
     def _tops(
         self, batch: Batch, is_quick: bool, watch: Watch | None
@@ -269,15 +269,15 @@ class Network:
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """What the lowest layer left to compute gets, and `_embed`'s result.
 
-        With a prefix that is the sum at the cut, (N, H), or (B, H) above all layers; it has a room
-        of its own.
+        With a prefix that is the sum at the cut, (N, H), or (B, H) of the answers above all layers;
+        it has a room of its own.
 
         Args:
             batch: The micro-batch.
             run: Its pass.
             is_waiting: Whether it lies where it will wait for backward.
         """
-        is_short = self._start == self.shape.layers
+        is_short = self.prefix is not None and self.prefix.is_answer_only
         shape = (run.texts if is_short else run.rows, self.shape.hidden)
         is_own = is_waiting or self.prefix is not None
         x = self._bench.rooms.take(f"{self._start}.x" if is_own else "x0", shape)

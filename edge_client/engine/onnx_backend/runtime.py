@@ -78,6 +78,7 @@ class Runtime:
 
         Raises:
             EngineError: The library lacks an operator, or a kernel for it.
+            MemoryError: There is none left for it.
         """
         state = onnxruntime.capi._pybind_state
         providers = ["CPUExecutionProvider"]
@@ -88,6 +89,10 @@ class Runtime:
                 f"onnxruntime {onnxruntime.__version__} cannot run a graph of this engine "
                 f"({error}); pip install --upgrade onnxruntime"
             ) from error
+        except state.RuntimeException as error:  # which is no RuntimeError of Python's
+            if "bad_alloc" not in str(error):
+                raise
+            raise MemoryError(f"no memory for a graph: {error}") from error
 
     def rest(self) -> None:
         """Give back what the arena holds beside what is in use."""

@@ -105,6 +105,11 @@ class TorchBackend:
             left, logits = self.network.read(batch, plan.dtype, watch)
         return left, torch.log_softmax(logits, dim=-1).cpu().numpy()
 
+    def judge(self, batch: Batch, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+        self.network.stream(plan.is_streamed)
+        with cuttable():
+            return self.network.judge(batch, plan.dtype)
+
     def predict(self, examples: Sequence[Example], answer: AnswerTexts) -> np.ndarray:
         return answer(examples, False)
 

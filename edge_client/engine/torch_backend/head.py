@@ -23,18 +23,18 @@ class Head(Protocol):
     def logits(self, h: Tensor) -> Tensor:
         """Logits, float32, (B, L), from the top states (B, H)."""
 
-    def losses(self, h: Tensor, labels: Tensor) -> Tensor:
-        """Each answer's cross-entropy in nats, (B,)."""
+    def judge(self, h: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Each answer's cross-entropy in nats, and whether it is the likeliest; both (B,)."""
 
     def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
         """The mean weighted loss in nats; `scale` times its gradient goes back through `h`."""
 
 
 class Trained:
-    """A sequence classifier: dense, activation, projection; both linears are trained.
+    """A classifier whose linears are trained: dense, activation, projection, or the last alone.
 
     Args:
-        parts: Weight and bias of the two.
+        parts: Weight and bias of each, from below.
         activation: Between them.
     """
 
@@ -42,12 +42,14 @@ class Trained:
         self._parts, self._activation = parts, activation
 
     def logits(self, h: Tensor) -> Tensor:
-        first, second = self._parts
-        inner = self._activation(functional.linear(h.float(), *first))
-        return functional.linear(inner, *second)
+        *below, last = self._parts
+        inner = h.float()
+        for part in below:
+            inner = self._activation(functional.linear(inner, *part))
+        return functional.linear(inner, *last)
 
-    def losses(self, h: Tensor, labels: Tensor) -> Tensor:
-        return functional.cross_entropy(self.logits(h), labels, reduction="none")
+    def judge(self, h: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return _judged(self.logits(h), labels)
 
     def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
         return _backward(self.logits(h), batch, scale)
@@ -84,8 +86,8 @@ class Cloze:
     def logits(self, h: Tensor) -> Tensor:
         return functional.linear(self._transform(h).float(), self._rows, self._bias)
 
-    def losses(self, h: Tensor, labels: Tensor) -> Tensor:
-        return functional.cross_entropy(self.logits(h), labels, reduction="none")
+    def judge(self, h: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return _judged(self.logits(h), labels)
 
     def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
         return _backward(self.logits(h), batch, scale)
@@ -113,8 +115,24 @@ class Words:
         words = self._transform(h).float()
         return functional.linear(words, self._rows(0, len(self._bias), words.dtype), self._bias)
 
-    def losses(self, h: Tensor, labels: Tensor) -> Tensor:
-        return self._streamed(self._transform(h), labels, None)[0]
+    def judge(self, h: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Head` has it, slice by slice; of words that are equally likely the first counts."""
+        words = self._transform(h).float()
+        count = len(labels)
+        total = words.new_full((count,), -torch.inf)
+        highest, likeliest = total.clone(), torch.full_like(labels, -1)
+        right = words.new_zeros(count)
+        for start in range(0, len(self._bias), WORD_ROWS):
+            end = min(start + WORD_ROWS, len(self._bias))
+            rows = self._rows(start, end, words.dtype)
+            logits = functional.linear(words, rows, self._bias[start:end])  # (B, slice)
+            total = torch.logaddexp(total, logits.logsumexp(dim=1))
+            best, place = logits.max(dim=1)
+            likeliest = torch.where(best > highest, place + start, likeliest)
+            highest = torch.maximum(best, highest)
+            is_here = (labels >= start) & (labels < end)
+            right[is_here] = logits[is_here, labels[is_here] - start]
+        return total - right, likeliest == labels
 
     def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
         assert batch.offsets is None, "words have no offsets"
@@ -135,6 +153,11 @@ class Words:
 
         known = (len(self._bias), WORD_ROWS, self._bias, weights)
         return streamed_cross_entropy(words, labels, rows, *known)
+
+
+def _judged(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    losses = functional.cross_entropy(logits.float(), labels, reduction="none")
+    return losses, logits.argmax(dim=1) == labels
 
 
 def _backward(logits: Tensor, batch: Batch, scale: float) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edge_client.adapters.spec import PREFIX, AdapterSpec, frozen_layers
+from edge_client.adapters.spec import PREFIX, AdapterSpec, frozen_layers, head_linears
 from edge_client.bases.architectures import FAMILIES, has_bias
 from edge_client.bases.base import Base
 from edge_client.engine.frozen_base import FrozenBase
@@ -131,7 +131,7 @@ class Network:
     def _open_head(self, label_words: Sequence[Sequence[int]] | None) -> Head:
         family = self.family
         if self.spec.head:
-            names = [PREFIX + name for name in family.classifier]
+            names = head_linears(self.shape.architecture, self.adapter)
             parts = [(self.adapter[f"{x}.weight"], self.adapter[f"{x}.bias"]) for x in names]
             return Trained(parts, ACTIVATIONS[family.classifier_activation])
         transform = Transform(
@@ -231,15 +231,15 @@ class Network:
         return rows, self._head.logits(self._seen(x, run)).float()
 
     @torch.no_grad()
-    def losses(self, batch: Batch, dtype: str) -> np.ndarray:
-        """Each answer's cross-entropy in nats, (answers,)."""
+    def judge(self, batch: Batch, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+        """Each answer's cross-entropy in nats, and whether it is the likeliest; both (answers,)."""
         run = self._pass(batch, getattr(torch, dtype))
         start, x = self._entry(batch, run)
         for index in range(start, self.shape.layers):
             x = self._through(index, x, run.context)
             self.frozen.release_layer(index)
-        losses = self._head.losses(self._seen(x, run), self._tensor(batch.labels))
-        return losses.float().cpu().numpy()
+        losses, is_right = self._head.judge(self._seen(x, run), self._tensor(batch.labels))
+        return losses.float().cpu().numpy(), is_right.cpu().numpy()
 
     def _entry(self, batch: Batch, run: Pass) -> tuple[int, Tensor]:
         """The lowest layer that is left to compute, and what it gets.

@@ -209,4 +209,4 @@ def _in_batches(engine: Engine, examples: Sequence[Example], batch: int) -> Iter
     encoder = engine.encoder
     for start in range(0, len(examples), batch):
         some = examples[start : start + batch]
-        yield encoder.batch(encoder.prompts(some), encoder.labels(some))
+        yield encoder.batch(encoder.prompts(some))

@@ -20,19 +20,25 @@ from edge_client.adapters.peft_folder import Exported, read_peft_folder, write_p
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.outputs import OutputError
-from edge_client.texts.tasks import Task
-from edge_client.wire.tensors import encode_adapter
+from edge_client.texts.tasks import Masking, Task
+from edge_client.wire.tensors import AdapterState, encode_adapter
 from tests.tiny import write_tiny_base
 
+DRUGS = Task("drugs", ("Chemical", "Disease"), kind="tagging")
+NOTES = Task("notes", kind="mlm", masking=Masking(0.2, whole_words=True))
 CARD = Card(3, 8, {0: 0.4, 3: 0.8125}, "2026-01-31", "0.1.0", "apache-2.0")
 ADAPTERS = ("lora:2", "lora:2@q,up/top1", "bias", "prompt:3", "head", "lora:2+head")
 
 
 def export(folder: Path, base: Base, task: Task, name: str, base_name: str) -> Exported:
-    state = initial_adapter(parse_adapter(name), base, len(task.labels), seed=3)
     origin = Exported(name, base_name, base.base_id, base.architecture, task)
-    write_peft_folder(folder, origin, encode_adapter(state), CARD)
+    write_peft_folder(folder, origin, encode_adapter(drawn(base, task, name)), CARD)
     return origin
+
+
+def drawn(base: Base, task: Task, name: str) -> AdapterState:
+    known = (parse_adapter(name), base, task.head_rows, 3)
+    return initial_adapter(*known, is_of_words=task.kind == "tagging")
 
 
 @pytest.mark.parametrize("base_name", ["org/base", "embedded", "./base"])
@@ -56,6 +62,48 @@ def test_no_folder_of_the_exporting_machine_is_told(
         assert str(tiny_base.folder.parent).encode() not in file.read_bytes()
     config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == f"./{tiny_base.folder.name}"
+
+
+@pytest.mark.parametrize("name", ["head", "lora:2+head", "bias+head", "prompt:3+head"])
+def test_a_tagger_is_read_back_with_its_types(tiny_base: Base, tmp_path: Path, name: str) -> None:
+    export(tmp_path / "out", tiny_base, DRUGS, name, "org/base")
+    found, state = read_peft_folder(tmp_path / "out", tiny_base)
+    assert found.task == DRUGS
+    assert encode_adapter(state) == encode_adapter(drawn(tiny_base, DRUGS, name))
+    config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    assert config["task_type"] == "TOKEN_CLS"
+    assert config.get("modules_to_save", ["classifier"]) == ["classifier"]
+
+
+@pytest.mark.parametrize("name", ["lora:2", "bias", "prompt:3"])
+def test_how_words_were_masked_is_read_back(tiny_base: Base, tmp_path: Path, name: str) -> None:
+    export(tmp_path / "out", tiny_base, NOTES, name, "org/base")
+    found, state = read_peft_folder(tmp_path / "out", tiny_base)
+    assert found.task == NOTES
+    assert encode_adapter(state) == encode_adapter(drawn(tiny_base, NOTES, name))
+
+
+def test_a_head_behind_a_soft_prompt_has_a_folder_of_its_own_form(
+    tiny_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
+    export(tmp_path / "out", tiny_base, hub_task, "prompt:3+head", "org/base")
+    files = {file.name for file in (tmp_path / "out").iterdir()}
+    assert files == {"README.md", "smidgen.json", "smidgen_adapter.safetensors"}
+    _, state = read_peft_folder(tmp_path / "out", tiny_base)
+    assert encode_adapter(state) == encode_adapter(drawn(tiny_base, hub_task, "prompt:3+head"))
+    (tmp_path / "out" / "smidgen_adapter.safetensors").unlink()
+    with pytest.raises(AdapterError, match=r"with smidgen\.json and smidgen_adapter\.safetensors"):
+        read_peft_folder(tmp_path / "out", tiny_base)
+
+
+def test_an_adapter_of_another_kind_of_task_is_told(tiny_base: Base, tmp_path: Path) -> None:
+    export(tmp_path / "out", tiny_base, DRUGS, "lora:2+head", "org/base")
+    origin = tmp_path / "out" / "smidgen.json"
+    told = json.loads(origin.read_text())
+    told["task"] |= {"kind": "mlm", "labels": []}
+    origin.write_text(json.dumps(told))
+    with pytest.raises(AdapterError, match="asks for masked words, which the base's own head"):
+        read_peft_folder(tmp_path / "out", tiny_base)
 
 
 PATHS = st.lists(st.text("ab. -_\\é", min_size=1).filter(str.strip), min_size=1).map("/".join)
@@ -93,6 +141,42 @@ def test_the_card_says_what_it_is_and_how_it_came_to_be(hub_task: Task) -> None:
         "## What it is not",
     ):
         assert said in text, said
+
+
+def test_the_card_of_a_tagger_names_types_and_tags() -> None:
+    scores = Card(accuracies={0: 0.5, 2: 0.9}, entity_f1={0: 0.0, 2: 0.75})
+    text = model_card("lora:8+head", "org/base", DRUGS, scores)
+    for said in (
+        "pipeline_tag: token-classification",
+        '    "Chemical"\n    "Disease"\n',
+        '    ["O", "B-Chemical", "I-Chemical", "B-Disease", "I-Disease"]\n',
+        "| round | F1 of entities on the devices' test texts | accuracy of tags on",
+        "| 2 | 0.750 | 0.900 |",
+        "AutoPeftModelForTokenClassification.from_pretrained",
+    ):
+        assert said in text, said
+
+
+def test_the_card_of_a_language_model_tells_perplexity() -> None:
+    scores = Card(accuracies={1: 0.25}, losses={0: 2.0, 1: 1e6, 2: 699.0})
+    text = model_card("lora:8", "org/base", NOTES, scores)
+    for said in (
+        "pipeline_tag: fill-mask",
+        "It was asked for 20% of the tokens, in whole words, of each training text.",
+        "| round | perplexity on the devices' test texts | accuracy at masked tokens on",
+        "| 0 | 7.389 | |",
+        "| 1 | | 0.250 |",  # no number holds its perplexity
+        "| 2 | 3.7e+303 | |",
+        'AutoPeftModel.from_pretrained(".")',
+    ):
+        assert said in text, said
+
+
+def test_the_card_says_that_and_why_peft_does_not_load_it(hub_task: Task) -> None:
+    text = model_card("prompt:4+head", "./base", hub_task, CARD)
+    assert "library_name: smidgen" in text and "from peft" not in text
+    assert "PEFT does not load it: behind a soft prompt" in text
+    assert 'smidgen.predict(["a text"], ".", base="./base")' in text
 
 
 def test_what_is_not_known_is_not_told(hub_task: Task) -> None:

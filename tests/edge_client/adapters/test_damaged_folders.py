@@ -77,7 +77,7 @@ def test_nonsense_in_the_configuration_is_named(
     write_folder(tmp_path, tiny_base, hub_task, adapter)
     change(tmp_path, **options)
     with pytest.raises(AdapterError) as caught:
-        read_peft_adapter(tmp_path, tiny_base, 6)
+        read_peft_adapter(tmp_path, tiny_base, hub_task)
     said = str(caught.value)
     assert named in said and str(tmp_path) in said and "is expected" in said
     assert len(said.splitlines()) == 1 and len(said) < 400 + len(str(tmp_path))

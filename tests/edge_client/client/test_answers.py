@@ -5,15 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
+from coordinator.rounds.admission import check_report
+from edge_client.adapters.initial import first_adapter, initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client import answers
 from edge_client.client.state import Answer
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
+from edge_client.engine.scoring.evaluation import evaluate
 from edge_client.engine.trainer import TrainingError, train
 from edge_client.labelling.book import MemoryNotes, Opened, Read
+from edge_client.labelling.drawn_texts import sampled
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.labelling.pseudo_labels import Reading, text_id
 from edge_client.texts.examples import ClientData, Example
@@ -139,6 +142,55 @@ def test_a_device_may_train_on_pseudo_labels_alone(
         answer(engine, data, work_of("train", hub_task), "hub-1", notes_of(NOTES[2]))
 
 
+def test_a_round_that_draws_trains_on_the_draw_and_weighs_all_texts(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    engine = engine_of(kind, tiny_base, hub_task)
+    start, training = engine.adapter(), replace(TRAINING, least_samples=7)
+    work = replace(work_of("train", hub_task, None), training=training)
+    found = answer(engine, DATA, work, "hub-1", MemoryNotes())
+    engine.load_adapter(start)
+    seed = derive_seed(7, "train", "hub-1", 2)
+    texts = [DATA.labelled[row] for row in sampled(3, training, seed)]
+    expected = train(engine, texts, TRAINING, seed)
+    assert len(texts) == expected.num_examples == 7
+    assert found.update == encode_update(Update("work", 3, expected.delta))
+    assert found.report.num_examples == 3
+
+
+def test_pseudo_labels_are_drawn_with_the_others_and_keep_their_weight(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    engine, notes = engine_of(kind, tiny_base, hub_task), notes_of(*NOTES)
+    start, training = engine.adapter(), replace(TRAINING, least_samples=9)
+    work = replace(work_of("train", hub_task), training=training)
+    found = answer(engine, DATA, work, "hub-1", notes)
+    engine.load_adapter(start)
+    told = [replace(UNLABELLED[0], label="security"), replace(UNLABELLED[1], label="mail")]
+    seed = derive_seed(7, "train", "hub-1", 2)
+    rows = sampled(5, training, seed)
+    texts, weights = [*DATA.labelled, *told], [1.0, 1.0, 1.0, 0.25, 0.25]
+    weighed = [weights[row] for row in rows]
+    expected = train(engine, [texts[row] for row in rows], TRAINING, seed, weighed)
+    assert found.update == encode_update(Update("work", 4, expected.delta))  # round(3.5)
+    assert found.report.pseudo_labels == 2 and 0.25 in weighed and 1.0 in weighed
+
+
+def test_evaluation_may_ask_for_a_share_of_the_texts(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    engine, work = engine_of(kind, tiny_base, hub_task), work_of("evaluate", hub_task, None)
+    data = replace(DATA, test=tuple(TEXTS))
+    part = replace(work, test_share=0.5)
+    found = [
+        answer(engine, data, replace(part, round_index=index), "hub-1", MemoryNotes()).report
+        for index in range(6)
+    ]
+    assert {one.num_examples for one in found} == {round(0.5 * len(TEXTS))}
+    assert len({one.loss for one in found}) > 1  # other texts in other rounds
+    assert found[2] == answer(engine, data, part, "hub-1", MemoryNotes()).report
+
+
 def test_texts_are_tokenized_once_however_much_work_comes(
     tiny_base: Base, hub_task: Task, kind: str
 ) -> None:
@@ -191,3 +243,36 @@ def test_who_keeps_no_texts_aside_tells_no_prior(
     report = answer(engine, data, work_of("evaluate", hub_task), "hub-1", MemoryNotes()).report
     assert report.num_examples == 0 and report.mean_log_probabilities == ()
     assert report.labelled == 3 and report.layer_forwards == 0
+
+
+TAGGED = tuple(
+    Example(" ".join(words), words=words, tags=("O", "B-Drug", "I-Drug")[: len(words)])
+    for words in (("take", "two", "pills"), ("no", "aspirin"), ("nothing",))
+)
+
+
+@pytest.mark.parametrize("adapter", ["lora:2+head", "head"])
+def test_a_device_that_tags_tells_how_many_entities_it_has_and_finds(
+    tiny_base: Base, kind: str, adapter: str
+) -> None:
+    task, spec = Task("drugs", ("Drug", "Dose"), kind="tagging"), parse_adapter(adapter)
+    engine = open_engine(kind, tiny_base, task, spec, TRAINING)
+    engine.load_adapter(first_adapter(tiny_base, spec, task, "", 3, TRAINING.tokens))
+    data = ClientData(TAGGED, (), TAGGED)
+    report = answer(engine, data, work_of("evaluate", task, None), "d", MemoryNotes()).report
+    assert report.entities is not None and report.entities == evaluate(engine, TAGGED).entities
+    assert report.entities.there == (2, 0) and report.num_examples == 6
+    check_report(report, task)
+
+
+def test_a_device_that_masks_words_tells_of_them_and_of_no_entities(
+    tiny_base: Base, kind: str
+) -> None:
+    task, spec = Task("notes", kind="mlm"), parse_adapter("lora:2")
+    engine = open_engine(kind, tiny_base, task, spec, TRAINING)
+    engine.load_adapter(first_adapter(tiny_base, spec, task, "", 3, TRAINING.tokens))
+    data = ClientData(UNLABELLED, (), UNLABELLED)
+    report = answer(engine, data, work_of("evaluate", task, None), "d", MemoryNotes()).report
+    assert report.entities is None and report.labelled == 3
+    assert report.num_examples >= 3 and report.loss is not None and report.loss > 0
+    check_report(report, task)

@@ -238,6 +238,26 @@ def test_unlabelled_texts_alone_are_refused_where_nobody_labels(home: Home) -> N
     assert home.join(labelling)[0] == ("run", "joined", None)
 
 
+def test_a_task_of_another_kind_needs_texts_of_its_own(home: Home) -> None:
+    drugs = replace(home.terms, task=Task("drugs", ("Drug",), kind="tagging"), adapter_spec="head")
+    home.write("unlabelled", ["text", "rain today"])
+    with pytest.raises(DataError, match=r"do not label; put a labelled\.conll there"):
+        home.join(Gate(drugs))
+    (home.folder / "mine" / "test.conll").write_text("rain O\n")
+    assert home.join(Gate(drugs))[0] == ("run", "joined", None)
+
+
+@pytest.mark.parametrize("part", ["unlabelled", "test"])
+def test_a_silo_takes_part_with_texts_to_train_on_or_to_test_on_alone(
+    home: Home, part: str
+) -> None:
+    notes = replace(home.terms, task=Task("notes", kind="mlm"))
+    (home.folder / "mine" / "labelled.csv").unlink()
+    (home.folder / "mine" / part).mkdir()
+    (home.folder / "mine" / part / "a.txt").write_text("rain today\n")
+    assert home.join(Gate(notes))[0] == ("run", "joined", None)
+
+
 def test_a_budget_too_small_is_refused_before_joining(home: Home) -> None:
     gate = Gate(home.terms)
     with pytest.raises(BudgetError, match="--memory-budget"):
@@ -274,14 +294,14 @@ def test_a_device_that_cannot_take_part_in_one_run_serves_the_other(home: Home) 
 
 
 def test_a_coordinator_of_another_version_is_named(home: Home) -> None:
-    said = encode(replace(enrolled_as("hub"), protocol=9))
-    with pytest.raises(ClientError, match="speaks protocol 9, this client 8"):
+    said = encode(replace(enrolled_as("hub"), protocol=11))
+    with pytest.raises(ClientError, match="speaks protocol 11, this client 10"):
         home.join(Gate(home.terms, refusal=(200, said)))
 
 
 def test_a_server_that_is_no_coordinator_is_named(home: Home) -> None:
     gate = Gate(home.terms, refusal=(404, b'{"detail":"Not Found"}'))
-    with pytest.raises(ClientError, match="not as a coordinator of protocol 8; check --coor"):
+    with pytest.raises(ClientError, match="not as a coordinator of protocol 10; check --coor"):
         home.join(gate)
 
 
@@ -297,7 +317,7 @@ def test_before_enrolment_the_patience_is_said_as_it_is(
 def stands(home: Home, spec: str, **more: object) -> Membership:
     """How a device would take part in a run with this adapter."""
     terms = replace(home.terms, adapter_spec=spec)
-    folder = DataFolder(home.folder / "mine", terms.task.labels)
+    folder = DataFolder(home.folder / "mine", terms.task)
     return check_ready(home.settings("http://hub", **more), terms, folder)
 
 

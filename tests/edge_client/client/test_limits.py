@@ -25,7 +25,13 @@ from tests.edge_client.client.terms import terms_for
 from tests.edge_client.client.test_enrolment import Home
 from tests.edge_client.client.test_loop import Turns
 
-HOSTILE = [{"epochs": 10_000}, {"batch": 4096}, {"tokens": 8192}, {"lr": 99.0}]
+HOSTILE = [
+    {"epochs": 10_000},
+    {"batch": 4096},
+    {"tokens": 8192},
+    {"lr": 99.0},
+    {"least_samples": 10**9},
+]
 
 
 @pytest.fixture
@@ -64,7 +70,7 @@ def test_a_run_whose_terms_are_over_a_limit_is_declined_in_one_line(
         assert Turns([Next(terms=terms)]).serve(home) == [("run", "declined", "limits")]
     ((name, value),) = how.items()
     (said,) = caplog.messages
-    assert f"the run asks for {name} {value:g}, this device does" in said
+    assert f"the run asks for {name} {value:.10g}, this device does" in said
     assert said.endswith("; it is looked at again every 5 min")
 
 

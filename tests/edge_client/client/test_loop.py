@@ -115,6 +115,27 @@ def test_the_log_says_why_a_run_ended(
     assert f"run mail is finished after 3 rounds: {said}; its adapter is in " in caplog.text
 
 
+def test_an_adapter_that_is_not_the_last_is_told_and_carded_by_its_round(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    weights = encode_adapter(initial_adapter(parse_adapter("lora:2"), home.base, 3, seed=3))
+    end = replace(over(sha256(weights)), kept_round=2, accuracies={0: 0.125, 2: 0.75, 3: 0.375})
+    with caplog.at_level("INFO"):
+        Turns([Next(terms=home.terms), Next(over=end)], (200, weights)).serve(home)
+    assert "its best adapter, of round 2, is in " in caplog.text
+    card = (home.state.finished_run(home.terms.run_name) / "README.md").read_text()
+    assert "| 2 | 0.750 |" in card and "0.375" not in card
+
+
+def test_an_adapter_of_masked_words_comes_home_with_its_perplexity(home: Home) -> None:
+    weights = encode_adapter(initial_adapter(parse_adapter("lora:2"), home.base, 0, seed=3))
+    terms = replace(home.terms, task=Task("notes", kind="mlm"))
+    end = replace(over(sha256(weights)), losses={0: 4.0, 3: 2.0})
+    Turns([Next(terms=terms), Next(over=end)], (200, weights)).serve(home)
+    card = (home.state.finished_run(terms.run_name) / "README.md").read_text()
+    assert "| 0 | 54.598 | 0.250 |" in card and "| 3 | 7.389 | 0.500 |" in card
+
+
 def test_whoever_invites_again_is_answered_again(home: Home) -> None:
     terms = replace(home.terms, base_id="0" * 64)
     assert Turns([Next(terms=terms)] * 2).serve(home) == [("run", "declined", "base")] * 2

@@ -26,11 +26,11 @@ from edge_client.planning.sizes import BudgetError
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import TokenizerError
-from edge_client.wire.failures import Failure
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work
 from edge_client.wire.messages import decode as decoded
 from edge_client.wire.messages import encode as encoded
+from edge_client.wire.reported.failures import Failure
 from edge_client.wire.tensors import encode_adapter, sha256
 from edge_client.wire.training import Training
 from tests.edge_client.client.servers import Answer, http_server
@@ -334,3 +334,20 @@ def test_a_full_state_folder_is_told_before_any_run_is_joined(
 )
 def test_an_error_goes_up_as_a_code(error: Exception, code: Failure) -> None:
     assert code_of(error) == code
+
+
+def test_texts_longer_than_what_is_read_are_told_once_per_reading_and_to_nobody_else(
+    tiny_base: Base, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "mine" / "unlabelled"
+    folder.mkdir(parents=True)
+    (folder / "a.txt").write_text(f"rain today\n\n{'storm at nine ' * 20}{SECRET}\n")
+    more = put(folder / "b.txt", "gate " * 40)
+    works = [nothing, nothing, more, put(folder / "c.txt", "noon"), nothing]
+    script = Script(tiny_base, Task("notes", kind="mlm"), [("train", act) for act in works])
+    assert examples(script.run(tmp_path)) == [("done", n) for n in (2, 2, 3, 4, 4)]
+    cuts = [line for line in caplog.messages if "longer than what is read" in line]
+    assert [line.split(":")[0][:6] for line in cuts] == ["1 of 2", "2 of 3", "2 of 4"]
+    assert all("unlabelled/a.txt, line 3, has about 7" in line for line in cuts)
+    assert all(SECRET not in line and "storm" not in line for line in caplog.messages)
+    assert not any(b"a.txt" in body for body in script.bodies)

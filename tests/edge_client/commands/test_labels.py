@@ -7,6 +7,7 @@ from edge_client.client.state import ClientState
 from edge_client.labelling.book import FileNotes, Read
 from edge_client.labelling.pseudo_labels import Reading, text_id
 from edge_client.texts.examples import Example, read_file
+from edge_client.texts.tasks import ANY
 from tests.command_line import Done, smidgen
 
 TEXTS = {"rain at nine": ("weather", 0.97), "a cake": ("family", 0.6), "storm": ("weather", 0.9)}
@@ -70,7 +71,7 @@ def test_what_is_written_is_a_labelled_file_of_the_surest(state: Path, data: Pat
     done = labels("--state", state, "--data", data, "--out", out, "--json")
     assert json.loads(done.stdout)["written"] == 2
     expected = [Example("rain at nine", "", "weather"), Example("storm", "", "weather")]
-    assert read_file(out, (), labelled=True) == expected
+    assert read_file(out, ANY, labelled=True) == expected
     assert json.loads(out.read_text().splitlines()[0]) == {
         "text": "rain at nine",
         "label": "weather",
@@ -83,7 +84,7 @@ def test_the_users_own_label_wins(state: Path, data: Path) -> None:
     (data / "labelled.csv").write_text("text,label\nstorm,family\n")
     out = data / "labels.jsonl"
     labels("--state", state, "--data", data, "--out", out)
-    assert [example.text for example in read_file(out, (), labelled=True)] == ["rain at nine"]
+    assert [example.text for example in read_file(out, ANY, labelled=True)] == ["rain at nine"]
 
 
 def test_the_newest_run_is_shown_unless_one_is_named(state: Path) -> None:

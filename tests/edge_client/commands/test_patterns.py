@@ -6,8 +6,8 @@ import pytest
 from edge_client.bases.base import Base
 from edge_client.commands.patterns import score_patterns, with_first
 from edge_client.engine.engine import Engine
-from edge_client.engine.trainer import evaluate
-from edge_client.texts.examples import write_csv
+from edge_client.engine.scoring.evaluation import evaluate
+from edge_client.texts.formats.written import write_csv
 from edge_client.texts.ready_tasks import READY
 from edge_client.texts.tasks import Task, read_task, task_toml
 from tests.command_line import Done, smidgen
@@ -82,3 +82,9 @@ def test_the_ready_made_tasks_are_listed() -> None:
     assert list(listed) == list(READY)
     assert listed["yelp-f"]["verbalizer"]["5"] == "great"
     assert "xglue-nc" in smidgen("client", "tasks").stdout
+
+
+def test_a_task_that_is_asked_by_no_pattern_is_refused(tiny_base: Base, data: Path) -> None:
+    (data / "task.toml").write_text(task_toml(Task("drugs", ("Drug",), kind="tagging")))
+    done = patterns(tiny_base, data)
+    assert done.exit_code == 2 and "kind tagging is asked by no pattern" in done.stderr

@@ -52,6 +52,27 @@ def test_people_get_a_table_and_a_sentence(tiny_base: Base, tmp_path: Path) -> N
     assert sum(line.lstrip().startswith("* ") for line in result.stdout.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("task", "adapter"),
+    [('kind = "mlm"', "lora:4"), ('kind = "tagging"\nlabels = ["Drug"]', "lora:4+head")],
+)
+def test_a_task_that_asks_at_many_places_takes_more(
+    tiny_base: Base, tmp_path: Path, task: str, adapter: str
+) -> None:
+    (tmp_path / "task.toml").write_text(task)
+    given = ("--adapter", adapter, "--memory-budget", "2G", "--batch", "8", "--engine", "onnx")
+    labels = answer(tiny_base, tmp_path, *given)["chosen"]
+    found = answer(tiny_base, tmp_path, *given, "--task", str(tmp_path / "task.toml"))["chosen"]
+    assert found["predicted_peak_bytes"] > labels["predicted_peak_bytes"]
+    assert found["parts"]["kept"] > labels["parts"]["kept"]
+
+
+def test_an_adapter_that_cannot_answer_the_task_is_refused(tiny_base: Base, tmp_path: Path) -> None:
+    (tmp_path / "task.toml").write_text('kind = "tagging"\nlabels = ["Drug"]')
+    result = run(tiny_base, tmp_path, "--task", str(tmp_path / "task.toml"))
+    assert result.exit_code == 2 and "which needs a head; lora:8@q,v+head does" in result.stderr
+
+
 def test_what_the_device_measured_moves_the_prediction(tiny_base: Base, tmp_path: Path) -> None:
     plain = answer(tiny_base, tmp_path, "--memory-budget", "2G")["chosen"]
     made = Plan(**{name: plain[name] for name in NAMES} | {"recompute": tuple(plain["recompute"])})

@@ -132,7 +132,7 @@ def test_rows_without_a_text_are_left_out_by_number(
     assert "3 rows left out: line 3: no text; line 4: a NUL byte" in done.stderr
     (tmp_path / "a.csv").write_text("text\n \n")
     said = refused(predict(tiny_base, adapter, "--file", tmp_path / "a.csv"))
-    assert "holds no text to label: 1 row left out: line 2: no text" in said
+    assert "holds no text to read: 1 row left out: line 2: no text" in said
 
 
 def test_an_empty_text_is_refused_by_its_number(tiny_base: Base, adapter: Path) -> None:

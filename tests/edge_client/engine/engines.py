@@ -53,10 +53,12 @@ def engine_of(
     """An engine in float32 with an adapter drawn from a seed."""
     spec = parse_adapter(name)
     engine = open_engine(kind, base, task, spec, training or Training(lr=lr, tokens=48))
-    engine.load_adapter(initial_adapter(spec, base, len(task.labels), seed=3))
+    is_of_words = task.kind == "tagging"
+    state = initial_adapter(spec, base, task.head_rows, seed=3, is_of_words=is_of_words)
+    engine.load_adapter(state)
     return engine
 
 
 def batch_of(engine: Engine) -> Batch:
     """All the texts; some of them padded."""
-    return engine.encoder.batch(engine.encoder.prompts(TEXTS), engine.encoder.labels(TEXTS))
+    return engine.encoder.batch(engine.encoder.prompts(TEXTS))

@@ -43,6 +43,15 @@ ADAPTERS = (
     "lora:4+head",
     "prompt:9+head",
 )
+
+
+def is_answerable(work: Workload) -> bool:
+    """Words are asked for without a head, tags with one, and neither of a decoder."""
+    if work.has_many_answers and work.shape.is_decoder:
+        return False
+    return not (work.masked and work.spec.head) and (work.spec.head or not work.is_tagging)
+
+
 WORKS = st.builds(
     Workload,
     st.sampled_from((LARGE, SMALL, REPEATED, DECODER)),
@@ -50,8 +59,10 @@ WORKS = st.builds(
     st.sampled_from(ADAPTERS).map(parse_adapter),
     st.integers(1, 33),
     st.integers(8, 600),
+    num_labels=st.sampled_from((2, 9, 2001)),
     masked=st.sampled_from((0, 6)),
-).filter(lambda work: not (work.masked and (work.spec.head or work.shape.is_decoder)))
+    is_tagging=st.booleans(),
+).filter(is_answerable)
 ONNX_WORKS = st.builds(
     Workload,
     st.sampled_from((LARGE, SMALL, REPEATED)),
@@ -59,9 +70,11 @@ ONNX_WORKS = st.builds(
     st.sampled_from(ADAPTERS).map(parse_adapter),
     st.integers(1, 33),
     st.integers(8, 600),
+    num_labels=st.sampled_from((2, 9, 2001)),
     engine=st.just("onnx"),
     masked=st.sampled_from((0, 6)),
-).filter(lambda work: not (work.masked and work.spec.head))
+    is_tagging=st.booleans(),
+).filter(is_answerable)
 RATES = st.sampled_from((AVX512, NEON))
 
 

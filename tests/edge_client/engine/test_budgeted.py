@@ -155,8 +155,7 @@ def test_what_a_failed_step_held_is_free_before_the_next_plan_is_watched(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
 ) -> None:
     engine = budgeted(kind, tiny_base, hub_task, tmp_path)
-    prompts, labels = engine.encoder.prompts(TEXTS[:4]), engine.encoder.labels(TEXTS[:4])
-    batch = engine.encoder.batch(prompts, labels)
+    batch = engine.encoder.batch(engine.encoder.prompts(TEXTS[:4]))
     engine.train_step(batch)
     engine._backend = Holding(engine, rows=1, error=MemoryError)
     before = resident_bytes()
@@ -192,8 +191,7 @@ texts = [Example("parcel " * 250, label=words[row % 2]) for row in range(rows)]
 base, spec = open_base(folder), parse_adapter("lora:4")
 engine = open_within(kind, base, task, spec, training, 8 << 30)
 first = engine.plan
-prompts, labels = engine.encoder.prompts(texts), engine.encoder.labels(texts)
-engine.train_step(engine.encoder.batch(prompts[:1], labels[:1]))
+engine.train_step(engine.encoder.batch(engine.encoder.prompts(texts[:1])))
 engine.use(first)
 held = int(open("/proc/self/statm").read().split()[5]) * 4096
 resource.setrlimit(resource.RLIMIT_DATA, (held + (spare_mib << 20),) * 2)

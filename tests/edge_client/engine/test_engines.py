@@ -276,9 +276,9 @@ texts = [Example("parcel " * 60, label=words[row % 2]) for row in range(200)]
 kind, spec = sys.argv[1], parse_adapter("lora:4")
 load_engine(kind)
 engine = open_engine(kind, open_base(sys.argv[2]), task, spec, Training(lr=0.01, batch=200))
-prompts, labels = engine.encoder.prompts(texts), engine.encoder.labels(texts)
-few = engine.encoder.batch(prompts[:2], labels[:2])
-every = engine.encoder.batch(prompts, labels)
+prompts = engine.encoder.prompts(texts)
+few = engine.encoder.batch(prompts[:2])
+every = engine.encoder.batch(prompts)
 """
 GIVING_BACK = """
 def resting():

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.engine.limits import (
+    BOUNDED,
     Limits,
     OutOfTime,
     OverLimits,
@@ -23,7 +24,7 @@ def test_limits_are_typed_as_a_list_and_the_rest_stays() -> None:
     assert parse_limits("") == Limits()
 
 
-@given(st.builds(Limits, *[st.integers(1, 10**6)] * 5))
+@given(st.builds(Limits, *[st.integers(1, 10**6)] * 7))
 def test_limits_are_read_as_they_are_told(limits: Limits) -> None:
     told = ",".join(f"{name}={value}" for name, value in asdict(limits).items())
     assert parse_limits(told) == limits
@@ -59,13 +60,17 @@ def test_other_limits_end_in_one_line(said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", [{"epochs": 10_000}, {"batch": 4096}, {"tokens": 8192}, {"lr": 99.0}]
+    "asked",
+    [
+        *({"epochs": 10_000}, {"batch": 4096}, {"tokens": 8192}, {"lr": 99.0}),
+        *({"least_samples": 10_001}, {"least_samples": 10**9}),
+    ],
 )
 def test_training_over_a_limit_is_refused_by_its_name(asked: dict[str, Any]) -> None:
     ((name, value),) = asked.items()
-    with pytest.raises(OverLimits, match=f"asks for {name} {value:g}, this device does"):
+    with pytest.raises(OverLimits, match=f"asks for {name} {value:.10g}, this device does"):
         Limits().check(replace(Training(), **asked))
-    Limits(**{name: value}).check(replace(Training(), **asked))
+    Limits(**{BOUNDED[name]: value}).check(replace(Training(), **asked))
 
 
 def test_work_ends_at_the_first_step_after_its_time() -> None:

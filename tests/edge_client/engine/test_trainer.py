@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.engine.scores import Confusion, Mistake
+from edge_client.engine.scoring.confusion import Confusion, Mistake
 from edge_client.engine.trainer import epoch_batches, in_turn, offsets_of
 from edge_client.texts.tokens import Prompt
 
@@ -27,7 +27,9 @@ def test_batches_hold_texts_of_similar_length() -> None:
 def test_in_as_many_epochs_as_patterns_each_asks_every_text_once(
     texts: int, patterns: int, first: int
 ) -> None:
-    asked = [[Prompt([text], pattern) for text in range(texts)] for pattern in range(patterns)]
+    asked = [
+        [Prompt([text], [pattern], [0]) for text in range(texts)] for pattern in range(patterns)
+    ]
     epochs = [in_turn(asked, epoch) for epoch in range(first, first + patterns)]
     for text, prompts in enumerate(zip(*epochs, strict=True)):
         assert all(prompt.ids == [text] for prompt in prompts)

@@ -65,7 +65,7 @@ def test_what_is_seen_is_the_answers_state_after_the_layers_norm(
     assert set(watch.seen) == {(1, row) for row in range(len(TEXTS))}
     network = engine._backend.network  # type: ignore[attr-defined]
     for row, text in enumerate(TEXTS):
-        batch = engine.encoder.batch(engine.encoder.prompts([text]), [-1])
+        batch = engine.encoder.batch(engine.encoder.prompts([text]))
         dtype = ("float32",) if kind == "torch" else ()
         states = [np.asarray(each).copy() for each in network.states(batch, *dtype)][1]
         place = batch.mask_positions[0] + engine.encoder.soft

@@ -137,7 +137,7 @@ def test_a_step_that_is_cut_changes_nothing(
     tiny_base: Base, hub_task: Task, kind: str, seed: int
 ) -> None:
     engine, _ = started(kind, tiny_base, hub_task, "lora:4")
-    batch = engine.encoder.batch(engine.encoder.prompts(TEXTS), engine.encoder.labels(TEXTS))
+    batch = engine.encoder.batch(engine.encoder.prompts(TEXTS))
     began_s = time.monotonic()
     engine.train_step(batch)
     step_s = time.monotonic() - began_s
@@ -168,7 +168,7 @@ def test_moments_that_are_loaded_give_the_same_next_step(
     tiny_base: Base, hub_task: Task, kind: str
 ) -> None:
     engine, _ = started(kind, tiny_base, hub_task, "lora:2+head")
-    batch = engine.encoder.batch(engine.encoder.prompts(TEXTS), engine.encoder.labels(TEXTS))
+    batch = engine.encoder.batch(engine.encoder.prompts(TEXTS))
     engine.train_step(batch)
     adapter, moments = engine.adapter(), engine.moments()
     engine.train_step(batch)

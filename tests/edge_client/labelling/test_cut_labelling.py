@@ -85,6 +85,22 @@ def test_what_was_not_noted_is_read_again(tiny_base: Base, kind: str) -> None:
     assert notes.book == straight(engine, work_of())[0]
 
 
+@each_kind
+def test_readings_agree_as_often_when_a_second_work_was_cut(tiny_base: Base, kind: str) -> None:
+    engine = trained(kind, tiny_base)
+    said = replace(ALL, confidence=0.5, class_floor=0.5, settled_after=2, hardly_moved=0.0)
+    first, _ = straight(engine, work_of(said))
+    second = work_of(said, work_id="work-2", adapter_sha256="b" * 64)
+    engine.load_adapter({name: 1.1 * tensor for name, tensor in engine.adapter().items()})
+    whole, notes = MemoryNotes(deepcopy(first)), CutNotes(deepcopy(first), is_kept=True)
+    label(engine, DATA, second, whole)
+    while notes.book.done < len(DATA.unlabelled) or notes.book.opened != whole.book.opened:
+        with pytest.raises(Cut):
+            label(engine, DATA, second, notes)
+    assert notes.book == whole.book
+    assert 2 in {one.agreeing for one in whole.book.readings.values()}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_exits_are_learnt_again_from_chunks_that_were_small(tiny_base: Base, kind: str) -> None:

@@ -141,7 +141,7 @@ ALL = Labelling(compute_share=1.0, confidence=0.99, class_floor=0.99, keep_last=
 def news(request: pytest.FixtureRequest) -> tuple[Engine, tuple[Example, ...]]:
     """The embedded base with a briefly trained adapter, and 408 texts."""
     path = shared("data", "ag_news") / "test.csv.gz"
-    texts = tuple(read_file(path, AG_NEWS.labels, labelled=True)[::7])
+    texts = tuple(read_file(path, AG_NEWS, labelled=True)[::7])
     base, spec = open_base("embedded"), parse_adapter("lora:8")
     engine = open_engine(request.param, base, AG_NEWS, spec, TRAINING)
     engine.load_adapter(initial_adapter(spec, base, 4, seed=1))

@@ -80,6 +80,16 @@ def test_reading_stops_as_soon_as_enough_is_clear(tiny_base: Base, kind: str) ->
 
 
 @each_kind
+def test_reading_goes_on_after_enough_is_clear_where_the_run_says_so(
+    tiny_base: Base, kind: str
+) -> None:
+    said = replace(ALL, confidence=0.5, class_floor=0.5, stops_when_found=False, read_share=0.5)
+    engine, notes = trained(kind, tiny_base), MemoryNotes()
+    found = label(engine, DATA, work_of(said, keep=0.1), notes)
+    assert (found.texts_read, found.pseudo_labels) == (36, 8)
+
+
+@each_kind
 def test_no_text_is_read_twice_with_one_adapter(tiny_base: Base, kind: str) -> None:
     engine, notes = trained(kind, tiny_base), MemoryNotes()
     label(engine, DATA, work_of(), notes)
@@ -102,6 +112,36 @@ def test_a_sure_text_is_read_again_only_when_the_adapter_has_moved(
     engine.load_adapter({name: 1.5 * tensor for name, tensor in state.items()})
     far = work_of(said, work_id="work-3", adapter_sha256="c" * 64)
     assert label(engine, DATA, far, notes).texts_read == len(DATA.unlabelled)
+
+
+@each_kind
+def test_a_settled_text_is_not_read_again_however_far_the_adapter_has_moved(
+    tiny_base: Base, kind: str
+) -> None:
+    said = replace(ALL, confidence=0.5, class_floor=0.5, settled_after=2)
+    engine, notes, read = trained(kind, tiny_base), MemoryNotes(), []
+    state = engine.adapter()
+    for number in range(4):
+        engine.load_adapter({name: 1.5**number * tensor for name, tensor in state.items()})
+        work = work_of(said, work_id=f"work-{number}", adapter_sha256=f"{number:064x}")
+        read.append(label(engine, DATA, work, notes).texts_read)
+    changed = sum(one.agreeing < 4 for one in notes.book.readings.values())
+    assert read[:2] == [72, 72] and 72 > read[2] >= read[3]
+    assert changed == 72  # none was read a third time after it had agreed twice
+    higher = replace(work, work_id="higher", adapter_sha256="f" * 64, thresholds=(0.99, 0.99))
+    unsure = sum(one.confidence < 0.99 for one in notes.book.readings.values())
+    assert label(engine, DATA, higher, notes).texts_read == unsure > 0
+
+
+@each_kind
+def test_who_holds_enough_settled_labels_reads_nothing(tiny_base: Base, kind: str) -> None:
+    said = replace(ALL, confidence=0.5, class_floor=0.5, settled_after=1)
+    engine, notes = trained(kind, tiny_base), MemoryNotes()
+    label(engine, DATA, work_of(said, keep=0.1), notes)
+    engine.load_adapter({name: 1.5 * tensor for name, tensor in engine.adapter().items()})
+    far = work_of(said, keep=0.1, work_id="work-2", adapter_sha256="b" * 64)
+    found = label(engine, DATA, far, notes)
+    assert (found.texts_read, found.pseudo_labels, found.layer_forwards) == (0, 8, 0)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -15,6 +15,7 @@ from edge_client.labelling.pseudo_labels import (
     FEWEST,
     Reading,
     affordable,
+    agreed,
     chosen,
     queue,
     readable,
@@ -195,10 +196,10 @@ def test_the_queue_has_unread_texts_first_and_then_what_may_have_changed(
     order = [*(f"new{number}" for number in range(unread)), *readings]
     order.sort(key=lambda name: name[::-1])
 
-    def is_fresh(sha256: str) -> bool:
-        return sha256 in ("near", "now")
+    def stands(reading: Reading) -> bool:
+        return reading.adapter_sha256 in ("near", "now")
 
-    whole = queue(order, readings, thresholds, is_fresh, "now")
+    whole = queue(order, readings, thresholds, stands, "now")
     new = [name for name in order if name not in readings]
     again = [
         name
@@ -210,8 +211,9 @@ def test_the_queue_has_unread_texts_first_and_then_what_may_have_changed(
         )
     ]
     assert whole == [*new, *again]
-    part = queue(order, readings, thresholds, is_fresh, "now", share)
+    part = queue(order, readings, thresholds, stands, "now", share)
     assert part == whole[: math.ceil(share * len(order))]
+    assert queue(order, readings, thresholds, stands, "now", 1.0, True) == [*again, *new]
 
 
 def test_what_an_adapter_has_read_it_does_not_read_again_even_if_it_has_moved_from_itself() -> None:
@@ -219,6 +221,27 @@ def test_what_an_adapter_has_read_it_does_not_read_again_even_if_it_has_moved_fr
     assert queue(["a"], {"a": unsure}, {"mail": 0.9}, lambda _: False, "now") == []
     other = replace(unsure, adapter_sha256="old")
     assert queue(["a"], {"a": other}, {"mail": 0.9}, lambda _: False, "now") == ["a"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(LABELS), st.booleans()), min_size=1, max_size=12))
+def test_readings_in_a_row_agree_while_they_are_sure_of_one_label(
+    told: list[tuple[str, bool]],
+) -> None:
+    least, known = dict.fromkeys(LABELS, 0.8), dict[str, Reading]()
+    for number, (label, is_sure) in enumerate(told):
+        new = {"a": Reading(label, 0.9 if is_sure else 0.7, number, "now", 2)}
+        known = agreed(new, known, least)
+    last = told[-1][0] if told[-1][1] else None
+    same = next(
+        (count for count, one in enumerate(reversed(told)) if one != (last, True)), len(told)
+    )
+    assert known["a"].agreeing == same
+
+
+def test_a_text_that_was_never_read_agrees_with_nothing_before() -> None:
+    new = {"a": Reading("mail", 0.9, 1, "now", 2), "b": Reading("old", 1.0, 1, "now", 2)}
+    found = agreed(new, {"c": Reading("mail", 0.9, 1, "now", 2, 5)}, {"mail": 0.8})
+    assert [found[name].agreeing for name in "ab"] == [1, 0]
 
 
 # At what price

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.metering.phases import PhaseClock, phase
-from edge_client.wire.cost import Phase
+from edge_client.wire.reported.cost import Phase
 
 
 class Watched(PhaseClock):

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.engine.trainer import Evaluation, TrainingError
+from edge_client.engine.scoring.evaluation import Evaluation
+from edge_client.engine.trainer import TrainingError
 from edge_client.personal.interpolation import ALPHAS, At, kept_aside, mixed, nearest
 from edge_client.texts.examples import Example
 from edge_client.wire.messages import WireError

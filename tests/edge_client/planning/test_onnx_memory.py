@@ -175,19 +175,22 @@ def rooms_after_a_step(
     base: Base, work: Workload, plan: Plan, cache: ActivationCache | None = None
 ) -> int:
     """Bytes of all rooms but the one for a dense matrix."""
-    state = initial_adapter(work.spec, base, 2, seed=0)
+    state = initial_adapter(work.spec, base, 2, seed=0, is_of_words=work.is_tagging)
     words = None if work.masked else [] if work.spec.head else [[5], [6]]
     network = Network(base, work.spec, state, words, 2)
-    network.prefix = open_prefix(cache, frozen_layers(work.spec, base.layers), base.layers)
+    cut, is_one_answer = frozen_layers(work.spec, base.layers), not work.has_many_answers
+    network.prefix = open_prefix(cache, cut, base.layers, is_one_answer)
     ids = np.full((TEXTS, TOKENS), 7)
     attention = np.ones_like(ids)
     attention[1, 30:] = 0
     answers, labels = np.full(TEXTS, 3), np.arange(TEXTS) % 2
     batch = Batch(ids, attention, answers, labels)
-    if work.masked:
-        places, texts = np.tile(np.arange(work.masked), TEXTS), np.arange(TEXTS)
-        of = np.repeat(texts, work.masked)
-        batch = replace(batch, mask_positions=places, labels=places, texts=of)
+    if work.has_many_answers:
+        asked = work.masked or 30  # as many tokens as each text has
+        places, texts = np.tile(np.arange(asked), TEXTS), np.arange(TEXTS)
+        labels = places % work.num_labels
+        of = np.repeat(texts, asked)
+        batch = replace(batch, mask_positions=places, labels=labels, texts=of)
     network.backward(batch, plan)
     taken = network._bench.rooms.bytes - estimate(work, plan, 0).scratch
     network.close()
@@ -255,6 +258,30 @@ def test_the_rooms_of_a_step_that_asks_for_all_words_take_what_the_formula_says(
     base, spec = zeros(family, 4, tmp_path), parse_adapter(adapter)
     work = Workload(base.shape, 8, spec, TEXTS, TOKENS, engine="onnx", masked=6)
     taken = rooms_after_a_step(base, work, plan)
+    if family == "albert":
+        taken -= 4 * plan.micro_batch * (TOKENS + spec.prompt_tokens) * base.shape.embedding
+    assert taken == estimate(work, plan, 0).kept
+
+
+@pytest.mark.parametrize(
+    ("family", "adapter", "plan"),
+    [
+        *(("roberta", "lora:4+head", plan) for plan, _ in (*PLANS, *SHALLOW[:3])),
+        ("roberta", "lora:2@q,o,up,down+head", PLANS[3][0]),
+        ("albert", "prompt:5+head", PLANS[3][0]),
+        ("bert", "bias+head", PLANS[0][0]),
+        ("roberta", "lora:4/top2+head", replace(WHOLE, depth=2)),
+        ("bert", "head", WHOLE),
+        ("bert", "head", replace(WHOLE, micro_batch=2)),
+    ],
+)
+def test_the_rooms_of_a_step_that_tags_words_take_what_the_formula_says(
+    tmp_path: Path, family: str, adapter: str, plan: Plan
+) -> None:
+    base, spec = zeros(family, 4, tmp_path), parse_adapter(adapter)
+    work = Workload(base.shape, 8, spec, TEXTS, TOKENS, engine="onnx", is_tagging=True)
+    cache = ActivationCache(tmp_path, 1 << 20, "zeros")  # read where lower layers are frozen
+    taken = rooms_after_a_step(base, work, plan, cache)
     if family == "albert":
         taken -= 4 * plan.micro_batch * (TOKENS + spec.prompt_tokens) * base.shape.embedding
     assert taken == estimate(work, plan, 0).kept

@@ -1,10 +1,17 @@
 """Batches in parts: each answer goes with its text."""
 
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.texts.batches import Batch
+from edge_client.bases.base import Base
+from edge_client.texts.batches import Batch, Encoder
+from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Task
+from edge_client.texts.tokens import Tokens
 
 COUNTS = st.lists(st.integers(1, 4), min_size=1, max_size=6)
 
@@ -41,3 +48,40 @@ def test_one_answer_of_each_text_stays_that(rows: int, data: st.DataObject) -> N
     picked = sorted(data.draw(st.sets(st.integers(0, rows - 1), min_size=1)))
     assert one.some(picked).labels.tolist() == whole.some(picked).labels.tolist() == picked
     assert one.some(picked).texts is None
+
+
+class Counting(Tokens):
+    """A tokenizer that knows how many texts it was given."""
+
+    given = 0
+
+    def pieces(self, text: str, room: int) -> Any:
+        self.given += 1
+        return super().pieces(text, room)
+
+    def words(self, *asked: Any) -> Any:
+        self.given += 1
+        return super().words(*asked)
+
+    def plain(self, *asked: Any) -> Any:
+        self.given += 1
+        return super().plain(*asked)
+
+
+KINDS = [
+    Task("notes", kind="mlm"),
+    Task("drugs", ("Drug",), kind="tagging"),
+    Task("t", ("mail", "power"), ("[MASK] {text}",), {"mail": "mail", "power": "power"}),
+]
+
+
+@pytest.mark.parametrize("task", KINDS, ids=lambda task: task.kind)
+def test_texts_are_tokenized_once_however_often_they_come_and_are_drawn(
+    tiny_base: Base, task: Task
+) -> None:
+    tokens, texts = Counting(tiny_base.folder), [Example("the front door"), Example("rain")]
+    encoder, repeated = Encoder(tokens, task, False, 24), texts * 50
+    by_draw = encoder.by_draw(repeated)
+    found = [by_draw(draw) for draw in (3, 4)]
+    assert tokens.given == len(texts)
+    assert found == [encoder.prompts(repeated, draw) for draw in (3, 4)]

@@ -11,8 +11,10 @@ import pytest
 
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.rows import DataError
+from edge_client.texts.tasks import Labels
 
-LABELS = ("mail", "weather")
+LABELS = Labels(("mail", "weather"))
+NOTES = Labels(kind="mlm")
 
 
 @pytest.fixture
@@ -188,3 +190,70 @@ def test_whatever_a_writer_is_at_only_whole_texts_are_seen_and_all_in_the_end(
         seen.append(len(found))
     writer.join()
     assert seen == sorted(seen) and len(texts.read().unlabelled) == 202
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    (tmp_path / "unlabelled").mkdir()
+    for name in "ab":
+        (tmp_path / "unlabelled" / f"{name}.txt").write_text(f"{name} one\n\n{name} two\n")
+        settle(tmp_path / "unlabelled" / f"{name}.txt")
+    settle(tmp_path / "unlabelled")
+    return tmp_path / "unlabelled"
+
+
+def test_files_added_changed_and_removed_in_a_folder_are_noticed(notes: Path) -> None:
+    texts = DataFolder(notes.parent, NOTES)
+    assert texts.read() is texts.read() and len(texts.read().labelled) == 4
+    (notes / "c.txt").write_text("c one\n")
+    assert [one.text for one in texts.read().labelled][4:] == ["c one"]
+    (notes / "a.txt").write_text("a other\n")
+    settle(notes / "a.txt")
+    assert [one.text for one in texts.read().labelled][:1] == ["a other"]
+    (notes / "b.txt").unlink()
+    assert len(texts.read().labelled) == 4  # it may come back
+    settle(notes)
+    assert [one.text for one in texts.read().labelled] == ["a other", "c one"]
+
+
+def test_a_file_of_a_folder_that_is_being_written_is_waited_for(
+    notes: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = DataFolder(notes.parent, NOTES)
+    before = texts.read()
+    with (notes / "a.txt").open("a") as file:
+        file.write("\nhalf a li")
+    assert texts.read() is before and "holds a.txt, which is being written" in said(caplog)[0]
+    settle(notes / "a.txt")
+    assert texts.read().labelled[2].text == "half a li"
+
+
+def test_a_folder_that_is_emptied_or_led_away_loses_nothing(
+    notes: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "labelled.txt").write_text("x\n")
+    away = notes.rename(tmp_path / "away")
+    notes.symlink_to(away)
+    texts = DataFolder(tmp_path, NOTES)
+    before = texts.read()
+    gone = away.rename(tmp_path / "gone")
+    assert texts.read() is before and "no longer reaches what a.txt leads to" in said(caplog)[0]
+    gone.rename(away)
+    for file in away.iterdir():
+        file.unlink()
+    settle(away)
+    assert texts.read() is before
+    assert "holds unlabelled, which has no texts any more; delete it if so" in said(caplog)[-1]
+    notes.unlink()
+    settle(tmp_path)
+    assert [one.text for one in texts.read().labelled] == ["x"]
+
+
+def test_tagged_words_that_are_added_are_there(tmp_path: Path) -> None:
+    file = tmp_path / "labelled.conll"
+    file.write_text("rain O\n")
+    texts = DataFolder(tmp_path, Labels(("Place",), "tagging"))
+    texts.read()
+    with file.open("a") as writing:
+        writing.write("\nOslo B-Place\n")
+    assert [one.tags for one in texts.read().labelled] == [("O",), ("B-Place",)]

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.errors import WrongInput
+from edge_client.texts.data_folder import check_folder
 from edge_client.texts.dialect import DELIMITERS, PLAIN, Dialect, find
-from edge_client.texts.examples import Example, check_folder, read_file, read_folder
+from edge_client.texts.examples import Example, read_file, read_folder
 from edge_client.texts.rows import DataError
+from edge_client.texts.tasks import ANY, Labels
 
-LABELS = ("good", "bad")
+LABELS = Labels(("good", "bad"))
 SECRET = "grandma is ill"
 READ = [Example("très bien", label="good")]
 
@@ -83,8 +85,8 @@ def test_beside_a_named_text_no_other_is_taken_for_its_second(second: str) -> No
 
 def test_objects_have_columns_of_other_names_too(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"Text": "x", "label": "good"}\n{"body": "y"}\n')
-    assert read_file(path, (), labelled=False) == [Example("x")]
-    assert read_file(path, (), labelled=False, dialect=Dialect("body")) == [Example("y")]
+    assert read_file(path, ANY, labelled=False) == [Example("x")]
+    assert read_file(path, ANY, labelled=False, dialect=Dialect("body")) == [Example("y")]
 
 
 def test_the_two_texts_of_a_pair_may_be_told(tmp_path: Path) -> None:
@@ -139,7 +141,7 @@ def test_swapped_columns_are_told_without_a_word_of_them(tmp_path: Path) -> None
 def test_a_message_names_a_dozen_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,label\nx,y\n")
     with pytest.raises(DataError, match=r"not one of 0, 1, .*, 11 \.\.\. \(99\)"):
-        read_file(path, [str(number) for number in range(99)], labelled=True)
+        read_file(path, Labels(tuple(map(str, range(99)))), labelled=True)
 
 
 def test_latin_1_is_not_found_out_but_its_option_is_named(tmp_path: Path) -> None:

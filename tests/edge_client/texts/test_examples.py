@@ -5,17 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_client.texts.data_folder import check_folder
 from edge_client.texts.examples import (
     ClientData,
     Example,
-    check_folder,
     read_file,
     read_folder,
-    write_csv,
 )
+from edge_client.texts.formats.written import write_csv
 from edge_client.texts.rows import DataError, read_rows
+from edge_client.texts.tasks import ANY, Labels
 
-LABELS = ("good", "bad")
+LABELS = Labels(("good", "bad"))
 
 
 def write(path: Path, text: str) -> Path:
@@ -136,7 +137,7 @@ def test_a_row_without_a_text_is_no_fault(tmp_path: Path, caplog: pytest.LogCapt
 
 def test_any_label_will_do_where_none_is_asked_for_but_none_at_all(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,label\nx,ugly\ny,\n")
-    assert read_file(path, (), labelled=True) == [Example("x", label="ugly")]
+    assert read_file(path, ANY, labelled=True) == [Example("x", label="ugly")]
 
 
 GOOD = Example("x, \n y", label="good")
@@ -154,7 +155,7 @@ def test_whatever_bytes_there_are_good_lines_before_them_are_read(
     }
     path.write_bytes(good[ending] + b"\n".join(lines))
     read = read_file(path, LABELS, labelled=True)
-    assert read[0] == GOOD and all(example.label in LABELS for example in read)
+    assert read[0] == GOOD and all(example.label in LABELS.labels for example in read)
     "".join(example.text for example in read).encode()
 
 
@@ -243,16 +244,16 @@ def test_texts_that_were_written_read_back(
 ) -> None:
     path = tmp_path_factory.mktemp("texts") / "a.csv"
     write_csv(path, labelled)
-    assert read_file(path, (), labelled=True) == labelled
+    assert read_file(path, ANY, labelled=True) == labelled
     write_csv(path, bare)
-    assert read_file(path, (), labelled=False) == bare
+    assert read_file(path, ANY, labelled=False) == bare
 
 
 def test_line_ends_quotes_and_marks_survive_a_file(tmp_path: Path) -> None:
     hard = (' "quoted", \n two\r\n', "tab\there", "ሰላም", "'", "\ufeffmark", "a,b\r", "x\x85\u2028")
     texts = [Example(text, text, "a", "amh") for text in hard]
     write_csv(tmp_path / "a.csv", texts)
-    assert read_file(tmp_path / "a.csv", (), labelled=True) == texts
+    assert read_file(tmp_path / "a.csv", ANY, labelled=True) == texts
 
 
 def test_half_a_character_cannot_be_written(tmp_path: Path) -> None:
@@ -288,4 +289,4 @@ def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = write(tmp_path / "a.parquet", "no parquet")
     with pytest.raises(DataError, match=r"a\.parquet cannot be read as Parquet"):
-        read_file(path, (), labelled=True)
+        read_file(path, ANY, labelled=True)

@@ -13,18 +13,22 @@ from edge_client.texts.dialect import PLAIN
 from edge_client.texts.examples import Example, read_file
 from edge_client.texts.lines import LONGEST_LINE, Bounds, Lines, LongLine, TooMuch
 from edge_client.texts.rows import DataError, rows_of, streamed_rows
+from edge_client.texts.tasks import Kind, Labels
 
-LABELS = ("good", "bad")
+LABELS = Labels(("good", "bad"))
 CAP_BYTES = 700 << 20  # of addresses, the interpreter and numpy among them
 # Reads a folder as a device does at its start and at work; tells its peak in kilobytes.
 READ = """
 import resource, sys
 from pathlib import Path
-from edge_client.texts.examples import check_folder, read_file
+from edge_client.texts.data_folder import check_folder
+from edge_client.texts.examples import read_file
 from edge_client.texts.rows import DataError
+from edge_client.texts.tasks import Labels
 cap = int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (cap, cap))
-for look in (check_folder, lambda path: read_file(path, ("good", "bad"), labelled=True)):
+wanted = Labels(("good", "bad"), sys.argv[3])
+for look in (check_folder, lambda path: read_file(path, wanted, labelled=True)):
     try:
         look(Path(sys.argv[1]))
         print("read")
@@ -45,9 +49,9 @@ def bomb(path: Path, pieces: Iterable[bytes]) -> Path:
     return path
 
 
-def looked(path: Path) -> tuple[str, str, int]:
+def looked(path: Path, kind: Kind = "labels") -> tuple[str, str, int]:
     """What a process says of a file, twice, that may have little memory; its peak in bytes."""
-    given = [sys.executable, "-c", READ, str(path), str(CAP_BYTES)]
+    given = [sys.executable, "-c", READ, str(path), str(CAP_BYTES), kind]
     done = subprocess.run(given, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     first, second, peak = done.stdout.splitlines()
@@ -117,6 +121,32 @@ def test_a_bomb_of_one_line_needs_little_memory(tmp_path: Path) -> None:
     assert "holds no texts" in first or "longer than" in first
     assert "longer than" in second or "holds no texts" in second
     assert peak < 100 << 20
+
+
+@pytest.mark.parametrize("ending", ["conll", "jsonl", "txt"])
+def test_a_bomb_of_other_kinds_of_texts_needs_little_memory(tmp_path: Path, ending: str) -> None:
+    kind: Kind = "mlm" if ending == "txt" else "tagging"
+    folder = tmp_path / "unlabelled"
+    folder.mkdir()
+    path = bomb(folder / f"a.{ending}.gz", (b"y" * (1 << 20) for _ in range(200)))
+    _, said, peak = looked(folder if kind == "mlm" else path, kind)
+    assert "line 1: longer than" in said and str(path) in said
+    assert peak < 100 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["conll", "tsv", "jsonl", "txt"])
+@pytest.mark.parametrize("line", [b"", b"\n", b"y\tB-ugly\n"])
+def test_two_gigabytes_of_other_kinds_of_texts_end_with_one_line(
+    tmp_path: Path, ending: str, line: bytes
+) -> None:
+    kind: Kind = "mlm" if ending == "txt" else "tagging"
+    piece = line * ((1 << 20) // len(line)) if line else b"y" * (1 << 20)
+    folder = tmp_path / "unlabelled"
+    folder.mkdir()
+    path = bomb(folder / f"a.{ending}.gz", (piece for _ in range(2048)))
+    _, said, peak = looked(folder if kind == "mlm" else path, kind)
+    assert str(folder) in said and len(said) < 700 and peak < 150 << 20
 
 
 @pytest.mark.slow

@@ -133,3 +133,14 @@ def test_a_task_survives_its_file(
     path = tmp_path_factory.mktemp("task") / "task.toml"
     path.write_text(task_toml(task), encoding="utf-8")
     assert read_task(path) == task
+
+
+@pytest.mark.parametrize("label", ["O", "B-Drug", "I-Drug"])
+def test_a_tag_in_place_of_a_type_is_refused(label: str) -> None:
+    with pytest.raises(TaskError, match=r"is a tag; give types alone, such as '(Drug|Disease)'"):
+        Task("drugs", (label,), kind="tagging")
+
+
+def test_an_unknown_key_of_masking_is_named() -> None:
+    with pytest.raises(TaskError, match="masking: unknown key 'shair'; share and whole_words are"):
+        task_from_mapping({"kind": "mlm", "masking": {"shair": 0.1}}, "task.toml")

@@ -148,7 +148,7 @@ def test_a_batch_is_padded_to_its_longest(tiny_base: Base, hub_task: Task) -> No
     tokens = Tokens(tiny_base.folder)
     encoder = Encoder(tokens, hub_task, True, 32)
     examples = [Example("home", label="family"), Example("home weather power")]
-    batch = encoder.batch(encoder.prompts(examples), encoder.labels(examples))
+    batch = encoder.batch(encoder.prompts(examples))
     assert batch.ids.shape == batch.attention.shape == (2, int(batch.attention[1].sum()))
     assert batch.ids[0, -1] == tokens.pad_id and batch.attention[0, -1] == 0
     assert batch.labels.tolist() == [hub_task.labels.index("family"), -1]

@@ -84,6 +84,7 @@ def test_a_label_has_its_own_confidence_or_everybodys() -> None:
         ({"class_share": 0.0}, "class_share: above 0"),
         ({"hardly_moved": -0.1}, "hardly_moved: 0 to 1"),
         ({"hardly_moved": nan}, "hardly_moved: 0 to 1"),
+        ({"settled_after": -1}, "settled_after: 0"),
         ({"read_share": 0.0}, "read_share: above 0"),
         ({"compute_share": nan}, "compute_share: above 0"),
         ({"weight": 2.0}, "weight: above 0 and at most 1"),

@@ -29,7 +29,8 @@ from edge_client.bases.base import open_base
 from edge_client.engine.budgeted import open_within
 from edge_client.texts.tasks import Task
 from edge_client.texts.examples import Example
-from edge_client.engine.trainer import evaluate, train
+from edge_client.engine.scoring.evaluation import evaluate
+from edge_client.engine.trainer import train
 from edge_client.wire.training import Training
 
 words = ("mail", "power")
@@ -57,7 +58,7 @@ from edge_client.wire.training import Training
 words = ("mail", "power")
 task = Task("hub", words, ("{text} . [MASK] .",), dict(zip(words, words)))
 engine = open_engine("onnx", open_base(sys.argv[1]), task, parse_adapter("lora:4"), Training())
-batch = engine.encoder.batch(engine.encoder.prompts([Example("a parcel")]), [0])
+batch = engine.encoder.batch(engine.encoder.prompts([Example("a parcel", label="mail")]))
 held = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_DATA, (held + (3 << 19), -1))  # less than a stack
 try:
@@ -87,7 +88,7 @@ def test_a_process_that_has_trained_holds_nothing_but_the_runtime(tiny_base: Bas
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts so on Linux alone")
-def test_a_thread_that_cannot_be_started_is_want_of_memory(tmp_path: Path) -> None:
+def test_a_thread_or_a_graph_that_cannot_be_had_is_want_of_memory(tmp_path: Path) -> None:
     source = write_tiny_base(tmp_path / "base", hidden=64)
     pack_model(str(source), 4, tmp_path / "pack")
     done = subprocess.run(
@@ -97,7 +98,7 @@ def test_a_thread_that_cannot_be_started_is_want_of_memory(tmp_path: Path) -> No
         check=True,
         env=os.environ | {"OMP_NUM_THREADS": "2"},
     )
-    assert done.stdout.startswith("True no memory for a thread")
+    assert done.stdout.startswith(("True no memory for a thread", "True no memory for a graph"))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from coordinator.rounds.bounds import FEWEST, next_most_examples
 from coordinator.rounds.thresholds import class_thresholds
-from edge_client.wire.confidences import (
+from edge_client.wire.labelling import Labelling, share_of
+from edge_client.wire.reported.confidences import (
     BINS,
     STARTS,
     Confidences,
@@ -19,7 +20,6 @@ from edge_client.wire.confidences import (
     bin_of,
     counted,
 )
-from edge_client.wire.labelling import Labelling, share_of
 
 Pairs = list[tuple[int, float]]  # most probable label and its confidence, by text read
 LABELS = ("a", "b", "c")

@@ -1,0 +1,179 @@
+"""What is said of texts that were labelled, and of how many labels are right."""
+
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_client.api.labeller import Answer, Labeller, Left, answers
+from edge_client.api.scores import Scores
+from edge_client.commands.answers import write_json
+from edge_client.commands.console import shown
+from edge_client.engine.scoring.confusion import Confusion, Mistake
+from edge_client.outputs import check_out_file, new_file
+from edge_client.tables import NARROW, Column, Table, render, share
+from edge_client.texts.examples import Found
+from edge_client.texts.tasks import Task
+
+FORMATS = (".csv", ".jsonl")
+SIGN = "confidence"  # what a file of these answers begins with
+MISTAKES = 10  # pairs of labels that are shown where there are too many for a table
+LABEL = 24  # characters of a label in a table
+
+
+@dataclass(frozen=True)
+class LabelTelling:
+    """See `Telling`.
+
+    Attributes:
+        labeller: The adapter.
+    """
+
+    labeller: Labeller
+    done: str = "labelled"
+
+    def check(self, out: Path | None) -> None:
+        check(out)
+
+    def answers(self, texts: Iterable[Found], left: Left) -> Iterator[Answer]:
+        return answers(self.labeller, texts, left)
+
+    @contextmanager
+    def results(self, out: Path | None, *, has_id: bool) -> Iterator[Callable[[Answer], None]]:
+        with results(out, self.labeller.task, is_gold=False, has_id=has_id) as write:
+            yield write
+
+    def line(self, answer: Answer) -> str:
+        width = max(len(shown(label)) for label in self._labels)
+        texts = f"{answer.example.text} {answer.example.text_b}"
+        label = shown(self._labels[answer.index])
+        return f"{label:<{width}} {answer.confidence:.2f}  {shown(texts)}"
+
+    def counted(self, answer: Answer) -> Sequence[str]:
+        return [self._labels[answer.index]]
+
+    def collected(self, kept: Sequence[Answer]) -> dict[str, Any]:
+        return {
+            "labels": [self._labels[answer.index] for answer in kept],
+            "confidences": [answer.confidence for answer in kept],
+            "log_probabilities": [answer.log_probabilities.tolist() for answer in kept],
+        }
+
+    def summary(self, counts: Mapping[str, int]) -> dict[str, Any]:
+        return {"labels": dict(counts)}
+
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        return self.labeller.task.labels
+
+
+def check(out: Path | None) -> None:
+    """Refuse a file of answers that cannot be written."""
+    if out is not None:
+        check_out_file("--out", out, FORMATS, sign=SIGN)
+
+
+@contextmanager
+def results(
+    out: Path | None, task: Task, *, is_gold: bool, has_id: bool
+) -> Iterator[Callable[[Answer], None]]:
+    """Writes an answer per text as CSV or JSONL; without `out`, nothing.
+
+    Args:
+        out: The file, whose ending says the format.
+        task: Its labels, each with a column of its probability.
+        is_gold: Whether texts have a label of their own, which is written too.
+        has_id: Whether ids are written to CSV.
+    """
+    if out is None:
+        yield lambda answer: None
+        return
+    with new_file("--out", out) as file:
+        if out.suffix == ".jsonl":
+            yield lambda answer: write_json(file, _row(answer, task, is_gold))
+            return
+        texts = ["text", "text_b"] if _is_pair(task) else ["text"]
+        labels = [f"p({label})" for label in task.labels]
+        gold = ["label", "read_as"] if is_gold else ["label"]
+        writer = csv.writer(file)
+        writer.writerow([*(["id"] if has_id else []), *texts, *gold, "confidence", *labels])
+
+        def write(answer: Answer) -> None:
+            row = _row(answer, task, is_gold)
+            told = [row.get(name, "") for name in (*texts, *gold, "confidence")]
+            own = [answer.found.id] if has_id else []
+            writer.writerow([*own, *told, *row["probabilities"].values()])
+
+        yield write
+
+
+def _is_pair(task: Task) -> bool:
+    return any("{text_b}" in pattern for pattern in task.patterns)
+
+
+def _row(answer: Answer, task: Task, is_gold: bool) -> dict[str, Any]:
+    read_as, example = task.labels[answer.index], answer.example
+    told = {"label": example.label, "read_as": read_as} if is_gold else {"label": read_as}
+    return {
+        **({"id": answer.found.id} if answer.found.id else {}),
+        "text": example.text,
+        **({"text_b": example.text_b} if example.text_b else {}),
+        **told,
+        "confidence": answer.confidence,
+        "probabilities": answer.probabilities(task.labels),
+    }
+
+
+def scores_json(scores: Scores) -> dict[str, Any]:
+    """Figures for machines."""
+    table = scores.confusion
+    return {
+        "macro": table.macro(),
+        "labels": [asdict(score) for score in scores.labels],
+        "confusion": {"labels": list(table.labels), "counts": table.counts.tolist()},
+    }
+
+
+def report(table: Confusion, loss: float) -> list[Table]:
+    """Figures for people."""
+    return [_per_label(table, loss), _confused(table)]
+
+
+def _per_label(table: Confusion, loss: float) -> Table:
+    names = ("precision", "recall", "f1")
+    rows = [
+        [shown(score.label, LABEL), str(score.count), *(share(getattr(score, n)) for n in names)]
+        for score in table.scores()
+    ]
+    macro = table.macro()
+    rows.append(["mean over labels", str(table.total), *(share(macro[name]) for name in names)])
+    columns = [Column("label", "word"), *map(Column, ("texts", "precision", "recall", "F1"))]
+    title = f"accuracy {share(table.accuracy)} on {table.total} texts, loss {loss:.3f}"
+    return Table(columns, rows, title)
+
+
+def _confused(table: Confusion) -> Table:
+    """The table of labels by what they are read as; of many labels the largest confusions."""
+    numbers = [str(number) for number in range(1, len(table.labels) + 1)]
+    heads = [f"{number} {shown(table.labels[int(number) - 1], LABEL)}" for number in numbers]
+    rows = [
+        [head, *map(str, counts)] for head, counts in zip(heads, table.counts.tolist(), strict=True)
+    ]
+    columns = [Column("label, read as:", "word"), *map(Column, numbers)]
+    whole = Table(columns, rows)
+    is_narrow = max(map(len, render(whole).splitlines())) <= NARROW
+    return whole if is_narrow else _largest(table.mistakes())
+
+
+def _largest(mistakes: Sequence[Mistake]) -> Table:
+    rows = [
+        [shown(mistake.label, LABEL), shown(mistake.read_as, LABEL), str(mistake.count)]
+        for mistake in mistakes[:MISTAKES]
+    ]
+    more = len(mistakes) - MISTAKES
+    said = f"and {more} other pairs of labels; --json has them all" if more > 0 else ""
+    none = "" if mistakes else "no text was read as another label"
+    columns = [Column("label", "word"), Column("read as", "word"), Column("texts")]
+    return Table(columns, rows, notes=[note for note in (said, none) if note])

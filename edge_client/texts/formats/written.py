@@ -1,0 +1,51 @@
+"""Texts written as files that read back: tables of texts, and JSON with tagged words."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from edge_client.texts.examples import Example
+from edge_client.texts.rows import DataError
+
+
+def write_csv(path: Path, examples: Sequence[Example]) -> None:
+    """Write texts as CSV, without a label column where no text has a label.
+
+    Where all texts have a label, or none has, `read_file` gives equal examples back, but for texts
+    of spaces alone or with NUL, which it leaves out. Equal examples write equal bytes.
+
+    Raises:
+        DataError: A text is not Unicode; half a surrogate pair, say.
+        OSError: The file cannot be written.
+    """
+    columns = ["text", "text_b", "label", "language"]
+    if all(example.label is None for example in examples):
+        columns.remove("label")
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)  # its "\r\n" makes every version quote both characters
+            writer.writerow(columns)
+            writer.writerows([getattr(e, column) for column in columns] for e in examples)
+    except UnicodeEncodeError as error:
+        raise DataError(f"{path}: a text cannot be written as UTF-8: {error.reason}") from error
+
+
+def write_tagged(path: Path, examples: Sequence[Example]) -> None:
+    """Write texts whose words are tagged as JSONL: a row with `tokens` and `tags` for each.
+
+    `read_file` gives equal examples back, as long as no word is empty or has NUL, and the tags are
+    BIO. Equal examples write equal bytes.
+
+    Raises:
+        DataError: A word is not Unicode; half a surrogate pair, say.
+        OSError: The file cannot be written.
+    """
+    try:
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            for one in examples:
+                language = {"language": one.language} if one.language else {}
+                row = {"tokens": one.words, "tags": one.tags, **language}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    except UnicodeEncodeError as error:
+        raise DataError(f"{path}: a word cannot be written as UTF-8: {error.reason}") from error
