@@ -2,6 +2,11 @@
 
 import typer
 
+from simulation.commands.comparisons.cloze_gap import cloze_gap_command
+from simulation.commands.comparisons.mixed_ranks import mixed_ranks_command
+from simulation.commands.comparisons.selections import selections_command
+from simulation.commands.comparisons.server_learning import server_learning_command
+from simulation.commands.comparisons.traffic_accuracy import traffic_accuracy_command
 from simulation.commands.data import data
 from simulation.commands.experiments import (
     attacks_command,
@@ -10,13 +15,12 @@ from simulation.commands.experiments import (
     run_command,
 )
 from simulation.commands.fedp2eft import fedp2eft_command
+from simulation.commands.healthcare import healthcare_command
 from simulation.commands.interpolate import interpolate_command
-from simulation.commands.mixed_ranks import mixed_ranks_command
+from simulation.commands.papers import papers_command
 from simulation.commands.pretrain import pretrain
-from simulation.commands.selections import selections_command
-from simulation.commands.server_learning import server_learning_command
+from simulation.commands.reach import reach
 from simulation.commands.split import split
-from simulation.commands.traffic_accuracy import traffic_accuracy_command
 from simulation.commands.waiting import waiting
 from simulation.commands.zero_compute import zero_compute
 
@@ -27,13 +31,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("papers")(papers_command)
 app.command("aug-fedprompt")(aug_fedprompt_command)
 app.command("mfpt")(mfpt_command)
 app.command("fedp2eft")(fedp2eft_command)
 app.command("interpolate")(interpolate_command)
+app.command("healthcare")(healthcare_command)
 app.command("attacks")(attacks_command)
 app.command("mixed-ranks")(mixed_ranks_command)
 app.command("server-learning")(server_learning_command)
+app.command("cloze-gap")(cloze_gap_command)
 app.command("selections")(selections_command)
 app.command("traffic-accuracy")(traffic_accuracy_command)
 app.command("run")(run_command)
@@ -41,4 +48,5 @@ app.command()(data)
 app.command()(split)
 app.command("zero-compute")(zero_compute)
 app.command()(waiting)
+app.command()(reach)
 app.command()(pretrain)

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from edge_client.tables import Column, Table, show, tell
-from edge_client.texts.examples import write_csv
+from edge_client.texts.examples import Example
+from edge_client.texts.formats.written import write_csv
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, task_toml
@@ -80,7 +81,7 @@ def summary(data: DataSet) -> dict[str, Any]:
         "notes": list(data.notes),
         "labels": {
             part: {label: counts[label] for label in data.task.labels}
-            for part, counts in ((p, Counter(e.label for e in rows)) for p, rows in parts.items())
+            for part, counts in ((p, _labels(rows)) for p, rows in parts.items())
         },
         "languages": {
             part: dict(sorted(Counter(example.language for example in rows).items()))
@@ -89,15 +90,24 @@ def summary(data: DataSet) -> dict[str, Any]:
     }
 
 
+def _labels(rows: Sequence[Example]) -> Counter[str]:
+    """Texts of each label; of tagged ones entities of each type."""
+    counts = Counter(example.label for example in rows if example.label is not None)
+    return counts + Counter(tag[2:] for one in rows for tag in one.tags if tag.startswith("B-"))
+
+
 def write_dataset(out: Path, data: DataSet) -> None:
     """Write a set as files that `folder:OUT`, `read_local` and other tools read.
 
     Equal sets write equal bytes. Licence, origin and checksum go along in README.md.
 
     Raises:
-        DataError: A text is not Unicode.
+        DataError: A text is not Unicode, or texts have no labels.
         OSError: The folder cannot be written.
     """
+    if data.task.kind != "labels":
+        said = f"--out writes texts with labels; {data.name} is of kind {data.task.kind}"
+        raise DataError(f"{said}; leave --out out")
     out.mkdir(parents=True, exist_ok=True)
     for part, examples in (("train", data.train), ("test", data.test)):
         write_csv(out / f"{part}.csv", examples)
@@ -146,7 +156,7 @@ def _words(text: str) -> list[str]:
 def _print(data: DataSet) -> None:
     figures = summary(data)
     tables = []
-    for kind in ("labels", "languages"):
+    for kind in ("labels", "languages") if data.task.labels else ("languages",):
         train, test = figures[kind]["train"], figures[kind]["test"]
         names = sorted({*train, *test}) if kind == "languages" else data.task.labels
         rows = [

@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from edge_client.adapters.peft_folder import check_exportable
 from edge_client.adapters.spec import parse_adapter
 from edge_client.api.given import training_of
 from edge_client.bases.base import EMBEDDED, open_base
@@ -83,7 +82,6 @@ def demo(
     console = Console(stderr=json_output)
     notes = check_extras()
     spec = parse_adapter(adapter)
-    check_exportable(spec)
     said = f"--adapter {spec}: a demo trains an adapter, not a net for adapters, such as lora:8"
     demand(not spec.net, said)
     open_base(base)  # before an earlier demo's folder is made empty

@@ -20,21 +20,28 @@ from simulation.api import JOBS, OUT, SEEDS
 from simulation.experiments.experiment import ExperimentError, read_experiment
 from simulation.experiments.hostile import ATTACKS
 from simulation.experiments.runner import Place
-from simulation.papers import aug_fedprompt, labelling_cost, mfpt
+from simulation.papers.few_shot import scenarios as aug_fedprompt
+from simulation.papers.few_shot.setting import size_of
+from simulation.papers.labelling.cost import cost
+from simulation.papers.labelling.cost_table import cost_table
+from simulation.papers.labelling.label_table import label_table
 from simulation.papers.learning import attacks
-from simulation.papers.mfpt_tables import (
+from simulation.papers.multilingual import scenarios as mfpt
+from simulation.papers.multilingual.tables import (
     EMBEDDED_MIXTURE,
     distance_table,
     parse_mixture,
+    stop_table,
     traffic_table,
 )
+from simulation.papers.multilingual.typology import distance
 from simulation.papers.published.aug_fedprompt import LABELS
 from simulation.papers.report import More, Order, play
 from simulation.papers.scenario import Cell, Scenario
-from simulation.papers.typology import distance
 
 AUG_NAMES = (*aug_fedprompt.NAMES, "cost")
 MFPT_NAMES = (*mfpt.NAMES, "traffic")
+FEW_SHOT = "table2, fig2 (skew), fig4 (labels), fig5 (bases), cost."
 BY_MEAN = f"Forged updates against {', '.join(attacks.MEANS)}, without any other defence."
 PLUGINS = "Folder of Python files with means, optimizers and selections that files may name."
 BaseOption = Annotated[str, typer.Option(help="Folder, hub name, or `embedded`.")]
@@ -57,7 +64,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: o
 
 def aug_fedprompt_command(
     name: Annotated[
-        str, typer.Argument(metavar="SCENARIO", help="table2, fig2 (skew), fig4, cost.")
+        str,
+        typer.Argument(
+            metavar="SCENARIO", help="table2, fig2 (skew), fig4 (labels), fig5 (bases), cost."
+        ),
     ],
     base: BaseOption = EMBEDDED,
     dataset: Annotated[str, typer.Option(help=", ".join(LABELS))] = "ag_news",
@@ -77,13 +87,15 @@ def aug_fedprompt_command(
     one_of("SCENARIO", name, AUG_NAMES)
     one_of("--dataset", dataset, tuple(LABELS))
     with resumable(out):
-        asked = (base, dataset, adapter, quick)
-        is_cost = name == "cost"
-        chosen = labelling_cost.cost(*asked) if is_cost else aug_fedprompt.scenario(name, *asked)
+        asked, is_cost = (base, dataset, adapter), name == "cost"
+        if is_cost:
+            chosen = cost(*asked, quick)
+        else:
+            chosen = aug_fedprompt.scenario(name, *asked, size_of(quick))
         place = Place(data, out / "experiments", ray)
-        more = labelling_cost.cost_table if is_cost else None
+        more = cost_table if is_cost else None
         if name == "table2" and any(cell.experiment.labelling for cell in chosen.cells):
-            more = labelling_cost.label_table
+            more = label_table
         order = Order(range(1 if quick else seeds), place, jobs, out, json_output)
         play(chosen.lasting(rounds), order, more)
 
@@ -115,7 +127,7 @@ def mfpt_command(
         return
     with resumable(out):
         chosen = mfpt.scenario(name, base, quick).lasting(rounds)
-        more = None
+        more = stop_table if name == "stopping" else None
         if name == "distance":
             mixture = parse_mixture(pretraining) if pretraining else EMBEDDED_MIXTURE
             for language in chosen.cells[0].experiment.languages:

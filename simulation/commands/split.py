@@ -16,6 +16,7 @@ from edge_client.tables import Column, Table, show, tell
 from edge_client.texts.examples import Example, LeftOut, read_file, read_texts
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
+from edge_client.texts.tasks import ANY, Wanted
 from simulation.population.clients import Population, PopulationError
 from simulation.population.deal import Deal, population_of
 from simulation.population.folders import write_clients
@@ -63,7 +64,7 @@ def split(
     with _told_as_typed():
         deal = Deal(apart, count, labels, labelled_clients, gamma, alpha, beta, mixture)
     known = find_task(task) if task else None
-    asked = known.labels if known else ()
+    asked: Wanted = known or ANY
     texts, tests = _read(data, asked), _read(test or [], asked)
     fields = (_column(data, by, asked), _column(test or [], by, asked)) if by else None
     with _told_as_typed():
@@ -109,15 +110,15 @@ def _told_as_typed() -> Iterator[None]:
         raise PopulationError(message) from error
 
 
-def _read(paths: Sequence[Path], labels: Sequence[str]) -> list[Example]:
-    return [example for path in paths for example in read_file(path, labels, labelled=True)]
+def _read(paths: Sequence[Path], wanted: Wanted) -> list[Example]:
+    return [example for path in paths for example in read_file(path, wanted, labelled=True)]
 
 
-def _column(paths: Sequence[Path], name: str, labels: Sequence[str]) -> list[str]:
+def _column(paths: Sequence[Path], name: str, wanted: Wanted) -> list[str]:
     """A column's value of every text that `read_file` reads."""
     values = []
     for path in paths:
-        for line, _, row in read_texts(path, labels, True, LeftOut()):
+        for line, _, row in read_texts(path, wanted, True, LeftOut()):
             if name not in row:
                 raise DataError(f"{path}: no column {name!r} to go --by; found {', '.join(row)}")
             if not row[name]:

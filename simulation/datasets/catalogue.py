@@ -8,17 +8,21 @@ differs from the set as published. No training text is also a test text.
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from edge_client.texts.examples import Example, find_part, read_file
+from edge_client.texts.examples import Example, read_file
+from edge_client.texts.parts import find_part
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, TaskError, read_task
+from simulation.datasets import entities, known, silos
 from simulation.datasets.dataset import DataSet, Parts, build, checksum, likeness
 from simulation.datasets.hub import read_hub
-from simulation.datasets.known import READERS, chosen
+from simulation.datasets.known import chosen
 from simulation.datasets.licence import licence_near
 
+READERS = known.READERS | silos.READERS | entities.READERS
+FOLDERS = dict.fromkeys(silos.READERS, silos.NEWS)  # of sets that are not called as theirs
 NAMES = tuple(sorted(READERS))
 VARIABLE = "SMIDGEN_DATA"
 TASK = "task.toml"
@@ -43,12 +47,19 @@ def read_dataset(name: str, where: Path | None = None, languages: Sequence[str] 
     if name not in READERS:
         known = ", ".join(NAMES)
         raise DataError(f"no data set {name!r}; one of {known}, folder:PATH or hub:OWNER/NAME")
-    folder = _folder(where) / name
+    folder = _folder(where) / FOLDERS.get(name, name)
     if not folder.is_dir():
-        raise DataError(f"no folder {name} in {folder.parent}; put the data set there")
+        raise DataError(f"no folder {folder.name} in {folder.parent}; put the data set there")
     parts = READERS[name](folder, languages)
     files = {path.relative_to(folder.parent).as_posix(): path for path in parts.files}
-    return build(name, parts, f"folder {name}", licence_near(folder), checksum(files))
+    licence = parts.licence or licence_near(folder)
+    return build(name, parts, _origin(files), licence, checksum(files))
+
+
+def _origin(files: Iterable[str]) -> str:
+    """The folders that files lie in."""
+    folders = dict.fromkeys(name.split("/")[0] for name in files)
+    return f"folder{'s' if len(folders) > 1 else ''} {', '.join(folders)}"
 
 
 def read_own_folder(folder: Path, languages: Sequence[str] = ()) -> DataSet:
@@ -66,16 +77,15 @@ def read_own_folder(folder: Path, languages: Sequence[str] = ()) -> DataSet:
     """
     if not folder.is_dir():
         raise DataError(f"no folder {folder}; {WRITES}")
-    train, test, task_file = find_part(folder, "train"), find_part(folder, "test"), folder / TASK
-    if train is None or test is None or not task_file.is_file():
-        there = {"train.*": train, "test.*": test, TASK: task_file.is_file()}
+    task_file = folder / TASK
+    task = _own_task(task_file) if task_file.is_file() else None
+    kind = task.kind if task else "labels"
+    train, test = (find_part(folder, part, kind) for part in ("train", "test"))
+    if train is None or test is None or task is None:
+        there = {"train.*": train, "test.*": test, TASK: task}
         missing = ", ".join(name for name, found in there.items() if not found)
         raise DataError(f"folder:{folder} has no {missing}; {WRITES}")
-    try:
-        task = read_task(task_file)
-    except TaskError as error:
-        raise DataError(str(error)) from error
-    texts, tests = (read_file(path, task.labels, labelled=True) for path in (train, test))
+    texts, tests = (read_file(path, task, labelled=True) for path in (train, test))
     if languages:
         have = sorted({example.language for example in (*texts, *tests)} - {""})
         wanted = chosen(f"folder:{folder}", languages, have)
@@ -102,15 +112,22 @@ def read_local(train: Path, test: Path | None, task: Task) -> DataSet:
     if test and train.name == test.name:
         files = {"train": train, "test": test}
     sha256 = checksum(files)
-    examples = read_file(train, task.labels, labelled=True)
+    examples = read_file(train, task, labelled=True)
     if test:
-        parts = Parts(task, examples, read_file(test, task.labels, labelled=True), ())
+        parts = Parts(task, examples, read_file(test, task, labelled=True), ())
     else:
         kept_back = [example for example in examples if _is_kept_back(example)]
         rest = [example for example in examples if not _is_kept_back(example)]
         parts = Parts(task, rest, kept_back, (), ("about every fifth text kept back to test on",))
     origin = f"files {', '.join(files)}" if test else f"file {train.name}"
     return build(task.name, parts, origin, licence_near(train.parent), sha256)
+
+
+def _own_task(file: Path) -> Task:
+    try:
+        return read_task(file)
+    except TaskError as error:
+        raise DataError(str(error)) from error
 
 
 def _is_kept_back(example: Example) -> bool:

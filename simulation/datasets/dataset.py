@@ -38,6 +38,7 @@ class Parts:
         test: To be judged by.
         files: Every file that was read.
         notes: How this differs from the set as published.
+        licence: One line, of a set that lies in several folders; empty: as its own folder states.
     """
 
     task: Task
@@ -45,6 +46,7 @@ class Parts:
     test: Sequence[Example]
     files: tuple[Path, ...]
     notes: tuple[str, ...] = ()
+    licence: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class DataSet:
     Attributes:
         name: The name it is asked for by, `ag_news`.
         task: Labels, patterns, label words.
-        train: To train on, label and language set; no text of `test` is in it.
+        train: To train on, label (or tags) and language set; no text of `test` is in it.
         test: To be judged by.
         origin: `folder ag_news`, file names, or the hub's name with its revision.
         licence: One line, as the folder or the hub's card states it.
@@ -82,7 +84,7 @@ def build(name: str, parts: Parts, origin: str, licence: str, sha256: str) -> Da
     for part, examples in (("training", train), ("test", parts.test)):
         if not examples:
             raise DataError(f"data set {name} has no {part} texts")
-        unknown = {str(example.label) for example in examples} - set(parts.task.labels)
+        unknown = _unknown(parts.task, examples)
         if unknown:
             labels = ", ".join(parts.task.labels)
             raise DataError(f"data set {name}: label {min(unknown)!r} is not one of {labels}")
@@ -91,6 +93,14 @@ def build(name: str, parts: Parts, origin: str, licence: str, sha256: str) -> Da
     return DataSet(
         name, parts.task, tuple(train), tuple(parts.test), origin, licence, sha256, notes
     )
+
+
+def _unknown(task: Task, examples: Iterable[Example]) -> set[str]:
+    """Labels of texts, or types of tags, that are not the task's."""
+    if task.kind == "labels":
+        return {str(example.label) for example in examples} - set(task.labels)
+    found = {tag for example in examples for tag in example.tags}
+    return (found - set(task.tags)) if task.kind == "tagging" else set()
 
 
 def disjoint(train: Iterable[Example], test: Iterable[Example]) -> tuple[list[Example], int]:

@@ -21,7 +21,7 @@ TWO = "two fields, asked by AUG-FedPrompt's pattern"
 
 def ag_news(folder: Path, languages: Sequence[str]) -> Parts:
     """AG News: title and text kept apart where every row has both, else joined everywhere."""
-    _refuse_languages("ag_news", languages)
+    refuse_languages("ag_news", languages)
     files = folder / "train.csv.gz", folder / "test.csv.gz"
     rows = [list(_columns(path, "text", "label")) for path in files]
     is_pair = all(row.get("title") for part in rows for row in part)
@@ -45,7 +45,7 @@ def yahoo_answers(folder: Path, languages: Sequence[str]) -> Parts:
 
     Question and answer are kept apart where the file has columns `question` and `answer`.
     """
-    _refuse_languages("yahoo_answers", languages)
+    refuse_languages("yahoo_answers", languages)
     path = folder / "dev_10class_1k.csv.gz"
     said = list(_columns(path, "label"))
     is_pair = all(row.get("question") and row.get("answer") for row in said)
@@ -66,7 +66,7 @@ def yahoo_answers(folder: Path, languages: Sequence[str]) -> Parts:
 
 def yelp_review_full(folder: Path, languages: Sequence[str]) -> Parts:
     """Yelp stars: tested on 1,000 rows of the set, trained on reviews of Yelp's open data set."""
-    _refuse_languages("yelp_review_full", languages)
+    refuse_languages("yelp_review_full", languages)
     files = folder.parent / "yelp_openset" / "reviews_5k.csv.gz", folder / "dev_1k.csv.gz"
     pool, test = (
         [
@@ -86,7 +86,7 @@ def yelp_review_full(folder: Path, languages: Sequence[str]) -> Parts:
 
 def mnli(folder: Path, languages: Sequence[str]) -> Parts:
     """MultiNLI: subsets of its training part and of its matched development part."""
-    _refuse_languages("mnli", languages)
+    refuse_languages("mnli", languages)
     files = folder / "train_9k.csv.gz", folder / "test_matched_1k.csv.gz"
     train, test = ([_pair(row, "en") for row in _pairs(path)] for path in files)
     notes = (
@@ -182,7 +182,12 @@ def language_folders(folder: Path) -> list[str]:
     return sorted(path.parent.name for path in folder.glob("*/test.tsv.gz"))
 
 
-def _refuse_languages(name: str, languages: Sequence[str]) -> None:
+def refuse_languages(name: str, languages: Sequence[str]) -> None:
+    """Refuse any language but English.
+
+    Raises:
+        DataError: Another one is asked for.
+    """
     if set(languages) - {"en"}:
         raise DataError(f"{name} is English alone, not {', '.join(languages)}; leave languages out")
 

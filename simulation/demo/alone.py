@@ -77,7 +77,7 @@ def _rounds_in(processes: Fleet, names: Sequence[str]) -> int:
 def _compare(setting: Setting, folders: Sequence[Path], progress: Progress) -> Compared:
     """Score the base and each device's own adapter on all devices' test texts."""
     task, base = read_task(folders[0] / "task.toml"), open_base(setting.base)
-    texts = [read_folder(folder, task.labels) for folder in folders]
+    texts = [read_folder(folder, task) for folder in folders]
     everybody = [example for device in texts for example in device.test]
     scoring = _Scoring(len(everybody) * (1 + len(folders)), progress)
     # LoRA's B starts at zero: this is the base itself, whatever adapter is trained.

@@ -6,6 +6,7 @@ Real processes and real HTTP on loopback; the same devices training alone stand 
 import hashlib
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from edge_client.texts.tasks import read_task
 from edge_client.wire.figures import Row
 from edge_client.wire.messages import DOING
 from profiling.instruments.machine import this_machine
-from profiling.instruments.processes import ProcessError
+from profiling.instruments.processes import OWN_STORE, ProcessError
 from profiling.rounds.costs import (
     RoundCost,
     cost_by_round,
@@ -184,7 +185,7 @@ def _where(setting: Setting) -> str:
 def picture_title(setting: Setting, folders: Sequence[Path], run_id: str) -> str:
     """Data, base and adapter; then run, day and machine."""
     task, here = read_task(folders[0] / "task.toml"), this_machine()
-    texts = sum(len(read_folder(folder, task.labels).labelled) for folder in folders)
+    texts = sum(len(read_folder(folder, task).labelled) for folder in folders)
     day = time.strftime("%Y-%m-%d")
     return (
         f"{task.name}: {texts:,} labelled texts on {len(folders)} devices; base "
@@ -254,7 +255,8 @@ def _tool(command: str, setting: Setting, *arguments: str) -> dict[str, Any]:
     """Run one `smidgen coordinator` command on the demo's store; its JSON, if it prints one."""
     store = ("--store", str(setting.out / "coordinator"))
     line = [sys.executable, "-m", "smidgen", "coordinator", command, *store, *arguments]
-    done = subprocess.run(line, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    own = {**os.environ, **OWN_STORE}
+    done = subprocess.run(line, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=own)
     if done.returncode:
         raise ProcessError(done.stderr.strip().splitlines()[-1] if done.stderr else command)
     answer: dict[str, Any] = {}

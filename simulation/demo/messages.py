@@ -12,8 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
+from edge_client.texts.tasks import Task
+
 DATA = Path(__file__).parents[1] / "data"
 LABELS = ("security", "delivery", "energy", "weather", "family", "health")
+TASK = Task("hub", LABELS, ("{text} . this is about [MASK] .",), {label: label for label in LABELS})
 DEVICES = tuple(f"hub-{number:02d}" for number in range(1, 13))
 FILE_NAME = "hub_messages.csv"
 # The demo's four homes: three writers each, two homes in English, one in Spanish, one in French.

@@ -15,7 +15,9 @@ from edge_client.client.failures import code_of
 from edge_client.client.state import Answer
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.engine import Engine
+from edge_client.engine.frozen_prefix import is_kept
 from edge_client.labelling.book import Book, MemoryNotes
+from edge_client.labelling.drawn_texts import tests_of
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.personal.bank import drawn_bank
 from edge_client.texts.examples import ClientData, Example
@@ -23,8 +25,8 @@ from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import decode_adapter
 from simulation.experiments.federation.outcomes import NOTHING, Standing
-from simulation.experiments.scoring import Score, score
-from simulation.experiments.stage import Stage
+from simulation.experiments.scoring import Score, judged, score
+from simulation.experiments.stage import OwnedTexts, Stage
 from simulation.population.clients import Population, merged
 
 
@@ -40,7 +42,8 @@ class InProcess:
         self._open = ExitStack()
         self._open.callback(self._engine.close)
         self._lower: dict[str, Engine] = {}  # of adapters of a lower rank, once they are asked for
-        if on.experiment.cache_bytes:
+        is_cached = is_kept(on.dataset.task.kind, self._engine.frozen_layers)
+        if on.experiment.cache_bytes and is_cached:
             folder = tempfile.TemporaryDirectory(prefix="smidgen-activations-")
             limit, base_id = on.experiment.cache_bytes, on.base.base_id
             cache = ActivationCache(Path(self._open.enter_context(folder)), limit, base_id)
@@ -49,12 +52,11 @@ class InProcess:
         self._books: dict[str, Book] = {}
         self._own: dict[str, OwnTexts] = {}  # of clients that label: their texts are tokenized once
         self.serve(on.population)
-        index = {label: row for row, label in enumerate(on.dataset.task.labels)}
-        self._gold = np.array([index[example.label or ""] for example in on.dataset.test])
 
     def serve(self, population: Population) -> None:
         """Stand in for these clients from now on."""
-        self._owned = {client.name: client.test for client in population}
+        owned = {client.name: client.test for client in population}
+        self._tests = OwnedTexts(self._on.dataset.test, owned)
         everybody = (*population, merged(population))
         self._clients = {client.name: client for client in everybody}
         self._own.clear()
@@ -123,18 +125,34 @@ class InProcess:
         own = OwnTexts(ClientData((), (), self._on.gate), self._engine.encoder.unknown_share)
         return answer(self._engine, start, own, work, "gate", MemoryNotes()).report
 
-    def judge(self, adapter: bytes, arm: str) -> Score:
+    def judge(self, adapter: bytes, arm: str, work: Work | None = None) -> Score:
         """By test texts; a net answers none, so the base is judged in its place."""
+        return self._scored(self._tests, adapter, arm, work)
+
+    def check(self, adapter: bytes, arm: str) -> Score | None:
+        """By the texts kept aside; None where there are none."""
+        return None if self._on.dev is None else self._scored(self._on.dev, adapter, arm)
+
+    def _scored(self, by: OwnedTexts, adapter: bytes, arm: str, work: Work | None = None) -> Score:
         if net_in(self._on.experiment.adapter):
             self._engine.put(drawn_bank(self._engine.adapter()))
         else:
             self._engine.load_adapter(decode_adapter(adapter))
-        tests = self._on.dataset.test
-        rows = self._owned[arm] if arm else np.arange(len(tests))
-        answers = self._engine.predict([tests[row] for row in rows])
-        spoken = [tests[row].language for row in rows]
-        owned = {arm: np.arange(len(rows))} if arm else self._owned
-        return score(answers, self._gold[rows], spoken, owned)
+        is_own = bool(arm) and not self._on.experiment.is_judged_by_all
+        rows = by.owned[arm] if is_own else np.arange(len(by.texts))
+        owned = {arm: np.arange(len(rows))} if is_own else by.owned
+        if work is not None and work.test_share < 1.0:
+            drawn = {name: own[tests_of(work, name, len(own))] for name, own in owned.items()}
+            asked = np.unique(np.concatenate([*drawn.values()]))
+            owned = {name: np.searchsorted(asked, own) for name, own in drawn.items()}
+            rows = rows[asked]
+        tests, task = [by.texts[row] for row in rows], self._on.dataset.task
+        if task.kind != "labels":
+            return judged(self._engine, tests, owned)
+        index = {label: row for row, label in enumerate(task.labels)}
+        gold = np.array([index.get(example.label or "", -1) for example in tests])
+        answers = self._engine.predict(tests)
+        return score(answers, gold, [example.language for example in tests], owned)
 
     def close(self) -> None:
         self._open.close()

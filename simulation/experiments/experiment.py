@@ -21,7 +21,6 @@ is also a TOML file:
 
 import hashlib
 import json
-import math
 import sys
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -30,14 +29,15 @@ from typing import Any, Literal
 import msgspec
 
 from coordinator.plugins import check_known
+from coordinator.presets import laid_under
 from coordinator.rounds.learning.settings import Learning, check_net, check_together
-from coordinator.rounds.pace.settings import Asynchronous
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.codecs.codec import AUTO
 from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput
+from edge_client.personal.way import FROM_SHARED
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
@@ -61,11 +61,22 @@ ADDED_LATER = (
     "ranks",
     "updates",
     "patience",
+    "evaluate_share",
+    "keep",
     "personal",
+    "is_judged_by_all",
+    "fewer",
+    "dev_texts",
+    "pattern",
 )
 CLOCKED = ("over_selection", "asynchronous")  # of run files; they go by who answers when
 OF_FACTS = ("memory", "balance")  # selections by what only real devices have
-ADDED_TO_TRAINING = ("optimizer", "momentum", "proximal", "scaffold", "adjusted")
+ADDED_TO_TRAINING = (
+    *("optimizer", "momentum", "proximal", "scaffold", "adjusted"),
+    *("least_samples", "sample_share"),
+)
+ADDED_TO_LABELLING = ("known_first", "stops_when_found", "settled_after")
+ADDED_TO_TASK = ("kind", "masking")
 ADDED_TO_UPDATES = ("down",)
 ADDED_TO_PERSONAL = ("start", "above", "stages", "by_output")
 Paradigm = Literal["federated", "centralised", "local"]
@@ -102,6 +113,9 @@ class Experiment:
         cohort: Clients asked in a round, of those that hold labelled texts; 0 for all.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
         patience: Evaluations in a row without an improvement that end an arm; 0: none do.
+        evaluate_share: Share of its test texts that each client is judged by, drawn in each round;
+            after the last round all are asked, and of the adapter that is kept.
+        keep: Which adapter an arm ends with: the `last`, or the `best` of those that were judged.
         norm_bound: Norm down to which longer updates are scaled; `adaptive`, as runs have it, or 0
             for none: the papers' FedAvg has no such bound.
         max_examples: Largest weight of a client in a mean; `adaptive`, or 0 for any.
@@ -114,8 +128,14 @@ class Experiment:
             are judged before they label (AUG-FedPrompt's capacity gate); nobody trains on them.
         cache_bytes: Disk for what the layers below the lowest trained one give; 0 for none.
         train_texts: Training texts of each language that there are, drawn by the seed; 0 for all.
+        fewer: Languages, and how many training texts they have where that is fewer.
+        dev_texts: Training texts of each language kept aside, by which `patience` and `keep` go; 0:
+            by the test texts.
         judged_on: `test`, or `dev`: training texts kept aside, to choose settings by.
         test_texts: Texts of each language asked of those, drawn; 0 for all (of `dev` 1000).
+        is_judged_by_all: Whether every client of `local` is judged by all test texts, not by its
+            own alone.
+        pattern: Cloze pattern that is asked in place of the set's own; empty: those.
         seed: Root seed of deal, first adapter, cohorts and the order of texts.
         engine: `auto`, `torch` or `onnx`.
         dtype: `float32`, or `auto`: whatever a client on this machine would choose, so that
@@ -142,6 +162,8 @@ class Experiment:
     cohort: int = 0
     evaluate_every: int = 1
     patience: int = 0
+    evaluate_share: float = 1.0
+    keep: Literal["best", "last"] = "last"
     norm_bound: float | Literal["adaptive"] = 0.0
     max_examples: int | Literal["adaptive"] = 0
     is_guarded: bool = False
@@ -151,8 +173,12 @@ class Experiment:
     gate_texts: int = 64
     cache_bytes: int = 0
     train_texts: int = 0
+    fewer: tuple[tuple[str, int], ...] = ()
+    dev_texts: int = 0
     judged_on: Literal["test", "dev"] = "test"
     test_texts: int = 0
+    is_judged_by_all: bool = False
+    pattern: str = ""
     seed: int = 0
     engine: Literal["auto", "torch", "onnx"] = "auto"
     dtype: Literal["float32", "auto"] = "float32"
@@ -168,6 +194,13 @@ class Experiment:
             not self.patience or (self.evaluate_every > 0 and self.labelling is None),
             "patience: counts evaluations of the test texts between rounds; evaluate_every above "
             "0, and no labelling, is expected",
+        )
+        _demand(0.0 < self.evaluate_share <= 1.0, "evaluate_share: above 0 to 1")
+        is_plain = self.keep == "last" and self.evaluate_share == 1.0
+        _demand(
+            is_plain or self.labelling is None,
+            "keep, evaluate_share: are of test texts, and with labelling the gate's texts judge; "
+            "leave out one of the two",
         )
         _demand(
             self.norm_bound == "adaptive" or 0.0 <= self.norm_bound < 1e38,
@@ -192,9 +225,23 @@ class Experiment:
             f"labelling: paradigm is {self.paradigm}; federated expected",
         )
         _demand(self.train_texts >= 0, "train_texts: 0 (all) or more")
+        _demand(
+            all(texts > 0 and name in self.languages for name, texts in self.fewer),
+            "fewer: languages that `languages` names, and 1 or more texts of each",
+        )
+        _demand(self.dev_texts >= 0, "dev_texts: 0 (none) or more")
+        _demand(
+            not self.dev_texts or ((self.patience > 0 or self.keep == "best") and not self.hostile),
+            "dev_texts: patience or keep = best, of honest clients, is expected: nothing else goes "
+            "by them",
+        )
         _demand(self.test_texts >= 0, "test_texts: 0 (all) or more")
         _demand(0 <= self.seed < 2**63, "seed: 0 to 2^63 - 1")
         _demand(1 <= self.threads <= 1024, "threads: 1 to 1024")
+        _demand(
+            not self.is_judged_by_all or self.paradigm == "local",
+            f"is_judged_by_all: paradigm is {self.paradigm}; local expected",
+        )
         object.__setattr__(self, "languages", tuple(sorted(set(self.languages))))
         policy = self.learning.selection
         _demand(
@@ -205,8 +252,9 @@ class Experiment:
         if self.personal is not None:
             is_plain = self.paradigm == "federated" and not self.labelling and not self.hostile
             silos = len(self.languages) if self.deal.by and not self.deal.clients else 0
-            is_plain = is_plain and self.adapter not in FULL
-            spec = parse_adapter(self.adapter) if is_plain else AdapterSpec()
+            is_full = self.adapter in FULL
+            is_plain = is_plain and (not is_full or self.personal.method in FROM_SHARED)
+            spec = parse_adapter(self.adapter) if is_plain and not is_full else AdapterSpec()
             lack = misfit(self.personal, spec, is_plain, self.rounds, silos)
             _demand(not lack, f"personal{lack}")
         _demand(self.updates.up != AUTO, "updates: up: a codec by name; no link is measured here")
@@ -231,7 +279,8 @@ class Experiment:
         try:
             check_together(self.learning, self.training, self.updates, self.rounds)
             if spec.net:
-                check_net(spec.net, self.learning, self.training, self.labelling is not None)
+                is_labelling = self.labelling is not None
+                check_net(spec.net, self.learning, self.training, is_labelling, keep=self.keep)
         except ValueError as error:
             raise ExperimentError(str(error)) from None
         _demand(
@@ -254,6 +303,8 @@ class Experiment:
             engine: What `engine` means here.
         """
         asked = asdict(replace(task, patterns=task.asked()))
+        for name in ADDED_TO_TASK if task.kind == "labels" else ():
+            del asked[name]
         found = {"base": base_id, "dataset": dataset_sha256, "task": asked, "engine": engine}
         said = asdict(self) | found | {"results": RESULTS_VERSION}
         if self.adapter not in FULL:
@@ -266,6 +317,9 @@ class Experiment:
         for name in ADDED_TO_PERSONAL if self.personal else ():
             if getattr(self.personal, name) == getattr(Personal, name):
                 del said["personal"][name]
+        for name in ADDED_TO_LABELLING if self.labelling else ():
+            if getattr(self.labelling, name) == getattr(Labelling, name):
+                del said["labelling"][name]
         for name in ADDED_LATER:  # as they are by default they change no number
             if getattr(self, name) == getattr(default, name):
                 del said[name]
@@ -276,96 +330,12 @@ class Experiment:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True)
-class Rounds:
-    """An experiment's `coordinator.rounds.schedule.Schedule` for as many clients as can train.
-
-    With labelling adapters are evaluated whenever they are scored (every `score_every` rounds) or
-    may be labelled with.
-    """
-
-    rounds: int
-    fraction: float
-    evaluate_every: int
-    seed: int
-    min_clients: int = 1
-    min_updates: int = 1
-    deadline_s: float = math.inf
-    adaptive_deadline: bool = False
-    labelling: Labelling | None = None
-    labels: tuple[str, ...] = ()
-    max_cohort: int = 0
-    over_selection: float = 1.0
-    patience: int = 0
-    asynchronous: Asynchronous | None = None
-    evaluate_cohort: int = 0
-    score_every: int = 1
-    norm_bound: float | Literal["adaptive"] = 0.0
-    max_examples: int | Literal["adaptive"] = 0
-    is_guarded: bool = False
-    training: Training = field(default_factory=Training)
-    learning: Learning = field(default_factory=Learning)
-    updates: Updates = field(default_factory=Updates)
-    hostile: Hostile | None = None
-
-    def is_gated(self, round_index: int) -> bool:
-        """Whether clients label right after a round, so that its adapter is judged before."""
-        every = self.labelling.infer_every if self.labelling else 0
-        return every > 0 and round_index % every == 0 and round_index < self.rounds
-
-    def is_scored(self, round_index: int) -> bool:
-        """Whether an adapter that is evaluated after a round is scored on the test texts too."""
-        every = self.score_every
-        is_due = round_index % every == 0 if every else round_index == 0
-        return is_due or round_index == self.rounds
-
-
-def schedule_of(experiment: Experiment, clients: int, labels: tuple[str, ...] = ()) -> Rounds:
-    """When whom is asked: the cohort, or all where fewer clients hold labelled texts.
-
-    With labelling, adapters are evaluated whenever somebody is about to label too.
-
-    Args:
-        experiment: What is run.
-        clients: That can train from the beginning.
-        labels: The task's labels; needed with labelling.
-    """
-    labelling, cohort = experiment.labelling, experiment.cohort
-    fraction = min(1.0, cohort / max(1, clients)) if cohort else 1.0
-    rounds = Rounds(
-        experiment.rounds,
-        fraction,
-        experiment.evaluate_every,
-        experiment.seed,
-        min_updates=experiment.learning.least,
-        patience=experiment.patience,
-        norm_bound=experiment.norm_bound,
-        max_examples=experiment.max_examples,
-        is_guarded=experiment.is_guarded,
-        training=experiment.training,
-        learning=experiment.learning,
-        updates=experiment.updates,
-        hostile=experiment.hostile,
-        labels=labels if experiment.hostile else (),
-    )
-    if labelling is None:
-        return rounds
-    return replace(
-        rounds,
-        fraction=1.0,
-        evaluate_every=math.gcd(labelling.infer_every, experiment.evaluate_every),
-        labelling=labelling,
-        labels=labels,
-        max_cohort=cohort,
-        score_every=experiment.evaluate_every,
-    )
-
-
 def read_experiment(path: Path) -> Experiment:
     """Read an experiment's TOML file.
 
     Raises:
         ExperimentError: The file is missing, is not TOML, or has an unknown key or a wrong value.
+        PresetError: No preset has the name that it says.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -376,6 +346,7 @@ def read_experiment(path: Path) -> Experiment:
     for key in CLOCKED:
         said = "experiments have no clock to tell who answers first; `smidgen simulate waiting` has"
         _demand(key not in table, f"{path}: {key}: {said}")
+    table = laid_under(table, None)
     _check_keys(table, Experiment, str(path))
     _check_keys(table.get("deal", {}), Deal, f"{path}: [deal]")
     _check_keys(table.get("training", {}), Training, f"{path}: [training]")

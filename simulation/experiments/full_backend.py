@@ -11,7 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
 from transformers.utils import logging as transformers_logging
 
 from edge_client.bases.architectures import family_of
@@ -40,9 +44,10 @@ def open_full(base: Base, task: Task, training: Training, has_head: bool, seed: 
 
     Args:
         base: A Hugging Face folder; packs hold no weights to train.
-        task: Labels and patterns.
+        task: What is asked.
         training: The optimizer's settings and longest input.
-        has_head: Whether a classification head is trained instead of asking by cloze.
+        has_head: Whether a classification head is trained instead of asking by cloze; of tagging it
+            always is.
         seed: Draws the head's first weights.
 
     Raises:
@@ -52,8 +57,10 @@ def open_full(base: Base, task: Task, training: Training, has_head: bool, seed: 
     check_trainable(base)
     tokens = Tokens(base.folder)
     encoder = Encoder(tokens, task, not has_head, min(training.tokens, base.shape.positions))
-    words = None if has_head else tokens.label_word_ids(task)
-    backend = FullBackend(base, len(task.labels), words, training, seed)
+    has_head = has_head or task.kind == "tagging"
+    is_cloze = task.kind == "labels" and not has_head
+    words = tokens.label_word_ids(task) if is_cloze else []
+    backend = FullBackend(base, task, has_head, words, training, seed)
     plan = replace(unplanned(base.shape, training), micro_batch=ROWS)
     return Engine(backend, encoder, base.shape, plan, frozen_layers=0)
 
@@ -76,8 +83,9 @@ class FullBackend:
 
     Args:
         base: A Hugging Face folder.
-        num_labels: Rows of a classification head.
-        label_words: Token ids asked for at the mask; None for a classification head.
+        task: What is asked.
+        has_head: Whether a classification head answers.
+        label_words: Token ids asked for at the mask; empty: all words are, or the head is.
         training: The optimizer and its settings.
         seed: Draws the head's first weights.
     """
@@ -85,8 +93,9 @@ class FullBackend:
     def __init__(
         self,
         base: Base,
-        num_labels: int,
-        label_words: Sequence[Sequence[int]] | None,
+        task: Task,
+        has_head: bool,
+        label_words: Sequence[Sequence[int]],
         training: Training,
         seed: int,
     ) -> None:
@@ -97,9 +106,16 @@ class FullBackend:
         torch.manual_seed(seed)
         transformers_logging.disable_progress_bar()
         transformers_logging.set_verbosity_error()  # a new head has no weights yet, as it should
-        is_classifier = label_words is None
-        auto: Any = AutoModelForSequenceClassification if is_classifier else AutoModelForMaskedLM
-        more = {"num_labels": num_labels} if is_classifier else {}
+        self._is_tagging, self._has_head = task.kind == "tagging", has_head
+        auto: Any = AutoModelForMaskedLM
+        if has_head:
+            is_tagging = self._is_tagging
+            auto = (
+                AutoModelForTokenClassification
+                if is_tagging
+                else AutoModelForSequenceClassification
+            )
+        more = {"num_labels": task.head_rows} if has_head else {}
         self._model = auto.from_pretrained(base.folder, dtype=torch.float32, **more).eval()
         self._tensors: dict[str, torch.Tensor] = dict(self._model.named_parameters())
         self._start_optimizer()
@@ -118,36 +134,46 @@ class FullBackend:
 
     def step(self, batch: Batch, plan: Plan) -> float:
         """One optimizer step on every weight, the whole batch at once."""
+        loss = self._backward(batch)
+        add_tether(self._tensors, self._tether)
+        self._optimizer.step()
+        return loss
+
+    def _backward(self, batch: Batch) -> float:
+        """Leave the batch's gradients at the weights; its mean loss."""
         for tensor in self._tensors.values():
             tensor.grad = None
         labels = torch.from_numpy(batch.labels)
         loss = torch.nn.functional.cross_entropy(self._logits(batch), labels)
         loss.backward()
-        add_tether(self._tensors, self._tether)
-        self._optimizer.step()
-        self.layer_forwards += 2 * self._layers * len(labels)
+        self.layer_forwards += 2 * self._layers * len(batch.ids)
         return float(loss.detach())
 
     def _logits(self, batch: Batch) -> torch.Tensor:
-        """Label logits, (B, labels)."""
+        """Logits of each answer, (answers, labels), or of all words, (answers, vocabulary)."""
         self.layer_forwards += self._layers * len(batch.ids)
         ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
-        if self._words is None:
+        of = np.arange(len(ids)) if batch.texts is None else batch.texts
+        rows, places = torch.from_numpy(of), torch.from_numpy(batch.mask_positions)
+        if self._has_head:
             logits: torch.Tensor = self._model(ids, attention).logits
-            return logits
+            return logits[rows, places] if self._is_tagging else logits
         # The head at the masks alone: at all places it is most of a small model's work.
         states = self._model.base_model(ids, attention)[0]  # (B, T, H)
-        rows, places = torch.arange(len(ids)), torch.from_numpy(batch.mask_positions)
         answers: torch.Tensor = getattr(self._model, self._head)(states[rows, places])
+        if not self._words:
+            return answers
         return torch.stack([answers[:, word].mean(dim=1) for word in self._words], dim=1)
 
     def gradients(self, batch: Batch, plan: Plan) -> tuple[float, AdapterState]:
-        """Refused: they are as many numbers as the model has.
-
-        Raises:
-            EngineError: Always.
-        """
-        raise EngineError("full fine-tuning gives no gradients away; a personal form needs LoRA")
+        """As many numbers as the model has; zero where the batch moves nothing."""
+        loss = self._backward(batch)
+        return loss, {
+            name: np.zeros(tuple(tensor.shape), np.float32)
+            if tensor.grad is None
+            else tensor.grad.numpy().copy()
+            for name, tensor in self._tensors.items()
+        }
 
     @torch.no_grad()
     def read(
@@ -161,7 +187,13 @@ class FullBackend:
         if watch is not None:
             raise EngineError("full fine-tuning reads texts whole; early exit needs an adapter")
         found = torch.log_softmax(self._logits(batch), dim=-1).numpy()
-        return np.arange(len(found)), found
+        return np.arange(len(batch.ids)), found
+
+    @torch.no_grad()
+    def judge(self, batch: Batch, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+        logits, labels = self._logits(batch), torch.from_numpy(batch.labels)
+        losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        return losses.numpy(), (logits.argmax(dim=1) == labels).numpy()
 
     def predict(self, examples: Sequence[Example], answer: AnswerTexts) -> np.ndarray:
         return answer(examples, False)

@@ -13,10 +13,13 @@ import numpy as np
 
 from coordinator.rounds.admission import Refusal, check_report
 from coordinator.rounds.events import Answered
+from coordinator.rounds.measures import judged
 from edge_client.client.state import Answer
 from edge_client.errors import WrongInput, demand
 from edge_client.texts.examples import Example
+from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Report, Work
+from edge_client.wire.reported.entities import Entities
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import (
     AdapterState,
@@ -26,7 +29,7 @@ from edge_client.wire.tensors import (
     encode_update,
     shapes_of,
 )
-from simulation.experiments.scoring import Score
+from simulation.experiments.scoring import Score, report_of
 from simulation.population.clients import Population
 
 HUGE = 3e38  # in every cell
@@ -154,7 +157,7 @@ def evaluations(
     score: Score,
     members: Sequence[tuple[str, str]],
     round_index: int,
-    num_labels: int,
+    task: Task,
     hostile: Hostile,
     names: frozenset[str],
 ) -> list[Answered]:
@@ -165,19 +168,29 @@ def evaluations(
     told = []
     is_lying = hostile.attack in ("evaluations", "together")
     for work_id, name in members:
-        report = Report(work_id, "done")
+        report = report_of(work_id, score, name)
         if is_lying and name in names:
             share = 1.0 if round_index % 2 == 0 else 0.0
-            report = Report(work_id, "done", num_examples=CLAIMED_TESTS, accuracy=share)
-        elif tally := score.by_client.get(name):
-            report = Report(work_id, "done", num_examples=tally.asked, accuracy=tally.share)
+            report = _false_report(work_id, share, task)
         try:
-            check_report(report, num_labels)
+            check_report(report, task)
         except Refusal:
+            if name not in names:
+                raise
             continue
-        right = None if report.accuracy is None else round(report.accuracy * report.num_examples)
-        told.append(Answered(work_id, "done", None, report.num_examples, right=right))
+        told.append(judged(Answered(work_id, "done", None, report.num_examples), report, task))
     return told
+
+
+def _false_report(work_id: str, share: float, task: Task) -> Report:
+    """All of the most texts that may be told of, right or wrong; of tagging the most entities."""
+    entities = None
+    if task.kind == "tagging":
+        rest = (0,) * (len(task.labels) - 1)
+        claimed = CLAIMED_TESTS, *rest
+        entities = Entities(claimed, claimed, claimed if share else (0, *rest))
+    told = Report(work_id, "done", num_examples=CLAIMED_TESTS, accuracy=share)
+    return replace(told, entities=entities)
 
 
 def told_texts(

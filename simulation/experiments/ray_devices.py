@@ -57,9 +57,13 @@ class _Worker:
         """An adapter's evaluation before label work."""
         return self._devices.gate(adapter, work)
 
-    def judge(self, adapter: bytes, arm: str) -> Score:
+    def judge(self, adapter: bytes, arm: str, work: Work | None) -> Score:
         """An adapter's score."""
-        return self._devices.judge(adapter, arm)
+        return self._devices.judge(adapter, arm, work)
+
+    def check(self, adapter: bytes, arm: str) -> Score | None:
+        """An adapter's score by the texts kept aside."""
+        return self._devices.check(adapter, arm)
 
     def start(self) -> Standing:
         """The adapter before the first round."""
@@ -121,8 +125,12 @@ class RayDevices:
         report: Report | None = self._got(self._workers[0].gate.remote(adapter, work))
         return report
 
-    def judge(self, adapter: bytes, arm: str) -> Score:
-        scored: Score = self._got(self._workers[0].judge.remote(adapter, arm))
+    def judge(self, adapter: bytes, arm: str, work: Work | None = None) -> Score:
+        scored: Score = self._got(self._workers[0].judge.remote(adapter, arm, work))
+        return scored
+
+    def check(self, adapter: bytes, arm: str) -> Score | None:
+        scored: Score | None = self._got(self._workers[0].check.remote(adapter, arm))
         return scored
 
     def close(self) -> None:

@@ -5,6 +5,7 @@
     OUT/KEY/rows.jsonl          one row per round and arm, written when the round is closed
     OUT/KEY/ARM.HASH.safetensors  the adapter of each arm's last row
     OUT/KEY/ARM.HASH.memory     what else is known then
+    OUT/KEY/finished            there is nothing left to run
 
 An adapter is on disk before its row, and the one before goes after it; so a killed run goes on
 where its last whole row ends, and a finished one is not run again.
@@ -15,7 +16,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -25,9 +26,10 @@ from edge_client.files import from_json, write_atomically
 from edge_client.wire.tensors import sha256
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.outcomes import Between, Looking, Round, Standing
+from simulation.experiments.federation.resume import best_in
 from simulation.experiments.scoring import Score, Tally, pooled
 
-ROWS = "rows.jsonl"
+ROWS, FINISHED = "rows.jsonl", "finished"
 
 
 class RecordError(WrongInput):
@@ -72,6 +74,8 @@ class Row:
         lost: Share of the mean's squared norm that the run's rank leaves out, where that is known.
         ranks: Each module's rank, where the arm chose them for itself.
         between: How far it went from the shared adapter, where it chose that.
+        kept: The round whose adapter the arm would end with now, where it keeps its best one.
+        kept_score: That adapter's score by all test texts, where shares of them chose it.
     """
 
     arm: str
@@ -94,6 +98,8 @@ class Row:
     lost: float | None = None
     ranks: dict[str, int] = field(default_factory=dict)
     between: Between | None = None
+    kept: int | None = None
+    kept_score: Score | None = None
 
     @property
     def all_forwards(self) -> int:
@@ -129,8 +135,22 @@ class Result:
         return list(found.items())
 
     def final(self) -> Score:
-        """The last score: each test text answered once, by the shared adapter or its owner's."""
-        return self.curve()[-1][1]
+        """The last score: each test text answered once, by the shared adapter or its owner's.
+
+        Of an arm that keeps its best adapter it is that one's, of one that found none its last.
+        """
+        last = {row.arm: row for row in self.rows}  # rows come in the order of their arm
+        if all(row.kept is None for row in last.values()):
+            return self.curve()[-1][1]
+        return pooled([one for one in map(self._ended, last.values()) if one is not None])
+
+    def _ended(self, last: Row) -> Score | None:
+        """The score of the adapter that an arm ends with."""
+        if last.kept_score is not None:
+            return last.kept_score
+        own = [row for row in self.rows if row.arm == last.arm and row.score is not None]
+        found = {row.round_index: row.score for row in own}
+        return found.get(max(found, default=0) if last.kept is None else last.kept)
 
     @property
     def accuracy(self) -> float:
@@ -214,6 +234,15 @@ class Record:
         """What is here so far."""
         return Result(self._experiment, tuple(self._rows))
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has been run to its end."""
+        return (self._folder / FINISHED).is_file()
+
+    def finish(self) -> None:
+        """Say that nothing is left to run; patience may end rounds before their number."""
+        write_atomically(self._folder / FINISHED, b"")
+
     def standing(self, arm: str) -> Standing | None:
         """Where an arm's rounds ended, None if they have not begun.
 
@@ -243,8 +272,10 @@ class Record:
         """
         body, name = closed.standing.adapter, sha256(closed.standing.adapter)
         scored, is_sent = closed.score, self._experiment.paradigm == "federated"
-        if scored is not None and not keep_clients:
-            scored = replace(scored, by_client={})
+        kept_score = closed.kept_score
+        if not keep_clients:
+            scored = scored and scored.without_clients()
+            kept_score = kept_score and kept_score.without_clients()
         loss = closed.loss
         row = Row(
             arm=arm,
@@ -267,6 +298,8 @@ class Record:
             lost=closed.lost,
             ranks=dict(closed.ranks),
             between=closed.between,
+            kept=closed.kept,
+            kept_score=kept_score,
         )
         before = self._last.get(arm)
         if closed.standing.memory:
@@ -302,6 +335,18 @@ def adapter_of(folder: Path, row: Row) -> bytes:
     if sha256(body) != row.adapter_sha256:
         raise RecordError(f"{path} is missing or altered; delete {folder} to run again")
     return body
+
+
+def kept_adapter(folder: Path, row: Row) -> bytes:
+    """The adapter that an arm ends with, by its last row: that row's, or the best one, encoded.
+
+    Raises:
+        RecordError: It is not there or altered.
+    """
+    last = adapter_of(folder, row)
+    if row.kept is None:
+        return last
+    return best_in(memory_of(_adapter_in(folder, row.arm, row.adapter_sha256)).read_bytes())
 
 
 def memory_of(adapter: Path) -> Path:

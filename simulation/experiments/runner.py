@@ -18,16 +18,24 @@ from edge_client.errors import installing
 from edge_client.wire.labelling import keep_in
 from simulation.experiments.child import Child, start_child
 from simulation.experiments.devices import InProcess
-from simulation.experiments.experiment import Experiment, Rounds, schedule_of
+from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.devices import Devices, SimulationError
 from simulation.experiments.federation.outcomes import Round
 from simulation.experiments.federation.run import federate
+from simulation.experiments.federation.schedule import Rounds, schedule_of
 from simulation.experiments.hostile import told_texts
 from simulation.experiments.personal.methods import Asked
 from simulation.experiments.personal.parts import Parts, part_of, parts
 from simulation.experiments.personal.phase import own_rounds
 from simulation.experiments.pseudo_score import PseudoScore
-from simulation.experiments.record import ROWS, Record, Result, adapter_of, read_rows
+from simulation.experiments.record import (
+    FINISHED,
+    ROWS,
+    Record,
+    Result,
+    kept_adapter,
+    read_rows,
+)
 from simulation.experiments.stage import Arm, Stage, stage
 
 FEW_CLIENTS = 64  # up to this many, every row says how each of them does
@@ -147,6 +155,7 @@ def run(
         if experiment.personal is not None:
             there = {part: adapter for part, (_, adapter) in ended.items()}
             _run_personal(on, record, before, there, place.ray, on_round)
+            record.finish()
             return replace(record.result, parts=tuple(result for result, _ in ended.values()))
         try:
             for arm in _open_arms(on, record):
@@ -155,7 +164,22 @@ def run(
         finally:
             if devices is not None:
                 devices.close()
+        record.finish()
         return record.result
+
+
+def finished(on: Stage, place: Place) -> Result | None:
+    """What an experiment gave, where it has been run to its end; nothing is run.
+
+    Raises:
+        RecordError: A row on disk is damaged.
+    """
+    folder = place.out / on.key
+    if not (folder / FINISHED).is_file():
+        return None
+    before = [stage(part, place.data) for part in parts(on.experiment).every]
+    ended = [Result(one.experiment, tuple(read_rows(place.out / one.key))) for one in before]
+    return Result(on.experiment, tuple(read_rows(folder)), tuple(ended))
 
 
 def _ended(
@@ -168,7 +192,7 @@ def _ended(
     if not rows or min(rows[-1].round_index, rows[-1].evaluated) < part.rounds:
         run(part, place, on_round)
         rows = read_rows(folder)
-    return Result(part, tuple(rows)), adapter_of(folder, rows[-1])
+    return Result(part, tuple(rows)), kept_adapter(folder, rows[-1])
 
 
 def _run_personal(
@@ -215,6 +239,8 @@ def versions() -> dict[str, str]:
 def _open_arms(on: Stage, record: Record) -> list[Arm]:
     """Arms with rounds left."""
     standings = [(arm, record.standing(arm.name)) for arm in on.arms()]
+    if record.is_finished:
+        return []
     return [
         arm
         for arm, standing in standings
@@ -225,7 +251,8 @@ def _open_arms(on: Stage, record: Record) -> list[Arm]:
 
 def _rounds(on: Stage, arm: Arm) -> Rounds:
     """An arm's schedule; without labelled texts its first adapter is judged, and that is all."""
-    schedule = schedule_of(on.experiment, len(arm.clients), on.dataset.task.labels)
+    task = on.dataset.task
+    schedule = schedule_of(on.experiment, len(arm.clients), task.labels, task.kind)
     return schedule if arm.clients or not arm.name else replace(schedule, rounds=0)
 
 

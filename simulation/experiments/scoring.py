@@ -1,10 +1,24 @@
-"""How an adapter does on test texts: counts of right answers, so that parts add up exactly."""
+"""How an adapter does on test texts: counts of right answers, so that parts add up exactly.
+
+Texts with labels are scored by `score`, tagged ones and those whose words are masked by `judged`.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+
+from edge_client.engine.engine import Engine
+from edge_client.engine.scoring.evaluation import (
+    Answers,
+    Evaluation,
+    answers_to,
+    evaluation_of,
+)
+from edge_client.texts.examples import Example
+from edge_client.wire.messages import Report
+from edge_client.wire.reported.entities import Entities
 
 
 @dataclass(frozen=True)
@@ -25,14 +39,19 @@ class Tally:
 
 @dataclass(frozen=True)
 class Score:
-    """Answers to test texts.
+    """Answers to test texts: one of each text; of other tasks each tagged word or masked token.
 
     Attributes:
-        total: Tally of all texts asked.
+        total: Tally of all answers.
         loss: Mean cross-entropy in nats; None where it is not finite.
         by_language: Tallies by language; empty where the set names none.
         by_client: Tallies by the owner of the test texts; clients without any are left out.
         balanced: Tally of all texts with the prior taken off; None where nobody counted.
+        losses: Mean cross-entropy by language, nats; of tasks without labels of texts alone.
+        entities: Entities found, by language (empty where none is named); of tagging alone.
+        losses_by_client: Each one's own mean cross-entropy, nats; of one adapter, and of tasks
+            without labels of texts alone.
+        entities_by_client: Entities found in each one's texts; of one adapter, of tagging alone.
     """
 
     total: Tally
@@ -40,11 +59,19 @@ class Score:
     by_language: dict[str, Tally]
     by_client: dict[str, Tally]
     balanced: Tally | None = None
+    losses: dict[str, float] = field(default_factory=dict)
+    entities: dict[str, Entities] = field(default_factory=dict)
+    losses_by_client: dict[str, float] = field(default_factory=dict)
+    entities_by_client: dict[str, Entities] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
-        """Share of the texts whose most probable label is the right one."""
+        """Share of the answers whose most probable label, tag or word is the right one."""
         return self.total.share
+
+    def without_clients(self) -> "Score":
+        """The same, but for what each client's own texts gave."""
+        return replace(self, by_client={}, losses_by_client={}, entities_by_client={})
 
 
 def score(
@@ -94,8 +121,79 @@ def _balanced(log_probabilities: np.ndarray, gold: np.ndarray, spoken: np.ndarra
     return _tally((scores.argmax(axis=1) == gold) & is_known)
 
 
+def judged(engine: Engine, tests: Sequence[Example], owned: Mapping[str, np.ndarray]) -> Score:
+    """Score the engine's adapter on tagged texts, or on texts some of whose words are masked.
+
+    Each client's texts are asked by themselves, as its device asks them, so that the same words are
+    masked whoever else is asked.
+
+    Args:
+        engine: Of a task without labels of texts.
+        tests: The texts that are asked.
+        owned: Client -> indices of its own among them.
+
+    Raises:
+        ValueError: No texts.
+        TrainingError: The loss is not finite.
+    """
+    whose = {int(row): name for name, mine in owned.items() for row in mine}
+    groups: dict[str, list[Example]] = {}
+    for row, text in enumerate(tests):
+        groups.setdefault(whose.get(row, ""), []).append(text)
+    scores = [_of_client(engine, name, texts) for name, texts in sorted(groups.items())]
+    return replace(
+        pooled(scores),
+        losses_by_client={name: x for one in scores for name, x in one.losses_by_client.items()},
+        entities_by_client={
+            name: x for one in scores for name, x in one.entities_by_client.items()
+        },
+    )
+
+
+def _of_client(engine: Engine, client: str, texts: Sequence[Example]) -> Score:
+    """Of all of a client's texts at once, told apart by language afterwards."""
+    task, answers = engine.encoder.task, answers_to(engine, texts)
+    whole = evaluation_of(task, answers)
+    parts: dict[str, list[Answers]] = {}
+    for text, one in zip(texts, answers, strict=True):
+        parts.setdefault(text.language, []).append(one)
+    found = {language: evaluation_of(task, own) for language, own in sorted(parts.items())}
+    spoken = {language: one for language, one in found.items() if language}
+    return Score(
+        total=_tally_of(whole),
+        loss=whole.loss,
+        by_language={language: _tally_of(one) for language, one in spoken.items()},
+        by_client={client: _tally_of(whole)} if client else {},
+        losses={language: one.loss for language, one in spoken.items()},
+        entities={language: one.entities for language, one in found.items() if one.entities},
+        losses_by_client={client: whole.loss} if client else {},
+        entities_by_client={client: whole.entities} if client and whole.entities else {},
+    )
+
+
+def _tally_of(found: Evaluation) -> Tally:
+    return Tally(round(found.accuracy * found.num_examples), found.num_examples)
+
+
+def report_of(work_id: str, found: Score, name: str) -> Report:
+    """What a client tells of its own test texts; of none where it holds none."""
+    tally = found.by_client.get(name)
+    if tally is None:
+        return Report(work_id, "done")
+    return Report(
+        work_id,
+        "done",
+        num_examples=tally.asked,
+        loss=found.losses_by_client.get(name),
+        accuracy=tally.share,
+        entities=found.entities_by_client.get(name),
+    )
+
+
 def pooled(scores: Sequence[Score]) -> Score:
     """One score of several that asked different texts; counts add up, the loss is their mean's.
+
+    Where clients tell of adapters of their own nobody asks for the loss or entities of each.
 
     Raises:
         ValueError: No scores.
@@ -113,6 +211,49 @@ def pooled(scores: Sequence[Score]) -> Score:
         by_language=_by_name([one.by_language for one in scores]),
         by_client=_by_name([one.by_client for one in scores]),
         balanced=_sum(balanced) if len(balanced) == len(scores) else None,
+        losses=_mean_losses(scores),
+        entities=_all_entities(scores),
+    )
+
+
+def _mean_losses(scores: Sequence[Score]) -> dict[str, float]:
+    """By language, weighted by answers."""
+    sums: dict[str, tuple[float, int]] = {}
+    for one in scores:
+        for name, loss in one.losses.items():
+            before, asked = sums.get(name, (0.0, 0))
+            here = one.by_language[name].asked
+            sums[name] = before + loss * here, asked + here
+    return {name: loss / asked for name, (loss, asked) in sorted(sums.items())}
+
+
+def _all_entities(scores: Sequence[Score]) -> dict[str, Entities]:
+    parts: dict[str, list[Entities]] = {}
+    for one in scores:
+        for name, found in one.entities.items():
+            parts.setdefault(name, []).append(found)
+    return {name: together(found) for name, found in sorted(parts.items())}
+
+
+def together(parts: Sequence[Entities]) -> Entities:
+    """Counts of several texts' entities, of the same types, added up.
+
+    Raises:
+        ValueError: No parts.
+    """
+    if not parts:
+        raise ValueError("no entities to add up")
+
+    def by_type(name: str) -> tuple[int, ...]:
+        columns = zip(*(getattr(one, name) for one in parts), strict=True)
+        return tuple(map(sum, columns))
+
+    return Entities(
+        by_type("there"),
+        by_type("found"),
+        by_type("strict"),
+        sum(one.typed for one in parts),
+        sum(one.partial_halves for one in parts),
     )
 
 

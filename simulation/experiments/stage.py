@@ -2,21 +2,26 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
+from coordinator.rounds.learning.settings import check_kind
 from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import engine_name, installed_engine, open_engine
+from edge_client.errors import demand
 from edge_client.texts.examples import Example
 from edge_client.texts.rows import DataError
+from edge_client.texts.tasks import Kind
 from edge_client.wire.messages import PROTOCOL, Work
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState, encode_adapter
@@ -44,6 +49,19 @@ class Arm:
 
 
 @dataclass(frozen=True)
+class OwnedTexts:
+    """Texts that adapters are judged by.
+
+    Attributes:
+        texts: The texts.
+        owned: Client -> indices of its own among them.
+    """
+
+    texts: tuple[Example, ...]
+    owned: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
 class Stage:
     """An experiment with all it needs, but for the engine.
 
@@ -53,6 +71,7 @@ class Stage:
         dataset: Its texts; of the test texts those that are asked.
         population: Its clients.
         gate: Texts on which adapters are judged before they label; nobody's, and not trained on.
+        dev: Texts that patience and the best adapter go by, and nobody trains on; None: the tests.
     """
 
     experiment: Experiment
@@ -60,6 +79,7 @@ class Stage:
     dataset: DataSet
     population: Population
     gate: tuple[Example, ...] = ()
+    dev: OwnedTexts | None = None
 
     @property
     def key(self) -> str:
@@ -193,23 +213,104 @@ def stage(experiment: Experiment, data: Path | None) -> Stage:
     Raises:
         BaseError: There is no such base.
         DataError: There is no such data set.
+        ExperimentError: It goes by labels of texts, and the set's task has none; or its pattern
+            asks a second text, and the set has none.
         PopulationError: The texts cannot be dealt out so.
     """
     dataset = _dataset(experiment.dataset, data, experiment.languages)
+    _check_kind(experiment, dataset.task.kind)
+    if experiment.pattern:
+        _check_columns(experiment.pattern, dataset)
+        asked = replace(dataset.task, patterns=(experiment.pattern,), ensemble=False)
+        dataset = replace(dataset, task=asked)
     dataset = judged(dataset, experiment.judged_on, experiment.test_texts)
-    if experiment.train_texts:
-        seed = derive_seed(experiment.seed, "train texts")
-        rows = drawn(dataset.train, experiment.train_texts, seed)
-        dataset = replace(dataset, train=tuple(dataset.train[row] for row in rows))
+    dataset, aside = trained_on(dataset, experiment)
     gate: tuple[Example, ...] = ()
     if experiment.labelling is not None:
         dataset, gate = gated(dataset, experiment.gate_texts, experiment.seed)
     population = population_of(experiment.deal, dataset.train, dataset.test, experiment.seed)
+    dev = None
+    if aside:
+        dealt = population_of(experiment.deal, dataset.train, aside, experiment.seed)
+        dev = OwnedTexts(aside, {client.name: client.test for client in dealt})
     if experiment.hostile is not None:
         names = experiment.hostile.names(population)
         population, tests = without_tests(population, dataset.test, names)
         dataset = replace(dataset, test=tests)
-    return Stage(experiment, _base(experiment.base), dataset, population, gate)
+    return Stage(experiment, _base(experiment.base), dataset, population, gate, dev)
+
+
+def trained_on(dataset: DataSet, said: Experiment) -> tuple[DataSet, tuple[Example, ...]]:
+    """A set with the training texts that an experiment has, and those that it keeps aside.
+
+    Raises:
+        DataError: A language has too few texts to keep so many aside and train on others, or the
+            set has pairs in several languages, of which nobody knows what is whose translation.
+    """
+    if not (said.train_texts or said.fewer or said.dev_texts):
+        return dataset, ()
+    texts = dataset.train
+    seed, most = derive_seed(said.seed, "train texts"), said.train_texts or len(texts)
+    held_back = 0 if said.train_texts else said.dev_texts
+    aside = drawn(texts, held_back, derive_seed(said.seed, "dev texts"))
+    taken = set(aside)
+    rest = [one for row, one in enumerate(texts) if row not in taken]
+    rows = drawn(rest, most, seed, dict(said.fewer))
+    if said.train_texts and said.dev_texts:
+        chosen = set(rows)
+        others = [one for row, one in enumerate(rest) if row not in chosen]
+        kept = [others[row] for row in drawn(others, said.dev_texts, seed)]
+    else:
+        kept = [texts[row] for row in aside]
+    left = replace(dataset, train=tuple(rest[row] for row in rows))
+    if said.dev_texts:
+        _check_aside(dataset, kept, left.train, said.dev_texts)
+    return left, tuple(kept)
+
+
+def _check_aside(
+    dataset: DataSet, kept: Sequence[Example], left: Sequence[Example], dev_texts: int
+) -> None:
+    """Refuse a set too small to keep so many texts of each language aside and train on others."""
+    languages = {example.language for example in dataset.train}
+    asked = f"dev_texts = {dev_texts}: {dataset.name}"
+    if len(languages) > 1 and any(example.text_b for example in dataset.train):
+        raise DataError(f"{asked} has pairs in several languages")
+    aside = Counter(example.language for example in kept)
+    trained = Counter(example.language for example in left)
+    for language in sorted(languages):
+        of = f" of {language}" if language else ""
+        demand(
+            aside[language] == dev_texts,
+            f"{asked} has {aside[language]} training texts{of} to keep aside; set dev_texts or "
+            "train_texts to fewer",
+            DataError,
+        )
+        told = f"{asked} has no text{of} left to train on; set dev_texts to fewer"
+        demand(trained[language] > 0, told, DataError)
+
+
+def _check_columns(pattern: str, dataset: DataSet) -> None:
+    """Refuse a pattern that asks what the texts do not have."""
+    texts = (*dataset.train, *dataset.test)
+    if "{text_b}" in pattern and not any(example.text_b for example in texts):
+        raise ExperimentError(
+            f"pattern {pattern!r:.200}: {dataset.name} has one text in each row; ask by {{text}}"
+        )
+
+
+def _check_kind(said: Experiment, kind: Kind) -> None:
+    """Refuse what goes by labels of texts where none has any."""
+    try:
+        check_kind(kind, said.learning, said.training, said.labelling is not None)
+    except ValueError as error:
+        raise ExperimentError(str(error)) from None
+    dealt = said.deal.labelled or said.deal.labelled_clients
+    if kind == "mlm" and dealt:
+        raise ExperimentError(
+            "a task of kind mlm has no labels of texts: leave out deal.labelled and "
+            "deal.labelled_clients; all texts are trained on"
+        )
 
 
 # One process runs many experiments on the same base and texts; both never change.
@@ -262,13 +363,28 @@ def judged(dataset: DataSet, part: str, per_language: int) -> DataSet:
     return replace(dataset, train=tuple(kept), test=tuple(dataset.train[row] for row in aside))
 
 
-def drawn(texts: Sequence[Example], per_language: int, seed: int = 0) -> list[int]:
-    """Rows of a number of texts per language (or all it has), ascending."""
+def drawn(
+    texts: Sequence[Example],
+    per_language: int,
+    seed: int = 0,
+    fewer: Mapping[str, int] = MappingProxyType({}),
+) -> list[int]:
+    """Rows of a number of texts per language (or all it has), ascending.
+
+    Law: those of a smaller number are among those of a larger one.
+
+    Args:
+        texts: All texts.
+        per_language: How many of each language.
+        seed: Which ones.
+        fewer: Of which languages how many instead.
+    """
     chosen: list[int] = []
     for language in sorted({example.language for example in texts}):
         rows = [row for row, example in enumerate(texts) if example.language == language]
         generator = np.random.Generator(np.random.PCG64(derive_seed(seed, "judged", language)))
-        chosen += [rows[index] for index in generator.permutation(len(rows))[:per_language]]
+        most, order = fewer.get(language, per_language), generator.permutation(len(rows))
+        chosen += [rows[index] for index in order[:most]]
     return sorted(chosen)
 
 

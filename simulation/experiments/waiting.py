@@ -17,12 +17,12 @@ from edge_client.texts.examples import Example
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.training import Training
 from simulation.datasets.dataset import DataSet
-from simulation.demo.messages import DATA, load_messages
+from simulation.demo.messages import DATA, TASK, load_messages
 from simulation.experiments.devices import InProcess
-from simulation.experiments.experiment import Experiment, Rounds
+from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.clocked import Clocked, clocked, replayed
+from simulation.experiments.federation.schedule import Rounds
 from simulation.experiments.stage import Stage, drawn
-from simulation.experiments.zero_compute import TASK
 from simulation.population.deal import Deal, population_of
 
 WAYS = ("synchronous", "over-selected", "asynchronous")

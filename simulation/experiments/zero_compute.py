@@ -18,7 +18,6 @@ from edge_client.labelling.book import Book
 from edge_client.metering.memory import peak_rss_bytes
 from edge_client.planning.allocator import resident_bytes, trim
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.wire.control import Held
 from edge_client.wire.messages import PROTOCOL, Report, Work
 from edge_client.wire.tensors import (
@@ -30,17 +29,17 @@ from edge_client.wire.tensors import (
 )
 from edge_client.wire.training import Training
 from simulation.datasets.dataset import DataSet
-from simulation.demo.messages import DATA, LABELS, load_messages
+from simulation.demo.messages import DATA, TASK, load_messages
 from simulation.experiments.devices import InProcess
-from simulation.experiments.experiment import Experiment, Rounds, schedule_of
+from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.outcomes import NOTHING, Round, Standing
 from simulation.experiments.federation.run import federate
+from simulation.experiments.federation.schedule import Rounds, schedule_of
 from simulation.experiments.scoring import Score, Tally
 from simulation.experiments.stage import Stage
 from simulation.population.deal import Deal, population_of
 
 ADDED = 0.01
-TASK = Task("hub", LABELS, ("{text} . this is about [MASK] .",), {label: label for label in LABELS})
 
 
 @dataclass(frozen=True)
@@ -91,8 +90,11 @@ class Echoes:
             update = encode_update(Update(work.work_id, 1, delta))
             yield Answer(Report(work.work_id, "done", 1, 0.0), update)
 
-    def judge(self, adapter: bytes, arm: str) -> Score:
+    def judge(self, adapter: bytes, arm: str, work: Work | None = None) -> Score:
         return Score(Tally(0, 1), None, {}, {})
+
+    def check(self, adapter: bytes, arm: str) -> Score | None:
+        return None
 
     def close(self) -> None:
         """Nothing to free."""

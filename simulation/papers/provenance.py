@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling.instruments.machine import this_machine
+from simulation.datasets.dataset import DataSet
 from simulation.experiments.record import ROWS
 from simulation.experiments.runner import versions
 from simulation.experiments.stage import Stage
@@ -19,13 +20,32 @@ from simulation.papers.scenario import Scenario, trained_of
 
 def facts(scenario: Scenario, stages: Sequence[Stage], seeds: int) -> list[str]:
     """What the figures are of: base, texts, sizes, seeds, and how far they can be trusted."""
+    return [*sources(stages), *sizes(scenario, stages, seeds)]
+
+
+def sources(stages: Sequence[Stage]) -> list[str]:
+    """Bases and data sets, one line each."""
     lines = []
     for base in {on.base.base_id: on.base for on in stages}.values():
         lines.append(f"base {Path(base.name).name}, {base.layers} layers, {base.base_id[:12]}")
-    for on in {on.dataset.sha256: on for on in stages}.values():
-        texts = on.dataset
+    for texts in _sets(stages):
         lines.append(f"{texts.name}: {texts.origin}; licence: {texts.licence}; {texts.sha256[:12]}")
-        lines += [f"{texts.name}: {note}" for note in texts.notes]
+    return lines
+
+
+def _sets(stages: Sequence[Stage]) -> list[DataSet]:
+    return list({on.dataset.sha256: on.dataset for on in stages}.values())
+
+
+def sizes(scenario: Scenario, stages: Sequence[Stage], seeds: int) -> list[str]:
+    """How texts differ from the published ones, what is trained, how far figures can be trusted.
+
+    Args:
+        scenario: What was run.
+        stages: One per experiment.
+        seeds: How many.
+    """
+    lines = [f"{texts.name}: {note}" for texts in _sets(stages) for note in texts.notes]
     trained = [cell.experiment for cell in scenario.cells if cell.experiment.is_trained]
     adapters = dict.fromkeys(map(trained_of, trained))
     rounds = ", ".join(str(n) for n in sorted({experiment.rounds for experiment in trained})) or "0"
@@ -80,7 +100,8 @@ def settings_of(stages: Sequence[Stage], out: Path) -> dict[str, object]:
     """
     said = asdict(stages[0].experiment)
     del said["name"], said["seed"]
-    return {"settings": _finite(said), "rows_files": [str(rows_of(on, out)) for on in stages]}
+    files = [path for on in stages if (path := rows_of(on, out)).is_file()]  # others ran elsewhere
+    return {"settings": _finite(said), "rows_files": list(map(str, files))}
 
 
 def rows_of(on: Stage, out: Path) -> Path:

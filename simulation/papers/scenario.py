@@ -29,6 +29,8 @@ class Cell:
             texts together.
         published: The paper's accuracy for this cell in per cent, if it prints one.
         published_by_language: The same by language, where the paper has it.
+        is_fixed: Whether its rounds are its own, whatever others are given.
+        language: The one language whose accuracy its figure is; empty for all.
     """
 
     row: str
@@ -37,6 +39,8 @@ class Cell:
     published: Figure | None = None
     of_languages: bool = False
     published_by_language: Mapping[str, Figure] = field(default_factory=dict)
+    is_fixed: bool = False
+    language: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Scenario:
             return self
         cells = [
             replace(cell, experiment=replace(cell.experiment, rounds=rounds))
-            if cell.experiment.rounds
+            if cell.experiment.rounds and not cell.is_fixed
             else cell
             for cell in self.cells
         ]
@@ -101,7 +105,9 @@ class Measured:
         return f"{self.cell.row}, {self.cell.column}"
 
     def by_seed(self) -> list[float]:
-        """Each seed's accuracy: of all texts, or the mean of languages where the cell says so."""
+        """Each seed's accuracy: of all texts, the mean of languages, or one's, as the cell says."""
+        if name := self.cell.language:
+            return [one.final().by_language[name].share for one in self.results]
         is_mean = self.cell.of_languages
         return [one.mean_of_languages if is_mean else one.accuracy for one in self.results]
 
@@ -161,15 +167,33 @@ def accuracy_table(scenario: Scenario, found: Sequence[Measured]) -> Table:
     return Table(columns, rows, scenario.heading, ["; ".join(read)], SUMMARY)
 
 
-def markdown(scenario: Scenario, found: Sequence[Measured]) -> str:
-    """The accuracy table as Markdown, with the notes below."""
+def markdown(scenario: Scenario, found: Sequence[Measured], more: Sequence[Table] = ()) -> str:
+    """The accuracy table as Markdown, with the notes below; before it, the scenario's own tables.
+
+    Args:
+        scenario: What was run.
+        found: Its cells with their results.
+        more: Tables of its own.
+    """
+    own = [part for table in more for part in part_of_page(table)]
     head, *rows = _grid(found)
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     notes = [f"- {note}" for note in scenario.notes]
     if scenario.source:
         notes.insert(0, f"- [published]: {scenario.source}")
-    parts = [scenario.heading, "", *(f"| {' | '.join(line)} |" for line in lines), "", *notes]
-    return "\n".join(parts) + "\n"
+    return "\n".join([*own, scenario.heading, "", *lines_of(head, rows), "", *notes]) + "\n"
+
+
+def part_of_page(table: Table) -> list[str]:
+    """Title, rows and notes of a table as lines of Markdown."""
+    head = [column.name for column in table.columns]
+    notes = [f"- {note}" for note in table.notes]
+    return [table.title, "", *lines_of(head, table.rows), "", *notes, *([""] if notes else [])]
+
+
+def lines_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table as lines of Markdown."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def _grid(found: Sequence[Measured]) -> list[list[str]]:
@@ -260,6 +284,13 @@ def summary(scenario: Scenario, seeds: Sequence[int], found: Sequence[Measured])
     }
 
 
+def _what(cell: Cell) -> str:
+    """What a cell's accuracy is of."""
+    if cell.language:
+        return f"of {cell.language}"
+    return "mean of languages" if cell.of_languages else "of all test texts"
+
+
 def _plain(item: Measured) -> dict[str, object]:
     mean, spread = item.accuracy()
     return {
@@ -267,7 +298,7 @@ def _plain(item: Measured) -> dict[str, object]:
         "column": item.cell.column,
         "accuracy": round(mean, 4),
         "accuracy_spread": round(spread, 4) if len(item.results) > 1 else None,
-        "accuracy_is": "mean of languages" if item.cell.of_languages else "of all test texts",
+        "accuracy_is": _what(item.cell),
         "accuracy_by_seed": [round(one, 4) for one in item.by_seed()],
         "balanced_by_seed": [
             None if result.balanced is None else round(result.balanced, 4)

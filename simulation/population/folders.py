@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.texts.examples import Example, read_file, write_csv
+from edge_client.errors import demand
+from edge_client.texts.examples import Example, read_file
+from edge_client.texts.formats.written import write_csv, write_tagged
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, task_toml
 from simulation.population.clients import Client, Population, PopulationError
@@ -28,8 +30,8 @@ def write_clients(
     """Write each client's texts to a folder of its name.
 
     `labelled.csv`, `unlabelled.csv` (without a label) and `test.csv` read back as the same
-    examples; a part without texts has no file. Without the first and the last of them a client
-    takes part only in a run in which devices label.
+    examples, those with tagged words as `.jsonl`; a part without texts has no file. Without the
+    first and the last of them a client takes part only in a run in which devices label.
 
     Args:
         out: Parent of the folders.
@@ -77,12 +79,16 @@ def write_split(
     Raises:
         DataError: Fewer texts of a label than are to be dealt out.
     """
-    texts = read_file(data, task.labels, labelled=True)
+    asked = (
+        f"task {task.name!r} of kind {task.kind} cannot be dealt out by labels; one of labels can"
+    )
+    demand(task.kind == "labels", asked, DataError)
+    texts = read_file(data, task, labelled=True)
     found = Counter(example.label for example in texts)
     share = labels // len(task.labels)
     if short := [label for label in task.labels if found[label] < share]:
         raise DataError(f"{data} holds {found[short[0]]} texts of {short[0]!r}, {share} needed")
-    tests = [] if test is None else read_file(test, task.labels, labelled=True)
+    tests = [] if test is None else read_file(test, task, labelled=True)
     try:
         population = population_of(Deal(clients=clients, labelled=labels), texts, tests, seed)
     except PopulationError as error:
@@ -117,12 +123,15 @@ def _write_client(
 ) -> Path:
     parts = {
         "labelled": [texts[index] for index in client.labelled],
-        "unlabelled": [replace(texts[index], label=None) for index in client.unlabelled],
+        "unlabelled": [replace(texts[i], label=None, tags=()) for i in client.unlabelled],
         "test": [tests[index] for index in client.test],
     }
     folder.mkdir(parents=True)
+    is_tagged = task is not None and task.kind == "tagging"
     for part, examples in parts.items():
-        if examples:
+        if examples and is_tagged and part != "unlabelled":
+            write_tagged(folder / f"{part}.jsonl", examples)
+        elif examples:
             write_csv(folder / f"{part}.csv", examples)
     if task is not None:
         (folder / "task.toml").write_text(task_toml(task), encoding="utf-8")

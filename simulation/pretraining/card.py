@@ -13,14 +13,10 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import BertForMaskedLM
 
-from simulation.pretraining.federated import (
-    CLIENT_LR,
-    LEAST_SAMPLES,
-    SERVER_LR,
-    SHARE_OF_SAMPLES,
-)
+from simulation.pretraining.federated import CLIENT_LR, SERVER_LR
 from simulation.pretraining.held_out import MaskedScore, ZeroShot
 from simulation.pretraining.recipes import Recipe
+from simulation.pretraining.silo import RECIPE
 from simulation.pretraining.student import PEAK_LR_ALONE
 
 
@@ -269,10 +265,11 @@ def _federation(facts: CardFacts, seen: str) -> list[str]:
         f"- **Federated**: {len(facts.silos)} silos, one per language, all of them in each of "
         f"{facts.steps:,} rounds; {seen}.",
         f"- In a round a silo makes plain SGD steps (rate {CLIENT_LR}, clipping at 1, batches of "
-        f"about {facts.batch_tokens:,} tokens, no state kept) over max({LEAST_SAMPLES}, "
-        f"{SHARE_OF_SAMPLES:g} N) of its N samples. The server takes the mean of what changed, "
-        "weighted by N, for minus a gradient, and follows it with Adam (moments kept from round "
-        f"to round; rate {SERVER_LR}, linear decay to zero). bf16 autocast, no dropout.",
+        f"about {facts.batch_tokens:,} tokens, no state kept) over max({RECIPE.least_samples}, "
+        f"{RECIPE.sample_share:g} N) of its N samples, drawn anew and with replacement. The server "
+        "takes the mean of what changed, weighted by N, for minus a gradient, and follows it with "
+        f"Adam (moments kept from round to round; rate {SERVER_LR}, linear decay to zero). bf16 "
+        "autocast, no dropout.",
         "- The vocabulary is the one that the same command makes without `--federated`; a silo "
         "has the English of its parallel texts too.",
     ]

@@ -157,7 +157,7 @@ def build_course(
         ]
         widths = [_width(sample, pieces[0]) + rng.random() for sample in samples]
         order = sorted(range(len(samples)), key=widths.__getitem__)
-        groups = _groups([int(widths[index]) for index in order], batch_tokens)
+        groups = groups_of([int(widths[index]) for index in order], batch_tokens)
         batches += [encode([samples[order[i]] for i in group], *pieces) for group in groups]
     return [batch for batch in batches if len(batch.gold)]
 
@@ -244,7 +244,13 @@ def _width(sample: Sample, pieces: Pieces) -> int:
     return min(2 + sum(len(pieces.of(part)) for part in parts), LONGEST)
 
 
-def _groups(widths: Sequence[int], batch_tokens: int) -> list[range]:
+def groups_of(widths: Sequence[int], batch_tokens: int) -> list[range]:
+    """Neighbours whose padded tokens fit a batch; one that alone does not has its own.
+
+    Args:
+        widths: Tokens of each sample, ascending.
+        batch_tokens: Tokens in a batch, padding included, at most.
+    """
     groups: list[range] = []
     for index, width in enumerate(widths):  # shortest first: the last one is the widest
         if groups and (index + 1 - groups[-1].start) * width <= batch_tokens:

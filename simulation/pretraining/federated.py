@@ -1,16 +1,18 @@
 """The same training, federated: one silo per language, Adam on the server.
 
-The recipe is that of multilingual federated masked-language training over silos of health texts:
-every round every silo trains from the server's weights by SGD, without state of its own, and the
-server takes the mean of what changed, weighted by samples, for a gradient.
+The recipe is that of multilingual federated masked-language training over silos of health texts,
+the preset `silos` of a run: every round every silo trains from the server's weights by SGD, without
+state of its own, and the server takes the mean of what changed, weighted by samples, for a
+gradient. Draws, mean and server step are the runs' own code; rates are for weights that start from
+random numbers.
 
 The same seed, silos and machine give the same weights bit for bit, interrupted or not.
 """
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,56 +20,23 @@ import torch
 from torch import nn
 from transformers import BertForMaskedLM
 
+from coordinator.presets import SILOS
 from coordinator.rounds.learning.adaptive import MEAN, SQUARE, STEPS, Adaptive, adam
+from coordinator.rounds.learning.mean import weighted_mean
 from coordinator.rounds.learning.memory import Memory
-from coordinator.rounds.learning.rates import Rates
-from edge_client.wire.seeds import derive_seed
+from coordinator.rounds.learning.settings import Learning
+from edge_client.wire.tensors import AdapterState
 from simulation.pretraining.checkpoint import Checkpoint, Limits, Progress
 from simulation.pretraining.course import CourseBatch
+from simulation.pretraining.silo import RECIPE, Silo
 from simulation.pretraining.student import batch_loss, identity_of
 
 SERVER_LR = 2e-3
 CLIENT_LR = 0.5
-LEAST_SAMPLES = 500
-SHARE_OF_SAMPLES = 0.8e-4
-# Adam as Kingma and Ba 2015 (arXiv:1412.6980) have it: corrected for means that start at zero.
-RATES = Rates(SERVER_LR, beta_1=0.9, beta_2=0.999, tau=1e-8, is_corrected=True)
+# The rate falls with the time where that is what the run is limited by, so not by rounds.
+RATES = replace(Learning(**SILOS["learning"]).rates, lr=SERVER_LR, decay="none")
 
 State = Mapping[str, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Silo:
-    """The texts of one language.
-
-    Attributes:
-        language: The name of the language.
-        course: The silo's batches.
-    """
-
-    language: str
-    course: Sequence[CourseBatch]
-
-    @property
-    def num_examples(self) -> int:
-        """Samples of its course: the silo's weight."""
-        return sum(len(batch.student.ids) for batch in self.course)
-
-    def batches_of(self, round_index: int, seed: int) -> list[CourseBatch]:
-        """What it learns from in a round: at least max(500, 0.8e-4 N) samples, or all it has.
-
-        Whole batches in an order of the round's own, without repetition. Depends on nothing but
-        the language, the round and the seed: a silo keeps no state.
-        """
-        wanted = max(LEAST_SAMPLES, SHARE_OF_SAMPLES * self.num_examples)
-        derived = derive_seed(seed, "silo", self.language, round_index)
-        order = torch.randperm(len(self.course), generator=torch.Generator().manual_seed(derived))
-        chosen: list[CourseBatch] = []
-        for index in order.tolist():
-            if sum(len(batch.student.ids) for batch in chosen) >= wanted:
-                break
-            chosen.append(self.course[index])
-        return chosen
 
 
 def train_federated(
@@ -95,7 +64,7 @@ def train_federated(
     """
     texts = (number for silo in silos for number in identity_of(silo.course))
     size = student.config.vocab_size, student.config.hidden_size
-    kept = Checkpoint(checkpoint, [seed, *size, *texts])
+    kept = Checkpoint(checkpoint, [seed, RECIPE.least_samples, *size, *texts])
     weights = {name: p.detach().clone() for name, p in student.named_parameters()}
     memory: Memory = {}
     run = Progress(0, 0.0, 0.0, math.nan)
@@ -118,30 +87,27 @@ def train_federated(
     return run
 
 
-def samples_of_rounds(silos: Sequence[Silo], rounds: int, seed: int) -> int:
-    """How many samples all silos read together."""
-    return sum(
-        len(batch.student.ids)
-        for round_index in range(1, rounds + 1)
-        for silo in silos
-        for batch in silo.batches_of(round_index, seed)
-    )
+def samples_of_rounds(silos: Sequence[Silo], rounds: int) -> int:
+    """How many samples all silos draw together."""
+    return rounds * sum(RECIPE.samples_of(silo.num_examples) for silo in silos)
 
 
 def _round(
     student: BertForMaskedLM, silos: Sequence[Silo], weights: State, round_index: int, seed: int
-) -> tuple[dict[str, torch.Tensor], float]:
+) -> tuple[AdapterState, float]:
     """The mean of the deltas and of the losses, weighted by N_i / sum N."""
-    examples = sum(silo.num_examples for silo in silos)
-    mean_delta = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    mean_loss = 0.0
-    for silo in silos:
-        share = silo.num_examples / examples
-        delta, loss = train_silo(student, weights, silo.batches_of(round_index, seed))
-        for name, change in delta.items():
-            mean_delta[name].add_(change, alpha=share)
-        mean_loss += share * loss
-    return mean_delta, mean_loss
+    losses: list[float] = []
+
+    def deltas() -> Iterator[tuple[AdapterState, float]]:
+        for silo in silos:
+            delta, loss = train_silo(student, weights, silo.batches_of(round_index, seed))
+            losses.append(loss)
+            yield _arrays(delta), float(silo.num_examples)
+
+    mean_delta = weighted_mean(deltas())
+    examples = [silo.num_examples for silo in silos]
+    weighed = sum(loss * many for loss, many in zip(losses, examples, strict=True))
+    return mean_delta, weighed / sum(examples)
 
 
 def _on(device: torch.device, state: State) -> dict[str, torch.Tensor]:
@@ -190,7 +156,7 @@ def _learn(student: BertForMaskedLM, optimizer: torch.optim.Optimizer, batch: Co
 
 
 def server_step(
-    weights: State, mean_delta: State, memory: Memory, server_lr: float
+    weights: State, mean_delta: AdapterState, memory: Memory, server_lr: float
 ) -> tuple[dict[str, torch.Tensor], Memory]:
     """One step of Adam on the server, the coordinator's (`rounds.learning.adaptive`).
 
@@ -200,14 +166,12 @@ def server_step(
         memory: What the step before left; empty before the first.
         server_lr: Learning rate of this step.
     """
-    before, delta = _arrays(weights), _arrays(mean_delta)
-    # The rate falls with the time where that is what the run is limited by, so not by rounds.
     optimizer = Adaptive(replace(RATES, lr=server_lr), adam)
-    after, kept = optimizer.step(before, delta, memory, 1, 1)
+    after, kept = optimizer.step(_arrays(weights), mean_delta, memory, 1, 1)
     return {name: torch.from_numpy(one).to(weights[name]) for name, one in after.items()}, kept
 
 
-def _arrays(state: State) -> dict[str, np.ndarray]:
+def _arrays(state: State) -> AdapterState:
     return {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
 
 

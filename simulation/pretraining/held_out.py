@@ -126,7 +126,7 @@ def label_log_probabilities(
     rows = []
     for start in range(0, len(texts), 32):
         examples = [Example(text) for text in texts[start : start + 32]]
-        batch = encoder.batch(encoder.prompts(examples), [-1] * len(examples))
+        batch = encoder.batch(encoder.prompts(examples))
         ids = torch.from_numpy(batch.ids).to(model.device)
         attention = torch.from_numpy(batch.attention).to(model.device)
         states = model.bert(input_ids=ids, attention_mask=attention)[0]

@@ -20,10 +20,11 @@ from simulation.pretraining.card import CardFacts, card_of, write_base
 from simulation.pretraining.checkpoint import Limits, PretrainError, Progress
 from simulation.pretraining.corpus import Corpus, Passage, read_corpus
 from simulation.pretraining.course import CourseBatch, build_course
-from simulation.pretraining.federated import Silo, samples_of_rounds, train_federated
+from simulation.pretraining.federated import samples_of_rounds, train_federated
 from simulation.pretraining.held_out import TOPICS, masked_score, read_news, zero_shot
 from simulation.pretraining.neighbours import start_from_counts
 from simulation.pretraining.recipes import Recipe, recipe_of, smoothed
+from simulation.pretraining.silo import Silo
 from simulation.pretraining.student import (
     SPREAD,
     new_student,
@@ -142,7 +143,7 @@ class Lesson:
     def samples_seen(self, steps: int, seed: int) -> int:
         """How many samples the first steps (or rounds) read."""
         if self.silos:
-            return samples_of_rounds(self.silos, steps, seed)
+            return samples_of_rounds(self.silos, steps)
         return samples_seen(self.course, steps, seed)
 
 

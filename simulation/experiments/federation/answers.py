@@ -1,13 +1,19 @@
 """Clients' answers as the coordinator takes them and notes them down."""
 
 from dataclasses import replace
+from itertools import repeat
 
 from coordinator.rounds.admission import Refusal, check_update
-from coordinator.rounds.events import Answered
+from coordinator.rounds.events import Answered, StepOpened
+from coordinator.rounds.measures import judged
+from coordinator.rounds.scoring import Score as Told
+from coordinator.rounds.scoring import scored
 from edge_client.client.state import Answer
+from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import AdapterState, Update
-from simulation.experiments.experiment import Rounds
+from simulation.experiments.federation.schedule import Rounds
+from simulation.experiments.scoring import Score, report_of
 
 
 def admitted(
@@ -21,6 +27,13 @@ def admitted(
     except Refusal as refusal:
         failed = Report(work.work_id, "failed", failure="internal")
         return Answer(failed, None, refusal.detail), None
+
+
+def told_of(opened: StepOpened, found: Score, task: Task) -> Told:
+    """What the coordinator makes of an evaluation in which each client tells of its own texts."""
+    reports = [report_of("", found, name) for name in found.by_client]
+    done = [Answered("", "done", None, report.num_examples) for report in reports]
+    return scored(opened, map(judged, done, reports, repeat(task)))
 
 
 def gate_answer(work_id: str, report: Report) -> Answered:

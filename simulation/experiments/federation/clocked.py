@@ -25,8 +25,8 @@ from coordinator.rounds.pace.step import Step
 from coordinator.rounds.state import State, evolve
 from edge_client.wire.messages import Work
 from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter, sha256
-from simulation.experiments.experiment import Rounds
 from simulation.experiments.federation.devices import Devices, SimulationError
+from simulation.experiments.federation.schedule import Rounds
 
 
 @dataclass(frozen=True)

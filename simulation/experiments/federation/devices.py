@@ -49,8 +49,17 @@ class Devices(Protocol):
     def recall(self, notes: Mapping[str, Book]) -> None:
         """Go on with notes of another time."""
 
-    def judge(self, adapter: bytes, arm: str) -> Score:
-        """Score an adapter on a client's own test texts; for nobody, on all."""
+    def judge(self, adapter: bytes, arm: str, work: Work | None = None) -> Score:
+        """Score an adapter on a client's own test texts; for nobody, on all.
+
+        Args:
+            adapter: Encoded.
+            arm: The client; empty for nobody.
+            work: An evaluation that says which share of its texts each client draws; None: all.
+        """
+
+    def check(self, adapter: bytes, arm: str) -> Score | None:
+        """Score an adapter on texts kept aside for early stopping; None where there are none."""
 
     def close(self) -> None:
         """Free the engines."""

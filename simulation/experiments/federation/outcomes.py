@@ -91,6 +91,9 @@ class Round:
         lost: Share of the mean's squared norm that the run's rank leaves out, where that is known.
         ranks: Each module's rank, where a client chose them for itself.
         between: How far a client went from the shared adapter, where it chose that.
+        kept: The round whose adapter the run would end with now, where it keeps its best one.
+        kept_score: That adapter's score by all test texts, where shares of them chose it and the
+            run may end here.
     """
 
     round_index: int
@@ -110,3 +113,5 @@ class Round:
     lost: float | None = None
     ranks: Mapping[str, int] = field(default_factory=dict)
     between: Between | None = None
+    kept: int | None = None
+    kept_score: Score | None = None

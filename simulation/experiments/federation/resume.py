@@ -12,8 +12,8 @@ from coordinator.rounds.pace.patience import Patience
 from coordinator.rounds.scoring import Good, Score
 from coordinator.rounds.state import State
 from edge_client.labelling.book import Book
-from edge_client.wire.confidences import Confidences
 from edge_client.wire.messages import Report
+from edge_client.wire.reported.confidences import Confidences
 from simulation.experiments.federation.carried import Carried
 from simulation.experiments.federation.fetched import Fetched
 
@@ -87,6 +87,11 @@ def remembered(
         carried.fetched,
     )
     return msgspec.json.encode(memory)
+
+
+def best_in(memory: bytes) -> bytes:
+    """The best adapter that a run knew of, encoded; empty where it knew none."""
+    return msgspec.json.decode(memory, type=Memory).good_adapter
 
 
 def recalled(memory: bytes, state: State) -> tuple[State, Memory]:

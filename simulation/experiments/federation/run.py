@@ -29,19 +29,25 @@ from coordinator.rounds.learning.learning import Answer as Admitted
 from coordinator.rounds.learning.learning import learn, length_of
 from coordinator.rounds.learning.memory import decode_memory
 from coordinator.rounds.learning.scaffold import scaffold_of
-from coordinator.rounds.machine import MOST_ROLLBACKS, bounded, decide, thresholds_before
+from coordinator.rounds.machine import (
+    MOST_ROLLBACKS,
+    bounded,
+    decide,
+    kept_of,
+    thresholds_before,
+)
 from coordinator.rounds.pace.patience import after_score
-from coordinator.rounds.scoring import Score as Judged
-from coordinator.rounds.state import State, evolve
+from coordinator.rounds.scoring import Good
+from coordinator.rounds.state import State, evolve, with_score
 from edge_client.codecs.codec import PLAIN
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import decode_adapter, encode_adapter, sha256
-from simulation.experiments.experiment import Rounds
-from simulation.experiments.federation.answers import admitted, gate_answer
+from simulation.experiments.federation.answers import admitted, gate_answer, told_of
 from simulation.experiments.federation.carried import Carried
 from simulation.experiments.federation.devices import Devices, SimulationError, TooFew
 from simulation.experiments.federation.outcomes import Looking, Round, Standing
 from simulation.experiments.federation.resume import recalled, remembered
+from simulation.experiments.federation.schedule import Rounds
 from simulation.experiments.hostile import Hostile, evaluations, train_answers
 from simulation.experiments.scoring import Score
 
@@ -62,7 +68,7 @@ def federate(
     """Run all rounds that are left.
 
     Going on from any standing that `on_round` was given ends in the same adapter as running
-    through.
+    through. That is the last one, or of a run that keeps its best one that.
 
     Args:
         schedule: Rounds, cohort, evaluation, labelling.
@@ -91,7 +97,9 @@ def federate(
             open_round = run.evaluate(event, open_round)
             continue
         if open_round is not None and isinstance(event, RolledBack):
-            open_round = run.rolled_back(event, open_round)
+            open_round = run.ended(run.rolled_back(event, open_round))
+        if open_round is not None and isinstance(event, Finished):
+            open_round = run.ended(open_round)
         if open_round is not None:
             on_round(open_round)
             open_round = None
@@ -101,7 +109,7 @@ def federate(
             run.label(event)
         elif isinstance(event, Finished):
             break
-    return run.standing
+    return run.result
 
 
 class _Run:
@@ -124,6 +132,7 @@ class _Run:
         self._schedule, self._template, self._devices = schedule, template, devices
         self._arm, self._first = arm, devices.start().adapter
         self._looking: Looking | None = None
+        self._judging: Work | None = None
         self._gate = Report("", "done")
         self._good, self._carried = self._first, Carried()
         self.standing = start
@@ -140,6 +149,17 @@ class _Run:
             devices.recall(known.books)
         if not schedule.is_guarded:
             self._state = replace(self._state, rollbacks=MOST_ROLLBACKS)
+
+    @property
+    def result(self) -> Standing:
+        """Where the run stands, with the adapter that it would end with."""
+        return self.standing if self.kept is None else replace(self.standing, adapter=self._good)
+
+    @property
+    def kept(self) -> int | None:
+        """The round of the best adapter, where the run keeps that and has one."""
+        is_best = self._schedule.keep == "best" and self._state.good is not None
+        return kept_of(self._schedule, self._state)[0] if is_best else None
 
     def next_event(self, names: Collection[str]) -> Event | None:
         """What is due, folded into the state."""
@@ -273,6 +293,7 @@ class _Run:
             looking=looking,
             trouble=lack,
             lost=lost,
+            kept=self.kept,
         )
 
     def _fetch(self, opened: StepOpened, adapter: bytes) -> None:
@@ -286,9 +307,16 @@ class _Run:
 
     def rolled_back(self, event: RolledBack, closed: Round) -> Round:
         """A round whose adapter was left for an earlier one, which is what the run has now."""
-        scored = self._devices.judge(self.standing.adapter, self._arm) if closed.score else None
+        known = self.standing.adapter, self._arm, self._judging
+        scored = self._devices.judge(*known) if closed.score else None
         trouble = f"back to round {event.round_index}: {event.reason}"
         return replace(closed, standing=self.standing, score=scored, trouble=trouble)
+
+    def ended(self, closed: Round) -> Round:
+        """The round that may be the last, with the score of the adapter that the run ends with."""
+        if self.kept is None or self._schedule.evaluate_share == 1.0:
+            return closed
+        return replace(closed, kept_score=self._devices.judge(self._good, self._arm))
 
     def _stand(self, adapter: bytes) -> Standing:
         """Where the run is now."""
@@ -315,25 +343,37 @@ class _Run:
             self._state = evolve(self._state, gate_answer(work_id, report))
         scored = None
         if self._schedule.is_scored(round_index):
-            scored = self._devices.judge(adapter, self._arm)
+            self._judging = self._work(opened, work_id)
+            scored = self._devices.judge(adapter, self._arm, self._judging)
         if scored is not None and self._hostile is not None:
             self._hear(opened, scored, self._hostile)
         self._state = evolve(self._state, StepClosed(self._state.adapter_sha256, 0.0))
-        if scored is not None and self._schedule.patience and self._hostile is None:
-            judged = Judged(scored.total.right, scored.total.asked, 0.0)  # nobody tells of it here
-            self._state = replace(self._state, patience=after_score(self._state.patience, judged))
+        if scored is not None and self._hostile is None:
+            is_stopping = self._schedule.patience or self._schedule.keep == "best"
+            aside = self._devices.check(adapter, self._arm) if is_stopping else None
+            self._state = self._judged(opened, aside or scored)
         self.standing = self._stand(adapter)
         told = self._state.scores.get(round_index) if self._hostile else None
         reported = told.accuracy if told else None
         if trained is None:
             before = Round(round_index, (), {}, 0, None, 0, 0, 0, 0.0, self.standing)
-            return replace(before, score=scored, reported=reported)
-        return replace(trained, standing=self.standing, score=scored, reported=reported)
+            return replace(before, score=scored, reported=reported, kept=self.kept)
+        known = replace(trained, standing=self.standing, score=scored, reported=reported)
+        return replace(known, kept=self.kept)
+
+    def _judged(self, opened: StepOpened, scored: Score) -> State:
+        """The state that knows a score which nobody told of, as far as the run goes by it."""
+        state, told = self._state, told_of(opened, scored, self._template.task)
+        if self._schedule.keep == "best":
+            state = with_score(state, Good(opened.round_index, opened.adapter_sha256, told))
+        if not self._schedule.patience:
+            return state
+        return replace(state, patience=after_score(state.patience, told))
 
     def _hear(self, opened: StepOpened, scored: Score, hostile: Hostile) -> None:
         """Every member's evaluation; what hostile ones say is not what they know."""
-        labels, index = len(self._schedule.labels), opened.round_index
-        for told in evaluations(scored, opened.members, index, labels, hostile, self._forgers):
+        task, index = self._template.task, opened.round_index
+        for told in evaluations(scored, opened.members, index, task, hostile, self._forgers):
             self._state = evolve(self._state, told)
 
     def _work(self, opened: StepOpened, work_id: str, name: str = "") -> Work:
@@ -354,4 +394,5 @@ class _Run:
             thresholds=guidance.thresholds,
             most=guidance.most,
             codec=opened.codec or PLAIN,
+            test_share=opened.test_share,
         )

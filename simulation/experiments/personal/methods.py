@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from edge_client.adapters.spec import parse_adapter
+from edge_client.adapters.spec import AdapterSpec, parse_adapter
 from edge_client.personal.methods import Beneath, Given, Own, own_adapter
 from edge_client.texts.examples import ClientData
 from edge_client.wire.tensors import decode_adapter
+from simulation.experiments.experiment import FULL
 from simulation.experiments.stage import Stage
 
 
@@ -40,12 +41,15 @@ def fitted(on: Stage, data: ClientData, seed: int, asked: Asked) -> Iterator[Own
     """
     personal, said = on.experiment.personal, on.experiment.adapter
     assert personal is not None, f"{on.experiment.name} has no personal phase"
-    given = Given(parse_adapter(said), decode_adapter(asked.shared)) if asked.shared else None
+    # Of a base whose every weight is trained there is no form: `open_engine` knows what it opens.
+    spec = AdapterSpec() if said in FULL else parse_adapter(said)
+    given = Given(spec, decode_adapter(asked.shared)) if asked.shared else None
     first = decode_adapter(asked.first) if asked.first else None
     beneath = None
     if asked.beneath:
         turns = tuple(map(decode_adapter, asked.beneath))
         beneath = Beneath(parse_adapter(personal.above), turns)
-    known = (personal.way, on.base.shape, lambda spec: on.open_engine(str(spec)), data, seed)
+    way = personal.way(on.dataset.task.kind)
+    known = (way, on.base.shape, lambda spec: on.open_engine(str(spec)), data, seed)
     with own_adapter(*known, given, first, beneath) as own:
         yield own

@@ -18,7 +18,7 @@ from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import decode_adapter, encode_adapter
 from simulation.experiments.federation.outcomes import Between, Round, Standing
 from simulation.experiments.personal.methods import Asked, fitted
-from simulation.experiments.scoring import Score, score
+from simulation.experiments.scoring import Score, judged, score
 from simulation.experiments.stage import Stage
 from simulation.population.clients import Client
 
@@ -83,11 +83,14 @@ def _between(on: Stage, own: Own, client: Client, shared: bytes) -> Between | No
         return None
     tests = [on.dataset.test[row] for row in client.test]
     way = along(own.engine, own.end, decode_adapter(shared), tests)
-    return Between(own.alpha, tuple(round(at.found.accuracy * len(tests)) for at in way))
+    right = tuple(round(at.found.accuracy * at.found.num_examples) for at in way)
+    return Between(own.alpha, right)
 
 
 def _judged(on: Stage, engine: Engine, client: Client) -> Score:
     tests = [on.dataset.test[row] for row in client.test]
+    if on.dataset.task.kind != "labels":
+        return judged(engine, tests, {client.name: np.arange(len(tests))})
     labels = {label: row for row, label in enumerate(on.dataset.task.labels)}
     gold = np.array([labels[text.label or ""] for text in tests])
     spoken = [text.language for text in tests]

@@ -10,6 +10,7 @@ from edge_client.adapters.stacks import check_beneath
 from edge_client.errors import WrongInput, demand
 from edge_client.personal.interpolation import FEWEST
 from edge_client.personal.way import BY_NET, FROM_SHARED, METHODS, UNRANKED, Method, Way
+from edge_client.texts.tasks import Kind
 from edge_client.wire.seeds import derive_seed
 
 GUIDED: tuple[Method, ...] = (*BY_NET.values(), *FROM_SHARED)  # by what rounds have trained
@@ -76,7 +77,7 @@ class Personal:
             check_beneath(parse_adapter(self.above))
         demand(0 <= self.groups <= 1000 and self.groups != 1, "personal.groups: 0, or 2 to 1000")
         try:
-            _ = self.way
+            _ = self.way("labels")
         except WrongInput as error:
             raise WrongInput(f"personal.{error}") from None
 
@@ -85,9 +86,12 @@ class Personal:
         """Labelled texts that a client must hold."""
         return FEWEST if self.method == "interpolated" else 1
 
-    @property
-    def way(self) -> Way:
-        """As a device does it."""
+    def way(self, kind: Kind) -> Way:
+        """As a device does it.
+
+        Args:
+            kind: The task's.
+        """
         return Way(
             self.method,
             rank_budget=self.rank_budget,
@@ -100,6 +104,7 @@ class Personal:
             search_lr=self.search_lr,
             by_output=self.by_output,
             level=self.level,
+            has_head=kind == "tagging",
         )
 
     def __str__(self) -> str:

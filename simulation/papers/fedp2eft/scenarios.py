@@ -13,7 +13,7 @@ from edge_client.wire.training import Training
 from simulation.datasets.dataset import XNLI_LANGUAGES
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.personal.settings import GUIDED, Personal
-from simulation.papers.mfpt import MANY
+from simulation.papers.multilingual.setting import MANY
 from simulation.papers.published.fedp2eft import SEEN, UNSEEN, WITH_FEDDPA
 from simulation.papers.published.figure import Figure, Table
 from simulation.papers.scenario import Cell, Scenario

@@ -4,11 +4,18 @@ What two methods differ by is told by the differences of runs that share all els
 difference of their means; so every table of this room shows them seed by seed.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from simulation.experiments.record import Result, mean_and_spread
 from simulation.papers.scenario import Measured
+
+# Quantiles 0.975 of Student's t by degrees of freedom from 1 on.
+T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160),
+    *(2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060),
+)
 
 
 def final(result: Result) -> float:
@@ -37,6 +44,20 @@ def paired(item: Measured, other: Measured) -> dict[str, Any]:
         "difference": mean_and_spread(gaps),
         "difference_by_seed": gaps,
     }
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of a mean, by Student's t; None of fewer than two values."""
+    if len(values) < 2:
+        return None
+    mean, spread = mean_and_spread(values)
+    half = T[min(len(values) - 2, len(T) - 1)] * spread / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
+def ends(found: Sequence[float] | None, form: str = "+.1f", unit: float = 0.01) -> str:
+    """An interval in words; `-` where too few values tell none."""
+    return " to ".join(f"{end / unit:{form}}" for end in found or ()) or "-"
 
 
 def known(shares: Sequence[float | None]) -> tuple[float, float] | None:

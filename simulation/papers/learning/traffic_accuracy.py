@@ -5,7 +5,6 @@ same seed in what travels alone. What a difference is worth is told by the 95 % 
 over seeds (Student's t); nothing is said to be within half a point unless the interval is.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from edge_client.codecs.settings import Updates
 from edge_client.tables import Column, Table, sizes
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.record import mean_and_spread
-from simulation.papers.learning.paired import differences
+from simulation.papers.learning.paired import differences, ends, interval
 from simulation.papers.learning.setting import AG_NEWS
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 from simulation.population.deal import Deal
@@ -23,11 +22,6 @@ ROUNDS, QUICK_ROUNDS = 20, 4
 PLAIN = "float32"
 CODECS = (PLAIN, "int8", "int4", "topk:0.01")
 WITHIN = 0.005
-# Quantiles 0.975 of Student's t by degrees of freedom from 1 on.
-T = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160),
-    *(2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060),
-)
 NOTES = (
     "AG News, 256 labels on 32 clients evenly, 5 clients a round, 2 local epochs, batch 4, AdamW, "
     "lr 0.005, LoRA of rank 8 on queries and values",
@@ -86,7 +80,7 @@ def traffic_table(found: Sequence[Measured]) -> tuple[Table, Any]:
             str(one["ways"]),
             _percent(one["accuracy"][0]),
             _percent(one["difference"], "+"),
-            _interval(one["interval"]),
+            ends(one["interval"], "+.2f"),
             ", ".join(_percent(each, "+") for each in one["difference_by_seed"]),
             str(one["is_within"]),
             up,
@@ -110,7 +104,7 @@ def traffic_table(found: Sequence[Measured]) -> tuple[Table, Any]:
 
 def _told(item: Measured, first: Measured) -> dict[str, Any]:
     gaps = differences(item, first)
-    low, high = interval(gaps)
+    found = interval(gaps)
     up, down = item.total("bytes_up"), item.total("bytes_down")
     return {
         "codec": item.cell.row,
@@ -118,22 +112,13 @@ def _told(item: Measured, first: Measured) -> dict[str, Any]:
         "accuracy": item.accuracy(),
         "difference": mean_and_spread(gaps)[0],
         "difference_by_seed": gaps,
-        "interval": (low, high),
-        "is_within": within(low, high),
+        "interval": found,
+        "is_within": within(*found) if found else "not shown",
         "bytes_up": round(up),
         "bytes_down": round(down),
         "share_up": up / first.total("bytes_up"),
         "share_down": down / first.total("bytes_down"),
     }
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of a mean, by Student's t; without end on both sides for one value."""
-    mean, spread = mean_and_spread(values)
-    if len(values) < 2:
-        return -math.inf, math.inf
-    half = T[min(len(values) - 2, len(T) - 1)] * spread / math.sqrt(len(values))
-    return mean - half, mean + half
 
 
 def within(low: float, high: float) -> str:
@@ -145,7 +130,3 @@ def within(low: float, high: float) -> str:
 
 def _percent(value: float, sign: str = "") -> str:
     return f"{100 * value:{sign}.2f}"
-
-
-def _interval(ends: tuple[float, float]) -> str:
-    return "-" if math.isinf(ends[0]) else f"{_percent(ends[0], '+')} to {_percent(ends[1], '+')}"

@@ -9,7 +9,11 @@ from simulation.papers.published.figure import Figure, Paper, Setting, read_tabl
 
 PAPER = Paper("Multilingual Federated Prompt Tuning", "ICLR'24, arXiv:2507.03003")
 PROMPT_INIT = "Predict the category given the following news article"  # appendix B
-_COMMON = "XLM-R base, learning rate 1e-3, early stopping after 5 epochs without gain, 512 tokens"
+PATIENCE = 5  # epochs without gain that end training, appendix C
+_COMMON = (
+    f"XLM-R base, learning rate 1e-3, early stopping after {PATIENCE} epochs without gain, 512 "
+    "tokens"
+)
 LANGUAGES = ("en", "es", "fr", "de", "ru")
 NEWS = read_table(
     PAPER,

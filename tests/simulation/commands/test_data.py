@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.texts.examples import Example
+from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, TaskError, read_task, task_toml
 from simulation.commands.data import summary, write_dataset
 from simulation.datasets.catalogue import read_dataset, read_local
@@ -60,6 +61,17 @@ def test_the_summary_counts_labels_and_languages() -> None:
     found = summary(SET)
     assert found["labels"] == {"train": {"cat": 1, "dog": 1}, "test": {"cat": 1, "dog": 0}}
     assert found["languages"] == {"train": {"eng": 1, "hau": 1}, "test": {"eng": 1}}
+
+
+def test_tagged_sets_are_counted_by_entities_and_not_written_as_texts_with_labels(
+    tmp_path: Path,
+) -> None:
+    text = Example("an aspirin", language="en", words=("an", "aspirin"), tags=("O", "B-Drug"))
+    task = Task("drugs", ("Drug",), kind="tagging")
+    tagged = DataSet("drugs", task, (text, text), (text,), "here", "none", "0" * 64, ())
+    assert summary(tagged)["labels"] == {"train": {"Drug": 2}, "test": {"Drug": 1}}
+    with pytest.raises(DataError, match="drugs is of kind tagging; leave --out out"):
+        write_dataset(tmp_path, tagged)
 
 
 def test_own_files_are_shown_and_json_comes_last(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
 from edge_client.texts.examples import read_folder
+from edge_client.texts.tasks import Labels
 from tests.command_line import Done, smidgen
 
 LANGUAGES = ("eng", "hau", "swa")
@@ -47,7 +48,7 @@ def test_few_shot_folders_hold_what_the_last_line_says(data: Path) -> None:
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout.splitlines()[-1])
     folders = sorted(path for path in out.iterdir() if path.is_dir())
-    found = [read_folder(folder, ("a", "b")) for folder in folders]
+    found = [read_folder(folder, Labels(("a", "b"))) for folder in folders]
     assert len(found) == summary["clients"] == 8
     assert [bool(client.labelled) for client in found] == [True] * 3 + [False] * 5
     assert sum(len(client.labelled) for client in found) == summary["labelled"] == 12
@@ -61,7 +62,7 @@ def test_a_language_is_a_silo_and_is_kept_in_the_files(data: Path) -> None:
     out = data.parent / "out"
     assert run(data, "--test", data, "--by", "language", "--out", out).exit_code == 0
     for language in LANGUAGES:
-        silo = read_folder(out / language, ("a", "b"))
+        silo = read_folder(out / language, Labels(("a", "b")))
         assert {example.language for example in (*silo.labelled, *silo.test)} == {language}
         assert len(silo.labelled) == len(silo.test) == 40
 
@@ -71,7 +72,7 @@ def test_any_column_can_make_silos(data: Path) -> None:
     assert run(data, "--by", "home", "--out", out).exit_code == 0
     homes = sorted(path.name for path in out.iterdir() if path.is_dir())
     assert homes == [f"home {number}" for number in range(5)]
-    assert len(read_folder(out / "home 3", ("a", "b")).labelled) == 24
+    assert len(read_folder(out / "home 3", Labels(("a", "b"))).labelled) == 24
 
 
 def test_several_files_are_one_set_and_the_same_twice(data: Path) -> None:

@@ -12,7 +12,8 @@ from edge_client.texts.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, task_toml
 from edge_client.texts.tokens import Tokens
-from simulation.datasets.catalogue import NAMES, VARIABLE, read_dataset, read_local
+from simulation.datasets import known
+from simulation.datasets.catalogue import VARIABLE, read_dataset, read_local
 from simulation.datasets.dataset import DataSet, disjoint, likeness
 from simulation.datasets.known import HYPOTHESES, drawn, is_test_premise
 from tests.conftest import SHARED, shared
@@ -204,7 +205,7 @@ FEW = {"masakhanews": ("lin", "yor"), "xnli": ("en", "sw")}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", known.READERS)
 def test_every_shared_set_reads_twice_the_same(name: str) -> None:
     data = read(name, *FEW.get(name, ()))
     assert data == read(name, *FEW.get(name, ()))

@@ -47,7 +47,10 @@ def test_all_that_it_needs_is_looked_for_first(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-def test_every_part_of_it_tells_how_far_it_is(tiny_base: Base, tmp_path: Path) -> None:
+def test_every_part_of_it_tells_how_far_it_is(
+    tiny_base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMIDGEN_DATABASE", "postgresql://nobody@127.0.0.1:1/fleet")  # not its own
     steps: list[Step] = []
     run_demo(setting(tmp_path / "out", tiny_base), devices(tmp_path / "data"), steps.append)
     assert list(dict.fromkeys(step.stage for step in steps)) == [RUN, ALONE, SCORE]

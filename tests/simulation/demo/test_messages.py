@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.texts.examples import read_folder
-from edge_client.texts.tasks import read_task
+from edge_client.texts.tasks import Labels, read_task
 from simulation.demo.compose import LANGUAGES, Phrases, compose, likeness, read_phrases
 from simulation.demo.messages import (
     DATA,
@@ -148,7 +148,7 @@ def test_a_client_folder_reads_back_as_its_part_of_the_file(
 ) -> None:
     (folder,) = write_client_folders(tmp_path, {"hub-07": ["hub-07"]})
     mine = [m for m in messages if m.device == "hub-07"]
-    data = read_folder(folder, read_task(folder / "task.toml").labels)
+    data = read_folder(folder, read_task(folder / "task.toml"))
     assert [e.text for e in data.labelled] == [m.text for m in mine if m.split == "train"]
     assert [e.text for e in data.unlabelled] == [m.text for m in mine if m.split == "unlabelled"]
     assert [e.label for e in data.test] == [m.label for m in mine if m.split == "test"]
@@ -164,15 +164,15 @@ def test_an_unlabelled_file_has_no_label_column(tmp_path: Path) -> None:
 def test_fewer_labels_are_the_first_ones(tmp_path: Path) -> None:
     folders = write_client_folders(tmp_path / "few", {d: [d] for d in DEVICES}, labels_per_device=8)
     (whole,) = write_client_folders(tmp_path / "all", {"hub-02": ["hub-02"]})
-    few = read_folder(folders[1], LABELS)
+    few = read_folder(folders[1], Labels(LABELS))
     assert [folder.name for folder in folders] == list(DEVICES)
-    assert few.labelled == read_folder(whole, LABELS).labelled[:8]
-    assert few.test == read_folder(whole, LABELS).test
+    assert few.labelled == read_folder(whole, Labels(LABELS)).labelled[:8]
+    assert few.test == read_folder(whole, Labels(LABELS)).test
 
 
 def test_the_four_homes_share_out_all_writers_and_know_different_labels(tmp_path: Path) -> None:
     folders = write_client_folders(tmp_path, HOMES, labels_per_device=8)
-    data = [read_folder(folder, LABELS) for folder in folders]
+    data = [read_folder(folder, Labels(LABELS)) for folder in folders]
     assert sorted(device for home in HOMES.values() for device in home) == list(DEVICES)
     assert [len(home.labelled) for home in data] == [24] * 4
     assert [{e.language for e in home.test} for home in data] == [{"en"}, {"en"}, {"es"}, {"fr"}]

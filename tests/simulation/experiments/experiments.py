@@ -1,11 +1,13 @@
 """A small experiment on a tiny base, written as a data set that `read_dataset` does not know."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from edge_client.bases.base import Base
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
+from edge_client.texts.formats.written import write_tagged
+from edge_client.texts.tasks import Task, task_toml
 from edge_client.wire.training import Training
 from simulation.datasets.dataset import DataSet
 from simulation.experiments.experiment import Experiment
@@ -34,6 +36,20 @@ def small(base: Base, **said: Any) -> Experiment:
         seed=7,
     )
     return replace(usual, **said)
+
+
+def tagging_in(folder: Path) -> str:
+    """A set of one's own of tagged words in two languages; how an experiment names it."""
+    folder.mkdir()
+    for part, count in (("train", 8), ("test", 4)):
+        texts = [
+            Example("", language=language, words=(word, part, str(n)), tags=("B-Room", "O", "O"))
+            for language, word in (("eng", "door"), ("hau", "rain"))
+            for n in range(count)
+        ]
+        write_tagged(folder / f"{part}.jsonl", texts)
+    (folder / "task.toml").write_text(task_toml(Task("rooms", ("Room",), kind="tagging")))
+    return f"folder:{folder}"
 
 
 def texts_of(task: Task, train: tuple[Example, ...] = ALL) -> DataSet:

@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 
 from coordinator.rounds.selection import cohort
 from edge_client.texts.ready_tasks import AG_NEWS
-from simulation.experiments.experiment import (
-    Experiment,
-    ExperimentError,
-    read_experiment,
-    schedule_of,
-)
+from edge_client.wire.labelling import Labelling
+from simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
+from simulation.experiments.federation.schedule import schedule_of
 from simulation.population.deal import Deal
 
 EXPERIMENT = """
@@ -70,6 +67,8 @@ def test_a_file_says_it_all(tmp_path: Path) -> None:
         ("patience = -1", "patience: 0 to 1000000"),
         ("patience = 2\nevaluate_every = 0", "patience: counts evaluations of the test texts"),
         ("patience = 2\n[labelling]\ninfer_every = 1", "and no labelling, is expected"),
+        ("dev_texts = 5", "dev_texts: patience or keep = best"),
+        ("fewer = [['hau', 3]]", "fewer: languages that `languages` names"),
         ("ranks = [2, 8]\n" + SCAFFOLD, "ranks: learning: lora_mean `product`"),
         (SCAFFOLD + PRODUCT, "scaffold: .* leave lora_mean = product out"),
         (
@@ -117,12 +116,33 @@ def test_whole_numbers_are_numbers() -> None:
     assert key(said[0]) == key(said[1])
 
 
+def test_a_pattern_that_is_not_said_names_no_other_result() -> None:
+    first = Experiment("a", "ag_news")
+    assert key(replace(first, pattern="")) == key(first)
+    assert key(replace(first, pattern="[MASK] - {text}")) != key(first)
+
+
 @given(st.integers(1, 500), st.integers(0, 500))
 def test_as_many_are_asked_as_the_cohort_says_or_all_there_are(able: int, asked: int) -> None:
     schedule = schedule_of(Experiment("a", "ag_news", cohort=asked), able)
     names = [f"client-{number}" for number in range(able)]
     found = cohort(names, schedule.fraction, str(schedule.seed), 1, 1)
     assert len(found) == (min(asked, able) if asked else able)
+
+
+def test_a_preset_stands_beneath_what_an_experiment_says(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text('preset = "silos"\ndataset = "ag_news"\nrounds = 5\n[training]\nlr = 0.1\n')
+    found = read_experiment(path)
+    assert (found.keep, found.evaluate_share, found.evaluate_every) == ("best", 0.1, 5)
+    assert (found.training.lr, found.training.least_samples) == (0.1, 500)
+    assert key(found) != key(replace(found, training=replace(found.training, least_samples=100)))
+
+
+def test_shares_and_the_best_adapter_are_of_test_texts_not_of_a_gate() -> None:
+    for said in ({"keep": "best"}, {"evaluate_share": 0.5}):
+        with pytest.raises(ExperimentError, match="leave out one of the two"):
+            Experiment("a", "ag_news", labelling=Labelling(), **said)
 
 
 def test_an_experiment_keeps_its_key() -> None:

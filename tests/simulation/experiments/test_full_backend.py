@@ -86,3 +86,14 @@ def test_texts_are_read_whole_or_not_at_all(
     assert (engine.read(TEXTS) == plain).all() and (engine.predict(TEXTS) == plain).all()
     with pytest.raises(EngineError, match="early exit needs an adapter"):
         engine.read(TEXTS, Recorder())
+
+
+def test_gradients_are_those_that_a_step_follows(tiny_base: Base) -> None:
+    task = Task("words", kind="mlm")
+    training = Training(lr=0.5, tokens=48, optimizer="sgd")
+    engine = open_full(tiny_base, task, training, has_head=False, seed=0)
+    before, batch = engine.adapter(), batch_of(engine)
+    loss, gradients = engine.gradients(batch)
+    assert loss == engine.train_step(batch).loss
+    for name, after in engine.adapter().items():
+        np.testing.assert_allclose(after, before[name] - 0.5 * gradients[name], atol=1e-6)

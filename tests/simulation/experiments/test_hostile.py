@@ -7,18 +7,32 @@ import pytest
 
 pytest.importorskip("fastapi")
 
+from coordinator.rounds.admission import Refusal
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.measures import ratio_of
 from edge_client.errors import WrongInput
+from edge_client.texts.tasks import Task
 from edge_client.wire.messages import PROTOCOL, Work
+from edge_client.wire.reported.entities import Entities
 from edge_client.wire.tensors import decode_adapter, encode_adapter
 from edge_client.wire.training import Training
-from simulation.experiments.experiment import Experiment, ExperimentError, Rounds, read_experiment
+from simulation.demo.messages import TASK
+from simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
 from simulation.experiments.federation.outcomes import Round
 from simulation.experiments.federation.run import federate
-from simulation.experiments.hostile import ATTACKS, Attack, Hostile, told_texts, without_tests
+from simulation.experiments.federation.schedule import Rounds
+from simulation.experiments.hostile import (
+    ATTACKS,
+    CLAIMED_TESTS,
+    Attack,
+    Hostile,
+    evaluations,
+    told_texts,
+    without_tests,
+)
 from simulation.experiments.scoring import Score, Tally
-from simulation.experiments.zero_compute import ADDED, TASK, Echoes
+from simulation.experiments.zero_compute import ADDED, Echoes
 from simulation.papers.learning.attacks import MEANS
 from simulation.population.clients import Client
 from simulation.population.deal import Deal
@@ -30,13 +44,14 @@ PROGRESS: dict[Attack, float] = {  # docs/results/hostile.md has them too
     **{"absent": 1.0, "huge": 1.21, "scaled": 1.21, "noise": 0.9, "flipped": 0.8},
     **{"claims": 0.75, "evaluations": 1.0, "together": 0.59},
 }
+LIARS = (Hostile(1, "evaluations"), frozenset({"b"}))
 UPDATES: list[Attack] = ["huge", "scaled", "noise", "claims", "together"]
 
 
 class Judged(Echoes):
     """Devices that add 0.01; each holds ten test texts, half of which are answered right."""
 
-    def judge(self, adapter: bytes, arm: str) -> Score:
+    def judge(self, adapter: bytes, arm: str, work: Work | None = None) -> Score:
         own = {name: Tally(5, 10) for name in NAMES if name not in LAST}
         return Score(Tally(45, 90), None, {}, own)
 
@@ -118,6 +133,19 @@ def test_false_evaluations_are_not_all_that_is_heard() -> None:
 
 def test_without_a_lie_what_is_reported_is_the_truth() -> None:
     assert [one.reported for one in rounds_with("flipped", is_resisted=True)] == [0.5] * 4
+
+
+def test_honest_devices_that_tag_are_heard_beside_a_liar() -> None:
+    task, mine = Task("rooms", ("Place", "Time"), kind="tagging"), Entities((3, 1), (2, 0), (1, 0))
+    own = {"a": Tally(8, 10), "b": Tally(8, 10)}
+    score = Score(Tally(16, 20), 0.4, {}, own, losses_by_client=dict.fromkeys(own, 0.4))
+    score = replace(score, entities_by_client=dict.fromkeys(own, mine))
+    members = [("1", "a"), ("2", "b"), ("3", "c")]
+    told = evaluations(score, members, 1, task, *LIARS)
+    assert [ratio_of(one) for one in told] == [(2, 6), (0, 2 * CLAIMED_TESTS), (0, 0)]
+    assert [one.loss for one in told] == [0.4, None, None] and told[0].entities == mine
+    with pytest.raises(Refusal):
+        evaluations(replace(score, entities_by_client={}), members, 1, task, *LIARS)
 
 
 def test_nobody_is_judged_by_the_texts_of_hostile_devices() -> None:

@@ -12,24 +12,12 @@ from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
 from simulation.experiments.devices import InProcess
-from simulation.experiments.experiment import Experiment, ExperimentError, schedule_of
+from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.federation.outcomes import Round
 from simulation.experiments.federation.run import federate
-from simulation.experiments.record import Result
+from simulation.experiments.federation.schedule import schedule_of
 from simulation.experiments.runner import Place, run
 from simulation.experiments.stage import Stage, gated
-from simulation.papers.labelling_cost import (
-    EVERYTHING,
-    LEVERS,
-    PACED,
-    cost,
-    cost_table,
-    label_table,
-    spent,
-    target_of,
-    until,
-)
-from simulation.papers.scenario import Cell, Measured
 from simulation.population.deal import Deal
 from tests.simulation.experiments.experiments import staged, texts_of
 from tests.simulation.experiments.test_runner import news, place, plain  # noqa: F401 - a fixture
@@ -126,41 +114,3 @@ def test_gate_texts_are_nobodys(hub_task: Task) -> None:
 def test_who_trains_alone_does_not_label(tiny_base: Base) -> None:
     with pytest.raises(ExperimentError, match="paradigm is local; federated expected"):
         labelled(tiny_base, paradigm="local")
-
-
-def measured(name: str, asked: Experiment, *results: Result) -> Measured:
-    return Measured(Cell(name, "skewed", asked), results)
-
-
-def test_the_tables_of_labels_and_of_their_cost(tiny_base: Base, place: Place) -> None:  # noqa: F811
-    every = labelled(tiny_base, labelling=replace(EVERYTHING, confidence=0.5))
-    paced = labelled(tiny_base, labelling=replace(PACED, confidence=0.5, compute_share=1.0))
-    found = [
-        measured("unpaced", every, run(every, place)),
-        measured("all together", paced, run(paced, place)),
-    ]
-    _, rows = cost_table(found)
-    assert [row["row"] for row in rows] == ["unpaced", "all together"]
-    assert rows[0]["share_of_unpaced"] == 1.0 and rows[0]["reached"] == 1
-    _, held = label_table(found)
-    assert [row["round"] for row in held] == [1, 2, 3, 1, 3]  # every 2nd round
-
-
-def test_what_was_spent_until_the_target_adds_up(tiny_base: Base, place: Place) -> None:  # noqa: F811
-    result = run(labelled(tiny_base), place)
-    whole = spent(result.rows)
-    assert whole.total == sum(row.all_forwards for row in result.rows)
-    assert until(result, 0.0) == whole and until(result, 1.1) is None
-    assert 0.0 <= target_of(result) <= 1.0 and 0.0 < whole.labelling_share < 1.0
-
-
-@pytest.mark.parametrize("quick", [True, False])
-def test_each_lever_changes_one_thing(quick: bool) -> None:
-    chosen = cost("embedded", "ag_news", "lora:8", quick)
-    rows = [cell.row for cell in chosen.cells]
-    assert rows[-3:] == ["top layers, cached", "all but f and n", "all together"]
-    for labelling in LEVERS.values():
-        names = {name for name, value in vars(labelling).items() if vars(EVERYTHING)[name] != value}
-        assert len(names) == 1 or names == {"keep_first", "keep_last"}
-    with pytest.raises(ExperimentError, match="lora:R or bias is expected"):
-        cost("embedded", "ag_news", "prompt:8", quick)

@@ -2,6 +2,7 @@ import gzip
 import json
 import multiprocessing
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,22 @@ from safetensors.numpy import load_file, save_file
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
+from coordinator.rounds.learning.settings import Learning
 from edge_client.bases.base import Base, BaseError, open_base
 from edge_client.errors import Failed, WrongInput
 from edge_client.texts.examples import Example
 from edge_client.texts.rows import DataError
-from edge_client.texts.tasks import Task
+from edge_client.texts.tasks import Task, TaskError, task_toml
+from edge_client.wire.labelling import Labelling
+from edge_client.wire.tensors import sha256
+from edge_client.wire.training import Training
 from simulation.datasets.catalogue import read_dataset
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import Record, RecordError, Row, read_rows
-from simulation.experiments.runner import Place, run, run_all
-from simulation.experiments.stage import judged
+from simulation.experiments.devices import InProcess
+from simulation.experiments.experiment import Experiment, ExperimentError
+from simulation.experiments.record import Record, RecordError, Result, Row, kept_adapter, read_rows
+from simulation.experiments.runner import Place, finished, run, run_all
+from simulation.experiments.scoring import Score, Tally
+from simulation.experiments.stage import judged, stage, trained_on
 from simulation.population.deal import Deal
 from tests.breadth import first_fast
 from tests.simulation.experiments.experiments import small, texts_of
@@ -68,6 +75,17 @@ def test_a_run_gives_equal_rows_on_any_number_of_processes(
     assert plain(alone[0].rows) != plain(alone[1].rows)
 
 
+def test_a_pattern_is_asked_in_place_of_the_sets(tiny_base: Base, place: Place) -> None:
+    plain = news(tiny_base)
+    asked = replace(plain, pattern="{text} ( [MASK] )")
+    stages = [stage(one, place.data) for one in (plain, asked)]
+    assert stages[1].dataset.task.asked() == (asked.pattern,)
+    assert stages[0].dataset.task.labels == stages[1].dataset.task.labels
+    assert stages[0].key != stages[1].key
+    with pytest.raises(TaskError, match="exactly one"):
+        stage(replace(plain, pattern="no mask {text}"), place.data)
+
+
 def test_a_finished_experiment_is_not_run_again(tiny_base: Base, place: Place) -> None:
     first = run(news(tiny_base), place)
     assert run(news(tiny_base, name="by another name"), place).rows == first.rows
@@ -93,6 +111,65 @@ def test_a_run_cut_anywhere_ends_as_if_it_had_not_been(
         file.write('{"arm": "", "round')
     assert plain(run(news(tiny_base, rounds=3), cut).rows) == plain(through.rows)
     assert len(list(folder.glob("*.safetensors"))) == 1
+
+
+def test_an_experiment_that_keeps_its_best_adapter_is_judged_by_that_and_hands_it_on(
+    tiny_base: Base, place: Place
+) -> None:
+    training = Training(epochs=2, batch=2, lr=0.5, tokens=32)  # too fast
+    said = {"rounds": 3, "training": training, "keep": "best"}
+    result = run(news(tiny_base, **said), place)
+    scores = [row.score.total.right for row in result.rows if row.score]
+    best = max(range(4), key=lambda index: (scores[index], index))
+    assert result.rows[-1].kept == best < 3
+    assert result.final().total.right == max(scores)
+    [folder] = place.out.iterdir()
+    assert sha256(kept_adapter(folder, result.rows[-1])) == result.rows[best].adapter_sha256
+    assert run(replace(result.experiment, keep="last"), place).final().total.right == scores[-1]
+
+
+def test_an_adapter_that_a_share_of_the_texts_chose_is_judged_by_all_in_the_end(
+    tiny_base: Base, place: Place
+) -> None:
+    training = Training(epochs=2, batch=2, lr=0.5, tokens=32)  # too fast
+    said = {"rounds": 3, "training": training, "keep": "best"}
+    result = run(news(tiny_base, **said, evaluate_share=0.5), place)
+    last = result.rows[-1]
+    chosen = next(row.score for row in result.rows if row.round_index == last.kept)
+    assert last.kept is not None and last.kept < 3 and chosen is not None
+    assert result.final().total.asked == 8 > chosen.total.asked
+    whole = run(news(tiny_base, **said), place).rows[last.kept].score
+    assert whole is not None and result.final().total == whole.total
+
+
+def test_an_arm_that_keeps_no_adapter_counts_by_its_last_one(tiny_base: Base) -> None:
+    def row(arm: str, index: int, right: int, kept: int | None) -> Row:
+        score = Score(Tally(right, 4), 1.0, {}, {})
+        return Row(arm, index, 1, 0, 4, 1.0, 0, 0, 0, 0.0, "", index, score, kept=kept)
+
+    rows = (row("a", 0, 3, 0), row("a", 1, 1, 0), row("b", 0, 4, None), row("b", 1, 2, None))
+    found = Result(news(tiny_base, paradigm="local", keep="best"), rows).final()
+    assert found.total == Tally(3 + 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("said", "left_out"),
+    [
+        ({"training": Training(adjusted=True)}, "leave out adjusted"),
+        ({"learning": Learning(selection="coverage")}, "leave out selection = coverage"),
+        ({"labelling": Labelling()}, "leave out labelling"),
+        ({"deal": Deal(clients=2, labelled=4)}, "leave out deal.labelled"),
+    ],
+)
+def test_what_goes_by_labels_of_texts_is_refused_where_they_have_none(
+    tiny_base: Base, tmp_path: Path, said: dict[str, Any], left_out: str
+) -> None:
+    for part in ("train", "test"):
+        (tmp_path / f"{part}.txt").write_text("".join(f"{part} {n}\n" for n in range(6)))
+    (tmp_path / "task.toml").write_text(task_toml(Task("notes", kind="mlm")))
+    asked = small(tiny_base, dataset=f"folder:{tmp_path}", **said)
+    with pytest.raises(ExperimentError, match=f"kind mlm has no labels of texts: {left_out}"):
+        run(asked, place_in(tmp_path))
 
 
 def silos(base: Base, **said: Any) -> Experiment:
@@ -227,6 +304,56 @@ def test_texts_kept_aside_are_not_trained_on(place: Place) -> None:
     few = judged(texts, "test", per_language=3)
     assert len(few.test) == 6 and few.train == texts.train
     assert judged(texts, "test", 3) == few
+
+
+def test_one_language_may_have_fewer_texts_and_others_are_kept_aside(
+    tiny_base: Base, place: Place
+) -> None:
+    texts = read_dataset("masakhanews", place.data)
+    said = news(tiny_base, languages=("eng", "hau"), train_texts=4, patience=1)
+    whole, _ = trained_on(texts, said)
+    less, aside = trained_on(texts, replace(said, fewer=(("hau", 1),), dev_texts=1))
+    assert Counter(one.language for one in less.train) == {"eng": 4, "hau": 1}
+    assert set(less.train) < set(whole.train)
+    assert Counter(one.language for one in aside) == {"eng": 1, "hau": 1}
+    assert not set(aside) & set(less.train)
+    rest, alone = trained_on(texts, replace(said, train_texts=0, dev_texts=2))
+    assert sorted(map(str, (*rest.train, *alone))) == sorted(map(str, texts.train))
+    for most, kept, why in (
+        (6, 1, "has 0 training texts of eng to keep aside; set dev_texts or train_texts to fewer"),
+        (4, 3, "has 2 training texts of eng to keep aside"),
+        (0, 7, "has 6 training texts of eng to keep aside"),
+        (0, 6, "has no text of eng left to train on; set dev_texts to fewer"),
+    ):
+        with pytest.raises(DataError, match=f"dev_texts = {kept}: masakhanews {why}"):
+            trained_on(texts, replace(said, train_texts=most, dev_texts=kept))
+
+
+def test_a_pattern_that_asks_a_second_text_where_there_is_none_is_refused(
+    tiny_base: Base, place: Place
+) -> None:
+    said = news(tiny_base, pattern="[MASK] {text_b}")
+    with pytest.raises(ExperimentError, match="masakhanews has one text in each row; ask by "):
+        stage(said, place.data)
+    assert stage(replace(said, pattern="[MASK] {text_a}"), place.data).dataset.task.patterns
+
+
+def test_early_stopping_goes_by_texts_kept_aside_and_is_the_end(
+    tiny_base: Base, place: Place
+) -> None:
+    silos = Deal(by="language", clients=0)
+    training = replace(news(tiny_base).training, lr=1e-12)  # which changes no answer
+    said = news(tiny_base, paradigm="local", deal=silos, training=training, train_texts=4)
+    said = replace(said, rounds=9, patience=2, keep="best", dev_texts=2)
+    on = stage(said, place.data)
+    devices = InProcess(on)
+    found = devices.check(devices.start().adapter, "hau")
+    devices.close()
+    assert found is not None and found.total.asked == 2 and set(found.by_client) == {"hau"}
+    assert finished(on, place) is None
+    result = run(said, place)
+    assert [row.round_index for row in result.rows if row.arm == "eng"] == [0, 1, 2]
+    assert finished(on, place) == run(said, place) == result
 
 
 def test_pairs_kept_aside_share_no_first_text_with_those_trained_on() -> None:

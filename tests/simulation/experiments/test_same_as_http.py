@@ -1,9 +1,11 @@
+import json
 import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -11,7 +13,9 @@ pytest.importorskip("fastapi")
 
 from coordinator.config import RunConfig
 from coordinator.rounds.learning.settings import Learning
-from coordinator.storage.figures import accuracies, rows
+from coordinator.rounds.machine import kept_of
+from coordinator.rounds.scoring import mean_loss
+from coordinator.storage.figures import accuracies, entities_by_round, perplexities, rows
 from coordinator.storage.store import Store
 from edge_client.adapters.nets import net_of
 from edge_client.adapters.spec import parse_adapter
@@ -21,16 +25,21 @@ from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, Identity
 from edge_client.codecs.settings import Updates
 from edge_client.engine.limits import Limits
+from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
+from edge_client.wire.figures import perplexity
 from edge_client.wire.fleet import device_id_of
 from edge_client.wire.labelling import Labelling
+from edge_client.wire.reported.entities import scores_of
 from edge_client.wire.tensors import decode_adapter, sha256
 from edge_client.wire.training import Training
 from simulation.experiments.devices import InProcess
-from simulation.experiments.experiment import schedule_of
 from simulation.experiments.federation.outcomes import Round
+from simulation.experiments.federation.resume import recalled
 from simulation.experiments.federation.run import federate
+from simulation.experiments.federation.schedule import schedule_of
 from simulation.experiments.stage import Stage, use_threads
+from simulation.population.clients import Client as Virtual
 from simulation.population.deal import Deal
 from simulation.population.folders import write_clients
 from tests.breadth import first_fast
@@ -74,6 +83,8 @@ def config_of(on: Stage) -> RunConfig:
         max_cohort=asked.cohort,
         min_clients=3,
         evaluate_every=asked.evaluate_every,
+        evaluate_share=asked.evaluate_share,
+        keep=asked.keep,
         seed=asked.seed,
         learning=asked.learning,
         labelling=asked.labelling,
@@ -81,7 +92,7 @@ def config_of(on: Stage) -> RunConfig:
 
 
 def over_http(on: Stage, tmp_path: Path) -> tuple[str, dict[int, float], str]:
-    """Of a real coordinator: hash of the last adapter, accuracy by round, and the run's secret."""
+    """Of a real coordinator: hash of its adapter, accuracy by round, and the run's secret."""
     config = config_of(on)
     write_clients(tmp_path / "data", on.dataset.train, on.dataset.test, on.population, config.task)
     with closing(Store(tmp_path / "store")) as store, serving(store, config) as live:
@@ -89,7 +100,7 @@ def over_http(on: Stage, tmp_path: Path) -> tuple[str, dict[int, float], str]:
         run = live.service.run(live.run_id)
         assert run.state.is_finished
         found = accuracies(rows(store, live.run_id))
-        return run.state.adapter_sha256, found, run.run.secret
+        return kept_of(config, run.state)[1], found, run.run.secret
 
 
 def take_part(on: Stage, url: object, token: str, folder: Path) -> None:
@@ -249,3 +260,136 @@ def test_in_process_gives_the_bytes_that_http_gives(
     assert sha256(last.adapter) == adapter
     found = [closed.score.accuracy for closed in seen if closed.score]
     assert found == pytest.approx(list(accuracy.values()), abs=1e-12)
+
+
+WORDS = ("door", "gate", "rain", "cake", "nine", "home")
+TAGGING = Task("rooms", ("Place", "Time"), kind="tagging")
+MASKED = Task("notes", kind="mlm")
+
+
+def tagged(number: int) -> Example:
+    """A text of three words, the second of which is an entity of either type."""
+    words = tuple(WORDS[(number + step) % len(WORDS)] for step in (0, 1, 3))
+    tags = ("O", f"B-{TAGGING.labels[number % 2]}", "O")
+    return Example(" ".join(words), words=words, tags=tags)
+
+
+def of_kind(on: Stage, task: Task) -> Stage:
+    """Three clients with nine texts each, and three each to be judged by."""
+    texts = tuple(tagged(number) for number in range(36))
+    if task is MASKED:
+        texts = tuple(Example(text.text) for text in texts)
+    rows, nothing = np.arange(27).reshape(3, 9), np.empty(0, np.int32)
+    population = tuple(
+        Virtual(f"client-{number + 1:04d}", mine, nothing, np.arange(3) + 3 * number)
+        for number, mine in enumerate(rows)
+    )
+    dataset = replace(on.dataset, task=task, train=texts[:27], test=texts[27:])
+    return as_devices(replace(on, dataset=dataset, population=population))
+
+
+def write_parts(folder: Path, on: Stage) -> None:
+    """The clients' texts as devices read them."""
+    for client in on.population:
+        (folder / client.name).mkdir(parents=True)
+        found = {
+            "train": (on.dataset.train, client.labelled),
+            "test": (on.dataset.test, client.test),
+        }
+        for part, (texts, chosen) in found.items():
+            mine = [texts[row] for row in chosen]
+            if on.dataset.task is MASKED:
+                name, lines = (
+                    f"{'un' if part == 'train' else ''}labelled.txt",
+                    [one.text for one in mine],
+                )
+            else:
+                name = "labelled.jsonl"
+                lines = [json.dumps({"tokens": one.words, "tags": one.tags}) for one in mine]
+            name = name if part == "train" else f"test{Path(name).suffix}"
+            (folder / client.name / name).write_text("".join(line + "\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("task", "adapter"),
+    [(TAGGING, "lora:2@q,v+head"), (MASKED, "lora:2@q,v")],
+    ids=["tagging", "mlm"],
+)
+@pytest.mark.parametrize("kind", first_fast(KINDS[::-1]))
+def test_other_kinds_of_task_are_the_same_over_http(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str, task: Task, adapter: str
+) -> None:
+    said = {"engine": kind, "dtype": "auto", "adapter": adapter, "keep": "best"} | GUARDED
+    on, seen = of_kind(staged(tiny_base, hub_task, **said), task), list[Round]()
+    use_threads(on.experiment.threads)  # sums depend on them
+    write_parts(tmp_path / "data", on)
+    with closing(Store(tmp_path / "store")) as store, serving(store, config_of(on)) as live:
+        take_part(on, live.http.base_url, live.token, tmp_path)
+        run = live.service.run(live.run_id)
+        assert run.state.is_finished
+        assert not run.state.trouble
+        table = rows(store, live.run_id)
+    names = [client.name for client in on.population]
+    with closing(InProcess(on)) as devices:
+        known = schedule_of(on.experiment, len(names), task.labels, task.kind), on.template()
+        secret = run.run.secret
+        last = federate(*known, devices.start(), names, devices, seen.append, secret=secret)
+        assert last.adapter != devices.start().adapter
+    assert sha256(last.adapter) == kept_of(config_of(on), run.state)[1]
+    assert sha256(seen[-1].standing.adapter) == run.state.adapter_sha256
+    good = recalled(seen[-1].standing.memory, run.state)[0].good
+    assert good == run.state.good and good and good.score.median_loss is not None
+    scores = {closed.round_index: closed.score for closed in seen if closed.score}
+    assert list(scores) == [0, 1, 2]
+    if task is MASKED:
+        losses = {index: mean_loss([(one.loss or 0.0, 1)]) for index, one in scores.items()}
+        told = {index: perplexity(loss) for index, loss in losses.items()}
+        assert perplexities(table, "mlm") == pytest.approx(told, rel=1e-6)
+    else:
+        told = {index: scores_of(one.entities[""]).strict for index, one in scores.items()}
+        found = {index: one.strict for index, one in entities_by_round(table).items()}
+        assert found == pytest.approx(told)
+
+
+@pytest.mark.parametrize(("task", "is_kept"), [(TAGGING, True), (MASKED, False)])
+def test_what_is_masked_anew_is_kept_in_no_cache(
+    tiny_base: Base, hub_task: Task, task: Task, is_kept: bool
+) -> None:
+    adapter = "bias/top1+head" if task is TAGGING else "bias/top1"
+    said, spent = {"engine": "onnx", "adapter": adapter, "cache_bytes": 1 << 24}, list[int]()
+    on = of_kind(staged(tiny_base, hub_task, **said), task)
+    asked = [(on.population[0].name, replace(on.template(), round_index=1))]
+    with closing(InProcess(on)) as devices:
+        for _ in range(2):
+            (answer,) = devices.do(devices.start().adapter, asked)
+            spent.append(answer.report.layer_forwards)
+    assert (spent[1] < spent[0]) == is_kept
+
+
+DRAWN = Training(epochs=1, batch=2, lr=0.05, tokens=32, least_samples=9, sample_share=0.5)
+
+
+@pytest.mark.parametrize("kind", first_fast(KINDS))
+def test_a_draw_of_texts_and_the_best_adapter_are_the_same_over_http(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+) -> None:
+    said = {"engine": kind, "dtype": "auto", "training": DRAWN, "rounds": 4, "cohort": 3}
+    kept = {"keep": "best", "evaluate_share": 0.5, "seed": 1}
+    kept |= {"learning": Learning(optimizer="fedadam", lr=0.1)}
+    on, seen = as_devices(staged(tiny_base, hub_task, **said, **kept, **GUARDED)), list[Round]()
+    use_threads(on.experiment.threads)  # sums depend on them
+    adapter, accuracy, secret = over_http(on, tmp_path)
+    names = [client.name for client in on.population]
+    schedule = schedule_of(on.experiment, len(names), hub_task.labels)
+    with closing(InProcess(on)) as devices:
+        known = schedule, on.template()
+        first = devices.start()
+        last = federate(*known, first, names, devices, seen.append, secret=secret)
+        again = federate(*known, seen[2].standing, names, devices, secret=secret)
+    assert sha256(last.adapter) == sha256(again.adapter) == adapter
+    found = [closed.score for closed in seen if closed.score]
+    assert [one.accuracy for one in found] == pytest.approx(list(accuracy.values()), abs=1e-12)
+    assert [one.total.asked for one in found] == [6, 6, 6, 6, 12]
+    assert {closed.num_examples for closed in seen[1:]} == {24}  # all texts, not those drawn
+    best = max(range(5), key=lambda index: (found[index].accuracy, index))
+    assert seen[-1].kept == best == 2 and sha256(seen[best].standing.adapter) == adapter

@@ -5,7 +5,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulation.experiments.scoring import Score, Tally, pooled, score
+from coordinator.rounds.events import Answered, StepOpened
+from coordinator.rounds.measures import judged as noted
+from coordinator.rounds.scoring import scored
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import Base
+from edge_client.client.answers import answer
+from edge_client.engine.opening import open_engine
+from edge_client.engine.scoring.evaluation import evaluate
+from edge_client.labelling.book import MemoryNotes
+from edge_client.labelling.own_texts import OwnTexts
+from edge_client.texts.examples import ClientData, Example
+from edge_client.texts.tasks import Task
+from edge_client.wire.messages import PROTOCOL, Work
+from edge_client.wire.reported.entities import Entities
+from edge_client.wire.training import Training
+from simulation.experiments.federation.answers import told_of
+from simulation.experiments.scoring import Score, Tally, judged, pooled, score, together
 
 ANSWERS = np.log(np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]))
 TALLIES = st.integers(1, 50).flatmap(
@@ -72,3 +88,67 @@ def test_an_unknown_loss_stays_unknown() -> None:
     parts = [Score(Tally(1, 1), loss, {}, {}) for loss in (0.5, None)]
     assert pooled(parts).loss is None
     assert math.isnan(Tally(0, 0).share)
+
+
+WORDS = ("the", "power", "family", "mail")
+TAGGED = tuple(
+    Example(
+        " ".join(WORDS), language=("en", "de")[n % 2], words=WORDS, tags=("O", "B-X", "I-X", "O")
+    )
+    for n in range(4)
+)
+OWNED = {"a": np.array([0, 1]), "b": np.array([2, 3])}
+ENTITIES = st.integers(0, 9).flatmap(
+    lambda most: st.builds(
+        Entities, *(st.just((most, 9)),) * 2, st.tuples(st.integers(0, most), st.just(3))
+    )
+)
+
+
+@pytest.mark.parametrize("task", [Task("w", kind="mlm"), Task("x", ("X",), kind="tagging")])
+def test_answers_of_words_add_up_over_languages_and_clients(tiny_base: Base, task: Task) -> None:
+    spec = parse_adapter("lora:2+head" if task.kind == "tagging" else "lora:2")
+    engine = open_engine("torch", tiny_base, task, spec, Training(tokens=32))
+    found = judged(engine, TAGGED, OWNED)
+    assert set(found.by_client) == {"a", "b"} and set(found.losses) == {"en", "de"}
+    assert found.total == sum(found.by_language.values(), Tally(0, 0))
+    alone = judged(engine, TAGGED[:2], {"a": OWNED["a"]})
+    assert alone.by_client == {"a": found.by_client["a"]}  # whoever else is asked
+    assert set(found.entities) == ({"en", "de"} if task.kind == "tagging" else set())
+    whole = evaluate(engine, TAGGED)
+    assert found.total.asked == whole.num_examples
+    if whole.entities is not None:
+        assert together(list(found.entities.values())) == whole.entities
+
+
+@pytest.mark.parametrize("task", [Task("w", kind="mlm"), Task("x", ("X",), kind="tagging")])
+def test_a_coordinator_makes_of_a_score_what_it_makes_of_devices_reports(
+    tiny_base: Base, task: Task
+) -> None:
+    """Clients of two languages: what is masked hangs on a text's place among all of them."""
+    spec = "lora:2+head" if task.kind == "tagging" else "lora:2"
+    engine = open_engine("torch", tiny_base, task, parse_adapter(spec), Training(tokens=32))
+    members = tuple((name, name) for name in OWNED)
+    opened, start = StepOpened("evaluate", 1, 1, "0" * 64, members, 0.0), engine.adapter()
+    known = ("small", 1, "base", spec, "own", 0, task, Training(), 0)
+    told, unknown = [], engine.encoder.unknown_share
+    for name, rows in OWNED.items():
+        work = Work(PROTOCOL, name, "evaluate", *known)
+        own = OwnTexts(ClientData((), (), tuple(TAGGED[row] for row in rows)), unknown)
+        report = answer(engine, start, own, work, name, MemoryNotes()).report
+        told.append(noted(Answered(name, "done", None, report.num_examples), report, task))
+    assert told_of(opened, judged(engine, TAGGED, OWNED), task) == scored(opened, told)
+
+
+@given(st.lists(ENTITIES, min_size=1), st.lists(ENTITIES, min_size=1))
+def test_entities_add_up_in_any_parts(some: list[Entities], more: list[Entities]) -> None:
+    assert together([together(some), together(more)]) == together([*more, *some])
+
+
+def test_losses_by_language_weigh_answers() -> None:
+    few, many = (
+        Score(Tally(0, asked), loss, {"en": Tally(0, asked)}, {}, losses={"en": loss})
+        for asked, loss in ((1, 4.0), (3, 2.0))
+    )
+    found = pooled([few, many])
+    assert found.losses == {"en": pytest.approx(2.5)} and found.loss == pytest.approx(2.5)

@@ -17,10 +17,10 @@ from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import sha256
 from edge_client.wire.training import Training
 from simulation.experiments.devices import InProcess
-from simulation.experiments.experiment import schedule_of
 from simulation.experiments.federation.outcomes import Round
 from simulation.experiments.federation.resume import recalled
 from simulation.experiments.federation.run import federate
+from simulation.experiments.federation.schedule import schedule_of
 from simulation.experiments.stage import Stage
 from simulation.population.deal import Deal
 from simulation.population.folders import write_clients
@@ -69,7 +69,9 @@ def over_http(on: Stage, folder: Path) -> Ended:
         take_part(on, served.url, served.token, folder)
         run = served.service.run(served.run_id)
         assert run.state.is_finished
-        steps = sum(store.blob_path(one.step_sha256).stat().st_size for one in run.state.kept.steps)
+        steps = sum(
+            store.blobs.path(one.step_sha256).stat().st_size for one in run.state.kept.steps
+        )
         return Ended(run.state.adapter_sha256, run.run.secret, sent(served), steps)
 
 

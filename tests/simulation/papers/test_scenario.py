@@ -10,13 +10,19 @@ pytest.importorskip("matplotlib")
 
 from edge_client.bases.base import Base
 from edge_client.tables import render
+from simulation.commands import papers
 from simulation.experiments.record import mean_and_spread
 from simulation.experiments.runner import Place, run_all
-from simulation.papers import aug_fedprompt, mfpt
-from simulation.papers.mfpt_tables import distance_table, parse_mixture, traffic_table
+from simulation.papers.few_shot import scenarios as aug_fedprompt
+from simulation.papers.few_shot.setting import Size, size_of
+from simulation.papers.index.entry import Entry, Given, Printed
+from simulation.papers.multilingual import scenarios as mfpt
+from simulation.papers.multilingual.setting import MEAN, PROMPT
+from simulation.papers.multilingual.tables import distance_table, parse_mixture, traffic_table
+from simulation.papers.multilingual.typology import TypologyError
 from simulation.papers.published.aug_fedprompt import LABELS
 from simulation.papers.published.figure import Figure, Paper, Setting
-from simulation.papers.report import Order, play
+from simulation.papers.report import Order, Piece, play
 from simulation.papers.scenario import (
     Cell,
     Measured,
@@ -28,7 +34,6 @@ from simulation.papers.scenario import (
     measured,
     summary,
 )
-from simulation.papers.typology import TypologyError
 from tests.command_line import smidgen
 from tests.simulation.experiments.test_runner import news, place, place_in  # noqa: F401 - a fixture
 
@@ -120,7 +125,7 @@ def test_mean_and_spread() -> None:
 def test_every_scenario_of_the_papers_can_be_put_together(quick: bool) -> None:
     for dataset in LABELS:
         for name in aug_fedprompt.NAMES:
-            chosen = aug_fedprompt.scenario(name, "embedded", dataset, "lora:8", quick)
+            chosen = aug_fedprompt.scenario(name, "embedded", dataset, "lora:8", size_of(quick))
             assert len({cell.experiment for cell in chosen.cells}) == len(chosen.cells) > 1
     for name in mfpt.NAMES:
         chosen = mfpt.scenario(name, "embedded", quick)
@@ -128,40 +133,47 @@ def test_every_scenario_of_the_papers_can_be_put_together(quick: bool) -> None:
 
 
 def test_every_published_figure_stands_beside_its_own_cell() -> None:
-    few_shot = aug_fedprompt.table2("embedded", "ag_news", "lora:8", quick=False)
+    few_shot = aug_fedprompt.table2("embedded", "ag_news", "lora:8", Size())
     printed = {(cell.row, cell.column): cell.published for cell in few_shot.cells}
     assert [str(figure) for figure in printed.values()] == [
-        *("None", "66.1±12.8", "64.8±3.1", "87.0±0.8", "68.4±2.4", "90.2±0.5")
+        *("None", "66.1±12.8", "64.8±3.1", "87.0±0.8", "68.4±2.4", "90.2±0.5", "90.2±0.5")
     ]
     mixed = mfpt.news_classification("embedded", quick=False)
     assert {(cell.row, cell.column): str(cell.published) for cell in mixed.cells} == {
-        ("federated LoRA", "IID"): "None",
-        ("federated LoRA", "non-IID"): "79.9",
-        ("federated prompt", "IID"): "83.6",
-        ("federated prompt", "non-IID"): "80.7",
-        ("federated full", "IID"): "88.4",
-        ("federated full", "non-IID"): "86.7",
+        ("local LoRA", mfpt.UNMIXED): "64.3",
+        ("centralised LoRA", mfpt.UNMIXED): "77.5",
+        ("local full", mfpt.UNMIXED): "86.8",
+        ("centralised full", mfpt.UNMIXED): "88.3",
+        ("federated LoRA", mfpt.IID): "None",
+        ("federated LoRA", mfpt.HALF): "None",
+        ("federated LoRA", mfpt.APART): "79.9",
+        ("federated prompt", mfpt.IID): "83.6",
+        ("federated prompt", mfpt.HALF): "None",
+        ("federated prompt", mfpt.APART): "80.7",
+        ("federated full", mfpt.IID): "88.4",
+        ("federated full", mfpt.HALF): "None",
+        ("federated full", mfpt.APART): "86.7",
     }
     for chosen in (mfpt.masakhanews("embedded", False), mfpt.xnli("embedded", False)):
         for cell in chosen.cells:
             here = cell.published_by_language
-            assert not here or set(here) == {*cell.experiment.languages, mfpt.MEAN}
+            assert not here or set(here) == {*cell.experiment.languages, MEAN}
 
 
 def test_labels_are_even_and_prompts_begin_as_in_the_papers() -> None:
-    cells = aug_fedprompt.table2("embedded", "ag_news", "lora:8", quick=False).cells
+    cells = aug_fedprompt.table2("embedded", "ag_news", "lora:8", Size()).cells
     assert {cell.experiment.deal.gamma for cell in cells} == {100.0, 0.001}
     texts = {
         cell.experiment.prompt_init
         for cell in mfpt.masakhanews("embedded", False).cells
-        if cell.experiment.adapter == mfpt.PROMPT
+        if cell.experiment.adapter == PROMPT
     }
     assert texts == {"Predict the category given the following news article"}
 
 
 @pytest.mark.parametrize("adapter", ["lora:8", "full"])
 def test_table_2_has_pseudo_labels_or_says_why_not(adapter: str) -> None:
-    chosen = aug_fedprompt.scenario("table2", "embedded", "ag_news", adapter, False)
+    chosen = aug_fedprompt.scenario("table2", "embedded", "ag_news", adapter, Size())
     has_cell = any(cell.column == aug_fedprompt.AUGMENTED for cell in chosen.cells)
     reasons = [note for note in chosen.notes if "no pseudo-labels here" in note]
     assert has_cell == (adapter == "lora:8") == (not reasons)
@@ -200,6 +212,10 @@ def test_a_mixture_is_read_or_refused() -> None:
         ("mfpt masakhanews --data none", "no folder masakhanews in none"),
         ("aug-fedprompt table2 --base nowhere/at/all --data none", "no folder ag_news in none"),
         ("aug-fedprompt table2 --adapter lora:0", "adapter 'lora:0"),
+        ("papers --more-base a/x --base b/x", "bases a/x and b/x share the name 'x'"),
+        ("aug-fedprompt fig5 --base my/embedded", "bases embedded and my/embedded share the name"),
+        ("cloze-gap --beside a/x --beside b/x", "bases a/x and b/x share the name 'x'"),
+        ("papers --only nothing", "--only 'nothing': a name, or its part before a slash"),
         ("run none.toml", "no experiment at none.toml"),
         ("zero-compute --peer fedml", "--peer fedml is not known here; flwr"),
     ],
@@ -208,3 +224,39 @@ def test_bad_input_is_one_line(line: str, message: str) -> None:
     done = smidgen("simulate", *line.split())
     assert done.exit_code == 2 and message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 or "rounds" in done.stderr
+
+
+def test_an_index_is_shown_without_running_and_nothing_at_all_is_a_failure(tmp_path: Path) -> None:
+    page = tmp_path / "papers.md"
+    asked = ("simulate", "papers", "--only", "mfpt/lengths", "--data", str(tmp_path / "none"))
+    where = (*asked, "--out", str(tmp_path / "out"), "--index", str(page))
+    shown, failed = smidgen(*where, "--show"), smidgen(*where)
+    assert shown.exit_code == 0 and "no folder masakhanews" in shown.stdout
+    assert "| prompt, 1 token | not run |" in page.read_text(encoding="utf-8")
+    assert failed.exit_code == 1 and "nothing could be run" in failed.stderr
+
+
+def test_older_results_do_not_hide_that_nothing_was_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_base: Base
+) -> None:
+    fits = scenario_of(tiny_base).cells[2]
+    too_large = replace(fits, row="top", experiment=replace(fits.experiment, adapter="bias/top9"))
+    cells = [fits]
+
+    def make(_: Given) -> Piece:
+        return Piece(Scenario("small", "a title", tuple(cells), ()))
+
+    entry = Entry("paper/small", make)
+    monkeypatch.setattr(papers, "PRINTED", (Printed("A paper", "Table 1", (entry,)),))
+    there = place_in(tmp_path)
+    whole = tmp_path / "out" / "index.md"
+    asked = ["simulate", "papers", "--seeds", "1", "--data", str(there.data), "--json"]
+    asked += ["--out", str(whole.parent)]
+    first, again = smidgen(*asked), smidgen(*asked)
+    assert first.exit_code == again.exit_code == 0 and "1 of 1 cells" in whole.read_text()
+    cells.append(too_large)
+    failed = smidgen(*asked, "--only", "paper")
+    assert failed.exit_code == 1 and "the index above says why" in failed.stderr
+    (told,) = json.loads(failed.stdout.splitlines()[-1])["entries"]
+    assert (told["whole"], told["cells"]) == (1, 2) and "top9" in told["trouble"]
+    assert "1 of 1 cells" in whole.read_text() and "1 of 2 cells" in failed.stderr

@@ -32,7 +32,7 @@ def test_labels_are_dealt_out_evenly_and_tests_are_disjoint(tmp_path: Path) -> N
     folders = write_split(
         tmp_path / "out", write(tmp_path / "d.csv", 60), None, TASK, 4, labels=16, seed=1
     )
-    data = [read_folder(folder, TASK.labels) for folder in folders]
+    data = [read_folder(folder, TASK) for folder in folders]
     for device in data:
         assert Counter(example.label for example in device.labelled) == {"a": 2, "b": 2}
     texts = [e.text for device in data for e in (*device.labelled, *device.test)]
@@ -42,10 +42,10 @@ def test_labels_are_dealt_out_evenly_and_tests_are_disjoint(tmp_path: Path) -> N
 def test_a_test_file_of_ones_own_is_dealt_out_instead_of_the_rest(tmp_path: Path) -> None:
     data, test = write(tmp_path / "d.csv", 60), write(tmp_path / "t.csv", 10)
     folders = write_split(tmp_path / "out", data, test, TASK, 4, labels=16, seed=1)
-    found = [read_folder(folder, TASK.labels) for folder in folders]
+    found = [read_folder(folder, TASK) for folder in folders]
     assert not any(client.unlabelled for client in found)
     tested = [example for client in found for example in client.test]
-    assert Counter(tested) == Counter(read_file(test, TASK.labels, labelled=True))
+    assert Counter(tested) == Counter(read_file(test, TASK, labelled=True))
 
 
 def test_equal_seeds_write_equal_files(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_folders_read_back_as_the_same_examples(tmp_path: Path) -> None:
     texts = [Example(text, text_b=text, label="a", language="amh") for text in hard]
     client = Client("swa", np.array([0, 2]), np.array([1, 3, 5]), np.array([4]))
     (folder,) = write_clients(tmp_path, texts, texts, (client,), TASK)
-    found = read_folder(folder, TASK.labels)
+    found = read_folder(folder, TASK)
     assert found.labelled == (texts[0], texts[2])
     assert found.test == (texts[4],)
     bare = [Example(text.text, text.text_b, None, text.language) for text in texts]
@@ -87,7 +87,7 @@ def test_a_part_without_texts_is_no_file(tmp_path: Path) -> None:
     client = Client("c", NONE, np.array([0]), NONE)
     (folder,) = write_clients(tmp_path, [Example("x", label="a")], [], (client,), None)
     assert [path.name for path in folder.iterdir()] == ["unlabelled.csv"]
-    assert read_folder(folder, TASK.labels) == ClientData((), (Example("x"),), ())
+    assert read_folder(folder, TASK) == ClientData((), (Example("x"),), ())
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/tmp", "a\0"])
@@ -141,8 +141,23 @@ def test_test_texts_are_capped_in_all_and_stay_spread(tmp_path: Path) -> None:
     data = write(tmp_path / "d.csv", 40)
     every = write_split(tmp_path / "every", data, None, TASK, 3, 8, seed=1)
     few = write_split(tmp_path / "few", data, None, TASK, 3, 8, seed=1, most_tests=10)
-    tests = [
-        [read_folder(folder, TASK.labels).test for folder in folders] for folders in (every, few)
-    ]
+    tests = [[read_folder(folder, TASK).test for folder in folders] for folders in (every, few)]
     assert [len(texts) for texts in tests[1]] == [4, 3, 3]
     assert all(set(mine) <= set(all_of) for all_of, mine in zip(*tests, strict=True))
+
+
+def test_tagged_texts_read_back_as_they_were_dealt(tmp_path: Path) -> None:
+    words, tags = ("Aspirin", "in # Oslo"), ("B-Drug", "O")
+    texts = [Example(" ".join(words), language="en", words=words, tags=tags)] * 3
+    client = Client("one", np.array([0]), np.array([1]), np.array([2]))
+    task = Task("drugs", ("Drug",), kind="tagging")
+    (folder,) = write_clients(tmp_path, texts, texts, (client,), task)
+    bare = Example(texts[1].text, language="en")
+    assert read_task(folder / "task.toml") == task
+    assert read_folder(folder, task) == ClientData((texts[0],), (bare,), (texts[2],))
+
+
+def test_only_labels_are_dealt_out_evenly(tmp_path: Path) -> None:
+    task = Task("drugs", ("Drug",), kind="tagging")
+    with pytest.raises(DataError, match="of kind tagging cannot be dealt out by labels"):
+        write_split(tmp_path / "out", tmp_path / "d.conll", None, task, 4, labels=16, seed=1)

@@ -1,7 +1,8 @@
 import gzip
 import json
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,15 @@ from coordinator.rounds.learning.memory import Memory
 from edge_client.bases.base import open_base
 from simulation.pretraining.checkpoint import Limits, PretrainError
 from simulation.pretraining.corpus import Passage
-from simulation.pretraining.course import build_course
+from simulation.pretraining.course import CourseBatch, build_course
 from simulation.pretraining.federated import (
-    LEAST_SAMPLES,
-    Silo,
     samples_of_rounds,
     server_step,
     train_federated,
     train_silo,
 )
 from simulation.pretraining.held_out import masked_score
+from simulation.pretraining.silo import RECIPE, Silo, regrouped
 from simulation.pretraining.student import new_student
 from simulation.pretraining.vocabulary import build_vocabulary, wordpiece
 from tests.breadth import first_fast
@@ -71,27 +71,47 @@ def test_the_server_s_adam_is_torch_s() -> None:
         theirs.grad = -delta  # the pseudo-gradient's sign
         optimizer.param_groups[0]["lr"] = server_lr
         optimizer.step()
-        ours, memory = server_step(ours, {"w": delta}, memory, server_lr)
+        ours, memory = server_step(ours, {"w": delta.numpy()}, memory, server_lr)
         # the same operations in another order: the last bits
         torch.testing.assert_close(ours["w"], theirs.detach(), rtol=1e-6, atol=1e-7)
 
 
-def test_a_round_reads_all_of_a_small_silo(federation: tuple[Tokenizer, list[Silo]]) -> None:
-    silo = federation[1][1]
-    assert silo.num_examples < LEAST_SAMPLES
-    assert len(silo.batches_of(1, seed=0)) == len(silo.course)
+def ids_of(batches: Sequence[CourseBatch]) -> list[list[list[int]]]:
+    return [batch.student.ids.tolist() for batch in batches]
 
 
-def test_a_round_reads_500_samples_of_a_large_silo_in_an_order_of_its_own(
+@pytest.mark.parametrize("times", [1, 20])
+def test_a_round_draws_as_many_samples_of_a_small_silo_as_of_a_large_one(
+    federation: tuple[Tokenizer, list[Silo]], times: int
+) -> None:
+    silo = Silo("es", [batch for _ in range(times) for batch in federation[1][1].course])
+    assert silo.num_examples == 30 * times
+    drawn = silo.batches_of(1, seed=0)
+    assert sum(len(batch.student.ids) for batch in drawn) == RECIPE.least_samples == 500
+    assert max(batch.student.ids.numel() for batch in drawn) <= 128  # the course's batches
+    assert ids_of(drawn) == ids_of(silo.batches_of(1, seed=0))
+    assert ids_of(drawn) != ids_of(silo.batches_of(2, seed=0))
+
+
+def test_samples_that_are_grouped_anew_are_the_samples_that_they_were(
     federation: tuple[Tokenizer, list[Silo]],
 ) -> None:
-    silo = Silo("en", [batch for _ in range(20) for batch in federation[1][0].course])
-    sizes = [len(batch.student.ids) for batch in silo.batches_of(1, seed=0)]
-    assert sum(sizes) >= LEAST_SAMPLES > sum(sizes[:-1])
-    assert [len(b.gold) for b in silo.batches_of(1, 0)] == [
-        len(b.gold) for b in silo.batches_of(1, 0)
-    ]
-    assert [id(b) for b in silo.batches_of(1, 0)] != [id(b) for b in silo.batches_of(2, 0)]
+    course = federation[1][0].course
+    samples = sum(len(batch.student.ids) for batch in course)
+    again = regrouped(course, [*range(samples), 0, 0], 128)
+    expected = Counter(sample for batch in course for sample in samples_in(batch))
+    [first] = samples_in(regrouped(course, [0], 128)[0])
+    expected[first] += 2
+    assert Counter(sample for batch in again for sample in samples_in(batch)) == expected
+
+
+def samples_in(batch: CourseBatch) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Each sample's ids, the columns of its masks and the tokens behind them."""
+    reading = batch.student
+    for row, length in enumerate(reading.attention.sum(dim=1).tolist()):
+        own = reading.rows == row
+        parts = reading.ids[row, :length], reading.columns[own], batch.gold[own]
+        yield tuple(tuple(part.tolist()) for part in parts)
 
 
 def test_a_delta_is_trained_minus_received(federation: tuple[Tokenizer, list[Silo]]) -> None:
@@ -125,7 +145,7 @@ def test_a_resumed_federation_ends_in_the_same_weights(
     train_federated(whole, silos, limits, 0, tmp_path / "whole.pt")
     train_federated(parts, silos, limits, 0, tmp_path / "parts.pt", stop_after=2)
     run = train_federated(again, silos, limits, 0, tmp_path / "parts.pt")
-    assert run.step == 4 and samples_of_rounds(silos, 4, 0) == 480
+    assert run.step == 4 and samples_of_rounds(silos, 4) == 4 * 2 * 500
     assert all(
         torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True)
     )
@@ -154,7 +174,7 @@ def call(data: Path, out: Path, *more: str) -> Done:
     return smidgen("simulate", "pretrain", *typed, *more)
 
 
-@pytest.mark.parametrize("more", first_fast([("--federated",), ()]))
+@pytest.mark.parametrize("more", first_fast([(), ("--federated",)]))
 def test_the_command_writes_a_multilingual_base_that_opens(
     more: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from simulation.experiments.record import Result, Row, adapter_of
 from simulation.experiments.runner import Place, run, run_all
 from simulation.experiments.stage import stage
 from simulation.population.deal import Deal
-from tests.simulation.experiments.experiments import small
+from tests.simulation.experiments.experiments import small, tagging_in
 from tests.simulation.experiments.test_runner import place_in, plain
 
 ALONE = tuple(method for method in METHODS if method not in (*GUIDED, *UNRANKED))
@@ -57,6 +57,18 @@ def test_every_client_keeps_the_budget_and_is_judged_by_its_own_texts(
         assert row.score is not None and list(row.score.by_client) == [row.arm]
         assert row.bytes_up == 0 and row.layer_forwards > 0 and row.failed == 0
     assert set(found.final().by_language) == {"eng", "hau"}
+
+
+@pytest.mark.parametrize("method", ["lora", "bt-lora", "adalora"])
+def test_one_s_own_of_a_tagger_has_a_head(tiny_base: Base, place: Place, method: Method) -> None:
+    rooms = tagging_in(place.out.parent / "rooms")
+    asked = replace(own(tiny_base, method, adapter="lora:2+head"), dataset=rooms)
+    [found] = run_all([asked], place)
+    folder = place.out / stage(asked, place.data).key
+    for row in found.rows:
+        own_adapter = decode_adapter(adapter_of(folder, row))
+        assert any("lora_" not in name for name in own_adapter) and row.failed == 0
+        assert row.score is not None and list(row.score.entities_by_client) == [row.arm]
 
 
 @pytest.mark.parametrize("method", ALONE)

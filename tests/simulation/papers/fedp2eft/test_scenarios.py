@@ -19,7 +19,7 @@ from simulation.papers.fedp2eft.scenarios import (
     SHARED,
     scenario,
 )
-from simulation.papers.mfpt import MANY
+from simulation.papers.multilingual.setting import MANY
 from tests.command_line import smidgen
 
 

@@ -15,7 +15,6 @@ from edge_client.tables import render
 from simulation.experiments.runner import run_all
 from simulation.papers.learning.traffic_accuracy import (
     CODECS,
-    interval,
     traffic_accuracy,
     traffic_table,
     within,
@@ -60,13 +59,6 @@ def test_differences_are_paired_by_seed_beside_the_bytes_that_were_sent(
         pairs = zip(item.results, found[0].results, strict=True)
         assert one["difference_by_seed"] == [a.accuracy - b.accuracy for a, b in pairs]
     assert "topk:0.01" in render(table)
-
-
-def test_an_interval_is_students() -> None:
-    low, high = interval([1.0, 2.0, 3.0, 4.0, 5.0])  # spread sqrt(2.5), 4 degrees of freedom
-    assert (low + high) / 2 == pytest.approx(3.0)
-    assert high - 3.0 == pytest.approx(2.776 * math.sqrt(2.5 / 5), abs=1e-3)
-    assert interval([1.0]) == (-math.inf, math.inf)
 
 
 @pytest.mark.parametrize(

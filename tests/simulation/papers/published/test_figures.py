@@ -5,9 +5,9 @@ import pytest
 
 from edge_client.bases.random_models import hub_config
 from simulation.datasets.catalogue import NAMES
-from simulation.papers.published import aug_fedprompt, fedp2eft, healthcare, mfpt
+from simulation.papers.multilingual.traffic import BASE, base_parameters, traffic_rows
+from simulation.papers.published import aug_fedprompt, fedp2eft, healthcare, mfpt, pet
 from simulation.papers.published.figure import Figure, Paper, Setting, Table, read_table, shown
-from simulation.papers.traffic import BASE, base_parameters, traffic_rows
 
 ROOT = Path(__file__).parents[4]
 PAPER = Paper("A paper", "somewhere")
@@ -15,7 +15,8 @@ TABLES = [
     *(aug_fedprompt.FEW_SHOT, aug_fedprompt.SYSTEM_COST),
     *(mfpt.NEWS, mfpt.XNLI, mfpt.MASAKHANEWS, mfpt.TRAFFIC),
     *(fedp2eft.SEEN, fedp2eft.UNSEEN, fedp2eft.WITH_FEDDPA),
-    *(healthcare.PERPLEXITY, healthcare.ENTITIES, healthcare.PERSONALISED),
+    *(healthcare.PERPLEXITY, healthcare.ENTITIES, healthcare.DOWNSTREAM),
+    *(healthcare.PERSONALISED, pet.IN_ONE_PLACE),
 ]
 
 
@@ -87,6 +88,17 @@ def test_skew_hurts_and_pseudo_labels_repair_it_in_every_data_set() -> None:
         assert rows["Skewed FedCLS"] < rows["Uniform FedCLS"] < rows["Uniform FedPrompt"]
         skewed = rows["Skewed FedPrompt"]
         assert skewed < min(rows["Uniform FedPrompt"], rows["Skewed w/ augment"])
+
+
+def test_cloze_is_ahead_in_one_place_and_less_with_every_label() -> None:
+    assert set(pet.COLUMN) == set(aug_fedprompt.COLUMN)
+    for column in ("AG's", "Yahoo"):
+        cells = [
+            [cell(pet.IN_ONE_PLACE, f"{labels} {kind}", column).value for labels in (10, 50, 100)]
+            for kind in ("PET", "supervised")
+        ]
+        gaps = [cloze - head for cloze, head in zip(*cells, strict=True)]
+        assert gaps == sorted(gaps, reverse=True) and gaps[-1] > 0
 
 
 def test_the_largest_gain_of_ranks_is_the_one_the_summary_names() -> None:

@@ -1,7 +1,7 @@
-"""The two of Multilingual Federated Prompt Tuning's experiments that are counted, not run.
+"""Tables of Multilingual Federated Prompt Tuning that are counted, or made of what was run.
 
 `mfpt traffic` recounts parameters and megabytes; `mfpt distance` sets each language's distance from
-the pretraining mixture beside what federation gave it.
+the pretraining mixture beside what federation gave it; `mfpt stopping` says when training ended.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from edge_client.tables import Column, Table
+from simulation.experiments.record import Row
+from simulation.papers.multilingual.traffic import TrafficRow, traffic_rows
+from simulation.papers.multilingual.typology import TypologyError, distance, table_vectors
 from simulation.papers.published.mfpt import TRAFFIC
 from simulation.papers.scenario import SUMMARY, Measured
-from simulation.papers.traffic import TrafficRow, traffic_rows
-from simulation.papers.typology import TypologyError, distance, table_vectors
 
 # The embedded base's card: passages it was taught.
 EMBEDDED_MIXTURE = {"en": 25_850.0, "es": 9_276.0, "fr": 9_334.0, "de": 3_512.0}
+WHEN = ("ended", "kept")
 
 
 def parse_mixture(text: str) -> dict[str, float]:
@@ -94,6 +96,7 @@ def distance_table(
     fars, gains = ([float(row[name]) for row in rows] for name in ("distance", "gain"))
     notes = [
         "gain: points that federation adds, the last column of accuracies less the first",
+        f"V_p: {', '.join(f'{name} {share:g}' for name, share in mixture.items())}",
         table_vectors().source,
     ]
     if len(rows) >= 8 and np.std(gains) > 0:  # of fewer a correlation says nothing
@@ -103,3 +106,37 @@ def distance_table(
     columns = [Column("language", "word"), *(Column(name) for name in names)]
     title = "language distance -log cos(v, V_p), and accuracy"
     return Table(columns, lines, title, notes, SUMMARY), rows
+
+
+def stop_table(found: Sequence[Measured]) -> tuple[Table, list[dict[str, Any]]]:
+    """After which round training ended that may end early, and which round's adapter was kept."""
+    rows: list[dict[str, Any]] = [
+        {
+            "row": item.cell.row,
+            "arm": arm,
+            "ended": [rows[-1].round_index for rows in by_seed],
+            "kept": [rows[-1].kept for rows in by_seed],
+        }
+        for item in found
+        if item.cell.experiment.patience
+        for arm, by_seed in _by_arm(item).items()
+    ]
+    lines = [
+        [one["row"], one["arm"] or "all", *(", ".join(map(str, one[key])) for key in WHEN)]
+        for one in rows
+    ]
+    columns = [Column("trained", "text"), Column("who", "word")]
+    columns += [Column("ended after, by seed"), Column("kept, by seed")]
+    return Table(columns, lines, "when training ended, in rounds", more=SUMMARY), rows
+
+
+def _by_arm(item: Measured) -> dict[str, list[list[Row]]]:
+    """Rows of each who trained one adapter, with each seed."""
+    found: dict[str, list[list[Row]]] = {}
+    for result in item.results:
+        own: dict[str, list[Row]] = {}
+        for row in result.rows:
+            own.setdefault(row.arm, []).append(row)
+        for arm, rows in own.items():
+            found.setdefault(arm, []).append(rows)
+    return dict(sorted(found.items()))

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from simulation.datasets.hub_layouts import LAYOUTS
 from simulation.datasets.known import language_folders
-from simulation.papers.typology import (
+from simulation.papers.multilingual.typology import (
     CC_100,
     TypologyError,
     Vectors,
@@ -20,7 +20,7 @@ from simulation.papers.typology import (
     table_vectors,
     uriel_vectors,
 )
-from simulation.papers.typology_table import FEATURES, LANGUAGES, SHORT
+from simulation.papers.multilingual.typology_table import FEATURES, LANGUAGES, SHORT
 from tests.conftest import shared
 
 CODES = st.sampled_from(sorted(LANGUAGES))

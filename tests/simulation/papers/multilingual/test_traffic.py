@@ -9,8 +9,7 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.bases.random_models import hub_config
 from edge_client.wire.tensors import decode_adapter, encode_adapter
-from simulation.papers.published.mfpt import LORA, PROMPT
-from simulation.papers.traffic import (
+from simulation.papers.multilingual.traffic import (
     BASE,
     CLIENTS,
     LABELS,
@@ -22,6 +21,7 @@ from simulation.papers.traffic import (
     shapes_of,
     traffic_rows,
 )
+from simulation.papers.published.mfpt import LORA, PROMPT
 
 CONFIG = hub_config(BASE)
 

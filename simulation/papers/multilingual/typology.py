@@ -20,7 +20,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from edge_client.errors import WrongInput
-from simulation.papers.typology_table import FEATURES, LANGUAGES, SHORT
+from simulation.papers.multilingual.typology_table import FEATURES, LANGUAGES, SHORT
 
 # GiB of text in CC-100, which XLM-R was pretrained on (Conneau et al. 2020, arXiv:1911.02116,
 # table 6), of those of its 100 languages that have vectors here: 1,321 of 2,394 GiB.

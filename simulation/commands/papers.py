@@ -1,0 +1,179 @@
+"""`smidgen simulate papers`: every table and figure of the papers, and an index of results."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from edge_client.bases.base import EMBEDDED
+from edge_client.errors import Failed
+from edge_client.files import write_atomically
+from simulation.api import OUT
+from simulation.commands.experiments import (
+    BaseOption,
+    DataOption,
+    JobsOption,
+    JsonOption,
+    OutOption,
+    QuickOption,
+    SeedsOption,
+    resumable,
+)
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.runner import Place, run_all
+from simulation.papers.few_shot.setting import names_of
+from simulation.papers.index.entry import Entry, Given, chosen
+from simulation.papers.index.kept import NOTHING, read_kept, write_kept
+from simulation.papers.index.page import SEEDS, page
+from simulation.papers.index.playing import Say, looked, play_all
+from simulation.papers.index.printed import PRINTED
+from simulation.papers.index.state import EntryState
+from simulation.papers.multilingual.tables import EMBEDDED_MIXTURE, parse_mixture
+from simulation.papers.multilingual.typology import distance
+from simulation.papers.report import Order
+
+ONLY = "Only this entry, or all whose names begin so (aug-fedprompt/table2); repeat."
+PRETRAINING = "Languages the multilingual base read, en=0.6,fr=0.4; by default the embedded's."
+INDEX = (
+    "Where the index is written; by default OUT/index.md, and with --only nowhere. Beside it, as "
+    ".jsonl, lie the results it is made of, which are not run again."
+)
+SHOW = "Run nothing: write and print the index of what is there."
+
+
+def papers_command(
+    only: Annotated[list[str] | None, typer.Option(help=ONLY)] = None,
+    is_shown: Annotated[bool, typer.Option("--show", help=SHOW)] = False,
+    index: Annotated[Path | None, typer.Option(help=INDEX)] = None,
+    base: BaseOption = EMBEDDED,
+    multilingual_base: Annotated[
+        str, typer.Option(help="Base of texts in several languages.")
+    ] = EMBEDDED,
+    more_base: Annotated[
+        list[str] | None, typer.Option(help="A further base where bases are compared; repeat.")
+    ] = None,
+    pretraining: Annotated[str, typer.Option(help=PRETRAINING)] = "",
+    data: DataOption = None,
+    out: OutOption = OUT,
+    seeds: SeedsOption = SEEDS,
+    jobs: JobsOption = 1,
+    quick: QuickOption = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Every table and figure of the papers beside ours, resumable, with an index of results."""
+    entries, console = chosen(PRINTED, only or ()), Console(stderr=json_output)
+    place = Place(data, out / "experiments")
+    order = Order(range(1 if quick else seeds), place, jobs, out, json_output)
+
+    def first(asked: Sequence[Experiment]) -> None:
+        run_all(asked, place, jobs)
+
+    bases = tuple(dict.fromkeys([EMBEDDED, *(more_base or ()), base]))
+    names_of(bases)  # which figure 5's rows go by
+    mixture = parse_mixture(pretraining) if pretraining else EMBEDDED_MIXTURE
+    distance(next(iter(mixture)), mixture)  # all vectors are there, before hours of work
+    # of some entries alone: not over the index of all
+    path, start = index or (None if only else out / "index.md"), time.monotonic()
+    beside = path.with_suffix(".jsonl") if path else None
+    known = read_kept(beside) if beside else NOTHING
+    given = Given(base, multilingual_base, bases, mixture, quick, order, first, known)
+    with resumable(out):
+        console.print("reading what is there", highlight=False)
+        states = looked(entries, given)
+        is_left, whole = not all(state.is_whole for state in states), _whole(states)
+
+        def kept(state: EntryState) -> None:
+            _write(path, page(PRINTED, states, given))
+            _keep(beside, states, given)
+            console.print(f"{state.entry.name}: {_state_of(state)}", markup=False)
+
+        _write(path, page(PRINTED, states, given))
+        _keep(beside, states, given)
+        if not is_shown:
+            with _bar(console, entries) as say:
+                play_all(states, given, say, kept)
+    if path is None or (is_shown and not json_output):
+        print(page(PRINTED, states, given), file=console.file)
+    if path is not None:
+        print(f"written  {path}", file=console.file)
+    if json_output:
+        print(json.dumps(_plain(states, path, time.monotonic() - start)))
+    if is_left and not is_shown and _whole(states) <= whole:
+        told = path or "the index above"
+        raise Failed(f"nothing could be run of what was left; {told} says why of each")
+
+
+def _whole(states: Sequence[EntryState]) -> int:
+    """How many cells have all their results."""
+    return sum(slot.is_whole for state in states for slot in state.cells)
+
+
+def _write(path: Path | None, text: str) -> None:
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.encode())
+
+
+def _keep(path: Path | None, states: Sequence[EntryState], given: Given) -> None:
+    """Write what there is of entries, with what was kept before."""
+    if path is None:
+        return
+    slots = [slot for state in states for slot in state.cells]
+    pairs = [pair for slot in slots for pair in zip(slot.stages, slot.results, strict=False)]
+    there = [(on, result) for on, result in pairs if result is not None]
+    write_kept(path, given.kept.with_results(there, given.order.place))
+
+
+@contextmanager
+def _bar(console: Console, entries: Sequence[Entry]) -> Iterator[Say]:
+    """Which entry of how many, how far it is, and what is left of all."""
+    of, left = TextColumn("{task.fields[of]}"), TextColumn("{task.fields[left]}")
+    columns = (TextColumn("{task.description:<46.46}"), BarColumn(20), of, left)
+    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
+        line = bar.add_task("starting", total=None, of="", left="")
+        places = {entry.name: place for place, entry in enumerate(entries, start=1)}
+
+        def say(entry: Entry, done: int, total: int, name: str, left_s: float | None) -> None:
+            said = f"{places[entry.name]}/{len(entries)} {entry.name}"
+            rounds, remains = f"{done}/{total} rounds", _left(left_s)
+            bar.update(line, description=said, completed=done, total=total, of=rounds, left=remains)
+
+        yield say
+
+
+def _left(left_s: float | None) -> str:
+    if left_s is None:
+        return ""
+    minutes = round(left_s / 60)
+    return (
+        f"about {minutes // 60} h {minutes % 60:02d} min left"
+        if minutes >= 60
+        else (f"about {minutes} min left")
+    )
+
+
+def _state_of(state: EntryState) -> str:
+    whole = sum(slot.is_whole for slot in state.cells)
+    troubles = dict.fromkeys([state.trouble, *(slot.trouble for slot in state.cells)])
+    told = "; ".join(one for one in troubles if one)
+    return f"{whole} of {len(state.cells)} cells" + (f"; {told}" if told else "")
+
+
+def _plain(states: Sequence[EntryState], path: Path | None, seconds: float) -> dict[str, object]:
+    entries = [
+        {
+            "name": state.entry.name,
+            "cells": len(state.cells),
+            "whole": sum(slot.is_whole for slot in state.cells),
+            "trouble": state.trouble or next((h.trouble for h in state.cells if h.trouble), ""),
+        }
+        for state in states
+    ]
+    return {"index": str(path) if path else None, "seconds": round(seconds, 1), "entries": entries}

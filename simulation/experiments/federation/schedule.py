@@ -1,0 +1,108 @@
+"""When whom is asked in an experiment: what the coordinator's state machine is told of it."""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.pace.settings import Asynchronous
+from edge_client.codecs.settings import Updates
+from edge_client.texts.tasks import Kind
+from edge_client.wire.labelling import Labelling
+from edge_client.wire.training import Training
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.hostile import Hostile
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """An experiment's `coordinator.rounds.schedule.Schedule` for as many clients as can train.
+
+    With labelling adapters are evaluated whenever they are scored (every `score_every` rounds) or
+    may be labelled with.
+    """
+
+    rounds: int
+    fraction: float
+    evaluate_every: int
+    seed: int
+    min_clients: int = 1
+    min_updates: int = 1
+    deadline_s: float = math.inf
+    adaptive_deadline: bool = False
+    labelling: Labelling | None = None
+    labels: tuple[str, ...] = ()
+    max_cohort: int = 0
+    over_selection: float = 1.0
+    patience: int = 0
+    asynchronous: Asynchronous | None = None
+    evaluate_cohort: int = 0
+    evaluate_share: float = 1.0
+    keep: Literal["best", "last"] = "last"
+    score_every: int = 1
+    norm_bound: float | Literal["adaptive"] = 0.0
+    max_examples: int | Literal["adaptive"] = 0
+    is_guarded: bool = False
+    training: Training = field(default_factory=Training)
+    learning: Learning = field(default_factory=Learning)
+    updates: Updates = field(default_factory=Updates)
+    hostile: Hostile | None = None
+    kind: Kind = "labels"
+
+    def is_gated(self, round_index: int) -> bool:
+        """Whether clients label right after a round, so that its adapter is judged before."""
+        every = self.labelling.infer_every if self.labelling else 0
+        return every > 0 and round_index % every == 0 and round_index < self.rounds
+
+    def is_scored(self, round_index: int) -> bool:
+        """Whether an adapter that is evaluated after a round is scored on the test texts too."""
+        every = self.score_every
+        is_due = round_index % every == 0 if every else round_index == 0
+        return is_due or round_index == self.rounds
+
+
+def schedule_of(
+    experiment: Experiment, clients: int, labels: tuple[str, ...] = (), kind: Kind = "labels"
+) -> Rounds:
+    """When whom is asked: the cohort, or all where fewer clients hold labelled texts.
+
+    With labelling, adapters are evaluated whenever somebody is about to label too.
+
+    Args:
+        experiment: What is run.
+        clients: That can train from the beginning.
+        labels: The task's labels; needed with labelling.
+        kind: The task's kind.
+    """
+    labelling, cohort = experiment.labelling, experiment.cohort
+    fraction = min(1.0, cohort / max(1, clients)) if cohort else 1.0
+    rounds = Rounds(
+        experiment.rounds,
+        fraction,
+        experiment.evaluate_every,
+        experiment.seed,
+        min_updates=experiment.learning.least,
+        patience=experiment.patience,
+        evaluate_share=experiment.evaluate_share,
+        keep=experiment.keep,
+        norm_bound=experiment.norm_bound,
+        max_examples=experiment.max_examples,
+        is_guarded=experiment.is_guarded,
+        training=experiment.training,
+        learning=experiment.learning,
+        updates=experiment.updates,
+        hostile=experiment.hostile,
+        labels=labels if experiment.hostile or experiment.keep == "best" else (),
+        kind=kind,
+    )
+    if labelling is None:
+        return rounds
+    return replace(
+        rounds,
+        fraction=1.0,
+        evaluate_every=math.gcd(labelling.infer_every, experiment.evaluate_every),
+        labelling=labelling,
+        labels=labels,
+        max_cohort=cohort,
+        score_every=experiment.evaluate_every,
+    )

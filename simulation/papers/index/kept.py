@@ -1,0 +1,140 @@
+"""Finished experiments beside the index, so that no other machine has to run them again.
+
+INDEX.jsonl has a line per experiment, by its key: base, texts, settings and engine are in that, so
+a result is used for nothing else. Rounds that were not judged are added to the next that was.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge_client.files import from_json, write_atomically
+from simulation.experiments.personal.parts import parts
+from simulation.experiments.record import RecordError, Result, Row
+from simulation.experiments.runner import Place, finished
+from simulation.experiments.stage import Stage, stage
+
+Rows = tuple[Row, ...]
+SUMMED = ("clients", "num_examples", "bytes_down", "bytes_up", "layer_forwards", "train_s")
+
+
+@dataclass(frozen=True)
+class _Line:
+    key: str
+    name: str
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is in such a file, or what would be.
+
+    Attributes:
+        rows: Of each finished experiment, by its key.
+        names: What it is called for people, by its key.
+    """
+
+    rows: Mapping[str, Rows]
+    names: Mapping[str, str]
+
+    def result(self, on: Stage, place: Place) -> Result | None:
+        """What an experiment gave, run here or elsewhere; None where it has not been run.
+
+        Raises:
+            RecordError: A row on disk is damaged.
+        """
+        found = finished(on, place)
+        if found is not None or on.key not in self.rows:
+            return found
+        before = [stage(part, place.data) for part in parts(on.experiment).every]
+        if not all(one.key in self.rows for one in before):
+            return None
+        ended = tuple(Result(one.experiment, self.rows[one.key]) for one in before)
+        return Result(on.experiment, self.rows[on.key], ended)
+
+    def with_results(self, found: Iterable[tuple[Stage, Result]], place: Place) -> "Kept":
+        """The same with more experiments, those that they go on from among them."""
+        rows, names = dict(self.rows), dict(self.names)
+        for on, result in found:
+            before = [stage(part, place.data) for part in parts(on.experiment).every]
+            several = [(on, result), *zip(before, result.parts, strict=True)]
+            for one, own in several:
+                rows[one.key] = condensed(own.rows)
+                names[one.key] = one.experiment.name
+        return Kept(rows, names)
+
+
+NOTHING = Kept({}, {})
+
+
+def read_kept(path: Path) -> Kept:
+    """Read a file; nothing where there is none.
+
+    Raises:
+        RecordError: Names the line that is damaged.
+    """
+    rows: dict[str, Rows] = {}
+    names: dict[str, str] = {}
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    for number, text in enumerate(lines, start=1):
+        try:
+            line = from_json(text, _Line)
+        except msgspec.DecodeError as error:
+            told = "not an experiment's results; take the line out, and it is run again"
+            raise RecordError(f"{path}, line {number}: {told}") from error
+        rows[line.key], names[line.key] = tuple(line.rows), line.name
+    return Kept(rows, names)
+
+
+def write_kept(path: Path, kept: Kept) -> None:
+    """Write a file whole, by key: what is added moves nothing else."""
+    lines = [
+        json.dumps(_plain(_Line(key, kept.names[key], list(rows))), allow_nan=False)
+        for key, rows in sorted(kept.rows.items())
+    ]
+    write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def condensed(rows: Sequence[Row]) -> Rows:
+    """The same sums, scores and troubles in fewer rows; those that are condensed stay as they are.
+
+    A row of which nothing but counts is known goes into the next of its arm.
+    """
+    found: list[Row] = []
+    waiting: dict[str, Row] = {}
+    last = {row.arm: row for row in rows}
+    for row in rows:
+        before = waiting.pop(row.arm, None)
+        if before is not None:
+            sums = {name: getattr(before, name) + getattr(row, name) for name in SUMMED}
+            row = replace(row, **sums)
+        if _is_counts(row) and row.round_index != last[row.arm].round_index:
+            waiting[row.arm] = row
+        else:
+            found.append(row)
+    return tuple(found)
+
+
+def _is_counts(row: Row) -> bool:
+    """Whether a row has no more than what can be added up."""
+    is_judged = row.score or row.kept_score or row.reported is not None
+    is_more = row.labels or row.failed or row.trouble or row.ranks or row.between
+    return not (is_judged or is_more)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON, without what is as it is by default."""
+    if is_dataclass(value) and not isinstance(value, type):
+        pairs = [(item, getattr(value, item.name)) for item in fields(value)]
+        return {item.name: _plain(own) for item, own in pairs if own != _default_of(item)}
+    if isinstance(value, Mapping):
+        return {name: _plain(own) for name, own in value.items()}
+    return [_plain(own) for own in value] if isinstance(value, (list, tuple)) else value
+
+
+def _default_of(item: "Field[Any]") -> Any:
+    return item.default if item.default_factory is MISSING else item.default_factory()

@@ -1,0 +1,141 @@
+"""Plays a list of entries: what cannot be run is told and left out, the rest goes on."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from edge_client.errors import Failed, Stopped, WrongInput
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.runner import Tell, run_all
+from simulation.papers.index.effort import effort_of
+from simulation.papers.index.entry import Entry, Given
+from simulation.papers.index.state import EntryState, Slot, look, refuse
+from simulation.papers.report import written
+
+
+@dataclass
+class Clock:
+    """Time that is left, by efforts done and to do.
+
+    Attributes:
+        total: Effort of all.
+        start_s: When it began, of `time.monotonic`.
+        done: Effort of entries behind us.
+        first: Rounds that the entry at hand had when it began; None before anything is known.
+    """
+
+    total: float
+    start_s: float
+    done: float = 0.0
+    first: int | None = None
+
+    def ended(self, effort: float) -> None:
+        """Take an entry as done."""
+        self.done, self.first = self.done + effort, None
+
+    def left_s(self, effort: float, done: int, total: int, now_s: float) -> float | None:
+        """Seconds left, estimated; None while less than a hundredth is done.
+
+        Args:
+            effort: Of the entry at hand, what was not there when it began.
+            done: Its rounds that are there.
+            total: All its rounds.
+            now_s: Now.
+        """
+        self.first = done if self.first is None else self.first
+        share = (done - self.first) / (total - self.first) if total > self.first else 1.0
+        spent = self.done + share * effort
+        if spent <= 0.01 * self.total:
+            return None
+        return (now_s - self.start_s) * max(0.0, self.total - spent) / spent
+
+
+Say = Callable[[Entry, int, int, str, float | None], None]
+"""Told the entry at hand, its rounds done and in all, what runs, and seconds left of the list."""
+
+
+def looked(entries: Sequence[Entry], given: Given) -> list[EntryState]:
+    """What there is of entries; nothing is run."""
+    return [look(entry, replace(given, first=refuse)) for entry in entries]
+
+
+def play_all(
+    states: list[EntryState], given: Given, say: Say, kept: Callable[[EntryState], None]
+) -> None:
+    """Play entries in turn; each is put back into its place as soon as it is played.
+
+    Args:
+        states: What there is of them; changed in place.
+        given: What they are played with.
+        say: Told how far it is.
+        kept: Told each entry that has been played.
+    """
+    efforts = _efforts(states)
+    clock = Clock(sum(efforts), time.monotonic())
+    for place, (state, effort) in enumerate(zip(list(states), efforts, strict=True)):
+        tell = partial(_tell, say, state.entry, clock, effort)
+        states[place] = _played(state, given, tell)
+        clock.ended(effort)
+        kept(states[place])
+
+
+def _efforts(states: Sequence[EntryState]) -> list[float]:
+    """Of each, what those before it leave to be run."""
+    known: set[str] = set()
+    found = []
+    for state in states:
+        left = {key: on for key, on in state.left.items() if key not in known}
+        known |= set(left)
+        found.append(sum(map(effort_of, left.values())))
+    return found
+
+
+def _tell(
+    say: Say, entry: Entry, clock: Clock, effort: float, done: int, total: int, name: str
+) -> None:
+    say(entry, done, total, name, clock.left_s(effort, done, total, time.monotonic()))
+
+
+def _played(before: EntryState, given: Given, tell: Tell) -> EntryState:
+    """Run an entry's cells; of those that cannot be run it says why."""
+    entry, start_s = before.entry, time.monotonic()
+    if before.piece is None:  # what it begins from may be there by now, or is run first
+        before = look(entry, given)
+    able = [slot for slot in before.cells if not slot.trouble]
+    told: dict[Experiment, str] = {}
+    after = before
+    if not all(slot.is_whole for slot in able):
+        told = _run(able, given, tell)
+        after = look(entry, given)
+    if after.is_whole and after.piece is not None:
+        results = [result for slot in after.cells for result in slot.results if result]
+        written(after.piece, given.order, results, time.monotonic() - start_s)
+    return after.with_troubles([told.get(slot.cell.experiment, "") for slot in after.cells])
+
+
+def _run(able: Sequence[Slot], given: Given, tell: Tell) -> dict[Experiment, str]:
+    """Run cells at once; where one cannot go on, each by itself. Returns what stopped whom."""
+    try:
+        run_all(_asked(able), given.order.place, given.order.jobs, tell)
+    except Stopped:
+        raise
+    except (WrongInput, Failed):
+        pass
+    else:
+        return {}
+    troubles: dict[Experiment, str] = {}
+    for slot in able:
+        try:
+            run_all(_asked([slot]), given.order.place, given.order.jobs, tell)
+        except Stopped:
+            raise
+        except (WrongInput, Failed) as error:
+            troubles[slot.cell.experiment] = str(error)
+    return troubles
+
+
+def _asked(cells: Sequence[Slot]) -> list[Experiment]:
+    """What has not been run of cells, here or elsewhere."""
+    pairs = [pair for slot in cells for pair in zip(slot.stages, slot.results, strict=True)]
+    return [on.experiment for on, result in pairs if result is None]
