@@ -8,12 +8,13 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args
 
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.engine.devices import check_device
 from edge_client.engine.opening import ENGINES
 from edge_client.planning.cuda.accelerator import CPU
+from edge_client.texts.tasks import Kind
 from profiling.instruments.bases import (
     OFFLINE,
     BenchmarkError,
@@ -53,12 +54,14 @@ class Question:
         base: Name of a base, or of a shape with `is_random`.
         is_random: Whether the weights are random.
         bits: Bits of the base's weights; None for its own.
-        adapter: Such as `lora:8`; not a classification head.
+        adapter: Such as `lora:8`; with a head where words are tagged, and there alone.
         batch: Texts; every one but the first is padded.
         tokens: Tokens of the longest.
         seed: Root seed of texts, adapter and random weights.
         engine: Ours: `torch` or `onnx`.
         device: What ours computes on, `cpu` or `cuda`; the reference computes on the processor.
+        task: What is asked: `labels`, one of each text; `mlm`, all words at some places of each;
+            `tagging`, one of nine tags at most of them.
 
     Raises:
         BenchmarkError: A value is out of range.
@@ -73,14 +76,24 @@ class Question:
     seed: int = 0
     engine: str = "torch"
     device: str = CPU
+    task: str = "labels"
 
     def __post_init__(self) -> None:
         try:
             is_head = parse_adapter(self.adapter).head
         except AdapterError as error:
             raise BenchmarkError(str(error)) from error
-        if is_head:
-            raise BenchmarkError(f"--adapter {self.adapter}: compared without a head")
+        if self.task not in get_args(Kind):
+            known = ", ".join(get_args(Kind))
+            raise BenchmarkError(f"--task {self.task} is not one of {known}")
+        if self.task == "tagging" and not is_head:
+            raise BenchmarkError(
+                f"--adapter {self.adapter}: words are tagged by a head; {self.adapter}+head has one"
+            )
+        if is_head and self.task != "tagging":
+            raise BenchmarkError(
+                f"--adapter {self.adapter}: compared without a head, but for --task tagging"
+            )
         if self.engine not in ENGINES:
             raise BenchmarkError(f"--engine {self.engine} is not one of {', '.join(ENGINES)}")
         check_device(self.device, self.engine)
@@ -132,6 +145,7 @@ def compare(question: Question, listen: Callable[[Line], None] = silent) -> Comp
         "seed": question.seed,
         "engine": question.engine,
         "device": question.device,
+        "task": question.task,
         "word_ids": list(label_words(base).values()),
     }
     command = [sys.executable, "-m", "profiling.benchmarks.gradients", json.dumps(request)]

@@ -1,10 +1,8 @@
 """Gradients of our engines against plain PyTorch + PEFT holding the dequantized weights.
 
-The reference is Hugging Face's own model, its linears filled with what the base's stored weights
-stand for, an adapter by PEFT, the whole head at all positions. Nothing of it is shared with the
-engine but the numbers in the file. It is computed in double precision: in single precision plain
-PyTorch is itself some 1e-5 from its own exact value, where queries have small gradients; how far,
-`plain_error` says.
+The reference (`profiling.benchmarks.reference`) is computed in double precision: in single
+precision plain PyTorch is itself some 1e-5 from its own exact value, where queries have small
+gradients; how far, `plain_error` says.
 
     python -m profiling.benchmarks.gradients '{"base": "FOLDER", "adapter": "lora:8", ...}'
 """
@@ -12,7 +10,6 @@ PyTorch is itself some 1e-5 from its own exact value, where queries have small g
 import json
 import math
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -20,14 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import PeftModel, get_peft_config, get_peft_model
-from peft.utils import set_peft_model_state_dict
-from torch import Tensor
-from torch.nn import functional
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import peft_config, peft_state
 from edge_client.adapters.spec import AdapterSpec, parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.engine.devices import find_card
@@ -37,8 +28,10 @@ from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.planner import depths
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
+from profiling.benchmarks.reference import reference_gradients, reference_model
 from profiling.instruments.stepping import tell
-from profiling.peers.torch_checkpoint import fill
+
+TAGS = 9  # of four types of entities
 
 
 @dataclass(frozen=True)
@@ -64,10 +57,12 @@ class GradientError:
         return row
 
 
-def random_adapter(spec: AdapterSpec, base: Base, labels: int, seed: int) -> AdapterState:
+def random_adapter(
+    spec: AdapterSpec, base: Base, labels: int, seed: int, *, is_of_words: bool = False
+) -> AdapterState:
     """An adapter in the middle of training: no tensor zero, none at its start."""
     generator = np.random.Generator(np.random.PCG64(seed))
-    state = initial_adapter(spec, base, labels, seed)
+    state = initial_adapter(spec, base, labels, seed, is_of_words=is_of_words)
     return {
         name: (tensor + 0.02 * generator.standard_normal(tensor.shape)).astype(np.float32)
         for name, tensor in state.items()
@@ -97,61 +92,14 @@ def random_places(base: Base, batch: Batch, seed: int) -> Batch:
     return replace(batch, mask_positions=np.concatenate(places), labels=labels, texts=of)
 
 
-def reference_model(
-    base: Base, spec: AdapterSpec, state: AdapterState, dtype: torch.dtype = torch.float64
-) -> PeftModel:
-    """Hugging Face's model with the base's dequantized weights, and PEFT's adapter on it."""
-    config = AutoConfig.from_pretrained(base.folder, local_files_only=True)
-    kind = AutoModelForCausalLM if base.shape.is_decoder else AutoModelForMaskedLM
-    model = kind.from_config(config, dtype=torch.float32, attn_implementation="eager")
-    fill(model, base)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    chosen = peft_config(spec, base.name, base.architecture, state)
-    chosen["inference_mode"] = False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        adapted = get_peft_model(model, get_peft_config(chosen))
-        tensors = peft_state(spec, base.architecture, state)
-        set_peft_model_state_dict(adapted, {n: torch.from_numpy(a) for n, a in tensors.items()})
-    return adapted.to(dtype).train()
-
-
-def reference_gradients(
-    model: PeftModel, base: Base, spec: AdapterSpec, batch: Batch, words: Sequence[int] | None
-) -> tuple[float, dict[str, np.ndarray]]:
-    """Loss and the adapter's gradients, named as the adapter's tensors are."""
-    model.zero_grad()
-    ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
-    logits = model(input_ids=ids, attention_mask=attention).logits
-    if base.shape.is_decoder:
-        loss = _causal_loss(logits, batch, spec)
-    else:
-        texts = torch.arange(len(ids)) if batch.texts is None else torch.from_numpy(batch.texts)
-        logits = logits[texts, torch.from_numpy(batch.mask_positions) + spec.prompt_tokens]
-        logits = logits if words is None else logits[:, list(words)]
-        loss = functional.cross_entropy(logits, torch.from_numpy(batch.labels))
-    loss.backward()
-    gradients = {
-        _plain(name): parameter.grad.numpy().copy()
-        for name, parameter in model.named_parameters()
-        if parameter.grad is not None
-    }
-    return float(loss.detach()), gradients
-
-
-def _causal_loss(logits: Tensor, batch: Batch, spec: AdapterSpec) -> Tensor:
-    logits = logits[:, spec.prompt_tokens : -1]
-    is_real = torch.from_numpy(batch.attention)[:, 1:].bool()
-    return functional.cross_entropy(logits[is_real], torch.from_numpy(batch.ids)[:, 1:][is_real])
-
-
-def _plain(name: str) -> str:
-    """PEFT's parameter name without what PEFT puts in between."""
-    for part in (".default", ".base_layer", ".modules_to_save"):
-        name = name.replace(part, "")
-    return "prompt_embeddings" if name.startswith("prompt_encoder") else name
+def random_tags(batch: Batch, seed: int) -> Batch:
+    """The same texts, each asked for tags at its first token and at most others of its own."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    is_word = (generator.random(batch.ids.shape) < 2 / 3) & (batch.attention == 1)
+    is_word[:, 0] = True
+    texts, places = np.nonzero(is_word)
+    labels = generator.integers(0, TAGS, len(places))
+    return replace(batch, mask_positions=places, labels=labels, texts=texts)
 
 
 def every_plan(base: Base, spec: AdapterSpec, batch: int, tokens: int) -> list[Plan]:
@@ -179,10 +127,11 @@ def every_plan(base: Base, spec: AdapterSpec, batch: int, tokens: int) -> list[P
 
 
 def plain_error(
-    base: Base, spec: AdapterSpec, batch: Batch, words: Sequence[int]
+    base: Base, spec: AdapterSpec, batch: Batch, words: Sequence[int] | None, tags: int = 0
 ) -> tuple[str, float]:
     """How far plain PyTorch + PEFT in float32 is from the same in float64: tensor and error."""
-    model = reference_model(base, spec, random_adapter(spec, base, len(words), 1), torch.float32)
+    state = random_adapter(spec, base, tags, seed=1, is_of_words=True)
+    model = reference_model(base, spec, state, torch.float32)
     _, single = reference_gradients(model, base, spec, batch, words)
     _, double = reference_gradients(model.double(), base, spec, batch, words)
     errors = {name: _distance(single[name], exact) for name, exact in double.items()}
@@ -204,19 +153,22 @@ def gradient_errors(
     words: Sequence[int] | None,
     engine: str = "torch",
     device: str = "cpu",
+    tags: int = 0,
 ) -> Iterator[GradientError]:
     """Compare each plan's gradients with the reference's.
 
     Args:
         base: A pack or a plain folder.
-        spec: Adapter; not a classification head.
+        spec: Adapter; a head is one that reads words.
         plans: What to compare.
         batch: Encoded texts.
-        words: Token ids of the labels; None: all words are asked for. Unused for decoders.
+        words: Token ids of the labels; None: all words are asked for, or all of a head's tags.
+            Unused for decoders.
         engine: Ours, `torch` or `onnx`.
         device: What the torch engine computes on: `cpu` or a CUDA device.
+        tags: Rows of the head; 0 without one.
     """
-    state = random_adapter(spec, base, len(words or ()), seed=1)
+    state = random_adapter(spec, base, tags, seed=1, is_of_words=True)
     model = reference_model(base, spec, state)
     loss, wanted = reference_gradients(model, base, spec, batch, words)
     del model
@@ -244,7 +196,7 @@ def our_gradients(
         base: A pack or a plain folder.
         spec: Adapter.
         state: The adapter's values.
-        words: Token ids of the labels; None: all words are asked for.
+        words: Token ids of the labels; None: all words are asked for. A head has its own answers.
         engine: Which of them, `torch` or `onnx`.
         device: What the torch engine computes on: `cpu` or a CUDA device.
     """
@@ -294,22 +246,32 @@ def _is_below(name: str, plan: Plan, base: Base) -> bool:
     return bool(numbers) and numbers[0] < base.shape.layers - plan.depth
 
 
+def _asked(base: Base, request: Mapping[str, Any]) -> tuple[Batch, Sequence[int] | None, int]:
+    """A task's random texts, the words that may answer, and the tags that a head tells apart."""
+    seed, words = request["seed"], request["word_ids"]
+    batch = random_batch(base, request["batch"], request["tokens"], len(words), seed)
+    if request["task"] == "mlm":
+        return random_places(base, batch, seed), None, 0
+    if request["task"] == "tagging":
+        return random_tags(batch, seed), None, TAGS
+    return batch, words, 0
+
+
 def main(argument: str) -> None:
     """Compare every plan on one base; one line per plan to the parent."""
     request = json.loads(argument)
     base, spec = open_base(request["base"]), parse_adapter(request["adapter"])
-    words = request["word_ids"]
-    batch = random_batch(base, request["batch"], request["tokens"], len(words), request["seed"])
+    batch, words, tags = _asked(base, request)
     try:
         find_card(request["device"], base.bits)
     except WrongInput as refused:
         tell("refused", message=str(refused))
         raise SystemExit(2) from refused
-    worst, error = plain_error(base, spec, batch, words)
+    worst, error = plain_error(base, spec, batch, words, tags)
     tell("plain", worst_tensor=worst, worst_error=error)
     plans = every_plan(base, spec, request["batch"], request["tokens"])
     computer = request["engine"], request["device"]
-    for found in gradient_errors(base, spec, plans, batch, words, *computer):
+    for found in gradient_errors(base, spec, plans, batch, words, *computer, tags):
         tell("plan", **found.row())
     tell("done")
 

@@ -101,6 +101,7 @@ class Settings:
         isa: What torch is held to, such as `avx2`; empty for all that the processor has.
         patience_s: Seconds of steps after which no more are begun; see `Request`.
         masked: Tokens of each text at which all words are asked for; 0: it is asked for a label.
+        is_tagging: Whether each token of a text is asked for a tag, by an adapter with a head.
 
     Raises:
         BenchmarkError: A value is out of range.
@@ -123,6 +124,7 @@ class Settings:
     patience_s: float | None = None
     device: str = CPU
     masked: int = 0
+    is_tagging: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -151,6 +153,11 @@ class Settings:
         )
         is_right = not (self.masked and self.spec.head)
         demand(is_right, "--masked asks for words; leave +head of --adapter out", BenchmarkError)
+        is_right = not self.is_tagging or (self.spec.head and not self.masked)
+        told = (
+            "--tagging asks for tags: leave --masked out, and give an --adapter with a head, such "
+        )
+        demand(is_right, f"{told}as lora:8+head", BenchmarkError)
 
     @property
     def spec(self) -> AdapterSpec:
@@ -159,6 +166,8 @@ class Settings:
     @property
     def trained(self) -> str:
         """What is trained, for people and records."""
+        if self.is_tagging:
+            return f"{self.spec} tagging"
         return f"{self.spec} masked:{self.masked}" if self.masked else str(self.spec)
 
 
@@ -291,6 +300,7 @@ class Benchmark:
             patience_s=settings.patience_s,
             device=settings.device,
             masked=settings.masked,
+            is_tagging=settings.is_tagging,
         )
 
     def _run(self, name: str, dropped: str | None, listen: Callable[[Line], None]) -> TrainingRun:

@@ -14,11 +14,10 @@ import numpy as np
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import open_base
-from edge_client.engine.budgeted import open_within
+from edge_client.engine.budgeted import open_within, workload
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import engine_name, runtime_bytes
 from edge_client.errors import WrongInput
-from edge_client.planning.plan import Workload
 from edge_client.planning.planner import options
 from edge_client.planning.resources import read_facts
 from edge_client.planning.sizes import BudgetError, parse_budget
@@ -38,15 +37,26 @@ from profiling.instruments.stepping import (
     tell,
 )
 
+TYPES = ("person", "place", "time", "thing")  # whose words have nine tags
+
+
+def task_of(request: Request) -> Task:
+    """What is asked: the given label words, all words, or tags."""
+    if request.masked:
+        return Task("benchmark", kind="mlm")
+    if request.is_tagging:
+        return Task("benchmark", TYPES, kind="tagging")
+    words = request.words
+    return Task("benchmark", words, ("{text} [MASK]",), dict(zip(words, words, strict=True)))
+
 
 def open_for(request: Request) -> Engine:
-    """The engine for a request: base, task of the given label words, plan for the budget."""
-    words, is_float32 = request.words, request.engine.endswith("-float32")
-    task = Task("benchmark", words, ("{text} [MASK]",), dict(zip(words, words, strict=True)))
+    """The engine for a request: base, task, plan for the budget."""
+    is_float32 = request.engine.endswith("-float32")
     return open_within(
         request.engine.removesuffix("-float32"),
         open_base(request.base),
-        task,
+        task_of(request),
         parse_adapter(request.adapter),
         Training(batch=request.batch, tokens=request.tokens),
         parse_budget(request.memory_budget),
@@ -59,16 +69,9 @@ def open_for(request: Request) -> Engine:
 def smallest_plan_bytes(request: Request) -> int:
     """Predicted peak of the smallest plan for a request; estimated."""
     base, name = open_base(request.base), engine_name(request.engine.removesuffix("-float32"))
-    work = Workload(
-        base.shape,
-        base.bits,
-        parse_adapter(request.adapter),
-        request.batch,
-        request.tokens,
-        len(request.words),
-        name,
-        masked=request.masked,
-    )
+    training = Training(batch=request.batch, tokens=request.tokens)
+    work = workload(name, base, task_of(request), parse_adapter(request.adapter), training)
+    work = replace(work, masked=request.masked)
     facts = read_facts(runtime=runtime_bytes(name))
     found = options(work, facts.runtime_bytes, facts.nominal)
     return min(option.predicted_peak_bytes for option in found)
@@ -80,7 +83,7 @@ def train(request: Request, engine: Engine) -> None:
 
     def step(row: Texts) -> float:
         batch = Batch(row.ids, row.attention, row.mask_positions, row.labels)
-        return engine.train_step(_masked(batch, request) if request.masked else batch).loss
+        return engine.train_step(_asked(batch, request)).loss
 
     measured = run_steps(request, random_texts(request), step)
     card = engine.device_peak()
@@ -103,12 +106,18 @@ def train(request: Request, engine: Engine) -> None:
     )
 
 
-def _masked(batch: Batch, request: Request) -> Batch:
-    """The same texts, asked for the words themselves at evenly spaced tokens."""
-    texts = np.arange(request.batch)
-    places = np.linspace(0, request.tokens - 1, request.masked).astype(np.int64)
+def _asked(batch: Batch, request: Request) -> Batch:
+    """The same texts, asked for the words themselves at evenly spaced tokens, or for all tags.
+
+    A tag follows from the word, so that there is something to learn.
+    """
+    count = request.tokens if request.is_tagging else request.masked
+    if not count:
+        return batch
+    places = np.linspace(0, request.tokens - 1, count).astype(np.int64)
     labels = batch.ids[:, places].ravel()
-    of = np.repeat(texts, request.masked)
+    labels = labels % (2 * len(TYPES) + 1) if request.is_tagging else labels
+    of = np.repeat(np.arange(request.batch), count)
     return replace(batch, mask_positions=np.tile(places, request.batch), labels=labels, texts=of)
 
 

@@ -18,6 +18,7 @@ from profiling.commands.options import AdapterOption, JsonOption, working
 from profiling.fleet.measure import Load, check_files, measure
 from profiling.fleet.report import fleet_table, requests_table, to_json, to_record
 from profiling.fleet.run import FleetRun
+from profiling.fleet.served import Served
 from profiling.instruments.bases import BenchmarkError, demand_between, find_base
 from profiling.instruments.child import terminable
 from profiling.instruments.machine import this_machine
@@ -25,7 +26,13 @@ from profiling.records.file import append, read_records
 from profiling.records.record import new_session
 
 FLEET_FILE = "fleet.jsonl"
-MOST_DEVICES, MOST_ROUNDS, MOST_S = 20_000, 100_000, 7 * 86400.0
+PROCESSES = "Coordinator processes, 1 to 64; several need --database."
+DATABASE = (
+    "PostgreSQL database of the store, postgresql://USER@HOST/NAME, with nothing in it; the run "
+    "stays there. By default SQLite in a folder."
+)
+BLOBS = "Where adapters and updates lie, s3://BUCKET/PREFIX. By default in a folder."
+MOST_DEVICES, MOST_ROUNDS, MOST_S, MOST_PROCESSES = 20_000, 100_000, 7 * 86400.0, 64
 
 
 def fleet(
@@ -38,6 +45,11 @@ def fleet(
     ] = 200,
     rounds: Annotated[int, typer.Option(help="Rounds of the run, 1 or more.")] = 20,
     adapter: AdapterOption = "lora:64@q,v",
+    processes: Annotated[int, typer.Option(help=PROCESSES)] = 1,
+    database: Annotated[
+        str, typer.Option(metavar="URL", help=DATABASE, envvar="SMIDGEN_DATABASE")
+    ] = "",
+    blobs: Annotated[str, typer.Option(metavar="URL", help=BLOBS, envvar="SMIDGEN_BLOBS")] = "",
     within: Annotated[
         float,
         typer.Option(help="Seconds after which a fleet is ended and what was seen is told."),
@@ -49,14 +61,16 @@ def fleet(
 ) -> None:
     """Let a fleet of light devices take part in a run: real coordinator, real HTTP over TLS.
 
-    The adapter is one of the embedded base; lora:64@q,v has 0.8 MB. Exit code 1: a request failed
-    or the run was not finished in time.
+    The adapter is one of the embedded base; lora:64@q,v has 0.8 MB. With --database several
+    processes serve it from servers that are there; what they used of the processor is told beside
+    theirs, if they run here. Exit code 1: a request failed or the run was not finished in time.
     """
     sizes = devices or [1000]
     for count in sizes:
         demand_between({"devices": (1, count, MOST_DEVICES)})
         check_files(count)
     demand_between({"cohort": (1, cohort, MOST_DEVICES), "rounds": (1, rounds, MOST_ROUNDS)})
+    served = _served(processes, database, blobs, len(sizes))
     is_time = math.isfinite(within) and 1 <= within <= MOST_S
     demand(is_time, f"--within {within:g}: 1 to {MOST_S:g} seconds", BenchmarkError)
     parse_adapter(adapter)
@@ -71,7 +85,7 @@ def fleet(
         base, session = find_base(EMBEDDED, False, None, 0), new_session()
         try:
             for count in sizes:
-                load = Load(base, adapter, count, min(cohort, count), rounds, within)
+                load = Load(base, adapter, count, min(cohort, count), rounds, within, served)
                 runs.append(measure(load, say))
                 if path is not None:
                     append(path, [to_record(runs[-1], base.base_id, session)])
@@ -84,6 +98,21 @@ def fleet(
     for run in runs:
         told = f"{run.devices} devices: {run.outcome}, {run.all_errors} errors"
         demand(run.is_done and not run.errors, told, Failed)
+
+
+def _served(processes: int, database: str, blobs: str, fleets: int) -> Served:
+    """By what the store is served.
+
+    Raises:
+        BenchmarkError: Options do not go together.
+    """
+    demand_between({"processes": (1, processes, MOST_PROCESSES)})
+    is_plain = processes == 1 and not blobs
+    told = "--processes above 1 and --blobs need --database: SQLite serves one process"
+    demand(bool(database) or is_plain, told, BenchmarkError)
+    told = "a database takes one fleet: give --devices once"
+    demand(not database or fleets == 1, told, BenchmarkError)
+    return Served(processes, database, blobs)
 
 
 def _tell(runs: list[FleetRun], json_output: bool) -> None:

@@ -37,6 +37,13 @@ def exact_gradients(
     ),
     device: DeviceOption = Question.device,
     adapter: AdapterOption = Question.adapter,
+    task: Annotated[
+        str,
+        typer.Option(
+            help="What is asked: labels; mlm, all words at some places of a text; tagging, a tag "
+            "of most of its tokens, by an adapter with +head."
+        ),
+    ] = Question.task,
     batch: Annotated[int, typer.Option(help="Texts in a step, 1 or more.")] = Question.batch,
     tokens: TokensOption = Question.tokens,
     seed: SeedOption = 0,
@@ -44,7 +51,8 @@ def exact_gradients(
 ) -> None:
     """Compare every plan's gradients with plain PyTorch + PEFT; exit code 1 if one is not exact."""
     with terminable():
-        question = Question(base, is_random, bits, adapter, batch, tokens, seed, engine, device)
+        sizes = batch, tokens, seed
+        question = Question(base, is_random, bits, adapter, *sizes, engine, device, task)
         with working("looking for the base") as say:
 
             def listen(line: Line) -> None:

@@ -59,6 +59,13 @@ def train_steps(
             "masked-language modelling; 0: each is asked for a label."
         ),
     ] = Settings.masked,
+    is_tagging: Annotated[
+        bool,
+        typer.Option(
+            "--tagging",
+            help="Ask for one of nine tags at each token of a text, by an adapter with +head.",
+        ),
+    ] = Settings.is_tagging,
     memory_budget: BudgetOption = AUTO,
     cgroup: Annotated[
         str | None,
@@ -106,6 +113,7 @@ def train_steps(
             tokens=tokens,
             adapter=adapter,
             masked=masked,
+            is_tagging=is_tagging,
             memory_budget=memory_budget,
             cap_bytes=None if cgroup is None else parse_size("--cgroup", cgroup),
             steps=steps,
@@ -149,8 +157,8 @@ def _peer_names(every: bool, chosen: list[str], settings: Settings) -> list[str]
     spec = settings.spec
     if names and (not spec.rank or spec.head or spec.ranks):
         raise BenchmarkError(f"peers train LoRA alone; --adapter {settings.adapter} is another")
-    if names and settings.masked:
-        raise BenchmarkError("peers ask for labels; leave --masked or the peers away")
+    if names and (settings.masked or settings.is_tagging):
+        raise BenchmarkError("peers ask for labels; leave --masked, --tagging or the peers away")
     if names and settings.device != CPU:
         raise BenchmarkError(
             f"--device {settings.device}: peers compute on the processor; leave --device or the "

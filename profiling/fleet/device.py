@@ -15,7 +15,6 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from edge_client.errors import Failed
-from edge_client.wire.cost import Cost
 from edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Membership, draw_key
 from edge_client.wire.messages import (
     PROTOCOL,
@@ -29,6 +28,7 @@ from edge_client.wire.messages import (
     encode,
     encode_brief,
 )
+from edge_client.wire.reported.cost import Cost
 from edge_client.wire.tensors import (
     AdapterState,
     Update,

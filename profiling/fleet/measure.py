@@ -7,14 +7,12 @@ machine: what they take of it is said beside the coordinator's.
 import json
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -26,13 +24,14 @@ from edge_client.texts.tasks import Task
 from edge_client.wire.training import Training
 from profiling.fleet.generator import OWN_FILES, Asked, Met
 from profiling.fleet.run import LATE, FleetRun, Heard, cpu_between, growth, heard, lag, latencies
+from profiling.fleet.served import ALONE, COORDINATOR, Served, check_fresh, coordinator
+from profiling.fleet.timings import REQUESTS
 from profiling.fleet.watch import Sample, Watch, near
 from profiling.instruments.bases import BenchmarkError, cache_folder, label_words
 from profiling.instruments.processes import ProcessError, Processes, running
 
-COORDINATOR = "coordinator"
 LISTENING = r"listening on (https?://\S+)"
-START_S = 180.0  # until the coordinator listens, and for each of its commands
+START_S = 180.0  # until the coordinator listens
 END_S = 60.0  # for the devices' processes to write what they met
 POLL_S = 0.5
 PER_PROCESS = 2500  # devices: above, one event loop is too slow to be fair
@@ -49,6 +48,7 @@ class Load:
         cohort: Most of them that train in a round, and that evaluate.
         rounds: Until the run is over.
         within_s: After so long it is ended, and what was seen is told.
+        served: By how many processes, and where the store lies.
     """
 
     base: Base
@@ -57,6 +57,7 @@ class Load:
     cohort: int
     rounds: int
     within_s: float
+    served: Served = ALONE
 
 
 def check_files(devices: int) -> None:
@@ -94,9 +95,11 @@ def measure(load: Load, say: Callable[[str], None]) -> FleetRun:
         running(Path(name) / "logs") as processes,
     ):
         folder = Path(name)
+        check_fresh(load.served, folder / "store")
         token = create(folder, load)
-        url = serve(processes, folder / "store")
-        with Watch(processes.running[COORDINATOR].pid, folder / "store") as watch:
+        url = serve(processes, folder / "store", load.served)
+        pid = processes.running[COORDINATOR].pid
+        with Watch(pid, folder / "store", load.served.servers()) as watch:
             time.sleep(2 * POLL_S)  # what it takes before anybody is there
             names = _start_devices(processes, folder, load, url, token)
             outcome = _wait(processes, names, load, end_s, say)
@@ -108,33 +111,16 @@ def create(folder: Path, load: Load) -> str:
     """Make the store, its certificates and a run; the run's enrolment token."""
     (folder / "run.toml").write_text(run_file(load))
     store = ["--store", str(folder / "store")]
-    _smidgen("init", *store, "--host", "127.0.0.1")
-    return str(_smidgen("create", *store, str(folder / "run.toml"))["token"])
+    coordinator(load.served, "init", *store, "--host", "127.0.0.1")
+    made = coordinator(load.served, "create", *store, str(folder / "run.toml"))
+    return str(made["token"])
 
 
-def _smidgen(command: str, *arguments: str) -> dict[str, Any]:
-    """Run a command of the coordinator; its JSON.
-
-    Raises:
-        ProcessError: It failed.
-    """
-    line = [sys.executable, "-m", "smidgen", COORDINATOR, command, *arguments, "--json"]
-    try:
-        done = subprocess.run(line, capture_output=True, text=True, timeout=START_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise ProcessError(f"{COORDINATOR} {command} took over {START_S:g} s") from error
-    said = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
-    if done.returncode or not said:
-        told = said[-1] if said else "it said nothing"
-        raise ProcessError(f"{COORDINATOR} {command} ended with code {done.returncode}: {told}")
-    found: dict[str, Any] = json.loads(said[-1])
-    return found
-
-
-def serve(processes: Processes, store: Path) -> str:
+def serve(processes: Processes, store: Path, served: Served) -> str:
     """Start a coordinator; its address."""
     line = [COORDINATOR, "serve", "--store", str(store), "--host", "127.0.0.1", "--port", "0"]
-    processes.start(COORDINATOR, [sys.executable, "-m", "smidgen", *line], {})
+    line += ["--workers", str(served.processes)]
+    processes.start(COORDINATOR, [sys.executable, "-m", "smidgen", *line], served.environment)
     processes.wait(lambda: bool(processes.said(COORDINATOR, LISTENING)), START_S, "it to listen")
     return processes.said(COORDINATOR, LISTENING)[0]
 
@@ -218,6 +204,8 @@ def _run(
         cohort=load.cohort,
         rounds=load.rounds,
         update_bytes=payload_bytes(load),
+        processes=load.served.processes,
+        is_shared=bool(load.served.database),
         is_tls=url.startswith("https"),
         outcome=_outcome(outcome, met),
         enrolled=sum(one.enrolled for one in met),
@@ -230,6 +218,8 @@ def _run(
         accepted=sum(one.accepted for one in met),
         refused=sum(one.refused for one in met),
         cpu_s=_cpu_s(samples, steps),
+        shares_s=_shares_s(samples, steps),
+        requests_per_s=_requests_per_s(met, steps),
         rss_bytes=(began.rss_bytes, near(samples, enrolled_s).rss_bytes, last.rss_bytes),
         peak_rss_bytes=max(one.rss_bytes for one in samples),
         rss_slope_bytes=growth(samples, "rss_bytes", steps),
@@ -259,6 +249,26 @@ def _cpu_s(samples: Sequence[Sample], steps: Heard) -> float | None:
     if not steps.rounds_s:
         return None
     return cpu_between(samples, steps.bounds_s[0], steps.bounds_s[-1])
+
+
+def _shares_s(samples: Sequence[Sample], steps: Heard) -> dict[str, float]:
+    """Processor time of each process in the rounds; of one that was started again, since then."""
+    if not steps.rounds_s:
+        return {}
+    before, after = (
+        near(samples, at_s).shares_s for at_s in (steps.bounds_s[0], steps.bounds_s[-1])
+    )
+    return {name: used_s - before.get(name, 0.0) for name, used_s in after.items()}
+
+
+def _requests_per_s(met: Sequence[Met], steps: Heard) -> float | None:
+    """Requests that were answered, from the first connection to the end of the run."""
+    if not steps.over_s:
+        return None
+    answered = sum(
+        len(times) for one in met for route, times in one.seconds.items() if route in REQUESTS
+    )
+    return answered / (steps.over_s - min(one.began_s for one in met))
 
 
 def task_of(base: Base) -> Task:

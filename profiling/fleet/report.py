@@ -26,6 +26,7 @@ NOTES = (
     "first device that hears of its training to the next round's.",
     f"Growth: by least squares over looks taken once a second, after round {SETTLED}. Disk: blocks "
     "of the store's files.",
+    "Several processes: RSS and files are the sum of all; pages that they share count in each.",
     "The devices' lag: how late their own event loop was, 99th percentile; latencies hold it.",
 )
 
@@ -44,15 +45,17 @@ def fleet_table(runs: Sequence[FleetRun]) -> Table:
         ("updates that count", lambda run: f"{run.accepted} of {run.cohort * run.rounds}"),
         ("coordinator's processor time, enrolling", lambda run: seconds(run.enrolling_cpu_s)),
         ("its processor time in a round", lambda run: seconds(_per_round(run, run.cpu_s))),
+        *_shares(runs),
+        ("requests answered", lambda run: _per_s(run.requests_per_s)),
         ("its RSS before the first device", lambda run: size(run.rss_bytes[0])),
         ("its RSS with all enrolled", lambda run: size(run.rss_bytes[1])),
         ("its RSS at the end", lambda run: size(run.rss_bytes[2])),
         ("its RSS, highest", lambda run: size(run.peak_rss_bytes)),
         ("its RSS, growth in a round", lambda run: size(run.rss_slope_bytes)),
         (f"... in the last {LATE} rounds", lambda run: size(run.late_rss_slope_bytes)),
-        ("its store on disk at the end", lambda run: size(run.disk_bytes)),
-        ("its store, highest", lambda run: size(run.peak_disk_bytes)),
-        ("its store, growth in a round", lambda run: size(run.disk_slope_bytes)),
+        ("its folder on disk at the end", lambda run: size(run.disk_bytes)),
+        ("its folder, highest", lambda run: size(run.peak_disk_bytes)),
+        ("its folder, growth in a round", lambda run: size(run.disk_slope_bytes)),
         ("its open files, most", lambda run: str(run.most_files)),
         ("devices' processor time, all", lambda run: seconds(run.devices_cpu_s)),
         ("devices' lag", lambda run: seconds(run.devices_lag_s)),
@@ -60,7 +63,7 @@ def fleet_table(runs: Sequence[FleetRun]) -> Table:
     return Table(
         [Column("figure", "word"), *(Column(_head(run)) for run in runs)],
         [[name, *(cell(run) for run in runs)] for name, cell in rows],
-        f"a fleet on one coordinator: updates of {runs[0].update_bytes / 1e6:.3f} MB, cohorts of "
+        f"a fleet on {_store(runs[0])}: updates of {runs[0].update_bytes / 1e6:.3f} MB, cohorts of "
         f"{runs[0].cohort}, {'TLS' if runs[0].is_tls else 'no TLS'}",
         NOTES,
     )
@@ -77,6 +80,24 @@ def requests_table(run: FleetRun) -> Table:
     most = sorted(run.errors.items(), key=lambda item: -item[1])[:5]
     notes = [f"error, {count} times: {what}" for what, count in most]
     return Table(columns, rows, f"requests of {_head(run)}", notes)
+
+
+def _shares(runs: Sequence[FleetRun]) -> list[tuple[str, Callable[[FleetRun], str]]]:
+    """Rows of processor time by process, where there are several."""
+
+    def row(name: str) -> tuple[str, Callable[[FleetRun], str]]:
+        return f"... of {name}", lambda run: seconds(_per_round(run, run.shares_s.get(name)))
+
+    return [row(name) for name in dict.fromkeys(name for run in runs for name in run.shares_s)]
+
+
+def _store(run: FleetRun) -> str:
+    many = "one coordinator" if run.processes == 1 else f"{run.processes} coordinator processes"
+    return f"{many} with {'a shared store' if run.is_shared else 'SQLite'}"
+
+
+def _per_s(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.0f} a second"
 
 
 def _head(run: FleetRun) -> str:
@@ -100,6 +121,8 @@ def to_record(run: FleetRun, base_id: str, session: str) -> Record:
             "cohort": run.cohort,
             "rounds": run.rounds,
             "update_bytes": run.update_bytes,
+            "processes": run.processes,
+            "is_shared": run.is_shared,
             "is_tls": run.is_tls,
         },
         figures=_figures(run),
@@ -129,6 +152,7 @@ def _figures(run: FleetRun) -> dict[str, Figure]:
         "disk_growth_bytes": (_one(run.disk_slope_bytes), "blocks of files"),
         "most_open_files": ((float(run.most_files),), "/proc"),
         "errors": ((float(run.all_errors),), "answers"),
+        "requests_per_s": (_one(run.requests_per_s), "answers"),
     }
     for route, one in run.latencies.items():
         found[f"{route}_p50_s"] = ((one.p50_s,), clock)

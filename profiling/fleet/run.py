@@ -20,6 +20,8 @@ class FleetRun:
         cohort: Most of them that train in a round, and that evaluate.
         rounds: Rounds asked for.
         update_bytes: Size of an adapter's numbers, and so of an update.
+        processes: Of the coordinator that served.
+        is_shared: Whether the store lay on PostgreSQL.
         is_tls: Whether they spoke TLS.
         outcome: `done`, or in one line how it ended.
         enrolled: Devices that enrolled.
@@ -31,7 +33,9 @@ class FleetRun:
         held_back: Answers that said to come again later.
         accepted: Updates that count.
         refused: Updates that came too late.
-        cpu_s: The coordinator's processor time in the rounds.
+        cpu_s: The coordinator's processor time in the rounds, of all its processes.
+        shares_s: The same by process, with the servers of its store; empty for one process alone.
+        requests_per_s: Answered, from the first connection to the end of the run.
         rss_bytes: Its resident set before the first device, with all enrolled, and at the end.
         peak_rss_bytes: The highest sample.
         rss_slope_bytes: Growth of its resident set per round, after the fifth.
@@ -51,6 +55,8 @@ class FleetRun:
     cohort: int
     rounds: int
     update_bytes: int
+    processes: int
+    is_shared: bool
     is_tls: bool
     outcome: str
     enrolled: int
@@ -63,6 +69,8 @@ class FleetRun:
     accepted: int
     refused: int
     cpu_s: float | None
+    shares_s: dict[str, float]
+    requests_per_s: float | None
     rss_bytes: tuple[int, int, int]
     peak_rss_bytes: int
     rss_slope_bytes: float | None

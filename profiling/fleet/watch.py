@@ -1,10 +1,14 @@
-"""The coordinator watched from outside, once a second: memory, processor, files, and its disk."""
+"""The coordinator watched from outside, once a second: memory, processor, files, and its disk.
+
+Where several processes serve, the figures are those of all; beside them stands what each one and
+the servers of its store have used of the processor.
+"""
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
@@ -23,7 +27,8 @@ class Sample:
         rss_bytes: Its resident set.
         cpu_s: Its processor time so far, user and system.
         open_files: File descriptors that it holds, sockets among them.
-        disk_bytes: What its store takes on disk, by the blocks of its files.
+        disk_bytes: What its folder takes on disk, by the blocks of its files.
+        shares_s: Processor time so far by process, where there are several to tell apart.
     """
 
     at_s: float
@@ -31,21 +36,24 @@ class Sample:
     cpu_s: float
     open_files: int
     disk_bytes: int
+    shares_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class Watch:
-    """A thread that looks at a process until the block ends.
+    """A thread that looks at a coordinator until the block ends.
 
     Args:
-        pid: The process.
+        pid: Its process; where others are below it, they serve.
         store: Folder of its store.
+        servers: Processes that its store lies with, by name.
 
     Attributes:
         samples: In order of time.
     """
 
-    def __init__(self, pid: int, store: Path) -> None:
+    def __init__(self, pid: int, store: Path, servers: Mapping[str, int]) -> None:
         self._process, self._store = psutil.Process(pid), store
+        self._servers = {name: psutil.Process(server) for name, server in servers.items()}
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
         self.samples: list[Sample] = []
@@ -70,12 +78,36 @@ class Watch:
                 self._is_over.wait(EVERY_S)
 
     def _look(self) -> Sample:
-        with self._process.oneshot():
-            times = self._process.cpu_times()
-            held = self._process.memory_info().rss
-        files = self._process.num_fds()
+        cpu_s, held, files, shares_s = 0.0, 0, 0, {}
+        below = self._process.children()
+        for number, process in enumerate([self._process, *below]):
+            with suppress(psutil.NoSuchProcess), process.oneshot():
+                used_s = own_s(process)
+                cpu_s, files = cpu_s + used_s, files + process.num_fds()
+                held += process.memory_info().rss
+                if number:
+                    shares_s[f"coordinator {number}"] = used_s
+        for name, server in self._servers.items():
+            with suppress(psutil.Error):
+                shares_s[name] = tree_s(server)
         disk = disk_bytes(self._store)
-        return Sample(time.monotonic(), held, times.user + times.system, files, disk)
+        return Sample(time.monotonic(), held, cpu_s, files, disk, shares_s)
+
+
+def own_s(process: psutil.Process) -> float:
+    """Processor time of a process, user and system."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def tree_s(process: psutil.Process) -> float:
+    """Of a server and those below it, with those that it has waited for."""
+    times = process.cpu_times()
+    total = float(times.user + times.system + times.children_user + times.children_system)
+    for child in process.children(recursive=True):
+        with suppress(psutil.Error):
+            total += own_s(child)
+    return total
 
 
 def disk_bytes(folder: Path) -> int:

@@ -22,6 +22,9 @@ from profiling.instruments.process_tree import ProcessTree, TreeUse
 POLL_S = 0.02
 END_S = 5.0  # what a process has for ending by itself
 GONE_S = 1.0  # within which what was killed is gone
+# The store of a coordinator that is started here lies where its command says, and not with an
+# operator's fleet that the shell names.
+OWN_STORE = {"SMIDGEN_DATABASE": "", "SMIDGEN_BLOBS": ""}
 
 
 class ProcessError(Failed):
@@ -62,7 +65,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+                env={**os.environ, **OWN_STORE, "PYTHONUNBUFFERED": "1", **environment},
                 start_new_session=True,
             )
             self.running[name] = process

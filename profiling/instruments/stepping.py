@@ -51,6 +51,7 @@ class Request:
             are three; None: all are taken.
         device: What our engine computes on, `cpu` or `cuda`.
         masked: Tokens of each text at which all words are asked for; 0: it is asked for a label.
+        is_tagging: Whether each token of a text is asked for a tag.
     """
 
     engine: str
@@ -74,6 +75,7 @@ class Request:
     patience_s: float | None = None
     device: str = "cpu"
     masked: int = 0
+    is_tagging: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -5,6 +5,7 @@ python -m profiling.peers.torch_checkpoint BASE OUT nf4
 
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,14 @@ def _save_float32(base_name: str, out: Path) -> None:
     model.save_pretrained(out)
 
 
-def fill(model: Any, base: Base) -> None:
-    """Put the base's weights, dequantized, into a Hugging Face model; poolers have none."""
+def fill(model: Any, base: Base, own: Collection[str] = ()) -> None:
+    """Put the base's weights, dequantized, into a Hugging Face model; poolers have none.
+
+    Args:
+        model: Filled in place.
+        base: Has the weights.
+        own: Modules that the model has and the base has not.
+    """
     state = {}
     with base.open_weights() as weights:
         for name in model.state_dict():
@@ -56,7 +63,8 @@ def fill(model: Any, base: Base) -> None:
                 state[name] = torch.from_numpy(np.array(array, np.float32))
     missing = model.load_state_dict(state, strict=False).missing_keys
     model.tie_weights()
-    left = [name for name in missing if not name.endswith(TIED) and "pooler" not in name]
+    spared = ("pooler", *own)
+    left = [n for n in missing if not n.endswith(TIED) and not any(part in n for part in spared)]
     assert not left, f"the base has no {left}"
 
 

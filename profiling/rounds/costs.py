@@ -14,8 +14,18 @@ from typing import Literal, get_args
 import msgspec
 
 from edge_client.errors import WrongInput
-from edge_client.wire.cost import Cost, Phase
-from edge_client.wire.figures import Moved, Row, by_round, counted, traffic_of, weighted
+from edge_client.wire.figures import (
+    Moved,
+    Row,
+    by_round,
+    counted,
+    entities_of,
+    perplexity,
+    traffic_of,
+    weighted,
+)
+from edge_client.wire.reported.cost import Cost, Phase
+from edge_client.wire.reported.entities import EntityScores, pooled, scores_of
 
 PHASES: tuple[str, ...] = get_args(Phase)
 
@@ -30,9 +40,10 @@ class RoundCost:
 
     Attributes:
         round_index: 1-based; 0 is the evaluation before any training.
-        accuracy: Mean over clients weighted by test texts, or None where none was evaluated.
-        accuracy_median: The median client's accuracy: one client's word, however false, moves it
-            little.
+        accuracy: Mean over clients weighted by test texts, or None where none was evaluated; of
+            tagging the share of words, most of which are outside of any entity.
+        accuracy_median: The median client's accuracy, of tagging its F1: one client's word,
+            however false, moves it little.
         loss: Mean training loss over clients weighted by labelled texts, in nats, or None.
         clients: Clients whose update counted; a late one's costs are still in the medians.
         labellers: Clients that labelled before the round; a late one's costs still count.
@@ -45,6 +56,8 @@ class RoundCost:
         peak_rss_bytes: Highest over the clients.
         failed: Number of pieces of work that failed.
         is_by_kernel: Whether bytes are those of TCP, by the devices' kernels; else of bodies alone.
+        f1: F1 of entities over all clients, each way and by type; None but of tagging.
+        perplexity: Of masked words; None but of a task that masks some.
     """
 
     round_index: int
@@ -61,6 +74,13 @@ class RoundCost:
     failed: int
     is_by_kernel: bool = True
     accuracy_median: float | None = None
+    f1: EntityScores | None = None
+    perplexity: float | None = None
+
+    @property
+    def score(self) -> float | None:
+        """What the run goes by: F1 of entities where there are any, else accuracy."""
+        return self.accuracy if self.f1 is None else self.f1.strict
 
 
 def read_figures(path: Path) -> list[Row]:
@@ -98,6 +118,9 @@ def cost_by_round(figures: Sequence[Row]) -> list[RoundCost]:
 
 
 def _cost(figures: Sequence[Row], round_index: int, moved: Moved) -> RoundCost:
+    evaluated = counted(figures, "evaluate")
+    told = [one for one in map(entities_of, evaluated) if one is not None]
+    is_masked = any(row.get("task") == "mlm" for row in evaluated)
     done = [figure for figure in figures if figure["outcome"] == "done"]
     trained = [figure for figure in done if figure["kind"] == "train"]
     labelled = [figure for figure in done if figure["kind"] == "label"]
@@ -110,7 +133,7 @@ def _cost(figures: Sequence[Row], round_index: int, moved: Moved) -> RoundCost:
             phases[name] = median(seconds.get(name, 0.0) for seconds in spent)
     return RoundCost(
         round_index=round_index,
-        accuracy=weighted(counted(figures, "evaluate"), "accuracy"),
+        accuracy=weighted(evaluated, "accuracy"),
         loss=weighted(updates, "loss"),
         clients=len(updates),
         labellers=len(labels),
@@ -122,18 +145,21 @@ def _cost(figures: Sequence[Row], round_index: int, moved: Moved) -> RoundCost:
         peak_rss_bytes=max((f["cost"]["peak_rss_bytes"] or 0 for f in figures), default=0),
         failed=len(figures) - len(done),
         is_by_kernel=moved.is_by_kernel,
-        accuracy_median=_median_accuracy(counted(figures, "evaluate")),
+        accuracy_median=_median_score(evaluated),
+        f1=pooled((one, 1.0) for one in told) if told else None,
+        perplexity=perplexity(weighted(evaluated, "loss")) if is_masked else None,
     )
 
 
-def _median_accuracy(evaluated: Sequence[Row]) -> float | None:
-    """Of clients that hold test texts."""
+def _median_score(evaluated: Sequence[Row]) -> float | None:
+    """Of clients that hold test texts; of tagging, of those whose texts have entities."""
+    told = [row for row in evaluated if row.get("accuracy") is not None and row["num_examples"] > 0]
     shares = [
-        row["accuracy"]
-        for row in evaluated
-        if row.get("accuracy") is not None and row["num_examples"] > 0
+        row["accuracy"] if (one := entities_of(row)) is None else scores_of(one).strict
+        for row in told
     ]
-    return median(shares) if shares else None
+    known = [share for share in shares if share is not None]
+    return median(known) if known else None
 
 
 def _median_by_device(figures: Sequence[Row], count: Callable[[Row], int]) -> int:

@@ -36,8 +36,11 @@ def screen(status: Status, rows: Sequence[Row], now_s: float, width: int) -> lis
         width: Columns.
     """
     found: list[str | Table] = [headline(status), *_bars(status, now_s)]
-    if status["accuracy_by_round"]:
-        found.append(f"accuracy   {_accuracies(status)}")
+    if scores_of(status):
+        found.append(f"{_word(status):<11}{_scores(status)}")
+    if perplexities := list(status["perplexity_by_round"].items())[-MOST:]:
+        told = ", ".join(f"{words:.2f} ({index})" for index, words in perplexities)
+        found.append(f"perplexity {told}")
     if status["devices"]:
         found.append(_devices(status, rows, now_s))
     if rows:
@@ -49,8 +52,8 @@ def headline(status: Status) -> str:
     """The run, and what it does now."""
     step = status["step"]
     if status["phase"] == "finished":
-        last = list(status["accuracy_by_round"].values())[-1:]
-        gave = f"; accuracy {share(last[0])}" if last else ""
+        last = list(scores_of(status).values())[-1:]
+        gave = f"; {_word(status)} {share(last[0])}" if last else ""
         doing = f"finished after {status['round_index']} rounds{gave}"
     elif step is None:
         here = len(status["devices"])
@@ -64,10 +67,10 @@ def headline(status: Status) -> str:
 
 def news(status: Status, before: Status | None) -> list[str]:
     """What has happened since an earlier look, a line each."""
-    told = {} if before is None else before["accuracy_by_round"]
+    told = {} if before is None else scores_of(before)
     found = [
-        f"{plain(status['name'])}: accuracy {share(accuracy)} after round {index}"
-        for index, accuracy in status["accuracy_by_round"].items()
+        f"{plain(status['name'])}: {_word(status)} {share(score)} after round {index}"
+        for index, score in scores_of(status).items()
         if index not in told
     ]
     if before is None or _now(status) != _now(before):
@@ -102,10 +105,21 @@ def _bar(done: int, of: int) -> str:
     return f"[{'=' * filled}{' ' * (BAR - filled)}]"
 
 
-def _accuracies(status: Status) -> str:
+def scores_of(status: Status) -> Mapping[Any, float]:
+    """What the run goes by, by round: F1 of tagging, else accuracy."""
+    key = "f1_by_round" if status["kind"] == "tagging" else "accuracy_by_round"
+    told: Mapping[Any, float] = status[key]
+    return told
+
+
+def _word(status: Status) -> str:
+    return "F1" if status["kind"] == "tagging" else "accuracy"
+
+
+def _scores(status: Status) -> str:
     """Of the newest rounds, by round."""
-    found = list(status["accuracy_by_round"].items())[-MOST:]
-    return ", ".join(f"{share(accuracy)} ({index})" for index, accuracy in found)
+    found = list(scores_of(status).items())[-MOST:]
+    return ", ".join(f"{share(score)} ({index})" for index, score in found)
 
 
 def _devices(status: Status, rows: Sequence[Row], now_s: float) -> Table:

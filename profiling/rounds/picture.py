@@ -77,7 +77,8 @@ def rounds_figure(
 
 
 def _accuracy(axis: Any, costs: Sequence[RoundCost], levels: Sequence[tuple[str, float]]) -> None:
-    scored = [(c.round_index, 100 * c.accuracy) for c in costs if c.accuracy is not None]
+    scored = [(c.round_index, 100 * c.score) for c in costs if c.score is not None]
+    word = "F1 of entities" if any(c.f1 is not None for c in costs) else "accuracy"
     axis.plot(
         [index for index, _ in scored],
         [accuracy for _, accuracy in scored],
@@ -90,7 +91,7 @@ def _accuracy(axis: Any, costs: Sequence[RoundCost], levels: Sequence[tuple[str,
         style = {"color": PALETTE[1], "linestyle": DASHES[number % len(DASHES)], "linewidth": 1.2}
         axis.axhline(100 * level, **style, label=f"{name}: {100 * level:.1f}")
     accuracy_axis(axis)
-    heading(axis, "what it gave: accuracy on the devices' test texts")
+    heading(axis, f"what it gave: {word} on the devices' test texts")
     legend_below(axis, columns=3)
 
 

@@ -7,7 +7,7 @@ from edge_client.wire.figures import BY_KERNEL, BY_PAYLOAD
 from profiling.rounds.costs import RoundCost
 
 NOTES = (
-    "round: 0 is the first adapter, before any training; accuracy: on the devices' test texts; "
+    "round: 0 is the first adapter, before any training; {}: on the devices' test texts; "
     "median: the median device's; "
     "trained: devices whose update counted; failed: tasks that a device could not do, of any kind",
     "training: seconds of training alone; training, sent, received: medians over devices; peak: "
@@ -19,14 +19,17 @@ LABELS = "labels: texts that devices labelled themselves; labelling: median over
 def rounds_table(costs: Sequence[RoundCost]) -> Table:
     """One row per round; two more columns where devices labelled."""
     is_labelled = any(cost.labellers for cost in costs)
+    is_masked = any(cost.perplexity is not None for cost in costs)
+    word = "F1" if any(cost.f1 is not None for cost in costs) else "accuracy"
     sent = sizes([cost.bytes_up for cost in costs])
     received = sizes([cost.bytes_down for cost in costs])
     peaks = sizes([cost.peak_rss_bytes for cost in costs])
     rows = [
         [
             str(cost.round_index),
-            share(cost.accuracy),
+            share(cost.score),
             share(cost.accuracy_median),
+            *([_perplexity(cost)] if is_masked else []),
             "-" if cost.loss is None else f"{cost.loss:.3f}",
             str(cost.clients),
             str(cost.failed),
@@ -36,15 +39,23 @@ def rounds_table(costs: Sequence[RoundCost]) -> Table:
         ]
         for cost, *here in zip(costs, sent, received, peaks, strict=True)
     ]
-    columns = [Column("round"), Column("accuracy"), Column("median", optional=1)]
+    columns = [Column("round"), Column(word), Column("median", optional=1)]
+    columns += [Column("perplexity")] if is_masked else []
     columns += [Column(name) for name in ("loss", "trained", "failed")]
     columns += [Column("training"), Column("sent", optional=1), Column("received", optional=1)]
     columns += [Column("peak", optional=2)]
     columns += [Column("labels"), Column("labelling", optional=3)] if is_labelled else []
     title = "what each round gave and cost (measured by the devices)"
     is_by_kernel = all(cost.is_by_kernel for cost in costs)
-    notes = (*NOTES, f"sent, received: {BY_KERNEL if is_by_kernel else BY_PAYLOAD}")
+    said, training = NOTES
+    what = {"F1": "F1 of entities, words and type right", "accuracy": "accuracy"}[word]
+    told = said.format(f"{what}, perplexity" if is_masked else what)
+    notes = (told, training, f"sent, received: {BY_KERNEL if is_by_kernel else BY_PAYLOAD}")
     return Table(columns, rows, title, (*notes, LABELS) if is_labelled else notes)
+
+
+def _perplexity(cost: RoundCost) -> str:
+    return "-" if cost.perplexity is None else f"{cost.perplexity:.2f}"
 
 
 def _labels(cost: RoundCost) -> tuple[str, str]:

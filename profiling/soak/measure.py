@@ -52,7 +52,7 @@ def measure(asked: Rounds, say: Callable[[str], None]) -> SoakRun:
         stores = {SERVER: folder / "store"} | {one: folder / one for one in clients}
         with ExitStack() as stack:
             watches = {
-                one: stack.enter_context(Watch(processes.running[one].pid, store))
+                one: stack.enter_context(Watch(processes.running[one].pid, store, {}))
                 for one, store in stores.items()
             }
             _wait(processes, clients, asked, say)

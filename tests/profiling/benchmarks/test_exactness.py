@@ -11,7 +11,7 @@ pytest.importorskip("peft")
 from edge_client.bases.base import Base
 from profiling.benchmarks.exactness import PlanError
 from profiling.benchmarks.report import exactness_table
-from tests.breadth import first_fast
+from tests.breadth import SLOW
 
 
 @pytest.fixture(autouse=True)
@@ -19,10 +19,17 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("adapter", first_fast(["lora:8", "prompt:4"]))
-def test_every_plan_of_a_base_is_exact(tiny_base: Base, adapter: str) -> None:
+@pytest.mark.parametrize(
+    ("adapter", "task"),
+    [
+        ("lora:8", "labels"),
+        ("bias+head", "tagging"),
+        *(pytest.param(*each, marks=SLOW) for each in (("prompt:4", "labels"), ("lora:8", "mlm"))),
+    ],
+)
+def test_every_plan_of_a_base_is_exact(tiny_base: Base, adapter: str, task: str) -> None:
     arguments = ["gradients", "--base", str(tiny_base.folder), "--bits", "8", "--json"]
-    arguments += ["--adapter", adapter]
+    arguments += ["--adapter", adapter, "--task", task]
     result = smidgen("profile", *arguments)
     assert result.exit_code == 0, result.output
     plans = json.loads(result.stdout.splitlines()[-1])["plans"]
@@ -45,6 +52,12 @@ def test_a_plan_that_is_not_exact_is_shown_as_such() -> None:
     [
         (["--base", "/no/such/base"], "no base at /no/such/base"),
         (["--base", "embedded", "--adapter", "head"], "compared without a head"),
+        (
+            ["--base", "embedded", "--task", "tags"],
+            "--task tags is not one of labels, tagging, mlm",
+        ),
+        (["--base", "embedded", "--task", "tagging"], "lora:8+head has one"),
+        (["--base", "embedded", "--task", "mlm", "--adapter", "head"], "compared without a head"),
         (["--base", "embedded", "--batch", "0"], "--batch 0 is less than 1"),
         (["--base", "embedded", "--tokens", "9000"], "--tokens 9000: base embedded takes"),
     ],

@@ -178,6 +178,15 @@ def test_all_words_are_asked_for_at_masked_tokens(settings: Settings, engine: st
     assert run.losses[0] > 2 * math.log(4)
 
 
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+def test_tags_are_asked_for_at_each_token(settings: Settings, engine: str) -> None:
+    """The first loss is about that of a guess among nine tags."""
+    tagging = replace(settings, engine=engine, is_tagging=True, adapter="lora:4+head")
+    run = Benchmark(tagging).ours()
+    assert run.outcome == DONE and run.untrained == [] and run.adapter.endswith("+head tagging")
+    assert run.losses[0] == pytest.approx(math.log(9), rel=0.3)
+
+
 def test_a_run_that_did_not_end_has_no_ratio(ours: TrainingRun) -> None:
     killed = replace(ours, engine="nf4", outcome=KILLED_BY_CAP)
     assert set(ratios(ours, [killed])["nf4"].values()) == {None}
@@ -337,6 +346,7 @@ def test_a_file_that_is_no_grid_is_named(tmp_path: Path) -> None:
         (["--base", "embedded", "--peers", "--adapter", "bias"], "peers train LoRA alone"),
         (["--base", "embedded", "--peers", "--masked", "3"], "peers ask for labels"),
         (["--base", "embedded", "--masked", "9999"], "masked"),
+        (["--base", "embedded", "--tagging"], "such as lora:8+head"),
         (["--base", "embedded", "--masked", "3", "--adapter", "head"], "--masked asks for words"),
     ],
 )

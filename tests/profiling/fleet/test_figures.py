@@ -1,10 +1,15 @@
 """What looks and latencies come to."""
 
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 
 from profiling.fleet.run import heard
 from profiling.fleet.timings import latency, together
-from profiling.fleet.watch import Sample, near, slope
+from profiling.fleet.watch import Sample, Watch, near, slope
 
 
 def looks(values: list[int]) -> list[Sample]:
@@ -41,6 +46,23 @@ def test_rounds_begin_where_the_first_device_of_any_process_hears_of_them() -> N
     steps = heard([one, other], [0.0, 15.0])
     assert steps.rounds_s == (6.0, 7.0)
     assert sorted(steps.after_s) == [0.0, 0.0, 0.0, 1.0, 1.0, 2.0]
+
+
+def test_processes_below_the_coordinator_and_its_servers_are_told_apart(tmp_path: Path) -> None:
+    busy = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+    below = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {busy!r} + 'input()'])"
+    python = [sys.executable, "-c"]
+    with (
+        subprocess.Popen([*python, below], stdin=subprocess.PIPE) as parent,
+        subprocess.Popen([*python, f"{busy}input()"], stdin=subprocess.PIPE) as server,
+    ):
+        with Watch(parent.pid, tmp_path, {"database": server.pid}) as watch:
+            time.sleep(3.5)
+        last = watch.samples[-1]
+        for process in (parent, server):
+            process.communicate(b"\n")
+    assert set(last.shares_s) == {"coordinator 1", "database"}
+    assert min(last.shares_s.values()) >= 0.3 and last.cpu_s >= last.shares_s["coordinator 1"]
 
 
 def test_a_fleet_that_heard_of_nothing_has_no_rounds() -> None:

@@ -10,7 +10,9 @@ pytest.importorskip("fastapi")
 
 from profiling.records.file import read_records
 from tests.command_line import smidgen
+from tests.coordinator.servers import PASSWORD, Buckets, Postgres
 
+SERVERS = ("database", "object store")
 SMALL = ("--devices", "12", "--cohort", "4", "--adapter", "lora:2")
 
 
@@ -25,6 +27,24 @@ def test_a_small_fleet_loses_nothing_and_is_kept_as_a_record(tmp_path: Path) -> 
     assert run["latencies"]["connect"]["count"] == 12  # one connection each, and no more
     [record] = read_records(tmp_path / "fleet.jsonl").records
     assert record.kind == "fleet" and record.is_done and record.details["samples"]
+
+
+@pytest.mark.slow
+def test_three_processes_with_a_shared_store_lose_nothing_and_say_who_took_what(
+    postgres: Postgres, buckets: Buckets
+) -> None:
+    shared = ("--database", postgres.create(), "--blobs", f"s3://{buckets.create()}/fleet")
+    done = smidgen(
+        "profile", "fleet", *SMALL, "--rounds", "3", "--processes", "3", *shared, "--json"
+    )
+    assert done.exit_code == 0, done.stderr
+    [run] = json.loads(done.stdout.splitlines()[-1])["runs"]
+    assert run["outcome"] == "done" and not run["errors"] and run["accepted"] == 12
+    assert set(run["shares_s"]) == {*(f"coordinator {n}" for n in (1, 2, 3)), *SERVERS}
+    assert run["shares_s"]["database"] > 0 and run["requests_per_s"] > 0
+    again = smidgen("profile", "fleet", *SMALL, *shared)
+    assert again.exit_code == 2 and "one with a fleet in it" in again.stderr
+    assert PASSWORD not in done.stdout + done.stderr + again.stderr
 
 
 @pytest.mark.slow
@@ -43,6 +63,9 @@ def test_a_fleet_that_is_not_through_in_time_says_how_far_it_came() -> None:
         ("--rounds", "-1", "--rounds -1 is less than 1"),
         ("--within", "nan", "--within nan: 1 to 604800 seconds"),
         ("--adapter", "lora:x", "lora:x"),
+        ("--processes", "0", "--processes 0 is less than 1"),
+        ("--processes", "2", "need --database"),
+        ("--blobs", "s3://load/x", "need --database"),
     ],
 )
 def test_what_cannot_be_is_one_line(option: str, value: str, said: str) -> None:

@@ -21,6 +21,18 @@ def test_a_process_that_dies_is_named_with_its_last_words(tmp_path: Path) -> Non
             processes.wait(lambda: False, 30.0, "nothing")
 
 
+def test_a_coordinator_of_a_benchmark_has_a_store_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever operates a fleet has its database in the shell; nothing of ours may go there."""
+    monkeypatch.setenv("SMIDGEN_DATABASE", "postgresql://nobody@127.0.0.1:1/fleet")
+    line = ["coordinator", "status", "--store", str(tmp_path / "own")]
+    with running(tmp_path) as processes:
+        processes.start("coordinator", [sys.executable, "-m", "smidgen", *line], {})
+        with pytest.raises(ProcessError, match=r"no store at .*own; make one"):
+            processes.wait(lambda: False, 60.0, "nothing")
+
+
 @pytest.mark.parametrize("every_s", [None, 0.5], ids=["unwatched", "watched"])
 def test_what_a_process_started_does_not_outlive_the_block(
     tmp_path: Path, every_s: float | None

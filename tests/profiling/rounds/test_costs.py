@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("rich")
 
-from edge_client.wire.cost import Cost
+from edge_client.wire.reported.cost import Cost
 from profiling.rounds.costs import FiguresError, cost_by_round, read_figures
 
 
@@ -86,3 +86,28 @@ def test_a_run_without_figures_is_told(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").write_text("")
     with pytest.raises(FiguresError, match="no figures yet"):
         read_figures(tmp_path / "rounds.jsonl")
+
+
+FOUND = {"there": [3, 1], "found": [3, 0], "strict": [2, 0], "typed": 2, "partial_halves": 5}
+NONE = {"there": [0, 0], "found": [0, 0], "strict": [0, 0], "typed": 0, "partial_halves": 0}
+
+
+def test_of_tagging_a_round_has_its_f1_and_goes_by_it() -> None:
+    figures = [
+        figure(0, "evaluate", "a", accuracy=0.9, entities=FOUND),
+        figure(0, "evaluate", "b", accuracy=0.9, entities=FOUND | {"strict": [3, 0], "typed": 3}),
+        figure(0, "evaluate", "c", accuracy=0.9, entities=NONE),
+    ]
+    (cost,) = cost_by_round(figures)
+    assert cost.f1 is not None and cost.score == cost.f1.strict == 10 / 14
+    assert cost.f1.by_type == (10 / 12, 0.0)
+    assert cost.accuracy_median == pytest.approx((4 / 7 + 6 / 7) / 2)
+    assert cost.accuracy == pytest.approx(0.9) and cost.perplexity is None
+
+
+def test_of_masked_words_a_round_has_a_perplexity() -> None:
+    figures = [figure(0, "evaluate", "a", accuracy=0.5, loss=2.0, task="mlm")]
+    (cost,) = cost_by_round(figures)
+    assert cost.perplexity == pytest.approx(7.389056) and cost.score == 0.5
+    (other,) = cost_by_round([figures[0] | {"task": "labels"}])
+    assert other.perplexity is None and other.score == 0.5

@@ -77,3 +77,16 @@ def test_a_picture_comes_in_the_format_of_its_name(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = smidgen("profile", "rounds", written(tmp_path, RUN), "--out", str(tmp_path / "x.svg"))
     assert done.exit_code == 0 and "<svg" in (tmp_path / "x.svg").read_text()
+
+
+FOUND = {"there": [3], "found": [3], "strict": [2], "typed": 2, "partial_halves": 5}
+
+
+def test_heads_say_what_a_run_goes_by() -> None:
+    tagged = rounds_table(cost_by_round([figure(0, "evaluate", "a", accuracy=0.9, entities=FOUND)]))
+    assert [column.name for column in tagged.columns][1:3] == ["F1", "median"]
+    assert tagged.rows[0][1] == "66.7 %" and "F1 of entities" in tagged.notes[0]
+    masked = figure(0, "evaluate", "a", accuracy=0.5, loss=2.0, task="mlm")
+    table = rounds_table(cost_by_round([masked]))
+    assert [column.name for column in table.columns][1:4] == ["accuracy", "median", "perplexity"]
+    assert table.rows[0][1:4] == ["50.0 %", "50.0 %", "7.39"]

@@ -29,6 +29,7 @@ STEP = {"kind": "train", "round_index": 2, "attempt": 1, "opened_at_s": NOW_S - 
 STATUS: dict[str, Any] = {
     "run_id": "r1",
     "name": "hub",
+    "kind": "labels",
     "phase": "train",
     "round_index": 2,
     "rounds": 4,
@@ -37,6 +38,8 @@ STATUS: dict[str, Any] = {
     "answers": 1,
     "asked": 2,
     "accuracy_by_round": {"0": 0.25, "1": 0.5},
+    "f1_by_round": {},
+    "perplexity_by_round": {},
     "devices": [
         {"device_id": "a", "last_seen_s": NOW_S - 3, "open_work": "done", "left": None},
         {"device_id": "b", "last_seen_s": NOW_S - 30, "open_work": "missing", "left": None},
@@ -74,6 +77,16 @@ def test_a_line_is_told_once_and_no_round_is_passed_over() -> None:
         "hub: accuracy 25.0 % after round 0",
         "hub: accuracy 50.0 % after round 1",
     ]
+
+
+def test_a_run_of_tagging_tells_its_f1_and_one_of_masked_words_their_perplexity() -> None:
+    f1 = {"accuracy_by_round": {}, "f1_by_round": {"0": 0.25, "1": 0.5}}
+    tagging = STATUS | f1 | {"kind": "tagging"}
+    assert news(tagging, STATUS | {"kind": "tagging"})[0] == "hub: F1 25.0 % after round 0"
+    assert "F1         25.0 % (0), 50.0 % (1)" in drawn(screen(tagging, [], NOW_S, 80), 80)
+    masked = STATUS | {"kind": "mlm", "perplexity_by_round": {"0": 90.0, "1": 12.345}}
+    said = drawn(screen(masked, [], NOW_S, 80), 80)
+    assert "accuracy   25.0 % (0)" in said and "perplexity 90.00 (0), 12.35 (1)" in said
 
 
 def test_a_name_from_elsewhere_moves_no_cursor() -> None:
