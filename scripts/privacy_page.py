@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from edge_client.client import state  # noqa: E402
 from edge_client.wire import fleet, messages, packs, tensors  # noqa: E402
-from edge_client.wire.failures import SAID, Failure  # noqa: E402
+from edge_client.wire.reported.failures import SAID, Failure  # noqa: E402
 from scripts.privacy_words import (  # noqa: E402
     CHECK,
     HEAD,

@@ -74,7 +74,11 @@ REVEALS: dict[str, tuple[str, str]] = {
     ),
     "Report.work_id": (f"{SAYS_NOTHING} The coordinator drew it.", ""),
     "Report.outcome": ("Whether it could do the work.", ""),
-    "Report.num_examples": ("How many texts it holds for this kind of work.", ""),
+    "Report.num_examples": (
+        "How many texts it holds for this kind of work; of masked words and of tagging how many "
+        "tokens or words those to test on have, so about how long they are.",
+        "",
+    ),
     "Report.loss": (
         "How well the adapter fits its texts; of a device with one text, how well that one.",
         "",
@@ -122,6 +126,18 @@ REVEALS: dict[str, tuple[str, str]] = {
         "device with one test text, the answer to that text.",
         "The mean over all devices, as the prior of label work.",
     ),
+    "Entities.there": (
+        "How many entities of each type its test texts hold: what they are about. Of a device with "
+        "one test text, what is in that text; no word of it.",
+        "The F1 of all devices together, by round, when the run is over.",
+    ),
+    "Entities.found": (
+        "How many the run's adapter takes for them there, so roughly the same.",
+        "The same.",
+    ),
+    "Entities.strict": ("How many of them the adapter finds.", "The same."),
+    "Entities.typed": ("How many it nearly finds.", ""),
+    "Entities.partial_halves": ("The same.", ""),
     "Report.refused_bytes": ("That a proxy between refused its update, and its size.", ""),
     "Report.layer_forwards": (
         "How much it computed: texts times layers, so how many texts were easy.",
@@ -152,6 +168,7 @@ LEARNS: dict[str, str] = {
     "Work.adapter_sha256": "Names the adapter, which is the mean of all updates so far.",
     "Work.prior": "The mean over all test texts; of two devices each can work out the other's.",
     "Work.thresholds": "How sure devices are of each label, as one number for all of them.",
+    "Work.test_share": "",
     "Work.most": "About how many texts of one class the devices hold.",
     "Work.control_sha256": "Names the mean of all devices' mean gradients; of two devices each can "
     "work out the other's.",
@@ -174,8 +191,10 @@ LEARNS: dict[str, str] = {
     "Over.run_name": "",
     "Over.ended": "",
     "Over.rounds": "",
+    "Over.kept_round": "",
     "Over.devices": "How many there were.",
     "Over.accuracies": "The mean over all devices; of two, each can work out the other's.",
+    "Over.losses": "The mean over all devices, none far from the median; of two, as above.",
     "Receipt.accepted": "",
     "Receipt.reason": "",
 }

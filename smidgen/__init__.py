@@ -11,12 +11,14 @@ In Python the same is done by functions, whose keywords and defaults are the com
     doctor()                       -> Diagnosis        whether this device will work
     train(data, out)               -> TrainedAdapter   one device, by itself
     personalize(data, out)         -> PersonalAdapter  of the ranks that its texts need
-    predict(texts, adapter)        -> list[Prediction]
+    predict(texts, adapter)        -> list[Prediction]  labels
+    tag(texts, adapter)            -> list[TaggedText]  entities in them
+    fill(texts, adapter)           -> list[FilledText]  words for each [MASK], or perplexity
     evaluate(data, adapter)        -> Scores
     create_run(store, run)         -> NewRun           run: RunConfig(Task, Training, Labelling)
     serve(store)                   -> Server           in a thread, until its `with` block ends
     runs(store)                    -> list[RunStatus]
-    export(store, out)             -> ExportedAdapter  of the last closed round
+    export(store, out)             -> ExportedAdapter  that a run keeps
     run_client(url, data, token)   -> Summary          one device in a run, to the run's end
     simulate(Experiment)           -> list[Simulated]  many devices in this process
 
@@ -42,12 +44,15 @@ if TYPE_CHECKING:
     from coordinator.api.serve import Server, serve
     from coordinator.config import RunConfig
     from edge_client.api.doctor import Diagnosis, doctor
-    from edge_client.api.evaluate import Scores, evaluate
+    from edge_client.api.evaluate import evaluate
+    from edge_client.api.guesser import FilledText, fill
     from edge_client.api.pack import Pack, pack
     from edge_client.api.personalize import PersonalAdapter, personalize
     from edge_client.api.plan import Planned, Plans, plan
     from edge_client.api.predict import Prediction, predict
     from edge_client.api.run import NothingDone, run_client
+    from edge_client.api.scores import Scores
+    from edge_client.api.tagger import TaggedText, tag
     from edge_client.api.train import TrainedAdapter, train
     from edge_client.client.settings import Summary
     from edge_client.doctor.finding import Finding
@@ -65,6 +70,7 @@ __all__ = [
     "Experiment",
     "ExportedAdapter",
     "Failed",
+    "FilledText",
     "Finding",
     "Labelling",
     "NewRun",
@@ -80,6 +86,7 @@ __all__ = [
     "Server",
     "Simulated",
     "Summary",
+    "TaggedText",
     "Task",
     "TrainedAdapter",
     "Training",
@@ -89,6 +96,7 @@ __all__ = [
     "doctor",
     "evaluate",
     "export",
+    "fill",
     "pack",
     "personalize",
     "plan",
@@ -97,6 +105,7 @@ __all__ = [
     "runs",
     "serve",
     "simulate",
+    "tag",
     "train",
 ]
 # public name -> the module that has it; opened when the name is first used
@@ -105,6 +114,7 @@ _HOMES = {
     "Diagnosis": "edge_client.api.doctor",
     "Experiment": "simulation.experiments.experiment",
     "ExportedAdapter": "coordinator.api.export",
+    "FilledText": "edge_client.api.guesser",
     "Finding": "edge_client.doctor.finding",
     "Labelling": "edge_client.wire.labelling",
     "NewRun": "coordinator.api.create",
@@ -116,10 +126,11 @@ _HOMES = {
     "Prediction": "edge_client.api.predict",
     "RunConfig": "coordinator.config",
     "RunStatus": "coordinator.api.create",
-    "Scores": "edge_client.api.evaluate",
+    "Scores": "edge_client.api.scores",
     "Server": "coordinator.api.serve",
     "Simulated": "simulation.api",
     "Summary": "edge_client.client.settings",
+    "TaggedText": "edge_client.api.tagger",
     "Task": "edge_client.texts.tasks",
     "TrainedAdapter": "edge_client.api.train",
     "Training": "edge_client.wire.training",
@@ -127,6 +138,7 @@ _HOMES = {
     "doctor": "edge_client.api.doctor",
     "evaluate": "edge_client.api.evaluate",
     "export": "coordinator.api.export",
+    "fill": "edge_client.api.guesser",
     "pack": "edge_client.api.pack",
     "personalize": "edge_client.api.personalize",
     "plan": "edge_client.api.plan",
@@ -135,6 +147,7 @@ _HOMES = {
     "runs": "coordinator.api.create",
     "serve": "coordinator.api.serve",
     "simulate": "simulation.api",
+    "tag": "edge_client.api.tagger",
     "train": "edge_client.api.train",
 }
 

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before torch and numpy are loaded: their threads wait for each other without computing. Spinning
@@ -19,6 +20,7 @@ from hypothesis import settings
 from edge_client.bases.base import Base, open_base
 from edge_client.texts.tasks import Task
 from tests.breadth import first_fast
+from tests.coordinator.servers import Buckets, Postgres, bucket_server, postgres_server
 from tests.tiny import write_tiny_base
 
 SHARED = Path(os.environ.get("SMIDGEN_SHARED", Path(__file__).parents[2] / "shared"))
@@ -61,6 +63,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def seed() -> int:
     """What all chances of a test come from; told at the end of every run."""
     return SEED
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A real PostgreSQL, where Debian's package is here."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def buckets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buckets]:
+    """A real server of S3; every process finds it in its environment."""
+    with (
+        bucket_server(tmp_path_factory.mktemp("buckets")) as server,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        for name, value in server.settings.items():
+            patched.setenv(name, value)
+        yield server
 
 
 @pytest.fixture(scope="session")

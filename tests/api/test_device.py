@@ -72,6 +72,42 @@ def test_an_adapter_is_trained_and_labels_and_is_scored(
     assert [score.count for score in scores.labels] == [1, 2]
 
 
+def test_paragraphs_train_an_adapter_and_long_ones_are_told(
+    tiny_base: Base, tmp_path: Path
+) -> None:
+    (tmp_path / "mine" / "unlabelled").mkdir(parents=True)
+    (tmp_path / "mine" / "unlabelled" / "a.txt").write_text(f"rain today\n\n{'storm ' * 40}")
+    lines: list[str] = []
+    own: dict[str, Any] = {"base": tiny_base.folder, "engine": "onnx", "tell": lines.append}
+    task = smidgen.Task("notes", kind="mlm")
+    trained = smidgen.train(tmp_path / "mine", tmp_path / "out", task=task, tokens=32, **own)
+    assert trained.num_examples == 2 and trained.test_examples == 0
+    assert lines[1].startswith(
+        "1 of 2 texts to train on are longer than what is read: the first, u"
+    )
+    with pytest.raises(smidgen.WrongInput, match=r"holds no labelled\..*put a labelled\.csv with"):
+        smidgen.train(tmp_path / "mine", tmp_path / "out", task="agnews", **own)
+
+
+@pytest.mark.parametrize(
+    ("task", "part", "said"),
+    [
+        (smidgen.Task("notes", kind="mlm"), "test.txt", "no texts to train on; put an unlabelled"),
+        (
+            smidgen.Task("drugs", ("Drug",), kind="tagging"),
+            "unlabelled.csv",
+            "no labelled texts to train on; put a labelled.conll",
+        ),
+    ],
+)
+def test_texts_of_which_none_can_be_trained_on_say_what_is_missing(
+    tiny_base: Base, tmp_path: Path, task: smidgen.Task, part: str, said: str
+) -> None:
+    (tmp_path / part).write_text("text\nrain\n")
+    with pytest.raises(smidgen.WrongInput, match=said):
+        smidgen.train(tmp_path, tmp_path / "out", task=task, base=tiny_base.folder, engine="onnx")
+
+
 def test_a_task_of_ones_own_is_an_object_or_a_file(tiny_base: Base, data: Path) -> None:
     words = {"security": "door", "weather": "rain"}
     task = smidgen.Task("hub", ("security", "weather"), ("{text} [MASK]",), words)

@@ -25,6 +25,8 @@ COMMAND = {
     "train": "client train",
     "personalize": "client personalize",
     "predict": "client predict",
+    "tag": "client predict",
+    "fill": "client predict",
     "evaluate": "client evaluate",
     "run_client": "client run",
     "create_run": "coordinator create",
@@ -47,6 +49,7 @@ OTHER_DEFAULT = {
     ("run_client", "pack_mirrors"),
     ("serve", "trusted_proxies"),
     ("doctor", "bases"),
+    ("fill", "top"),
 }
 ONLY_PYTHON = {
     ("pack", "progress"),
@@ -54,12 +57,16 @@ ONLY_PYTHON = {
     ("simulate", "tell"),
     ("doctor", "tell"),
     ("predict", "texts"),
+    ("tag", "texts"),
+    ("fill", "texts"),
 }
+# A command that answers each kind of task has options that one kind alone needs.
+OTHER_KINDS = {"predict": {"top"}, "tag": {"top", "prior"}, "fill": {"prior"}}
 FILES = {"file", "out", "text_column", "delimiter", "encoding"}  # a list has none
 ONLY_COMMAND = {
-    "predict": {"texts", *FILES},
+    **{name: {"texts", *FILES, *more} for name, more in OTHER_KINDS.items()},
     "evaluate": {"out"},
-    "serve": {"log_format"},  # logging is its caller's
+    "serve": {"drain", "log_format", "workers"},  # signals, logging, processes: its caller's
 }
 
 

@@ -37,6 +37,19 @@ TEXTS = {
 }
 
 
+def write_labelled(folder: Path, name: str) -> None:
+    """A device's labelled texts; each device holds other ones, and `b` none to test on."""
+    turn = sum(map(ord, name))
+    rows = [
+        (texts[(turn + place) % 3], label) for place, (label, texts) in enumerate(TEXTS.items())
+    ]
+    for part in ("labelled", "test") if name != "b" else ("labelled",):
+        with (folder / f"{part}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label"])
+            writer.writerows(rows * 2)
+
+
 @dataclass
 class Scene:
     """One run's files and processes.
@@ -45,6 +58,8 @@ class Scene:
         folder: All that is written.
         base: The base in use.
         fleet: Its processes.
+        task: The text of its `task.toml`.
+        write: Writes a device's texts into a folder of its own.
     """
 
     folder: Path
@@ -52,6 +67,8 @@ class Scene:
     fleet: Fleet
     token: str = ""
     run_id: str = ""
+    task: str = TASK
+    write: Callable[[Path, str], None] = write_labelled
 
     def smidgen(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """Run one command to its end."""
@@ -68,7 +85,7 @@ class Scene:
 
     def create(self, rounds: int, clients: int, epochs: int, *arguments: str) -> None:
         """Create the run."""
-        (self.folder / "task.toml").write_text(TASK)
+        (self.folder / "task.toml").write_text(self.task)
         created = self.coordinator_json(
             "create",
             *("--task", str(self.folder / "task.toml"), "--base", str(self.base.folder)),
@@ -105,18 +122,10 @@ class Scene:
         return self.fleet.url_of("coordinator")
 
     def data(self, name: str) -> Path:
-        """A device's texts; each device holds other ones, and `b` keeps none aside to test on."""
+        """A device's texts."""
         folder = self.folder / "data" / name
         folder.mkdir(parents=True, exist_ok=True)
-        turn = sum(map(ord, name))
-        rows = [
-            (texts[(turn + place) % 3], label) for place, (label, texts) in enumerate(TEXTS.items())
-        ]
-        for part in ("labelled", "test") if name != "b" else ("labelled",):
-            with (folder / f"{part}.csv").open("w", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(["text", "label"])
-                writer.writerows(rows * 2)
+        self.write(folder, name)
         return folder
 
     def client(self, name: str, url: str, *arguments: str) -> None:

@@ -73,8 +73,8 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     said = ["--rounds", str(rounds), "--adapter", adapter, "--engine", engine]
     said += ["--personal"]
     if messages:
-        labels = read_task(HUB / "task.toml").labels
-        texts = read_file(HUB / "hub_messages.csv", labels, labelled=True)[: messages * 5 : 5]
+        task = read_task(HUB / "task.toml")
+        texts = read_file(HUB / "hub_messages.csv", task, labelled=True)[: messages * 5 : 5]
         said += ["--data", write_texts(folder / "own.csv", texts), "--labels", str(messages // 2)]
         said += ["--task", str(HUB / "task.toml"), "--epochs", "3"]
     return adapter, rounds, folder / "out", demo(folder / "out", *said)
@@ -164,7 +164,7 @@ def test_an_unknown_engine_is_named_before_anything_is_deleted(tmp_path: Path) -
 def test_a_federated_run_on_real_news_learns(tmp_path: Path) -> None:
     data, base = shared("data", "ag_news"), shared("models", "bert-tiny-mlm")
     agnews = ROOT / "docs" / "examples" / "agnews.toml"
-    tests = read_file(data / "test.csv.gz", read_task(agnews).labels, labelled=True)[::10]
+    tests = read_file(data / "test.csv.gz", read_task(agnews), labelled=True)[::10]
     test = write_texts(tmp_path / "test.csv", tests)
     own = ("--data", str(data / "train.csv.gz"), "--test", test)
     task = ("--task", str(agnews), "--base", str(base))

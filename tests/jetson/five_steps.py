@@ -31,7 +31,7 @@ def main(pack: str, kind: str, out: str, starts: str = "") -> None:
     engine = open_engine(kind, base, task, spec, Training(lr=0.01, tokens=32))
     examples = [Example(text, label=label) for text, label in zip(TEXTS, LABELS, strict=True)]
     encoder = engine.encoder
-    batch = encoder.batch(encoder.prompts(examples), encoder.labels(examples))
+    batch = encoder.batch(encoder.prompts(examples))
     given = dict(np.load(starts)) if starts else {}
     adapter = initial_adapter(spec, base, len(LABELS), seed=3)
     found: dict[str, np.ndarray] = {}

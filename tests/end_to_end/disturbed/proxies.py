@@ -60,10 +60,10 @@ CADDY = """{{
 """
 
 
-def snippet(language: str) -> str:
-    """The one of this language in the page."""
-    found = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(found) == 1, f"{PAGE.name}: one block of {language} expected, not {len(found)}"
+def snippet(language: str, page: Path = PAGE) -> str:
+    """The one of this language in a page."""
+    found = re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(found) == 1, f"{page.name}: one block of {language} expected, not {len(found)}"
     return str(found[0])
 
 
