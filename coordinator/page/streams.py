@@ -19,6 +19,7 @@ from coordinator.serving.http.polls import Bells, heard
 
 MOST = 16  # pages at once
 LOOK_S = 1.0
+LONGEST_LOOK_S = 15.0  # between two looks, however long one takes
 BEAT_S = 15.0  # between two signs of life
 READERS, LOOKER = "page/readers", "page/looker"  # names of bells; no device has such an id
 LOG = logging.getLogger(__name__)
@@ -109,6 +110,8 @@ class Streams:
                         LOG.exception("the page stands still; trying again")
                     is_broken = True
                 self._bells.ring_now(READERS)
-                # A large fleet is looked at less often: it never takes a tenth of the time.
-                await heard(bell, max(LOOK_S, 9 * (time.monotonic() - began_s)))
+                # A large fleet is looked at less often, so that looking takes a tenth of the time;
+                # a look that was slow for another reason must not still the page for minutes.
+                took_s = time.monotonic() - began_s
+                await heard(bell, min(max(LOOK_S, 9 * took_s), LONGEST_LOOK_S))
         self._looking = None

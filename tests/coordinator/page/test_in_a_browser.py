@@ -15,6 +15,8 @@ import pytest
 
 pytest.importorskip("playwright")
 
+from playwright.sync_api import TimeoutError
+
 from coordinator.config import RunConfig
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import DeviceFacts, Membership
@@ -30,6 +32,7 @@ Start = Callable[..., Served]
 HOSTILE = "<img src=x onerror=alert(1)>"
 LONG = "a-device-with-a-name-as-long-as-" + "x" * 32
 WAIT_MS = 60_000
+TOLD = ("#ask-error", "#news", "#link", "#runs tbody", "#devices tbody")
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +72,12 @@ def logged_in(browser: Any, served: Served, token: str, *shape: Any) -> Opened:
 
 
 def said(page: Any, selector: str, text: str) -> None:
-    """Wait until an element says this."""
-    page.locator(selector, has_text=text).first.wait_for()
+    """Wait until an element says this; where it never does, tell what the page says instead."""
+    try:
+        page.locator(selector, has_text=text).first.wait_for()
+    except TimeoutError as error:
+        told = {one: page.locator(one).inner_text() for one in (selector, *TOLD)}
+        raise AssertionError(f"{text!r} never came; the page says {told}") from error
 
 
 def work_through(served: Served, devices: list[Device], rounds: int) -> None:
