@@ -43,6 +43,7 @@ ENDLESS = BAD.replace(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.parametrize("engine", first_fast(["onnx", "torch"]))
 def test_kill_9_changes_no_byte_of_a_run_with_control_variates(
@@ -88,6 +89,7 @@ def test_kill_9_of_a_client_and_of_the_coordinator_changes_no_byte(
     assert list(status["accuracy_by_round"]) == ["0", "1", "2"]  # device a's alone, b has no tests
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_kill_9_between_rounds_loses_nothing_that_fedadam_remembers(
     scene: Scene, other_scene: Scene
@@ -181,6 +183,7 @@ def test_sigterm_ends_a_coordinator_whose_plugin_never_returns_and_its_round_is_
     assert scene.adapter() == other_scene.adapter()
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_kill_9_changes_no_byte_of_a_run_of_mixed_ranks(scene: Scene, other_scene: Scene) -> None:
     """The coordinator dies while devices of ranks 4 and 8 train in a run of rank 16."""

@@ -163,7 +163,10 @@ def test_only_serving_brings_a_store_up_to_date(tmp_path: Path) -> None:
     assert not copy_of(tmp_path / DATABASE).exists()
 
 
-def test_a_store_that_an_older_coordinator_serves_is_left_alone(tmp_path: Path) -> None:
+def test_a_store_that_an_older_coordinator_serves_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.storage.store.UPGRADE_S", 0.5)
     written(1, tmp_path)
     with (tmp_path / "serve.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

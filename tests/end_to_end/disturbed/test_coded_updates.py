@@ -26,6 +26,7 @@ def begun(scene: Scene, more: str = '[updates]\nup = "int4"\n') -> str:
     return url
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_kill_9_changes_no_byte_of_a_run_with_coded_updates(
     scene: Scene, other_scene: Scene
@@ -59,6 +60,7 @@ def has_fetched(scene: Scene, name: str, rounds: int) -> bool:
     return len(steps) == rounds and (kept / f"{steps[-1].adapter_sha256}.st").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_kill_9_changes_no_byte_of_a_run_with_coded_steps(scene: Scene, other_scene: Scene) -> None:
     begun(other_scene, BOTH_WAYS)

@@ -10,6 +10,7 @@ from tests.end_to_end.conftest import CLIENTS, EPOCHS, Scene, wait_for
 SPEC = "lora:4@q,k,v,o,up,down+generator"
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_kill_9_changes_no_byte_of_a_generator_which_is_exported_as_what_it_is(
     scene: Scene, other_scene: Scene

@@ -124,6 +124,7 @@ def test_a_delta_is_trained_minus_received(federation: tuple[Tokenizer, list[Sil
         assert bool(delta[name].any())
 
 
+@pytest.mark.slow
 def test_federation_lowers_the_perplexity_in_every_silo(
     federation: tuple[Tokenizer, list[Silo]], tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_federation_lowers_the_perplexity_in_every_silo(
     assert all(after[language] < 0.8 * before[language] for language in WORDS)
 
 
+@pytest.mark.slow
 def test_a_resumed_federation_ends_in_the_same_weights(
     federation: tuple[Tokenizer, list[Silo]], tmp_path: Path
 ) -> None:
