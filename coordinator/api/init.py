@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from coordinator.api.joining import join_line
-from coordinator.api.serve import PORT
+from coordinator.api.ready import PORT
 from coordinator.api.stores import AtStore
 from coordinator.storage.keys import draw_secret
 from coordinator.storage.operators import add_operator

@@ -1,284 +1,22 @@
-"""Serving a store: until a signal, for the command; in a thread, for a notebook or a test.
+"""A coordinator in a thread, for a notebook or a test.
 
 with serve("store", port=0) as server:
     run_client(server.url, ...)
 """
 
 import atexit
-import logging
-import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
-from datetime import datetime, timezone
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from contextlib import ExitStack
 
-from coordinator.api.create import NewRun, RunStatus, add_run, runs
-from coordinator.api.stores import AtStore, Place, open_store
-from coordinator.config import RunConfig, read_run_config
-from coordinator.plugins import know_folder, know_installed, lack_of
-from coordinator.serving.limit import LIMIT_S, LONGEST_S
-from coordinator.storage.place import StorePlace, place_of
-from coordinator.storage.runs import config_of
-from coordinator.storage.store import Store, StoreError
-from coordinator.upkeep.limits import KEEP_ROUNDS, LEAST_FREE, limits_of, note
-from coordinator.upkeep.watch import check_needed, unsecured
-from edge_client.errors import Failed, demand
-from edge_client.files import close_to_others, told_of
-
-if TYPE_CHECKING:
-    from coordinator.serving.app import Part
-    from coordinator.serving.service import Service
-    from coordinator.trust.folder import Address
-    from coordinator.trust.secured import Secured
-
-HOST, PORT = "127.0.0.1", 8700
-LONGEST_DRAIN_S = 3600
-LOG = logging.getLogger(__name__)
-
-# Told that connections are taken; ends it; whether it ends when all runs are finished.
-Serve = Callable[[Callable[[], None], threading.Event, bool], None]
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A store that can be served: held by this process alone, its socket bound.
-
-    Attributes:
-        place: The store's.
-        store: The store.
-        url: Where it will be served.
-        ca: What devices are given as --ca; empty over plain HTTP.
-        created: The run of a run file that was not there yet.
-        serve: Serves it until a signal, an event, or the end of all runs.
-    """
-
-    place: StorePlace
-    store: Store
-    url: str
-    ca: str
-    created: NewRun | None
-    serve: Serve
-
-
-@contextmanager
-def ready(
-    store: AtStore,
-    host: str | None,
-    port: int | None,
-    run: RunConfig | Place | None = None,
-    plain_http: bool = False,
-    keep_rounds: int = KEEP_ROUNDS,
-    least_free: str = LEAST_FREE,
-    trusted_proxies: Sequence[str] = (),
-    serve_packs: bool = False,
-    minimum_client: str = "",
-    plugins: Place | None = None,
-    plugin_limit_s: float = LIMIT_S,
-    bound: socket.socket | None = None,
-    drain_s: float = 0.0,
-) -> Iterator[Ready]:
-    """Open a store and a socket, and create the run of a run file unless its name is there.
-
-    Raises:
-        StoreError: There is no store and no run to make one for, another process serves it, or it
-            is damaged.
-        PortError: The address cannot be listened on.
-        TrustError: Devices would refuse the certificates, or plain HTTP for other machines.
-    """
-    from coordinator.fleet.versions import check_minimum
-    from coordinator.serving.log.clocks import check_clock
-    from coordinator.serving.packs import Packs
-    from coordinator.serving.server import listen, serve, sole_server, url_of
-    from coordinator.serving.service import Service
-    from coordinator.trust.network import proxy_of
-
-    place = place_of(store)
-    folder = place.folder
-    limits = limits_of(keep_rounds, least_free)
-    check_minimum(minimum_client)
-    demand(
-        0 <= plugin_limit_s <= LONGEST_S,
-        f"--plugin-limit {plugin_limit_s:g}: 0, for none, to {LONGEST_S:g} seconds are expected",
-    )
-    demand(
-        0 <= drain_s <= LONGEST_DRAIN_S,
-        f"--drain {drain_s:g}: 0, for none, to {LONGEST_DRAIN_S} seconds are expected",
-    )
-    know_installed()
-    if plugins is not None:
-        know_folder(Path(plugins))
-    trusted = [proxy_of("--trusted-proxy", text) for text in trusted_proxies]
-    tls = _secured(folder, plain_http)
-    config = read_run_config(Path(run), {}) if isinstance(run, str | Path) else run
-    with (
-        closing(_opened(place, config is None)) as opened,
-        bound or listen(*_address(folder, tls, host, port, plain_http)) as bound,
-        sole_server(opened),
-    ):
-        check_clock(opened.database)
-        _check_secured(opened, plain_http, tls)
-        _close(folder)
-        created = None if config is None else _created_if_new(opened, config)
-        note(folder, limits)
-        opened.note_keep_rounds(limits.keep_rounds)
-        service = Service(
-            *(opened, time.time(), limits),
-            minimum_client=minimum_client,
-            packs=Packs(serve_packs),
-            plugin_limit_s=plugin_limit_s,
-        )
-        service.clock.note(folder)
-        for live in service.runs():
-            if not live.state.is_finished:
-                _check_next(service, live.run.run_id)
-                if lack := lack_of(live.config.learning):
-                    LOG.warning("run %s will pause: %s", live.config.name, lack)
-        yield Ready(
-            place,
-            opened,
-            url_of(bound, tls),
-            "" if tls is None else tls.ca,
-            created,
-            partial(
-                serve,
-                service,
-                bound,
-                secured=tls,
-                parts=parts(),
-                trusted=trusted,
-                drain_s=drain_s,
-            ),
-        )
-
-
-def _check_next(service: "Service", run_id: str) -> None:
-    """Refuse a run that cannot go on; one that others have carried on meanwhile is read on first.
-
-    Raises:
-        StoreError: A blob that it needs is missing or damaged.
-    """
-    while True:
-        live = service.run(run_id)
-        try:
-            return check_needed(service.store, live.config.name, live.state)
-        except StoreError:
-            service.neighbours.catch_up()
-            if service.run(run_id) is live:
-                raise
-
-
-@contextmanager
-def listening(
-    place: StorePlace,
-    host: str | None,
-    port: int | None,
-    run: RunConfig | Place | None,
-    plain_http: bool,
-) -> Iterator[tuple[socket.socket, str, NewRun | None]]:
-    """A socket for several processes, its URL, and the run of a run file that was not there yet.
-
-    Raises:
-        WrongInput: As `ready` does.
-    """
-    from coordinator.serving.server import listen, url_of
-
-    tls = _secured(place.folder, plain_http)
-    config = read_run_config(Path(run), {}) if isinstance(run, str | Path) else run
-    with closing(_opened(place, config is None)) as opened:
-        created = None if config is None else _created_if_new(opened, config)
-    with listen(*_address(place.folder, tls, host, port, plain_http)) as bound:
-        yield bound, url_of(bound, tls), created
-
-
-def _address(
-    folder: Path, tls: "Secured | None", host: str | None, port: int | None, plain_http: bool
-) -> tuple[str, int]:
-    told = None if tls is None else tls.trust.address
-    host = _host(told) if host is None else host
-    _check_plain(folder, host, is_plain=tls is None and not plain_http)
-    return host, (PORT if told is None else told.port) if port is None else port
-
-
-def parts() -> "tuple[Part, ...]":
-    """What is served beside devices."""
-    from coordinator.operator.routes import add_operator_routes  # FastAPI: seconds
-    from coordinator.page.routes import add_page
-    from coordinator.page.watching import add_watching
-
-    return add_operator_routes, add_watching, add_page
-
-
-def _secured(folder: Path, plain_http: bool) -> "Secured | None":
-    if plain_http:
-        return None
-    from coordinator.trust.secured import secured
-
-    return secured(folder, datetime.now(timezone.utc))
-
-
-def _host(told: "Address | None") -> str:
-    """What is listened on if nobody says: loopback, unless devices were told another address."""
-    from coordinator.trust.network import names_loopback
-
-    if told is None:
-        return HOST
-    if names_loopback(told.host):
-        return told.host
-    return "::" if ":" in told.host else "0.0.0.0"
-
-
-def _check_plain(folder: Path, host: str, is_plain: bool) -> None:
-    """Refuse to speak plain HTTP to other machines, unless somebody asked for it.
-
-    Raises:
-        WrongInput: Says what to do.
-    """
-    from coordinator.trust.network import is_loopback
-
-    demand(
-        not is_plain or is_loopback(host),
-        f"--host {host} would serve other machines without TLS: `smidgen coordinator init --store "
-        f"{folder}` makes certificates; --plain-http serves without them",
-    )
-
-
-def _check_secured(store: Store, plain_http: bool, tls: "Secured | None") -> None:
-    """Refuse to serve in plain HTTP what had certificates, unless somebody asked for it.
-
-    Raises:
-        StoreError: Says what to do.
-    """
-    if tls is not None:
-        store.secure(True)
-    elif not plain_http and (lacks := unsecured(store)):
-        raise StoreError(
-            f"store {store.folder}: {lacks[0]}; restore it from a backup, or make another CA with "
-            f"`smidgen coordinator init --store {store.folder}`; --plain-http serves without TLS"
-        )
-
-
-def _opened(place: StorePlace, is_there: bool) -> Store:
-    """The store, brought up to date if an older smidgen wrote it."""
-    return open_store(place, is_upgrading=True) if is_there else Store(place, is_upgrading=True)
-
-
-def _close(folder: Path) -> None:
-    """Take a store from all but its owner, whoever made its files and when."""
-    closed, left = close_to_others(folder)
-    if closed:
-        LOG.info("%s", told_of(closed))
-    if left:
-        LOG.warning("others may read %s, which is not ours to close; its owner can chmod", left[0])
-
-
-def _created_if_new(store: Store, config: RunConfig) -> NewRun | None:
-    is_there = config.name in {config_of(run).name for run in store.runs()}
-    return None if is_there else add_run(store, config)
+from coordinator.api.create import RunStatus, runs
+from coordinator.api.ready import Endpoint, Ready, Serve, Serving, ready
+from coordinator.api.stores import AtStore, Place
+from coordinator.config import RunConfig
+from coordinator.serving.limit import LIMIT_S
+from coordinator.storage.place import place_of
+from coordinator.upkeep.limits import KEEP_ROUNDS, LEAST_FREE
+from edge_client.errors import Failed
 
 
 class Server:
@@ -411,8 +149,10 @@ def serve(
         WrongInput: No store, one that is served already, an address that is taken, or
             certificates that devices would refuse.
     """
+    endpoint = Endpoint(host, port, plain_http)
+    told = (keep_rounds, least_free, trusted_proxies, serve_packs, minimum_client)
+    serving = Serving(*told, plugins, plugin_limit)
     with ExitStack() as stack:
-        told = (plain_http, keep_rounds, least_free, trusted_proxies, serve_packs, minimum_client)
         place = place_of(store, database, blobs)
-        prepared = stack.enter_context(ready(place, host, port, run, *told, plugins, plugin_limit))
+        prepared = stack.enter_context(ready(place, endpoint, run, serving))
         return Server(stack.pop_all(), prepared, exit_when_finished)

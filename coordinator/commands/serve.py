@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.api.serve import listening, ready
+from coordinator.api.ready import Endpoint, Serving, listening, ready
 from coordinator.api.workers import check_workers, end_with_parent, inherited, serve_together
 from coordinator.commands.console import JsonOption, at_store
 from coordinator.commands.create import announce
@@ -96,19 +96,18 @@ def serve_command(
     use_one_arena()
     check_workers(store, workers)
     bound, stop = inherited(), threading.Event()
+    endpoint = Endpoint(host, port, plain_http)
     if workers > 1 and bound is None:
-        with listening(store, host, port, run, plain_http) as (bound, url, created):
+        with listening(store, endpoint, run) as (bound, url, created):
             if created is not None:
                 announce(created, as_json)
             serve_together(bound, sys.argv[1:], workers, partial(_say, url))
         return
     if bound is not None:
         end_with_parent(stop)
-    proxies = trusted_proxy or ()
-    told = (plain_http, keep_rounds, least_free, proxies, serve_packs, minimum_client)
-    with ready(
-        store, host, port, run, *told, plugins, plugin_limit, bound, drain_s=drain
-    ) as prepared:
+    told = (keep_rounds, least_free, trusted_proxy or (), serve_packs, minimum_client)
+    serving = Serving(*told, plugins, plugin_limit, drain)
+    with ready(store, endpoint, run, serving, bound) as prepared:
         if prepared.created is not None:
             announce(prepared.created, as_json)
         prepared.serve(partial(_say, prepared.url), stop, exit_when_finished)

@@ -12,12 +12,13 @@ import pytest
 
 from coordinator import plugins
 from coordinator.api.create import create_run
-from coordinator.api.serve import ready
+from coordinator.api.ready import Endpoint, Serving, ready
 from coordinator.config import ConfigError, read_run_config
 from coordinator.rounds.extensions.catalogue import apart
 from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.named import mean_of
 from coordinator.rounds.learning.settings import Learning
+from coordinator.storage.place import StorePlace
 from edge_client.errors import WrongInput
 from tests.command_line import smidgen
 
@@ -166,7 +167,8 @@ def test_a_coordinator_says_at_its_start_which_run_names_what_it_does_not_know(
     create_run(store, file, task="agnews", plugins=folder)
     with apart():  # as in another process
         told = folder if with_folder else None
-        with ready(store, "127.0.0.1", 0, plain_http=True, plugins=told):
+        endpoint = Endpoint("127.0.0.1", 0, plain_http=True)
+        with ready(StorePlace(store), endpoint, serving=Serving(plugins=told)):
             pass
     said = [one.getMessage() for one in caplog.records if "will pause" in one.getMessage()]
     assert len(said) == (not with_folder)

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from coordinator.api.serve import parts
+from coordinator.api.ready import parts
 from coordinator.config import RunConfig
 from coordinator.serving.server import listen, serve, url_of
 from coordinator.serving.service import Service

@@ -34,7 +34,6 @@ from simulation.population.deal import Deal
 from tests.breadth import first_fast
 from tests.simulation.experiments.experiments import small, texts_of
 
-
 LABELS = ("business", "sports")
 
 
