@@ -72,45 +72,55 @@ def test_a_bucket_that_refuses_cuts_and_delays_changes_no_byte(
     assert {text.partition(":")[0] for text in refused} == {"503"}
 
 
+@pytest.mark.parametrize("share", [0.0, SHARE], ids=["a sound bucket", "a bucket that fails too"])
 def test_a_database_started_anew_while_coordinators_are_killed_changes_no_byte(
     tmp_path: Path,
     place: StorePlace,
     postgres: Postgres,
+    buckets: Buckets,
     tiny_base: Base,
     seed: int,
+    share: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = calm(tmp_path / "calm", tiny_base, ROUNDS)
     draw, told = random.Random(seed), Counter[str]()
     shared = ("--database", place.database, "--blobs", place.blobs)
     token = created(tmp_path, tiny_base, ROUNDS, "--min-clients", str(len(NAMES)), *shared)
-    with (
-        coordinators(tmp_path, place, 2) as many,
-        ThreadPoolExecutor(len(NAMES)) as pool,
-        ThreadPoolExecutor(2) as starters,
-    ):
-        ports = list(many.processes)
-        devices = witnesses(f"http://127.0.0.1:{ports[0]}", token)
-        done = [pool.submit(works_through, ports, one, seed) for one in devices]
-        for number in range(STOPS):
-            time.sleep(draw.uniform(0.1, 1.5))
-            if are_over(done):
-                break
-            how = (signal.SIGINT, signal.SIGQUIT)[number % 2]
-            postgres.stop(how)
-            try:
-                some = draw.sample(ports, draw.choice((0, 0, 1, 2)))
-                for port in some:
-                    many.end(port)
-                time.sleep(draw.uniform(0.0, 1.5))
-            finally:
-                postgres.start()
-            list(starters.map(many.start, some))
-            told.update([signal.Signals(how).name, *["kill -9"] * len(some)])
-        for one in done:
-            one.result(240)
-        assert adapter_of(tmp_path, many.options) == expected
-    check_counted_once(many, devices)
+    with disturbing(buckets.url, seed) as way, monkeypatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", way.url)
+        with (
+            coordinators(tmp_path, place, 2) as many,
+            ThreadPoolExecutor(len(NAMES)) as pool,
+            ThreadPoolExecutor(2) as starters,
+        ):
+            ports = list(many.processes)
+            devices = witnesses(f"http://127.0.0.1:{ports[0]}", token)
+            done = [pool.submit(works_through, ports, one, seed) for one in devices]
+            for number in range(STOPS):
+                way.share = share
+                time.sleep(draw.uniform(0.1, 1.5))
+                if are_over(done):
+                    break
+                how = (signal.SIGINT, signal.SIGQUIT)[number % 2]
+                postgres.stop(how)
+                try:
+                    some = draw.sample(ports, draw.choice((0, 0, 1, 2)))
+                    for port in some:
+                        many.end(port)
+                    time.sleep(draw.uniform(0.0, 1.5))
+                finally:
+                    postgres.start()
+                way.share = 0.0  # a start that finds no bucket says so and ends
+                list(starters.map(many.start, some))
+                told.update([signal.Signals(how).name, *["kill -9"] * len(some)])
+            for one in done:
+                one.result(240)
+            assert adapter_of(tmp_path, many.options) == expected
+        check_counted_once(many, devices)
     refused = Counter(text for one in devices for text in one.refusals)
-    print(f"the database was stopped: {dict(told)}; devices heard: {dict(refused)}")
+    print(f"the database was stopped: {dict(told)}; faults of the bucket: {dict(way.faults)}")
+    print(f"devices heard: {dict(refused)}")
     assert told["SIGINT"] and told["SIGQUIT"]
+    assert bool(way.faults.keys() - {"none"}) == bool(share)
     assert {text.partition(":")[0] for text in refused} <= {"503"}
