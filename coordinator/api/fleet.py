@@ -16,13 +16,14 @@ from coordinator.operator.told import (
     run_told,
 )
 from coordinator.rounds.state import State
+from coordinator.storage.errors import StoreError
 from coordinator.storage.figures import rows
 from coordinator.storage.rows.devices import Device, devices
 from coordinator.storage.rows.memberships import Member, members, memberships_of
 from coordinator.storage.rows.reports import newest_of_device, newest_of_each
 from coordinator.storage.runs import config_of
 from coordinator.storage.status import state_of
-from coordinator.storage.store import Run, Store, StoreError
+from coordinator.storage.store import Run, Store
 from edge_client.wire.figures import by_round
 
 MOST_ANSWERS = 50

@@ -99,7 +99,7 @@ def init(
             trust = make(folder, hosts or _own_names(), told, days or SERVER_DAYS, _now())
         else:
             trust = take(folder, given, hosts, told, _now())
-        opened.secure(True)
+        opened.marks.secure(True)
         token, until_s = draw_secret(), now_s + TOKEN_DAYS * DAY_S
         opened.database.write(insert_token(token, now_s, expires_at_s=until_s)[1])
         operator_token = add_operator(opened, "operator", now_s)

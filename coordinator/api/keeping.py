@@ -13,9 +13,10 @@ from coordinator.storage.blobs.blobs import BlobDamaged
 from coordinator.storage.database import DatabaseBusy, DatabaseDamaged
 from coordinator.storage.dialects import postgres
 from coordinator.storage.dialects.postgres import DatabaseAway
+from coordinator.storage.errors import StoreError
 from coordinator.storage.place import StorePlace, check_blobs, place_of
 from coordinator.storage.rows.every import is_empty
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 from coordinator.upkeep.copying import copy_store, move_store
 from coordinator.upkeep.verifying import Found, look
 from coordinator.upkeep.watch import TLS, note
@@ -41,7 +42,7 @@ def verify(store: AtStore, *, accept: bool = False) -> Found:
     try:
         if accept:
             with closing(Store(store, is_new=False, is_left=True)) as left:
-                left.stay()
+                left.marks.stay()
         with closing(open_store(store)) as opened:
             found = look(opened)
             if accept and not found.wrong:
@@ -58,7 +59,7 @@ def _accept(store: Store) -> None:
     with store.serving_alone():
         if not store.place.is_shared:
             note(store).close()
-        store.secure((store.folder / TLS).is_dir())
+        store.marks.secure((store.folder / TLS).is_dir())
 
 
 def backup(store: AtStore, out: Place) -> Found:
@@ -122,7 +123,7 @@ def move(store: AtStore, to: str, *, blobs_to: str = "") -> Found:
 def _leaving(place: StorePlace, new: StorePlace) -> Store:
     """The store that moves; also one whose move to the same place was cut at its very end."""
     with closing(open_store(place, is_left=True)) as left:
-        is_cut = left.moved_to() == str(new)
+        is_cut = left.marks.moved_to() == str(new)
     is_there = not new.is_shared and os.path.lexists(new.folder)
     return open_store(place, is_left=is_cut and not is_there)
 
@@ -130,7 +131,7 @@ def _leaving(place: StorePlace, new: StorePlace) -> Store:
 def _into_database(store: Store, new: StorePlace) -> Found:
     """Fill a database, which is a store once all of it is there."""
     with closing(Store(new, moves_in=_fleet_at(store, new))) as copy, ExitStack() as stack:
-        is_cut = bool(copy.arriving())
+        is_cut = bool(copy.marks.arriving())
         if not is_cut:
             store.check_not_moved()
         is_free = is_cut or is_empty(copy.database)
@@ -139,13 +140,13 @@ def _into_database(store: Store, new: StorePlace) -> Found:
             stack.enter_context(copy.serving_alone())
             found = move_store(store, copy, str(new))
         with _told("--to", str(new)):  # here it may be whole, so the old one stays moved
-            copy.arrive()
+            copy.marks.arrive()
         return found
 
 
 def _fleet_at(store: Store, new: StorePlace) -> str:
     """The id of a store's fleet in another place: the same whenever a move there is asked."""
-    if (known := store.fleet_id()) and store.place.blobs == new.blobs:
+    if (known := store.marks.fleet_id()) and store.place.blobs == new.blobs:
         return known
     secrets = sorted(run.secret for run in store.runs())
     return sha256("\n".join([*secrets, new.blobs]).encode())[:32]
@@ -167,7 +168,7 @@ def _into_folder(
             there = replace(new, folder=part)
             with closing(Store(there, moves_in=_fleet_at(store, new))) as copy:
                 found = fill(store, copy)
-                copy.arrive()
+                copy.marks.arrive()
             part.replace(place)
         finally:
             shutil.rmtree(part, ignore_errors=True)
@@ -180,7 +181,7 @@ def _into_folder(
 def _staying(store: Store) -> Iterator[None]:
     """Keep a store where it is if the rest fails."""
     with ExitStack() as stack:
-        stack.callback(store.stay)
+        stack.callback(store.marks.stay)
         yield
         stack.pop_all()
 

@@ -21,9 +21,10 @@ from coordinator.api.stores import Place, open_store
 from coordinator.config import RunConfig, read_run_config
 from coordinator.plugins import know_folder, know_installed, lack_of
 from coordinator.serving.limit import LIMIT_S, LONGEST_S
+from coordinator.storage.errors import StoreError
 from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import config_of
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 from coordinator.upkeep.limits import KEEP_ROUNDS, LEAST_FREE, limits_of, note
 from coordinator.upkeep.watch import check_needed, unsecured
 from edge_client.errors import demand
@@ -148,7 +149,7 @@ def ready(
         _close(folder)
         created = None if config is None else _created_if_new(opened, config)
         note(folder, limits)
-        opened.note_keep_rounds(limits.keep_rounds)
+        opened.marks.note_keep_rounds(limits.keep_rounds)
         service = Service(
             *(opened, time.time(), limits),
             minimum_client=serving.minimum_client,
@@ -277,7 +278,7 @@ def _check_secured(store: Store, endpoint: Endpoint, tls: "Secured | None") -> N
         StoreError: Says what to do.
     """
     if tls is not None:
-        store.secure(True)
+        store.marks.secure(True)
     elif not endpoint.plain_http and (lacks := unsecured(store)):
         raise StoreError(
             f"store {store.folder}: {lacks[0]}; restore it from a backup, or make another CA with "

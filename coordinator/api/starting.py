@@ -4,9 +4,10 @@ from pathlib import Path
 
 from coordinator.api.export import ranges
 from coordinator.rounds.history import history_of
+from coordinator.storage.errors import StoreError
 from coordinator.storage.orders import adapters_there
 from coordinator.storage.runs import Start, config_of, find_run
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 from edge_client.adapters.fitting import fitting
 from edge_client.adapters.peft_folder import is_exported, read_peft_folder
 from edge_client.adapters.peft_import import read_peft_adapter

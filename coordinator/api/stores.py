@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import TypeAlias
 
+from coordinator.storage.errors import StoreError
 from coordinator.storage.place import BLOBS, DATABASE, StorePlace, place_of
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 
 Place: TypeAlias = str | Path
 AtStore: TypeAlias = str | Path | StorePlace

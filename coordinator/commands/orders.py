@@ -10,10 +10,11 @@ import typer
 from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer, at_store
 from coordinator.rounds.orders import OrderKind
+from coordinator.storage.errors import StoreError
 from coordinator.storage.orders import Order, add_order, order_of
 from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import config_of, find_run
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 
 PATIENCE_S = 10.0  # for the process that serves, which looks every second
 SAID = {

@@ -20,9 +20,9 @@ from coordinator.operator.told import Told, token_told
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.service import Service
 from coordinator.storage import operators as people
+from coordinator.storage.errors import StoreError
 from coordinator.storage.keys import draw_secret
 from coordinator.storage.rows import tokens as token_rows
-from coordinator.storage.store import StoreError
 from edge_client.errors import WrongInput
 from edge_client.wire.fleet import check_tags
 

@@ -29,13 +29,13 @@ from coordinator.serving.http.polls import Bells
 from coordinator.serving.ledger import Live
 from coordinator.serving.service import Service
 from coordinator.storage import orders as stored
+from coordinator.storage.errors import StoreError
 from coordinator.storage.figures import rows
 from coordinator.storage.rows.devices import Device
 from coordinator.storage.rows.memberships import members
 from coordinator.storage.rows.reports import newest_of_each, newest_of_run
 from coordinator.storage.runs import create_run
 from coordinator.storage.status import failing_of
-from coordinator.storage.store import StoreError
 from edge_client.errors import Failed, WrongInput
 
 

@@ -22,6 +22,7 @@ from coordinator.serving.ledger import CLOSED, Asked, Ledger, Live, is_work_id
 from coordinator.serving.log.steps import answer_text
 from coordinator.storage.blobs.blobs import BlobDamaged
 from coordinator.storage.rows.devices import Device
+from coordinator.storage.rows.reports import add_report
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
 from edge_client.texts.tasks import Task
@@ -139,7 +140,7 @@ class Answers:
             "is_late": not receipt.accepted,
             "report": asdict(report),
         }
-        if self._store.add_report(figures):
+        if add_report(self._store.database, figures):
             is_late = not receipt.accepted and report.outcome == "done"
             outcome = "late" if is_late else report.outcome
             with self._counting:

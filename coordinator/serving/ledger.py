@@ -37,8 +37,9 @@ from coordinator.rounds.pace.standing import (
 from coordinator.rounds.past.folding import folded_from, is_long, to_plain
 from coordinator.rounds.state import State, evolve
 from coordinator.storage.database import Statement
+from coordinator.storage.errors import Conflict
 from coordinator.storage.runs import config_of
-from coordinator.storage.store import Conflict, Run, Store
+from coordinator.storage.store import Run, Store
 from coordinator.storage.together import Together
 from coordinator.upkeep.limits import KEEP_ROUNDS
 from coordinator.upkeep.retention import (

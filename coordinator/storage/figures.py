@@ -13,6 +13,7 @@ from typing import Any
 from coordinator.rounds.bounds import next_most_examples
 from coordinator.rounds.measures import MEASURES
 from coordinator.rounds.scoring import Score, entity_scores, mean_loss
+from coordinator.storage.rows.reports import reports
 from coordinator.storage.store import Store
 from edge_client.outputs import new_file
 from edge_client.texts.tasks import Kind, Task
@@ -22,12 +23,12 @@ from edge_client.wire.reported.entities import EntityScores
 
 def rows(store: Store, run_id: str, since: int = 0) -> list[Row]:
     """A run's rows by round, step and device, from a round on; those late or failed too."""
-    return [_row(report) for report in store.reports(run_id, since)]
+    return [_row(report) for report in reports(store.database, run_id, since)]
 
 
 def rows_of_round(store: Store, run_id: str, round_index: int) -> list[Row]:
     """The rows of one round."""
-    return [_row(report) for report in store.reports(run_id, round_index, round_index)]
+    return [_row(report) for report in reports(store.database, run_id, round_index, round_index)]
 
 
 def _row(stored: Mapping[str, Any]) -> Row:

@@ -11,9 +11,10 @@ from typing import Literal
 
 import sqlalchemy as sql
 
+from coordinator.storage.errors import StoreError
 from coordinator.storage.keys import draw_secret, hash_secret
 from coordinator.storage.schema import OPERATORS, SESSIONS
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 
 Role = Literal["operator", "viewer"]
 SESSION_S = 12 * 3600.0

@@ -10,9 +10,10 @@ from coordinator.rounds.history import history_of
 from coordinator.rounds.orders import OrderError, OrderKind, event_of
 from coordinator.rounds.state import State, evolve, replay
 from coordinator.storage.database import Statement
+from coordinator.storage.errors import StoreError
 from coordinator.storage.runs import config_of
 from coordinator.storage.schema import ORDERS
-from coordinator.storage.store import Run, Store, StoreError
+from coordinator.storage.store import Run, Store
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ import msgspec
 
 from coordinator.config import RunConfig
 from coordinator.rounds.choice import lack_of_tags
+from coordinator.storage.errors import StoreError
 from coordinator.storage.keys import draw_secret
 from coordinator.storage.rows.devices import devices
 from coordinator.storage.rows.tokens import insert_token, tokens
-from coordinator.storage.store import Run, Store, StoreError
+from coordinator.storage.store import Run, Store
 from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter, usual_adapter
 from edge_client.bases.base import Base, open_base

@@ -1,17 +1,14 @@
-"""What the coordinator knows, on disk: runs, their journals, reports and blobs.
+"""What the coordinator knows, on disk: runs, their journals and blobs.
 
 A database whose every commit is synced, and blobs; `storage.place` says where either lies. Nothing
-here decides anything. Secrets are stored as hashes. Devices, tokens and memberships have modules of
-their own over the same database.
+here decides anything. Secrets are stored as hashes. Devices, tokens, memberships and reports have
+modules of their own over the same database.
 """
 
-import logging
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
@@ -20,34 +17,17 @@ from coordinator.rounds.events import Event, Folded
 from coordinator.storage.database import Connection, Database, Statement
 from coordinator.storage.dialects import postgres
 from coordinator.storage.dialects.locks import CLAIMS, SERVE, FileLocks
-from coordinator.storage.heads import Head, Heads
-from coordinator.storage.journal import JournalError, chained, forget_before, link_of, read
-from coordinator.storage.migrations.upgrade import (
-    FOREIGN,
-    HEAD,
-    KNOWN,
-    create,
-    keep_copy,
-    revision_of,
-    upgrade,
-)
-from coordinator.storage.place import DATABASE, StorePlace, place_of
-from coordinator.storage.schema import DEVICES, EVENTS, REPORTS, RUNS, STORE, VERSION
-from edge_client.errors import WrongInput
+from coordinator.storage.errors import Conflict, StoreError
+from coordinator.storage.journals.heads import Head, Heads
+from coordinator.storage.journals.journal import JournalError, chained, forget_before, link_of, read
+from coordinator.storage.marks import Marks
+from coordinator.storage.migrations.upgrade import HEAD
+from coordinator.storage.opening import bring_up, check_fleet
+from coordinator.storage.place import StorePlace, place_of
+from coordinator.storage.schema import EVENTS, RUNS, STORE, VERSION
 
-UNSURE = "~"  # before the id of a fleet whose blobs do not have it yet
-UPGRADE_S = 20.0  # another process may be bringing it up to date
 LOCK_S = 2.0  # commands hold the lock of who serves for an instant, to see whether somebody does
 LOOK_S = 0.2  # for which they wait for each other
-LOG = logging.getLogger(__name__)
-
-
-class StoreError(WrongInput):
-    """A store that cannot be opened or does not hold what was asked for."""
-
-
-class Conflict(StoreError):
-    """A place of a journal that another process has written, or folded away."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +72,7 @@ class Store:
         uploads: Folder of what arrives.
         blobs: Updates and adapters.
         database: All else.
+        marks: What it says of itself.
         locks: Who uses it.
 
     Raises:
@@ -118,6 +99,7 @@ class Store:
             told = f"a store at {self.folder} cannot be made: {error.strerror or error}"
             raise StoreError(f"{told}; name another --store") from error
         self.database = Database(place.url)
+        self.marks = Marks(self.database)
         self.locks = self.database.locks(self.folder)
         self._is_left = is_left
         opened = False
@@ -134,22 +116,19 @@ class Store:
                 self.database.close()
 
     def _open(self, is_upgrading: bool, is_new: bool, is_left: bool, moves_in: str) -> None:
-        revision = revision_of(self.database.engine)
-        if revision is None and not is_new:
-            raise StoreError(f"no store at {self.place}; make one with `create`")
-        if revision is None:
-            self._create()
-        elif revision != HEAD:
-            self._check_older(revision, is_upgrading)
-            self._upgrade()
+        at = (self.place, self.database, self.blobs)
+        bring_up(*at, self.serving_alone, is_new, is_upgrading)
         if not is_left:
             self.check_not_moved()
-        if (source := self.arriving()) and not moves_in:
+        if (source := self.marks.arriving()) and not moves_in:
             raise StoreError(
                 f"the move of {source} to {self.place} was cut; ask for it again with `smidgen "
                 "coordinator move`, or go on with the old one"
             )
-        self._check_fleet(is_new or is_upgrading, moves_in)
+        may_pair = is_new or is_upgrading
+        check_fleet(
+            self.place, self.blobs, self.marks, lambda: bool(self.runs()), may_pair, moves_in
+        )
         self.database.look = self._look
 
     def _look(self, connection: Connection) -> None:
@@ -184,103 +163,11 @@ class Store:
         Raises:
             StoreError: It was.
         """
-        if to := self.moved_to():
+        if to := self.marks.moved_to():
             raise StoreError(
                 f"the store {self.place} was moved to {to}; name that one, or take this one as it "
                 "was left with `smidgen coordinator verify --accept`"
             )
-
-    def _create(self) -> None:
-        is_used = self.place.is_embedded and bool(self.blobs.present())
-        if is_used and revision_of(self.database.engine) is None:  # nobody was quicker
-            raise StoreError(
-                f"store {self.place} holds adapters, but its database is empty; restore "
-                f"{DATABASE} from a backup, or name another --store"
-            )
-        create(self.database.engine.url)
-
-    def _check_older(self, revision: str, is_upgrading: bool) -> None:
-        if self.place.is_shared and revision == FOREIGN:
-            raise StoreError(
-                f"{self.place} holds tables of something else; a fleet takes a database of its own"
-            )
-        if revision not in KNOWN:
-            raise StoreError(
-                f"store {self.place} has schema {revision}, newer than the {HEAD} that this "
-                "smidgen knows; install the smidgen that wrote it, or a newer one"
-            )
-        if not is_upgrading:
-            named = " ".join(self.place.options)
-            copies = "" if self.place.is_shared else "copies the database and "
-            raise StoreError(
-                f"store {self.place} was written by an older smidgen (schema {revision}, now "
-                f"{HEAD}); start `smidgen coordinator serve {named}` once: it "
-                f"{copies}brings it up to date"
-            )
-
-    def _upgrade(self) -> None:
-        """Nobody else may serve it meanwhile: an older smidgen would not understand it."""
-        with self.serving_alone(UPGRADE_S):
-            revision = revision_of(self.database.engine)
-            if revision is None or revision == HEAD:  # another process was quicker
-                return
-            if not self.place.is_shared:
-                copy = keep_copy(self.place.file)
-                LOG.info("an older smidgen wrote this store: its database is copied to %s", copy)
-            upgrade(self.database.engine.url, revision)
-            LOG.info("the store has been brought from schema %s to %s", revision, HEAD)
-
-    def fleet_id(self) -> str:
-        """The id of its fleet, where its blobs could be another's."""
-        return str(self._row("fleet_id") or "")
-
-    def _check_fleet(self, may_pair: bool, moves_in: str) -> None:
-        """Refuse blobs of another fleet than the database's; a store without runs may be paired.
-
-        The bucket is asked while nobody waits for this process. A pairing that was cut is known by
-        the mark before its id, and gone on with.
-
-        Args:
-            may_pair: Whether the two are paired where neither is with another.
-            moves_in: Id of a fleet whose blobs a move may have brought before.
-
-        Raises:
-            StoreError: They belong to two fleets, or to none.
-        """
-        if self.place.is_embedded and not self.fleet_id():
-            return
-        theirs, mine = self.blobs.fleet(), self.fleet_id()
-        if mine and not theirs:
-            theirs = self.blobs.fleet()  # another process may just have paired them
-        if mine and mine == theirs:
-            if may_pair:  # who may write a fleet
-                self.blobs.check_rights()
-            return
-        is_free = bool(self.arriving()) or not self.runs()
-        if is_free and (theirs in ("", mine.removeprefix(UNSURE)) or theirs == moves_in):
-            if may_pair and (not mine or mine.startswith(UNSURE) or moves_in):
-                self._pair(theirs or moves_in or secrets.token_hex(16), bool(moves_in))
-                return
-            if not theirs and (not mine or mine.startswith(UNSURE)):
-                return  # there is nothing yet to take for another's
-        whose = "are another fleet's" if theirs else "are not those that its fleet began with"
-        whose = whose if mine or theirs else "are not those of its runs"
-        raise StoreError(
-            f"{self.place}: the blobs {whose} (a database holds one fleet, and its blobs lie in "
-            "one place); name the --blobs that belong to this --database, or new ones of both; "
-            "`smidgen coordinator move` takes blobs elsewhere"
-        )
-
-    def _pair(self, fleet_id: str, is_moving: bool) -> None:
-        """Give database and blobs the same id; of several that do so at once one says which."""
-        self.blobs.check_rights()
-        mine = STORE.c.fleet_id
-        with self.database.transaction() as connection:
-            unpaired = sql.update(STORE).where(sql.or_(mine == "", sql.literal(is_moving)))
-            connection.execute(unpaired.values(fleet_id=f"{UNSURE}{fleet_id}"))
-            fleet_id = connection.execute(sql.select(mine)).scalar_one().removeprefix(UNSURE)
-        self.blobs.claim(fleet_id)
-        self.database.write(sql.update(STORE).values(fleet_id=fleet_id))
 
     def close(self) -> None:
         self.database.close()
@@ -485,90 +372,6 @@ class Store:
         news = [(EVENTS.c.run_id == key) & (EVENTS.c.seq >= seq) for key, seq in known.items()]
         chosen = sql.select(EVENTS.c.run_id).where(sql.or_(*news)).distinct()
         return sorted(row["run_id"] for row in self.database.rows(chosen))
-
-    def watch(self) -> None:
-        """Note that heads lie beside the database from now on."""
-        self.database.write(sql.update(STORE).values(is_watched=True))
-
-    def is_watched(self) -> bool:
-        """Whether heads have to lie beside the database."""
-        return bool(self._row("is_watched"))
-
-    def secure(self, is_secured: bool) -> None:
-        """Note whether certificates lie beside the database from now on."""
-        if self.is_secured() != is_secured:
-            self.database.write(sql.update(STORE).values(is_secured=is_secured))
-
-    def is_secured(self) -> bool:
-        """Whether certificates have to lie beside the database."""
-        return bool(self._row("is_secured"))
-
-    def keep_rounds(self) -> int | None:
-        """How many of a run's newest rounds keep their adapter; None where nobody said so."""
-        found = self._row("keep_rounds")
-        return None if found is None else int(found)
-
-    def note_keep_rounds(self, keep_rounds: int | None) -> None:
-        """Note how many rounds keep their adapter, for all who remove any."""
-        if self.keep_rounds() != keep_rounds:
-            self.database.write(sql.update(STORE).values(keep_rounds=keep_rounds))
-
-    @contextmanager
-    def leaving(self, place: str) -> Iterator[Connection]:
-        """Reads of a store that nobody writes to meanwhile; it is in another place when this ends.
-
-        Args:
-            place: Where it is then.
-        """
-        with self.database.transaction(is_last=True) as connection:
-            connection.execute(sql.update(STORE).values(moved_to=place))
-            yield connection
-
-    def moved_to(self) -> str:
-        """Where it was moved; empty: nowhere."""
-        return str(self._row("moved_to") or "")
-
-    def arriving(self) -> str:
-        """Where a move brings it from, until all of it is here; empty: from nowhere."""
-        return str(self._row("arriving") or "")
-
-    def arrive(self) -> None:
-        """Be whole: the store that a move has brought here goes on in this place alone."""
-        if self.arriving():
-            self.database.write(sql.update(STORE).values(arriving=""))
-
-    def stay(self) -> None:
-        """Be the store again that was moved elsewhere."""
-        if self.moved_to():
-            self.database.write(sql.update(STORE).values(moved_to=""))
-
-    def _row(self, name: str) -> Any:
-        """What the store says of itself."""
-        return next((row[name] for row in self.database.rows(sql.select(STORE))), None)
-
-    def add_report(self, row: Mapping[str, Any]) -> bool:
-        """Add a report's row; False if its work has one, which is left as it is."""
-        with suppress(IntegrityError):
-            self.database.share(lambda connection: connection.execute(sql.insert(REPORTS), [row]))
-            return True
-        return False
-
-    def reports(
-        self, run_id: str, since: int = 0, until: int | None = None
-    ) -> list[Mapping[str, Any]]:
-        """A run's report rows from a round to a round, with `device`, a name.
-
-        By round, step and name, as people read them.
-        """
-        kinds = {"label": 0, "train": 1, "evaluate": 2}
-        place = sql.case(kinds, value=REPORTS.c.kind, else_=len(kinds))
-        order = (REPORTS.c.round_index, place, REPORTS.c.attempt)
-        here = (REPORTS.c.run_id == run_id) & (REPORTS.c.round_index >= since)
-        if until is not None:
-            here &= REPORTS.c.round_index <= until
-        sent = REPORTS.outerjoin(DEVICES, REPORTS.c.device_id == DEVICES.c.device_id)
-        chosen = sql.select(REPORTS, DEVICES.c.name.label("device")).select_from(sent).where(here)
-        return self.database.rows(chosen.order_by(*order, DEVICES.c.stem, DEVICES.c.number))
 
 
 def _first_line(error: Exception) -> str:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from coordinator.storage.blobs.blobs import BlobDamaged
 from coordinator.storage.database import Connection
+from coordinator.storage.errors import StoreError
 from coordinator.storage.rows.every import CopyError, copy_rows, mark_arriving
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 from coordinator.upkeep import limits
 from coordinator.upkeep.pruning import Books
 from coordinator.upkeep.verifying import Found, look
@@ -67,7 +68,7 @@ def move_store(store: Store, copy: Store, to: str) -> Found:
         raise StoreError(f"the store is damaged: {damage}")
     with store.claiming():
         done = _copy_blobs(store, copy, of=store)  # most of them, before anybody has to wait
-        _copy_database(store.leaving(to), copy, str(store.place))
+        _copy_database(store.marks.leaving(to), copy, str(store.place))
         _copy_blobs(store, copy, of=copy, done=done)
         return _finished(store, copy)
 
@@ -111,8 +112,8 @@ def _is_whole(store: Store, name: str) -> bool:
 
 def _finished(store: Store, copy: Store) -> Found:
     """Copy what lies beside, and look the copy over."""
-    copy.secure(store.is_secured())
-    copy.note_keep_rounds(store.keep_rounds())
+    copy.marks.secure(store.marks.is_secured())
+    copy.marks.note_keep_rounds(store.marks.keep_rounds())
     if copy.folder != store.folder:
         _copy_beside(store.folder, copy.folder)
     if not copy.place.is_shared:

@@ -63,5 +63,5 @@ def noted(folder: Path) -> Limits:
 
 def rounds_kept(store: Store) -> int:
     """How many of a run's newest rounds keep their adapter in a store."""
-    known = store.keep_rounds()
+    known = store.marks.keep_rounds()
     return noted(store.folder).keep_rounds if known is None else known

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from coordinator.storage.blobs.blobs import RESTORE, BlobDamaged
 from coordinator.storage.database import DatabaseDamaged
+from coordinator.storage.errors import StoreError
 from coordinator.storage.place import DATABASE
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 from coordinator.upkeep.pruning import Books
 from coordinator.upkeep.watch import behind, damages, unsecured
 from edge_client.files import open_to_others

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 
 from coordinator.rounds.state import State
 from coordinator.storage.blobs.blobs import RESTORE, BlobDamaged
-from coordinator.storage.heads import FILE, Heads, HeadsError, read_heads
+from coordinator.storage.errors import StoreError
+from coordinator.storage.journals.heads import FILE, Heads, HeadsError, read_heads
 from coordinator.storage.place import DATABASE
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 from coordinator.upkeep.retention import updates_kept
 
 LOOKS = 3  # at a journal that seems to be another one
@@ -42,7 +43,7 @@ def watched(store: Store) -> Iterator[None]:
 def note(store: Store) -> Heads:
     """Take the journals as they are for whole; only by the process that serves the store."""
     heads = Heads(store.folder / FILE, store.ends())
-    store.watch()
+    store.marks.watch()
     return heads
 
 
@@ -75,7 +76,7 @@ def _behind(store: Store) -> list[str]:
     try:
         heads = read_heads(store.folder / FILE)  # before the database, which only grows
     except FileNotFoundError:
-        return [f"its file {FILE} is missing"] if store.is_watched() else []
+        return [f"its file {FILE} is missing"] if store.marks.is_watched() else []
     except HeadsError:
         return [f"its file {FILE} is damaged"]
     ends, found = store.ends(), []
@@ -94,7 +95,7 @@ def _behind(store: Store) -> list[str]:
 
 def unsecured(store: Store) -> list[str]:
     """That the store's certificates are gone, in words; nothing where it never had any."""
-    if (store.folder / TLS).is_dir() or not store.is_secured():
+    if (store.folder / TLS).is_dir() or not store.marks.is_secured():
         return []
     return [f"its folder {TLS}/, with the CA that devices believe, is missing"]
 

@@ -9,7 +9,7 @@ from coordinator.serving.log.steps import lack_text
 from coordinator.storage.blobs.blobs import BlobDamaged, BlobsAway
 from coordinator.storage.database import DatabaseDamaged
 from coordinator.storage.dialects.postgres import DatabaseAway
-from coordinator.storage.store import StoreError
+from coordinator.storage.errors import StoreError
 from coordinator.watch.logs import about
 
 # These say all of it in a line.

@@ -1,18 +1,44 @@
-"""Rows of reports, the newest first: of a run, of a device, of those that failed."""
+"""Rows of reports: added, by round as people read them, and the newest of a run or a device."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import sqlalchemy as sql
+from sqlalchemy.exc import IntegrityError
 
 from coordinator.storage.database import Database
-from coordinator.storage.schema import REPORTS, RUNS
+from coordinator.storage.schema import DEVICES, REPORTS, RUNS
 from edge_client.wire.figures import Row
 
 PLACE = sql.case({"label": 0, "train": 1, "evaluate": 2}, value=REPORTS.c.kind, else_=3)
 # Later in a run comes first; runs that were created later come first.
 LATER = (REPORTS.c.round_index, PLACE, REPORTS.c.attempt, REPORTS.c.work_id)
 NEWEST = [part.desc() for part in (RUNS.c.created_at_s, *LATER)]
+
+
+def add_report(database: Database, row: Mapping[str, Any]) -> bool:
+    """Add a report's row; False if its work has one, which is left as it is."""
+    with suppress(IntegrityError):
+        database.share(lambda connection: connection.execute(sql.insert(REPORTS), [row]))
+        return True
+    return False
+
+
+def reports(
+    database: Database, run_id: str, since: int = 0, until: int | None = None
+) -> list[Mapping[str, Any]]:
+    """A run's report rows from a round to a round, with `device`, a name.
+
+    By round, step and name, as people read them.
+    """
+    here = (REPORTS.c.run_id == run_id) & (REPORTS.c.round_index >= since)
+    if until is not None:
+        here &= REPORTS.c.round_index <= until
+    sent = REPORTS.outerjoin(DEVICES, REPORTS.c.device_id == DEVICES.c.device_id)
+    chosen = sql.select(REPORTS, DEVICES.c.name.label("device")).select_from(sent).where(here)
+    order = (REPORTS.c.round_index, PLACE, REPORTS.c.attempt, DEVICES.c.stem, DEVICES.c.number)
+    return database.rows(chosen.order_by(*order))
 
 
 def newest_of_run(

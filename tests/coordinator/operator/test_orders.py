@@ -8,9 +8,9 @@ import pytest
 from coordinator.commands.status import said_of
 from coordinator.serving.ledger import Ledger
 from coordinator.serving.orders import carry_out
+from coordinator.storage.errors import StoreError
 from coordinator.storage.orders import add_order, open_orders, orders_of
 from coordinator.storage.status import status_of
-from coordinator.storage.store import StoreError
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 from tests.coordinator.operator.operators import person

@@ -23,10 +23,11 @@ from coordinator.rounds.past import folding
 from coordinator.rounds.past.folding import folded_from, to_plain
 from coordinator.rounds.state import State, replay
 from coordinator.serving.ledger import Ledger
-from coordinator.storage.chain import next_link
+from coordinator.storage.errors import StoreError
+from coordinator.storage.journals.chain import next_link
 from coordinator.storage.schema import EVENTS, RUNS
 from coordinator.storage.status import state_of
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 from coordinator.upkeep.retention import Shelf
 from coordinator.upkeep.verifying import look
 from coordinator.upkeep.watch import behind, note, watched

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import RunConfig
-from coordinator.storage.rows.reports import forget_old
+from coordinator.storage.rows.reports import add_report, forget_old, reports
 from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
 
@@ -23,11 +23,11 @@ def reported(store: Store, run_id: str, rounds: int) -> None:
             "is_late": False,
             "report": {},
         }
-        assert store.add_report(row)
+        assert add_report(store.database, row)
 
 
 def rounds_of(store: Store, run_id: str) -> list[int]:
-    return [row["round_index"] for row in store.reports(run_id)]
+    return [row["round_index"] for row in reports(store.database, run_id)]
 
 
 @pytest.mark.parametrize(("at_least", "left"), [(1, 3), (7, 3), (8, 10)])

@@ -7,10 +7,11 @@ import sqlalchemy as sql
 
 from coordinator.config import read_run_config
 from coordinator.fleet.enrolment import enrol
+from coordinator.storage.errors import StoreError
 from coordinator.storage.rows.devices import devices, revoke
 from coordinator.storage.rows.tokens import insert_token
 from coordinator.storage.runs import config_of, create_run, find_run
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from edge_client.texts.ready_tasks import READY
 from edge_client.texts.tasks import TaskError, task_toml

@@ -21,6 +21,7 @@ from alembic.runtime.migration import MigrationContext
 
 from coordinator.api.stores import open_store
 from coordinator.serving.service import Service
+from coordinator.storage.errors import StoreError
 from coordinator.storage.figures import accuracies, pseudo_labels, rows
 from coordinator.storage.migrations.upgrade import copy_of
 from coordinator.storage.place import DATABASE
@@ -29,7 +30,7 @@ from coordinator.storage.rows.tokens import tokens
 from coordinator.storage.runs import config_of, find_run
 from coordinator.storage.schema import METADATA
 from coordinator.storage.status import status_of
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 from edge_client.wire.figures import traffic_of
 from tests.command_line import smidgen
 from tests.coordinator.conftest import served
@@ -166,7 +167,7 @@ def test_only_serving_brings_a_store_up_to_date(tmp_path: Path) -> None:
 def test_a_store_that_an_older_coordinator_serves_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.storage.store.UPGRADE_S", 0.5)
+    monkeypatch.setattr("coordinator.storage.opening.UPGRADE_S", 0.5)
     written(1, tmp_path)
     with (tmp_path / "serve.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -11,9 +11,10 @@ import pytest
 from coordinator.api.init import init
 from coordinator.api.serve import serve
 from coordinator.rounds.events import Paused
-from coordinator.storage.heads import FILE, LINE_BYTES, Head, HeadsError, read_heads
+from coordinator.storage.errors import StoreError
+from coordinator.storage.journals.heads import FILE, LINE_BYTES, Head, HeadsError, read_heads
 from coordinator.storage.place import DATABASE
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 from coordinator.upkeep.watch import note, watched
 from edge_client.errors import WrongInput
 from tests.command_line import Done, smidgen
@@ -247,7 +248,7 @@ def test_certificates_that_an_older_smidgen_made_are_remembered_once_served(
 ) -> None:
     init(tmp_path, ["pi.example"])
     with closing(Store(tmp_path)) as store:
-        store.secure(False)
+        store.marks.secure(False)
     with serve(tmp_path, port=0):
         pass
     (tmp_path / "tls").rename(tmp_path.with_name("lost"))

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from coordinator.api.keeping import move, verify
+from coordinator.storage.errors import StoreError
 from coordinator.storage.place import StorePlace
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 from coordinator.upkeep import copying
 from coordinator.upkeep.verifying import Found
 from edge_client.errors import Failed, WrongInput
@@ -85,7 +86,7 @@ def test_a_move_that_is_killed_leaves_one_fleet_and_is_asked_again(
         Store(old).close()
     move(old, place.database, blobs_to=place.blobs)
     with closing(Store(there)) as store:
-        assert store.runs()[0].run_id == run.run_id and not store.arriving()
+        assert store.runs()[0].run_id == run.run_id and not store.marks.arriving()
     assert verify(there).lines == []
     with pytest.raises(StoreError, match="was moved to"):
         Store(old)
@@ -96,15 +97,15 @@ def test_a_move_that_is_killed_between_the_two_commits_leaves_the_old_store(
 ) -> None:
     old, there = tmp_path / "old", replace(place, folder=tmp_path / "old")
     fleet(old)
-    said = "source = Store.leaving\n"
+    said = "source = Marks.leaving\n"
     kill = (
         "import contextlib, os, signal\n"
-        "from coordinator.storage.store import Store\n" + said + "@contextlib.contextmanager\n"
+        "from coordinator.storage.marks import Marks\n" + said + "@contextlib.contextmanager\n"
         "def leaving(self, to):\n"
         "    with source(self, to) as connection:\n"
         "        yield connection\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"  # the target's are committed, ours not
-        "Store.leaving = leaving\n"
+        "Marks.leaving = leaving\n"
         "import sys\n"
         "from coordinator.api.keeping import move\n"
         "move(sys.argv[1], sys.argv[2], blobs_to=sys.argv[3])\n"

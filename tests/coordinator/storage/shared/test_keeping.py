@@ -34,5 +34,5 @@ def test_a_store_of_an_older_smidgen_says_it_beside_the_database(tmp_path: Path)
     with closing(Store(tmp_path)) as store:
         (tmp_path / "limits.json").write_text('{"keep_rounds": 7}')
         assert rounds_kept(store) == 7
-        store.note_keep_rounds(3)
+        store.marks.note_keep_rounds(3)
         assert rounds_kept(store) == 3

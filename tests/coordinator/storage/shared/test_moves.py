@@ -9,13 +9,15 @@ import pytest
 import sqlalchemy as sql
 
 from coordinator.api.keeping import backup, move, verify
+from coordinator.storage.errors import StoreError
 from coordinator.storage.operators import add_operator, operator_of_token
 from coordinator.storage.orders import add_order
 from coordinator.storage.place import StorePlace
 from coordinator.storage.rows import every
 from coordinator.storage.rows.devices import add_device
 from coordinator.storage.rows.every import TABLES, is_empty
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.rows.reports import add_report
+from coordinator.storage.store import Store
 from edge_client.errors import Failed, WrongInput
 from tests.command_line import smidgen
 from tests.coordinator.servers import PASSWORD
@@ -32,7 +34,9 @@ def fleet(folder: Path) -> tuple[Filled, str]:
                 add_device(connection, device(f"d{number}"), f"d{number}", 1)
         row: dict[str, Any] = {"work_id": "w", "run_id": run.run_id, "device_id": "d0"}
         row |= {"round_index": 1, "attempt": 1, "kind": "train", "is_late": False}
-        assert store.add_report(row | {"report": {"loss": 0.1 + 0.2, "text": "\0\ud800", "n": 1}})
+        assert add_report(
+            store.database, row | {"report": {"loss": 0.1 + 0.2, "text": "\0\ud800", "n": 1}}
+        )
         add_order(store, store.runs()[0], "pause", None, 3.0)
         return run, add_operator(store, "operator", 1.0)
 

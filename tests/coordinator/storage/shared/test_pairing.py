@@ -12,8 +12,9 @@ from coordinator.api.prune import prune
 from coordinator.api.stores import open_store
 from coordinator.storage.blobs.bucket import BucketBlobs
 from coordinator.storage.dialects.postgres import told
+from coordinator.storage.errors import StoreError
 from coordinator.storage.place import StorePlace
-from coordinator.storage.store import Store, StoreError
+from coordinator.storage.store import Store
 from edge_client.errors import Failed, WrongInput
 from tests.command_line import smidgen
 from tests.coordinator.servers import PASSWORD
@@ -61,7 +62,7 @@ def test_a_pairing_that_was_cut_is_gone_on_with(
         with pytest.raises(ZeroDivisionError):
             Store(place)
     with closing(Store(place)) as store:
-        assert store.fleet_id() == fleet_of(place) != ""
+        assert store.marks.fleet_id() == fleet_of(place) != ""
 
 
 def test_a_move_that_is_refused_claims_nothing(place: StorePlace, tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_nobody_waits_to_write_while_another_asks_the_bucket(
         opening = Thread(target=lambda: Store(place).close())
         opening.start()
         assert asked.wait(30)
-        store.note_keep_rounds(5)  # a write
+        store.marks.note_keep_rounds(5)  # a write
         goes_on.set()
         opening.join(30)
 

@@ -18,14 +18,15 @@ from sqlalchemy.exc import IntegrityError
 
 from coordinator.rounds.events import Finished, Resumed
 from coordinator.storage.blobs.blobs import BlobDamaged
+from coordinator.storage.errors import StoreError
 from coordinator.storage.migrations.upgrade import upgrade
 from coordinator.storage.place import StorePlace
 from coordinator.storage.rows.devices import add_device, devices
 from coordinator.storage.rows.memberships import Member, members, put_member
-from coordinator.storage.rows.reports import newest_of_run
+from coordinator.storage.rows.reports import add_report, newest_of_run
 from coordinator.storage.rows.tokens import insert_token, tokens
 from coordinator.storage.schema import EVENTS, METADATA, STORE
-from coordinator.storage.store import Run, Store, StoreError
+from coordinator.storage.store import Run, Store
 from coordinator.upkeep.pruning import remove
 from edge_client.errors import WrongInput
 from edge_client.wire.fleet import DeviceFacts, Membership
@@ -93,7 +94,7 @@ def test_texts_of_devices_may_hold_what_postgresql_has_no_character_for(store: S
     names = ("work_id", "run_id", "device_id", "kind")
     row: dict[str, Any] = dict(zip(names, ("w", "r1", "a", "train"), strict=True))
     row |= {"round_index": 1, "attempt": 1, "is_late": False, "report": report}
-    assert store.add_report(row) and not store.add_report(row)
+    assert add_report(store.database, row) and not add_report(store.database, row)
     assert devices(store.database)[0].facts == strange
     assert [one["error"] for one in newest_of_run(store.database, "r1", 5, outcome="failed")] == [
         report["error"]

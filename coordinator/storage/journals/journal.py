@@ -12,8 +12,8 @@ from typing import Any
 import sqlalchemy as sql
 
 from coordinator.rounds.events import Event, Folded, decode_event, encode_event
-from coordinator.storage.chain import first_link, next_link
 from coordinator.storage.database import Database
+from coordinator.storage.journals.chain import first_link, next_link
 from coordinator.storage.schema import EVENTS, RUNS
 
 AT_ONCE = 500  # events that are held in memory
