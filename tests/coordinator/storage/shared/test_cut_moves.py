@@ -67,7 +67,7 @@ def test_a_move_that_fails_in_its_final_look_leaves_one_fleet_and_is_asked_again
     [
         ("coordinator.storage.database", "Database.write", False),  # nothing is there yet
         ("coordinator.upkeep.copying", "_finished", True),
-        ("coordinator.storage.store", "Store.arrive", True),
+        ("coordinator.storage.marks", "Marks.arrive", True),
     ],
 )
 @pytest.mark.slow
