@@ -19,7 +19,7 @@ from coordinator.serving.http.polls import Bells, heard
 
 MOST = 16  # pages at once
 LOOK_S = 1.0
-LONGEST_LOOK_S = 15.0  # between two looks, however long one takes
+LONGEST_REST_S = 15.0
 BEAT_S = 15.0  # between two signs of life
 READERS, LOOKER = "page/readers", "page/looker"  # names of bells; no device has such an id
 LOG = logging.getLogger(__name__)
@@ -110,8 +110,14 @@ class Streams:
                         LOG.exception("the page stands still; trying again")
                     is_broken = True
                 self._bells.ring_now(READERS)
-                # A large fleet is looked at less often, so that looking takes a tenth of the time;
-                # a look that was slow for another reason must not still the page for minutes.
-                took_s = time.monotonic() - began_s
-                await heard(bell, min(max(LOOK_S, 9 * took_s), LONGEST_LOOK_S))
+                await heard(bell, rest_after(time.monotonic() - began_s))
         self._looking = None
+
+
+def rest_after(took_s: float) -> float:
+    """Seconds without a look after one that took so long.
+
+    A large fleet is looked at less often, so that looking takes a tenth of the time; a look that
+    was slow for another reason must not still the page for minutes.
+    """
+    return min(max(LOOK_S, 9 * took_s), LONGEST_REST_S)

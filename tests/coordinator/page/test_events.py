@@ -157,3 +157,10 @@ def test_a_stream_ends_with_its_operator(start: Start, monkeypatch: pytest.Monke
         assert until(told, lambda kind, _: kind == "beat")["at_s"] > 0
         revoke_operator(served.store, operator.operator_id, time.time())
         assert {kind for kind, _ in told} <= {"beat", "state", "devices"}  # until its end
+
+
+@pytest.mark.parametrize(("took_s", "rest_s"), [(0.0, 1.0), (0.1, 1.0), (1.0, 9.0), (60.0, 15.0)])
+def test_one_slow_look_stills_the_page_for_seconds_and_not_for_minutes(
+    took_s: float, rest_s: float
+) -> None:
+    assert streams.rest_after(took_s) == rest_s
