@@ -38,7 +38,7 @@ from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.texts.dialect import Dialect, find
 from edge_client.texts.examples import Example, Found, every_row, every_word, found_in
-from edge_client.texts.formats.tagged import COLUMNS
+from edge_client.texts.formats.tagged import COLUMNS, has_tokens
 from edge_client.texts.rows import DataError, ending_of, streamed_rows
 from edge_client.texts.tasks import ANY, Kind
 
@@ -158,17 +158,14 @@ class Source:
 
 
 def has_words(file: Path, dialect: Dialect) -> bool:
-    """Whether a file tells words apart: in columns, or as JSON's `tokens` with `tags` beside.
+    """Whether a file tells words apart: in columns, or as JSON's `tokens`, by its first row.
 
     What follows a word in its line, or stands in `tags`, is not looked at. `.tsv` is
     taken for a table with a `text`.
     """
     if ending_of(file) in COLUMNS:
         return ending_of(file) != ".tsv"
-    if ending_of(file) != ".jsonl":
-        return False
-    first = next(every_word(file, [], dialect), None)
-    return first is not None and first.example is not None
+    return ending_of(file) == ".jsonl" and has_tokens(file, dialect)
 
 
 def telling_of(labeller: Labeller, top: int | None) -> Telling[Any]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edge_client.bases.base import EMBEDDED
-from edge_client.errors import Failed
+from edge_client.errors import Failed, demand
 from edge_client.files import write_atomically
 from simulation.api import OUT
 from simulation.commands.experiments import (
@@ -80,6 +80,8 @@ def papers_command(
     distance(next(iter(mixture)), mixture)  # all vectors are there, before hours of work
     # of some entries alone: not over the index of all
     path, start = index or (None if only else out / "index.md"), time.monotonic()
+    is_page = path is None or path.suffix == ".md"
+    demand(is_page, f"--index {path}: a name that ends in .md is expected")
     beside = path.with_suffix(".jsonl") if path else None
     known = read_kept(beside) if beside else NOTHING
     given = Given(base, multilingual_base, bases, mixture, quick, order, first, known)

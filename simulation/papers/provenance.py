@@ -52,10 +52,11 @@ def sizes(scenario: Scenario, stages: Sequence[Stage], seeds: int) -> list[str]:
     tests = min(len(on.dataset.test) for on in stages)
     error = 100 * 0.5 / math.sqrt(tests)
     spread = "one seed, so no spread" if seeds == 1 else f"{seeds} seeds, ± is their spread"
-    lines.append(
-        f"{', '.join(adapters) or 'nothing trained'}; {rounds} rounds; {spread}; an accuracy on "
-        f"{tests:,} test texts has an error of up to {error:.1f} of its own"
-    )
+    told = f"{', '.join(adapters) or 'nothing trained'}; {rounds} rounds; {spread}"
+    if all(on.dataset.task.kind == "labels" for on in stages):  # one answer for each text
+        known = f"{tests:,} test texts has an error of up to {error:.1f}"
+        told += f"; an accuracy on {known} of its own"
+    lines.append(told)
     return lines
 
 

@@ -17,7 +17,8 @@ from edge_client.texts.examples import Found
 from edge_client.texts.tasks import Task
 
 FORMATS = (".jsonl", ".conll")
-SIGNS = {".jsonl": '"tags"', ".conll": "# smidgen"}  # what a file of these answers begins with
+# What a file of these answers begins with, and none that people tag themselves.
+SIGNS = {".jsonl": '{"entities": [', ".conll": "# smidgen"}
 TYPE = 24  # characters of a type in a table
 WAYS = {
     "strict": "right words and type",
@@ -108,9 +109,10 @@ def results(out: Path | None, task: Task, *, is_gold: bool) -> Iterator[Callable
 
 def _row(answer: Tagging, task: Task, is_gold: bool) -> dict[str, Any]:
     told = asdict(answer.text(task))
+    first = {"entities": told.pop("entities")}  # by which a file of ours is known
     if is_gold:
         told |= {"tags": answer.example.tags, "read_as": told["tags"]}
-    return ({"id": answer.found.id} if answer.found.id else {}) | told
+    return first | ({"id": answer.found.id} if answer.found.id else {}) | told
 
 
 def scores_json(scores: Scores) -> dict[str, Any]:

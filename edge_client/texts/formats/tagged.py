@@ -84,6 +84,17 @@ def tagged_texts(
         yield from read(lines, encoding, None if labels is None else Scheme(labels))
 
 
+def has_tokens(path: Path, dialect: Dialect) -> bool:
+    """Whether the first row of a file of JSON tells words apart.
+
+    Raises:
+        DataError: It cannot be read at all.
+    """
+    with opened(path, dialect, [], None) as (lines, _):
+        first = next((line for _, line, _ in each_line(lines) if line.strip()), "")
+    return "tokens" in _object_of(first)
+
+
 def is_of_words(path: Path) -> bool | None:
     """Whether a file holds tagged words, by its first row, where it may as well be a table.
 
@@ -210,13 +221,16 @@ def _of_object(number: int, line: str, encoding: str, scheme: Scheme | None) -> 
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
         return Tagged(number, fault=f"not JSON: {error}")
-    if not isinstance(found, dict) or not {"tokens", "tags"} <= found.keys():
-        return Tagged(number, fault="an object with `tokens` and `tags` expected")
-    words, tags = found.pop("tokens"), found.pop("tags")
+    needed = ["tokens"] if scheme is None else ["tokens", "tags"]
+    named = " and ".join(f"`{name}`" for name in needed)
+    if not isinstance(found, dict) or not set(needed) <= found.keys():
+        return Tagged(number, fault=f"an object with {named} expected")
+    words, tags = found.pop("tokens"), found.pop("tags", [])
     if scheme is None:
         tags = []  # whatever they are
     if not (_are_strings(words) and _are_strings(tags)):
-        return Tagged(number, fault="`tokens` and `tags`: two lists of strings are expected")
+        lists = "a list of strings is" if scheme is None else "two lists of strings are"
+        return Tagged(number, fault=f"{named}: {lists} expected")
     row = {str(key): str(value) for key, value in found.items() if value is not None}
     language = row.get("language", "")
     if fault := unread("".join((*words, *tags, *row, *row.values())), encoding):

@@ -16,6 +16,7 @@ from simulation.papers.healthcare.setting import (
     NAMES,
     Scale,
     alone,
+    alone_as_often,
     central,
     equal,
     federated,
@@ -29,6 +30,8 @@ from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 
 SKEWED, EQUAL = "skewed sizes", "equal sizes"
 TOGETHER, POOLED, ALONE, BASE = "FL", "central", "alone", "base"
+OFTEN, FASTER, TIMES = "alone, as often", "alone, as often, 10 x the rate", 10.0
+APART = (ALONE, OFTEN, FASTER)  # ways to train each silo for itself
 MEAN = "mean"  # geometric, of languages
 
 
@@ -45,17 +48,25 @@ def perplexity(base: str, adapter: str, scale: Scale, data: Path | None) -> Scen
     sizes = sizes_of(together, data)
     pooled = central(together, sizes)
     level = equal(together, sizes)
+    apart = alone(pooled, sizes)
     level_sizes = dict.fromkeys(sizes, min(sizes.values()))
     cells = (
         Cell(TOGETHER, SKEWED, together),
         Cell(POOLED, SKEWED, pooled),
-        Cell(ALONE, SKEWED, alone(pooled, sizes)),
+        Cell(ALONE, SKEWED, apart),
+        Cell(OFTEN, SKEWED, alone_as_often(apart, together)),
+        Cell(FASTER, SKEWED, alone_as_often(apart, together, TIMES)),
         Cell(BASE, SKEWED, untrained(base, scale)),
         Cell(TOGETHER, EQUAL, level),
         Cell(POOLED, EQUAL, central(level, level_sizes)),
     )
     title = "Silos of nine languages: accuracy of masked tokens in %"
-    told = (*notes(together, sizes), "alone: mean over the models of all silos, each of all texts")
+    told = (
+        *notes(together, sizes),
+        "alone: mean over the models of all silos, each of all texts",
+        f"{OFTEN}: over as many samples of a silo's own texts as the rounds draw of them; "
+        f"{ALONE}: once over the part of its texts that central training sees of all",
+    )
     return Scenario("healthcare perplexity", title, cells, told)
 
 
@@ -100,14 +111,17 @@ def perplexity_tables(
     by_way = {
         key: [perplexities(result.final()) for result in item.results]
         for key, item in cells.items()
-        if key[0] != ALONE
+        if key[0] not in APART
     }
-    apart = cells[ALONE, SKEWED]
-    own = {silo: of_last(apart, silo) for silo in sizes}
-    by_way[ALONE, SKEWED] = [
-        {silo: own[silo][seed][silo] for silo in sizes} for seed in range(len(apart.results))
-    ]
-    ways = (TOGETHER, POOLED, ALONE, BASE)
+    for way in APART:
+        apart = cells[way, SKEWED]
+        of_silo = {silo: of_last(apart, silo) for silo in sizes}
+        by_way[way, SKEWED] = [
+            {silo: of_silo[silo][seed][silo] for silo in sizes}
+            for seed in range(len(apart.results))
+        ]
+    own = {silo: of_last(cells[ALONE, SKEWED], silo) for silo in sizes}
+    ways = (TOGETHER, POOLED, *APART, BASE)
     tables = [
         _way_table("perplexity, silos of unequal sizes", sizes, by_way, ways, SKEWED),
         _silo_table(sizes, own),

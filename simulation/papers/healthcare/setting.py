@@ -186,6 +186,26 @@ def alone(pooled: Experiment, sizes: Mapping[str, int]) -> Experiment:
     )
 
 
+def alone_as_often(apart: Experiment, together: Experiment, faster: float = 1.0) -> Experiment:
+    """Every silo for itself, over as many samples of its own texts as the rounds draw of them.
+
+    What it is behind the rounds then, the texts of others do, not the number of steps.
+
+    Args:
+        apart: Each silo alone, over as large a part of its texts as the central one sees.
+        together: The federated experiment.
+        faster: Times the learning rate, which was searched for many more steps.
+    """
+    training = replace(
+        apart.training,
+        least_samples=together.rounds * together.training.least_samples,
+        sample_share=min(1.0, together.rounds * together.training.sample_share),
+        lr=faster * apart.training.lr,
+    )
+    named = "alone, as often" if faster == 1.0 else f"alone, as often, {faster:g} x the rate"
+    return replace(apart, name=named, training=training)
+
+
 def equal(together: Experiment, sizes: Mapping[str, int]) -> Experiment:
     """The same rounds where each silo holds as many texts as the smallest, and draws as many.
 

@@ -23,12 +23,19 @@ MEAN = "mean"
 WIDTH = 100
 HEAD = """# The papers' tables and figures, ours beside them
 
-Written by `smidgen simulate papers`; do not edit it by hand. In each cell: ours, ± is the standard
-deviation over seeds; in brackets what the paper prints, with what it prints behind ±. Read
-differences between rows, not levels: the bases here are far smaller than the papers'. `not run`: no
-result is on disk, and the row says why or which command fills it. Names in capitals stand for
-folders: `DATA` of data sets, `BASE` and `MULTILINGUAL` of bases.
+Written by `smidgen simulate papers`; do not edit it by hand. In each cell: ours, accuracy in %
+where nothing else is said, ± is the standard deviation over seeds; in brackets what the paper
+prints, with what it prints behind ±. Read differences between rows, not levels: the bases here are
+far smaller than the papers'. `not run`: no result is on disk, and the row says why or which command
+fills it. Names in capitals stand for folders: `DATA` of data sets, `BASE` and `MULTILINGUAL` of
+bases.
 """
+
+# What cells hold of tasks of other kinds than labels, whose own measure stands in tables below.
+SHARES = {
+    "mlm": "in each cell: masked tokens that were guessed, in %; not perplexity",
+    "tagging": "in each cell: words that got the right tag, in %; not F1",
+}
 
 Row = list[str]
 
@@ -70,6 +77,9 @@ def _part(one: Printed, states: Sequence[EntryState], given: Given) -> str:
     lines = [f"### {one.title}", ""]
     if states:
         command = command_of(_shared(states), one.bases, given)
+        kinds = {on.dataset.task.kind for one in states for slot in one.cells for on in slot.stages}
+        for kind in sorted(kinds & SHARES.keys()):
+            lines += [SHARES[kind], ""]
         lines += [*lines_of(*_table(states, given)), "", f"    {command}", ""]
         lines += _own_tables(states)
     elif one.command:

@@ -10,7 +10,7 @@ from simulation.experiments.experiment import Experiment
 from simulation.experiments.runner import Tell, run_all
 from simulation.papers.index.effort import effort_of
 from simulation.papers.index.entry import Entry, Given
-from simulation.papers.index.state import EntryState, Slot, look, refuse
+from simulation.papers.index.state import EntryState, Slot, look, run_nothing
 from simulation.papers.report import written
 
 
@@ -57,7 +57,8 @@ Say = Callable[[Entry, int, int, str, float | None], None]
 
 def looked(entries: Sequence[Entry], given: Given) -> list[EntryState]:
     """What there is of entries; nothing is run."""
-    return [look(entry, replace(given, first=refuse)) for entry in entries]
+    first = partial(run_nothing, given.order.place)
+    return [look(entry, replace(given, first=first)) for entry in entries]
 
 
 def play_all(

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from edge_client.errors import Failed, Stopped, WrongInput
+from simulation.experiments.experiment import Experiment
 from simulation.experiments.record import Result
+from simulation.experiments.runner import Place, finished
 from simulation.experiments.stage import Stage, stage
 from simulation.papers.index.entry import Entry, Given, NotRun
 from simulation.papers.report import Piece
@@ -82,13 +84,14 @@ class EntryState:
         return replace(self, cells=tuple(told))
 
 
-def refuse(_asked: object) -> None:
-    """Run nothing.
+def run_nothing(place: Place, asked: Sequence[Experiment]) -> None:
+    """Take what a scenario begins from as it lies on disk.
 
     Raises:
-        NotRun: Always.
+        NotRun: It does not lie there.
     """
-    raise NotRun("what it begins from has not been run")
+    if not all(finished(stage(one, place.data), place) for one in asked):
+        raise NotRun("what it begins from has not been run here")
 
 
 def look(entry: Entry, given: Given) -> EntryState:

@@ -49,7 +49,8 @@ def numbers(texts: list[str]) -> set[int]:
 
 def test_a_sentence_is_on_one_side_in_every_language(data: Path) -> None:
     tests, dev = (read_dataset(name, data) for name in ("silo_texts", "silo_texts_dev"))
-    assert tests.train == dev.train
+    assert tests.train == dev.train and tests.sha256 == dev.sha256
+    assert tests.task != dev.task  # by which results of either are told apart
     sides = [numbers([one.text for one in part]) for part in (tests.train, tests.test, dev.test)]
     assert not sides[0] & sides[1] and not sides[0] & sides[2] and not sides[1] & sides[2]
     assert set.union(*sides) == set(range(20))

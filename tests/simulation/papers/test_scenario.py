@@ -216,6 +216,8 @@ def test_a_mixture_is_read_or_refused() -> None:
         ("aug-fedprompt fig5 --base my/embedded", "bases embedded and my/embedded share the name"),
         ("cloze-gap --beside a/x --beside b/x", "bases a/x and b/x share the name 'x'"),
         ("papers --only nothing", "--only 'nothing': a name, or its part before a slash"),
+        ("papers --index x.jsonl", "--index x.jsonl: a name that ends in .md is expected"),
+        ("papers --index .", "--index .: a name that ends in .md is expected"),
         ("run none.toml", "no experiment at none.toml"),
         ("zero-compute --peer fedml", "--peer fedml is not known here; flwr"),
     ],

@@ -87,6 +87,8 @@ def test_words_that_a_file_tells_apart_stay_as_they_are(
         ("conll", "heart-failure NN I-Other\nno\n#\n"),
         ("iob", "heart-failure\tS-Other\nno\t1\n#\n"),
         ("jsonl", '{"tokens": ["heart-failure", "no", "#"], "tags": [1, null]}\n'),
+        ("jsonl", '{"tokens": ["heart-failure", "no", "#"]}\n'),
+        ("jsonl", '{"tokens": []}\n{"tokens": ["heart-failure", "no", "#"], "tags": []}\n'),
     ],
 )
 def test_tags_of_a_file_that_is_tagged_afresh_are_not_looked_at(
@@ -97,6 +99,18 @@ def test_tags_of_a_file_that_is_tagged_afresh_are_not_looked_at(
     done = client("predict", tiny_base, "--adapter", adapter, "--file", file, "--json")
     (found,) = last_object(done)["answers"]
     assert found["tokens"] == ["heart-failure", "no", "#"] and len(found["tags"]) == 3
+
+
+def test_what_somebody_tagged_by_hand_is_not_replaced(
+    tiny_base: Base, adapter: Path, tmp_path: Path
+) -> None:
+    own = '{"tokens": ["naloxone"], "tags": ["B-Chemical"]}\n'
+    (tmp_path / "mine.jsonl").write_text(own)
+    ask = ("predict", tiny_base, "rain " * 2000, "--adapter", adapter, "--out")
+    assert "was not written by this command" in refused(client(*ask, tmp_path / "mine.jsonl"))
+    assert (tmp_path / "mine.jsonl").read_text() == own
+    for _ in range(2):  # its own it replaces, however long the first text
+        assert client(*ask, tmp_path / "out.jsonl").exit_code == 0
 
 
 def test_an_evaluation_tells_every_f1_and_each_type(

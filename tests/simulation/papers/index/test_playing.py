@@ -1,6 +1,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from simulation.papers.index.entry import Entry, Given, Printed, chosen
 from simulation.papers.index.page import page
 from simulation.papers.index.playing import Clock, looked, play_all
 from simulation.papers.index.printed import PRINTED
-from simulation.papers.index.state import EntryState, refuse
+from simulation.papers.index.state import EntryState, run_nothing
 from simulation.papers.report import Order, Piece
 from simulation.papers.scenario import Cell, Scenario
 from tests.command_line import smidgen
@@ -42,7 +43,7 @@ def scenario_of(base: Base, dataset: str) -> Scenario:
 @pytest.fixture
 def given(tiny_base: Base, tmp_path: Path) -> Given:
     order = Order(range(2), place_in(tmp_path), 1, tmp_path / "told", True)
-    return Given(str(tiny_base.folder), "", (), {}, False, order, refuse)
+    return Given(str(tiny_base.folder), "", (), {}, False, order, partial(run_nothing, order.place))
 
 
 def printed_by(base: Base) -> tuple[Printed, ...]:
@@ -113,10 +114,12 @@ def test_what_an_entry_begins_from_is_run_first_or_missed(tiny_base: Base, given
 
     printed = (Printed("A paper", "Table 4", (Entry("paper/after", make),)),)
     (before,) = looked(chosen(printed, ()), given)
-    assert before.trouble == "what it begins from has not been run" and not before.is_whole
-    assert "has not been run; then `--only paper/after`" in page(printed, [before], given)
+    assert before.trouble == "what it begins from has not been run here" and not before.is_whole
+    assert "has not been run here; then `--only paper/after`" in page(printed, [before], given)
     (after,) = played(printed, replace(given, first=ran.extend))
     assert ran and after.is_whole
+    (again,) = looked(chosen(printed, ()), given)
+    assert again.is_whole
 
 
 def test_published_figures_stay_where_an_entry_cannot_be_put_together(given: Given) -> None:
