@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import iter_route_contexts
+from sqlalchemy.exc import DataError
 from starlette.requests import ClientDisconnect
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -133,6 +134,7 @@ def add_handlers(app: FastAPI, attempts: Paces | None = None) -> None:
     app.add_exception_handler(DatabaseDamaged, _damaged)
     app.add_exception_handler(BlobDamaged, _damaged)
     app.add_exception_handler(DatabaseAway, _away)
+    app.add_exception_handler(DataError, _no_value)
     app.add_exception_handler(BlobsAway, _away)
     app.add_exception_handler(405, _no_method)
 
@@ -188,6 +190,10 @@ async def _no_parameters(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     return _detail(422, f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
+
+
+async def _no_value(_: Request, __: Exception) -> Response:
+    return _detail(422, "a value came that no database takes, such as the character 0")
 
 
 async def _no_database(_: Request, error: Exception) -> Response:
