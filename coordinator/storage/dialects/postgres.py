@@ -233,14 +233,17 @@ class AdvisoryLocks:
         number = number_of(name)
         here = sql.func.pg_try_advisory_xact_lock_shared(number)
         held = sql.text(
-            "SELECT count(DISTINCT pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
             " AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = :number"
             " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
             " AND pid = ANY(:processes)"
         )
         asked = {"number": number, "processes": sorted(processes)}
         is_here = bool(connection.scalar(sql.select(here)))  # first: nobody comes in between
-        if not is_here or connection.scalar(held, asked) != len(processes):
+        lost = processes - set(connection.scalars(held, asked))
+        with self._lock:
+            lost &= self._shared[name]  # the others have let go of it meanwhile
+        if lost or not is_here:
             raise DatabaseAway(f"{masked(self._engine.url)}: a lock was lost; try again")
 
     @contextmanager
