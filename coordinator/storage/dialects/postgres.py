@@ -240,10 +240,10 @@ class AdvisoryLocks:
         )
         asked = {"number": number, "processes": sorted(processes)}
         is_here = bool(connection.scalar(sql.select(here)))  # first: nobody comes in between
-        lost = processes - set(connection.scalars(held, asked))
+        there = set(connection.scalars(held, asked)) if is_here else set[int]()
         with self._lock:
-            lost &= self._shared[name]  # the others have let go of it meanwhile
-        if lost or not is_here:
+            lost = (processes - there) & self._shared[name]  # others have let go of it meanwhile
+        if lost:
             raise DatabaseAway(f"{masked(self._engine.url)}: a lock was lost; try again")
 
     @contextmanager
