@@ -11,7 +11,6 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import iter_route_contexts
-from sqlalchemy.exc import DataError
 from starlette.requests import ClientDisconnect
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,7 +19,7 @@ from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.guests import site_of
 from coordinator.serving.http.paces import Paces
 from coordinator.storage.blobs.blobs import BlobDamaged, BlobsAway
-from coordinator.storage.database import DatabaseBusy, DatabaseDamaged
+from coordinator.storage.database import BadValue, DatabaseBusy, DatabaseDamaged
 from coordinator.storage.dialects.postgres import DatabaseAway
 from edge_client.wire.messages import OWN, PROTOCOL, WireError, encode, encode_brief
 
@@ -134,7 +133,7 @@ def add_handlers(app: FastAPI, attempts: Paces | None = None) -> None:
     app.add_exception_handler(DatabaseDamaged, _damaged)
     app.add_exception_handler(BlobDamaged, _damaged)
     app.add_exception_handler(DatabaseAway, _away)
-    app.add_exception_handler(DataError, _no_value)
+    app.add_exception_handler(BadValue, _no_value)
     app.add_exception_handler(BlobsAway, _away)
     app.add_exception_handler(405, _no_method)
 
